@@ -1,0 +1,118 @@
+"""Messages as they travel between the node, the codec and the use cases: plain values, no Django, no protobuf."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from notifications.messages import PushRequest, Report
+from registrations.messages import QueryInfo, RegistrationMessage
+
+
+class MessageType(IntEnum):
+    """ApplicationMetadataMessage.Type, the values that concern push notifications."""
+
+    CONTACT_CODE_ADVERTISEMENT = 15
+    REGISTRATION = 16
+    REGISTRATION_RESPONSE = 17
+    QUERY = 18
+    QUERY_RESPONSE = 19
+    REQUEST = 20
+    RESPONSE = 21
+
+
+class RegistrationError(IntEnum):
+    """PushNotificationRegistrationResponse.ErrorType, wire values."""
+
+    NONE = 0
+    MALFORMED_MESSAGE = 1
+    VERSION_MISMATCH = 2
+    UNSUPPORTED_TOKEN_TYPE = 3
+    INTERNAL_ERROR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class WakuMessage:
+    """14/WAKU2-MESSAGE. ``timestamp_ns`` is the sender's Unix time in nanoseconds (signed 64 bit)."""
+
+    payload: bytes
+    content_topic: str
+    timestamp_ns: int
+    version: int = 1
+    ephemeral: bool = False
+    meta: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A REGISTRATION whose body decrypted under the author's shared key.
+
+    ``content`` is the decrypted body, compared to recognise a retransmission; ``registration`` is None when it does not
+    parse. ``request_id`` (64 bytes) is SHAKE-256 of the encrypted body.
+    """
+
+    request_id: bytes
+    content: bytes = field(repr=False)
+    registration: RegistrationMessage | None = field(repr=False)
+    grant_verified: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationResponse:
+    """Our answer to a REGISTRATION."""
+
+    request_id: bytes
+    success: bool
+    error: int = RegistrationError.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Asks which installations belong to these key hashes."""
+
+    public_key_hashes: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResponse:
+    """``message_id`` is the id of the QUERY answered (32 bytes)."""
+
+    message_id: bytes
+    success: bool
+    info: tuple[QueryInfo, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PushResponse:
+    """``message_id`` is the one of the request, not the id of the Waku or metadata message."""
+
+    message_id: bytes
+    reports: tuple[Report, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ContactCodeAdvertisement:
+    """Where a client can be reached, published by the client itself."""
+
+    info: tuple[QueryInfo, ...] = field(default=(), repr=False)
+
+
+Body = (
+    Registration
+    | RegistrationResponse
+    | Query
+    | QueryResponse
+    | PushRequest
+    | PushResponse
+    | ContactCodeAdvertisement
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """One message opened: who signed it, its id, and what it says.
+
+    ``author`` is the compressed key (33 bytes) that signed the ApplicationMetadataMessage, never the outer frame's.
+    """
+
+    author: bytes
+    message_id: bytes
+    body: Body
