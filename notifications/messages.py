@@ -3,7 +3,7 @@
 These dataclasses travel between the stages of a message's life. They know neither Django nor protobuf.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 
@@ -36,11 +36,11 @@ class PushNotification:
 
     public_key_hash: bytes
     installation_id: str
-    access_token: str
+    access_token: str = field(repr=False)
     type: int
     chat_id: bytes = b""
     author: bytes = b""
-    message: bytes = b""
+    message: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """What registering and querying clients say, as plain values.
 
 These dataclasses travel between the stages of a message's life. They know neither Django nor protobuf: the codec
-builds them from bytes, the rules read them, the use cases store them.
+builds them from bytes, the rules read them, the use cases store them. Secrets are left out of every repr.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 
@@ -23,18 +23,18 @@ class RegistrationMessage:
     installation_id: str
     version: int
     token_type: int = TokenType.UNKNOWN
-    device_token: str = ""
+    device_token: str = field(default="", repr=False)
     apn_topic: str = ""
-    access_token: str = ""
-    grant: bytes = b""
+    access_token: str = field(default="", repr=False)
+    grant: bytes = field(default=b"", repr=False)
     enabled: bool = False
     unregister: bool = False
     allow_from_contacts_only: bool = False
     block_mentions: bool = False
-    allowed_key_list: tuple[bytes, ...] = ()
-    blocked_chat_list: tuple[bytes, ...] = ()
-    muted_chat_list: tuple[bytes, ...] = ()
-    allowed_mentions_chat_list: tuple[bytes, ...] = ()
+    allowed_key_list: tuple[bytes, ...] = field(default=(), repr=False)
+    blocked_chat_list: tuple[bytes, ...] = field(default=(), repr=False)
+    muted_chat_list: tuple[bytes, ...] = field(default=(), repr=False)
+    allowed_mentions_chat_list: tuple[bytes, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,6 @@ class QueryInfo:
     installation_id: str
     version: int
     grant: bytes
-    access_token: str = ""
-    allowed_key_list: tuple[bytes, ...] = ()
+    access_token: str = field(default="", repr=False)
+    allowed_key_list: tuple[bytes, ...] = field(default=(), repr=False)
     server_public_key: bytes = b""
