@@ -1,0 +1,204 @@
+"""Settings of the whole server. The environment is read here and nowhere else; see the table in README.md."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import dj_database_url
+
+from pushserver.environment import Environment, GeneratedSecrets, no_generation
+from pushserver.logs import configure_logging
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = Environment(os.environ)
+
+# Where it runs --------------------------------------------------------------------------------------------------------
+DATA_DIR = Path(env.text("DATA_DIR", str(BASE_DIR / ".data"))).resolve()
+DEBUG = env.flag("DEBUG")
+HOST = env.text("HOST", "127.0.0.1")
+PORT = env.count("PORT", 8000, minimum=1, maximum=65535)
+ALLOWED_HOSTS = env.items("ALLOWED_HOSTS", f"localhost,127.0.0.1,[::1],{HOST}")
+IS_LOOPBACK = HOST in {"127.0.0.1", "localhost", "::1"}
+
+# Servers that were not configured run embedded; `manage.py up` notes here where they listen.
+EMBEDDED_FILE = DATA_DIR / "embedded.json"
+
+
+def _embedded() -> dict[str, str]:
+    try:
+        return dict(json.loads(EMBEDDED_FILE.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+EMBEDDED = _embedded()
+
+# Secrets: made up and kept beside the embedded database; whoever brings a database of their own brings their own secrets.
+IS_DEVELOPMENT = DEBUG or not env.secret("DATABASE_URL")
+_generate = GeneratedSecrets(DATA_DIR / "secrets") if IS_DEVELOPMENT else no_generation
+SECRET_KEY = env.secret("SECRET_KEY") or _generate("SECRET_KEY")
+if not SECRET_KEY:
+    env.report(7, "SECRET_KEY is not set.", "Set a long random text, for example from `openssl rand -base64 48`.")
+    SECRET_KEY = "only-to-let-the-checks-run"  # noqa: S105 - nothing starts while a check fails
+SERVER_PRIVATE_KEY = env.private_key("SERVER_PRIVATE_KEY", _generate)
+FIELD_ENCRYPTION_KEYS = env.field_keys("FIELD_ENCRYPTION_KEYS", _generate)
+
+# Database and broker --------------------------------------------------------------------------------------------------
+DATABASE_URL = env.secret("DATABASE_URL") or EMBEDDED.get("DATABASE_URL", "")
+
+
+def _database() -> dict[str, Any]:
+    try:
+        database = dict(dj_database_url.parse(DATABASE_URL or "postgresql://", conn_max_age=60, conn_health_checks=True))
+    except (ValueError, KeyError):
+        database = {"ENGINE": ""}
+    if database["ENGINE"] != "django.db.backends.postgresql":
+        env.report(8, "DATABASE_URL is not a PostgreSQL URL.", "Example: postgresql://user:password@host:5432/name")
+        return dict(dj_database_url.parse("postgresql://"))
+    return database
+
+
+DATABASES = {"default": _database()}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+REDIS_URL = env.secret("REDIS_URL") or EMBEDDED.get("REDIS_URL", "redis://127.0.0.1:6379/0")
+if not REDIS_URL.startswith(("redis://", "rediss://")):
+    env.report(9, "REDIS_URL is not a Redis URL.", "Example: redis://127.0.0.1:6379/0")
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": "pushserver",
+    }
+}
+
+# Waku -----------------------------------------------------------------------------------------------------------------
+WAKU_NODES = env.urls("WAKU_NODES", EMBEDDED.get("WAKU_NODES", ""))
+WAKU_STORE_NODES = env.urls("WAKU_STORE_NODES") or WAKU_NODES
+WAKU_PUBSUB_TOPICS = env.items("WAKU_PUBSUB_TOPICS", "/waku/2/rs/16/32")
+if not all(topic.startswith("/waku/2/rs/") for topic in WAKU_PUBSUB_TOPICS):
+    env.report(10, "WAKU_PUBSUB_TOPICS holds a name that is no shard.", "Example: /waku/2/rs/16/32")
+
+# What we promise to clients -------------------------------------------------------------------------------------------
+STRICT_VERSION_CHECK = env.flag("STRICT_VERSION_CHECK")
+REPLY_DEADLINE_SECONDS = env.number("REPLY_DEADLINE_SECONDS", 2.0, minimum=0.1, maximum=60)
+NOTIFICATION_TTL_SECONDS = env.count("NOTIFICATION_TTL_SECONDS", 86_400, minimum=60, maximum=2_592_000)
+
+# gorush ---------------------------------------------------------------------------------------------------------------
+GORUSH_URLS = env.urls("GORUSH_URL", EMBEDDED.get("GORUSH_URL", ""))
+GORUSH_TIMEOUT_SECONDS = env.number("GORUSH_TIMEOUT_SECONDS", 65.0, minimum=1, maximum=600)
+PUSH_TEXTS = {
+    "message": env.text("PUSH_TEXT_MESSAGE", "New message in Messenger"),
+    "mention": env.text("PUSH_TEXT_MENTION", "New mention or reply in Communities"),
+    "request_to_join": env.text(
+        "PUSH_TEXT_REQUEST_TO_JOIN", "Someone requested to join a community you are an admin of"
+    ),
+    "contact_request": env.text("PUSH_TEXT_CONTACT_REQUEST", "Someone sent you a contact request"),
+}
+PUSH_DEEP_LINKS = {
+    "message": env.text("PUSH_DEEP_LINK_MESSAGE", "status-app://chats"),
+    "contact_request": env.text("PUSH_DEEP_LINK_CONTACT_REQUEST", "status-app://contact-requests"),
+    "other": env.text("PUSH_DEEP_LINK_OTHER", "status-app://ac"),
+}
+PUSH_SOUND = env.text("PUSH_SOUND", "default")
+PUSH_PRIORITY = env.text("PUSH_PRIORITY", "high")
+if PUSH_PRIORITY not in {"high", "normal"}:
+    env.report(11, "PUSH_PRIORITY is neither high nor normal.", "gorush drops any other value without a word.")
+
+# Retention, in days ---------------------------------------------------------------------------------------------------
+ENVELOPE_RETENTION_DAYS = env.count("ENVELOPE_RETENTION_DAYS", 3, minimum=3, maximum=3650)
+NOTIFICATION_RETENTION_DAYS = env.count("NOTIFICATION_RETENTION_DAYS", 30, minimum=2, maximum=3650)
+EVENT_RETENTION_DAYS = env.count("EVENT_RETENTION_DAYS", 400, minimum=2, maximum=3650)
+
+# Celery ---------------------------------------------------------------------------------------------------------------
+CELERY_BROKER_URL = REDIS_URL
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    # Longer than the longest task. A task lost with its worker is not waited for: the sweeps re-enqueue its rows.
+    "visibility_timeout": 900,
+    "socket_timeout": 30,
+    "socket_connect_timeout": 5,
+}
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 3, "interval_start": 0.1, "interval_step": 0.3, "interval_max": 1.0}
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
+CELERY_TASK_DEFAULT_QUEUE = "maintenance"
+CELERY_TASK_ROUTES = {
+    "waku_bridge.tasks.process_envelopes": {"queue": "envelopes"},
+    "waku_bridge.tasks.answer_overdue_requests": {"queue": "envelopes"},
+    "waku_bridge.tasks.deliver_notifications": {"queue": "delivery"},
+    "waku_bridge.tasks.publish_replies": {"queue": "delivery"},
+}
+
+# Django ---------------------------------------------------------------------------------------------------------------
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.postgres",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "pushserver",
+    "waku_bridge",
+    "notifications",
+    "registrations",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+ROOT_URLCONF = "pushserver.urls"
+WSGI_APPLICATION = "pushserver.wsgi.application"
+STATIC_URL = "static/"
+# The admin's files are served from the packages themselves: nothing to collect, and nothing that can be out of date.
+WHITENOISE_USE_FINDERS = True
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_TZ = True
+SILENCED_SYSTEM_CHECKS: list[str] = []
+
+# Security: plain http is for loopback only.
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = not IS_LOOPBACK
+SESSION_COOKIE_HTTPONLY = True
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+CSRF_TRUSTED_ORIGINS = env.urls("CSRF_TRUSTED_ORIGINS")
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.flag("BEHIND_HTTPS_PROXY") else None
+
+# Logging --------------------------------------------------------------------------------------------------------------
+LOGGING_CONFIG = None
+configure_logging(as_json=env.text("LOG_FORMAT", "text") == "json", level=env.text("LOG_LEVEL", "INFO").upper())
+
+CONFIGURATION_PROBLEMS = env.problems

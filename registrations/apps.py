@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class RegistrationsConfig(AppConfig):
+    name = "registrations"
+    verbose_name = "Registrations"

@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class WakuBridgeConfig(AppConfig):
+    name = "waku_bridge"
+    verbose_name = "Waku bridge"
