@@ -1,0 +1,131 @@
+"""A Waku message as JSON, the way nwaku's REST reads and writes it. Pure: bytes and values in, values out.
+
+Reading is as strict as nwaku's hand-written readers: a field it does not know, a repeated field, a wrong type, or
+base64 in another dialect than standard and padded refuses the whole message.
+"""
+
+import binascii
+import hashlib
+import json
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+from waku_bridge.messages import WakuMessage
+
+FIELD_TYPES: Mapping[str, type] = {
+    "payload": str,
+    "contentTopic": str,
+    "version": int,
+    "timestamp": int,
+    "meta": str,
+    "ephemeral": bool,
+    "proof": str,
+}
+MAX_META_BYTES = 64
+MAX_VERSION = 2**32 - 1
+FRAMING_BYTES = 32  # tags, lengths, version and timestamp of the protobuf around payload, topic and meta
+STATIC_SHARD = re.compile(r"/waku/2/rs/(\d{1,5})/(\d{1,5})")
+
+
+class InvalidMessageError(ValueError):
+    """The sender's JSON is not a Waku message; the text may be shown to the sender."""
+
+
+def is_static_shard(pubsub_topic: str) -> bool:
+    """Say whether this is `/waku/2/rs/<cluster>/<shard>`, the only kind of pubsub topic since nwaku v0.37."""
+    match = STATIC_SHARD.fullmatch(pubsub_topic)
+    return match is not None and all(int(number) <= 0xFFFF for number in match.groups())
+
+
+def parse_json(body: bytes) -> Any:
+    """Parse JSON and refuse repeated fields, which every lenient parser would let through."""
+    try:
+        return json.loads(body, object_pairs_hook=_without_repetition)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidMessageError("Invalid content body, could not decode") from exc
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise InvalidMessageError("Multiple fields with the same name found")
+    return fields
+
+
+def read_message(fields: object, *, now_ns: int) -> WakuMessage:
+    """Read a message; a timestamp that is absent or 0 becomes `now_ns`, as nwaku does when publishing."""
+    checked = _check_types(fields)
+    message = WakuMessage(
+        payload=_read_base64(checked, "payload"),
+        content_topic=checked.get("contentTopic", ""),
+        timestamp_ns=checked.get("timestamp", 0) or now_ns,
+        version=checked.get("version", 0),
+        ephemeral=checked.get("ephemeral", False),
+        meta=_read_base64(checked, "meta"),
+    )
+    _check_values(message)
+    return message
+
+
+def _check_types(fields: object) -> dict[str, Any]:
+    if not isinstance(fields, dict):
+        raise InvalidMessageError("Invalid content body, could not decode: not an object")
+    for name, value in fields.items():
+        if name not in FIELD_TYPES:
+            raise InvalidMessageError(f"Unknown field `{name[:40]}`")
+        if type(value) is not FIELD_TYPES[name]:  # not isinstance: True is an int to Python
+            raise InvalidMessageError(f"Field `{name}` has a wrong type")
+    return fields
+
+
+def _check_values(message: WakuMessage) -> None:
+    if not message.payload:
+        raise InvalidMessageError("Field `payload` is missing or empty")
+    if not message.content_topic.strip():
+        raise InvalidMessageError("Field `contentTopic` is missing or empty")
+    if not 0 <= message.version <= MAX_VERSION:
+        raise InvalidMessageError("Field `version` is out of range")
+    if not -(2**63) <= message.timestamp_ns < 2**63:
+        raise InvalidMessageError("Field `timestamp` is out of range")
+    if len(message.meta) > MAX_META_BYTES:
+        raise InvalidMessageError("Field `meta` is too long")
+
+
+def _read_base64(fields: Mapping[str, Any], name: str) -> bytes:
+    try:
+        return binascii.a2b_base64(fields.get(name, ""), strict_mode=True)
+    except ValueError as exc:
+        raise InvalidMessageError(f"Field `{name}` is not standard, padded base64") from exc
+
+
+def relay_fields(message: WakuMessage) -> dict[str, object]:
+    """Write a message as a relay GET does: `meta` only when there is one, `proof` always."""
+    return {**store_fields(message), "proof": ""}
+
+
+def store_fields(message: WakuMessage) -> dict[str, object]:
+    """Write a message as the store does: `meta` only when there is one, `proof` never (there is no RLN here)."""
+    fields: dict[str, object] = {
+        "payload": b64encode(message.payload).decode(),
+        "contentTopic": message.content_topic,
+        "version": message.version,
+        "timestamp": message.timestamp_ns,
+        "ephemeral": message.ephemeral,
+    }
+    if message.meta:
+        fields["meta"] = b64encode(message.meta).decode()
+    return fields
+
+
+def wire_size(message: WakuMessage) -> int:
+    """About the bytes of the encoded protobuf, which is what the size limit of a node is measured on."""
+    return len(message.payload) + len(message.content_topic.encode()) + len(message.meta) + FRAMING_BYTES
+
+
+def message_hash(pubsub_topic: str, message: WakuMessage) -> bytes:
+    """Hash of 14/WAKU2-MESSAGE, "Deterministic message hashing": the message's identity in every store."""
+    timestamp = message.timestamp_ns.to_bytes(8, "big", signed=True)
+    parts = (pubsub_topic.encode(), message.payload, message.content_topic.encode(), message.meta, timestamp)
+    return hashlib.sha256(b"".join(parts)).digest()

@@ -1,0 +1,36 @@
+"""The transport habits all of nwaku's endpoints share: how a body is taken, how an answer looks, how it fails."""
+
+import orjson
+from aiohttp import web
+
+from waku_bridge.devnode.envelope import InvalidMessageError, parse_json
+
+ACCEPTED_TYPES = ("application/json", "text/plain")
+
+
+async def read_json(request: web.Request) -> object:
+    """Parse the body; 400 without one, with another content type, or with anything that is not strict JSON."""
+    body = await request.read()
+    if not body:
+        raise web.HTTPBadRequest(text="Missing content body")
+    if request.content_type not in ACCEPTED_TYPES:
+        raise web.HTTPBadRequest(text="Wrong Content-Type, expected application/json or text/plain")
+    try:
+        return parse_json(body)
+    except InvalidMessageError as exc:
+        raise web.HTTPBadRequest(text=str(exc)) from exc
+
+
+def json_reply(body: object, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
+
+
+def ok() -> web.Response:
+    return web.Response(text="OK")
+
+
+def cut(request: web.Request) -> web.Response:
+    """Break the connection, as a crash or a bad network does; the response returned goes nowhere."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()

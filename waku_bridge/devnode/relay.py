@@ -1,0 +1,65 @@
+"""Relay with static sharding: `/relay/v1/subscriptions` and `/relay/v1/messages/{pubsubTopic}`."""
+
+from aiohttp import web
+
+from waku_bridge.devnode.envelope import InvalidMessageError, is_static_shard, read_message, relay_fields, wire_size
+from waku_bridge.devnode.http import cut, json_reply, ok, read_json
+from waku_bridge.devnode.node import NODE
+
+routes = web.RouteTableDef()
+
+
+@routes.post("/relay/v1/subscriptions")
+async def subscribe(request: web.Request) -> web.Response:
+    topics = await _read_topics(request)
+    for topic in topics:
+        if not is_static_shard(topic):
+            raise web.HTTPBadRequest(text=f"Subscribe failed: invalid pubsub topic: {topic[:100]}")
+    for topic in topics:
+        request.app[NODE].ring.subscribe(topic)
+    return ok()
+
+
+@routes.delete("/relay/v1/subscriptions")
+async def unsubscribe(request: web.Request) -> web.Response:
+    for topic in await _read_topics(request):
+        request.app[NODE].ring.unsubscribe(topic)
+    return ok()
+
+
+async def _read_topics(request: web.Request) -> list[str]:
+    topics = await read_json(request)
+    if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
+        raise web.HTTPBadRequest(text="Invalid content body, could not decode: not a list of topics")
+    return topics
+
+
+@routes.get("/relay/v1/messages/{pubsubTopic}")
+async def drain(request: web.Request) -> web.Response:
+    """Answer everything on the topic and forget it, before anybody knows whether the answer arrives."""
+    node = request.app[NODE]
+    messages = node.drain(request.match_info["pubsubTopic"])
+    if messages is None:
+        return web.Response(status=404)
+    if node.faults.strikes("cut_after_drain"):
+        return cut(request)
+    return json_reply([relay_fields(message) for message in messages])
+
+
+@routes.post("/relay/v1/messages/{pubsubTopic}")
+async def publish(request: web.Request) -> web.Response:
+    """Answer OK even when no peer took the message: nwaku does not look at the result on this route."""
+    node, topic = request.app[NODE], request.match_info["pubsubTopic"]
+    if not node.ring.is_subscribed(topic):
+        raise web.HTTPBadRequest(text=f"Failed to publish: Node not subscribed to topic: {topic[:100]}")
+    try:
+        message = read_message(await read_json(request), now_ns=node.clock_ns())
+    except InvalidMessageError as exc:
+        raise web.HTTPBadRequest(text=str(exc)) from exc
+    if wire_size(message) > node.settings.max_message_bytes:
+        raise web.HTTPBadRequest(text="Failed to publish: Message size exceeded maximum")
+    if not node.faults.strikes("no_peers"):
+        node.publish(topic, message)
+    if node.faults.strikes("cut_after_publish"):
+        return cut(request)
+    return ok()

@@ -1,0 +1,73 @@
+"""The relay cache: one ring for the whole node, from which reading removes. Pure, no clock.
+
+Its rules are those of nwaku's `message_cache.nim`, because losing messages the way nwaku does is what it is for: one
+capacity shared by all topics, and a full ring gives up the smallest sender timestamp, whatever its topic. Content topic
+subscriptions (auto-sharding) are not offered, so a message is admitted by its pubsub topic alone.
+"""
+
+import heapq
+from collections.abc import Iterable
+
+from waku_bridge.messages import WakuMessage
+
+
+class Ring:
+    """Messages in order of arrival, each under the pubsub topic it arrived on."""
+
+    def __init__(self, capacity: int, topics: Iterable[str] = ()) -> None:
+        self._capacity = capacity
+        self._topics = set(topics)
+        self._arrivals = 0
+        self._messages: dict[WakuMessage, str] = {}
+        self._oldest: list[tuple[int, int, WakuMessage]] = []
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        return frozenset(self._topics)
+
+    def is_subscribed(self, topic: str) -> bool:
+        return topic in self._topics
+
+    def subscribe(self, topic: str) -> None:
+        self._topics.add(topic)
+
+    def unsubscribe(self, topic: str) -> None:
+        if topic in self._topics:
+            self.drain(topic)
+            self._topics.remove(topic)
+
+    def add(self, topic: str, message: WakuMessage) -> WakuMessage | None:
+        """Admit a message and return the one that had to go for it, if any.
+
+        An equal message in the ring, on any topic, makes this a no-op: nwaku compares messages without their topic.
+        The newcomer itself is never the victim, however old; it is the next one.
+        """
+        if topic not in self._topics or message in self._messages:
+            return None
+        evicted = self._evict() if len(self._messages) >= self._capacity else None
+        self._arrivals += 1
+        self._messages[message] = topic
+        heapq.heappush(self._oldest, (message.timestamp_ns, self._arrivals, message))
+        return evicted
+
+    def drain(self, topic: str) -> list[WakuMessage] | None:
+        """Remove and return everything on this topic; None when the topic is not subscribed."""
+        if topic not in self._topics:
+            return None
+        drained = [message for message, arrived_on in self._messages.items() if arrived_on == topic]
+        if drained:
+            for message in drained:
+                del self._messages[message]
+            self._oldest = [entry for entry in self._oldest if entry[2] in self._messages]
+            heapq.heapify(self._oldest)
+        return drained
+
+    def _evict(self) -> WakuMessage | None:
+        if not self._oldest:
+            return None
+        victim = heapq.heappop(self._oldest)[2]
+        del self._messages[victim]
+        return victim
