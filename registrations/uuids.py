@@ -1,0 +1,15 @@
+"""Which texts the protocol takes for a UUID."""
+
+import re
+
+# Exactly what google/uuid's Parse accepts, since that is what status-go asks. uuid.UUID would also accept dashes in the
+# wrong places. With braces, Parse looks at neither of the two bytes around the 36 characters.
+_DASHED = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
+_UUID = re.compile(
+    rf"[0-9a-fA-F]{{32}}|{_DASHED}|[uU][rR][nN]:[uU][uU][iI][dD]:{_DASHED}|[\x00-\x7f]{_DASHED}[\x00-\x7f]"
+)
+
+
+def is_uuid(text: str) -> bool:
+    """Whether google/uuid's Parse accepts the text. Says nothing about equality: ids compare as the original text."""
+    return _UUID.fullmatch(text) is not None

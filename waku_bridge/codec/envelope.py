@@ -1,0 +1,313 @@
+"""The whole chain between the payload of a WakuMessage and what it says.
+
+body → (a registration only: sealed between client and server) → signed message → (a contact code only: ProtocolMessage)
+→ signed frame → ECIES to a key, or AES-GCM under the key of a public topic → WakuMessage
+
+Every encoder draws randomness in this order: nonce of a registration's body (12 bytes), padding of the frame (1 to 256;
+drawn again while all zero), then for a key the ephemeral private key (32) and the iv (16), for a topic the nonce (12).
+The frame's signer may differ from the message's: the author is always the latter.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coincurve import PrivateKey
+
+from notifications.messages import PushRequest
+from registrations.messages import RegistrationMessage
+from waku_bridge.codec import bodies, ecies, frame, metadata, symmetric, topics
+from waku_bridge.codec.bodies import OutgoingBody
+from waku_bridge.codec.errors import CodecError, MalformedBody, NotDecryptable, TooLarge, UnsignedFrame
+from waku_bridge.codec.grants import verify_grant
+from waku_bridge.codec.hashes import shake256
+from waku_bridge.codec.keys import DecryptionKey, Identity, parse_public_key, shared_key
+from waku_bridge.codec.limits import MAX_PAYLOAD_BYTES
+from waku_bridge.codec.metadata import SignedMessage
+from waku_bridge.codec.randomness import RandomBytes
+from waku_bridge.codec.signatures import SIGNATURE_BYTES
+from waku_bridge.messages import (
+    Body,
+    ContactCodeAdvertisement,
+    Decoded,
+    MessageType,
+    PushResponse,
+    Query,
+    QueryResponse,
+    Registration,
+    RegistrationResponse,
+    WakuMessage,
+)
+
+__all__ = [
+    "CodecError",
+    "DecryptionKey",
+    "Encoded",
+    "Identity",
+    "OutgoingBody",
+    "RandomBytes",
+    "Reply",
+    "decode",
+    "encode",
+    "encode_advertisement",
+    "encode_payload",
+    "encode_query",
+    "encode_registration",
+    "encode_reply",
+    "encode_request",
+]
+
+Reply = RegistrationResponse | QueryResponse | PushResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A message ready to publish, and the ids by which its answer will name it.
+
+    ``message_id`` (32 bytes) is repeated by the answer to a query; ``request_id`` (64 bytes, SHAKE-256 of the sealed
+    body) by the answer to a registration, and is empty otherwise.
+    """
+
+    message: WakuMessage
+    message_id: bytes
+    request_id: bytes = b""
+
+
+def decode(payload: bytes, keys: Sequence[DecryptionKey], identity: Identity) -> Decoded:
+    """Open the payload of a WakuMessage.
+
+    ``keys`` are tried in turn, since several topic names may share one content topic. ``identity`` is the receiver: it
+    opens the bodies of registrations and is the server their grants are checked against. A registration that decrypts
+    but does not parse, or is over a limit, comes back with ``registration=None``, for the server has to answer it.
+
+    Raises CodecError for everything else that is not a signed push message; see ``errors`` for the reasons.
+    """
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise TooLarge
+    data, outer_signer = frame.parse(_decrypt(payload, keys))
+    if outer_signer is None:
+        raise UnsignedFrame
+    message = metadata.parse(data)
+    return Decoded(message.author, message.message_id, _body(message, identity))
+
+
+def encode(
+    body: OutgoingBody,
+    *,
+    signer: Identity,
+    topic_name: str,
+    timestamp_ns: int,
+    random_bytes: RandomBytes,
+    outer_signer: Identity | None = None,
+    recipient: bytes | None = None,
+    topic_key: bytes | None = None,
+) -> Encoded:
+    """Sign and encrypt any body: to the ``recipient`` (33-byte key), or under ``topic_key`` (32 bytes) without one.
+
+    The frame is signed by ``outer_signer``, by default the signer itself. A registration is sealed for its recipient.
+    Raises BadPublicKey when the recipient is no point of the curve, and ValueError when there is neither recipient nor
+    topic key, or no recipient for a registration.
+    """
+    message_type, payload = bodies.serialize(body)
+    if message_type is MessageType.REGISTRATION:
+        payload = _seal_registration(payload, signer.private_key, recipient, random_bytes)
+    return encode_payload(
+        payload,
+        message_type,
+        signer=signer,
+        topic_name=topic_name,
+        timestamp_ns=timestamp_ns,
+        random_bytes=random_bytes,
+        outer_signer=outer_signer,
+        recipient=recipient,
+        topic_key=topic_key,
+        installation_id=_own_installation_id(body),
+    )
+
+
+def encode_payload(
+    payload: bytes,
+    message_type: int,
+    *,
+    signer: Identity,
+    topic_name: str,
+    timestamp_ns: int,
+    random_bytes: RandomBytes,
+    outer_signer: Identity | None = None,
+    recipient: bytes | None = None,
+    topic_key: bytes | None = None,
+    installation_id: str = "",
+) -> Encoded:
+    """``encode`` for a payload that is bytes already, valid or not: what tests of a server send it.
+
+    ``installation_id`` is written around a contact code only.
+    """
+    data, message_id = metadata.build(payload, message_type, signer)
+    if message_type == MessageType.CONTACT_CODE_ADVERTISEMENT:
+        data = metadata.wrap(data, installation_id)
+    signed_frame = frame.build(data, (outer_signer or signer).private_key, random_bytes)
+    message = WakuMessage(
+        _encrypt(signed_frame, recipient, topic_key, random_bytes), topics.content_topic(topic_name), timestamp_ns
+    )
+    request_id = shake256(payload) if message_type == MessageType.REGISTRATION else b""
+    return Encoded(message, message_id, request_id)
+
+
+def encode_reply(
+    body: Reply, *, identity: Identity, recipient: bytes, timestamp_ns: int, random_bytes: RandomBytes
+) -> WakuMessage:
+    """A server's answer to the author (33-byte key) of a message, on that key's partitioned topic."""
+    topic_name = topics.partitioned_name(recipient)
+    return encode(
+        body,
+        signer=identity,
+        topic_name=topic_name,
+        timestamp_ns=timestamp_ns,
+        random_bytes=random_bytes,
+        recipient=recipient,
+    ).message
+
+
+def encode_registration(
+    registration: RegistrationMessage,
+    *,
+    identity: Identity,
+    server: bytes,
+    timestamp_ns: int,
+    random_bytes: RandomBytes,
+) -> Encoded:
+    """A client's registration (or unregistration) for one server (33-byte key), on that server's personal topic."""
+    topic_name = topics.personal_name(server)
+    return encode(
+        registration,
+        signer=identity,
+        topic_name=topic_name,
+        timestamp_ns=timestamp_ns,
+        random_bytes=random_bytes,
+        recipient=server,
+    )
+
+
+def encode_query(
+    query: Query,
+    *,
+    signer: Identity,
+    topic_key: bytes,
+    timestamp_ns: int,
+    random_bytes: RandomBytes,
+    outer_signer: Identity | None = None,
+) -> Encoded:
+    """A sender's query on the query topic of its first key hash; ``topic_key`` is the symmetric key of that topic.
+
+    The signer should be an ephemeral key, and so should the outer one: everybody can open a query. status-go signs the
+    frame with its identity and so shows who asks.
+    """
+    topic_name = topics.query_name(query.public_key_hashes[0])
+    return encode(
+        query,
+        signer=signer,
+        topic_name=topic_name,
+        timestamp_ns=timestamp_ns,
+        random_bytes=random_bytes,
+        outer_signer=outer_signer,
+        topic_key=topic_key,
+    )
+
+
+def encode_request(
+    request: PushRequest,
+    *,
+    signer: Identity,
+    server: bytes,
+    timestamp_ns: int,
+    random_bytes: RandomBytes,
+    outer_signer: Identity | None = None,
+) -> Encoded:
+    """A sender's request to one server (33-byte key), on that server's partitioned topic."""
+    topic_name = topics.partitioned_name(server)
+    return encode(
+        request,
+        signer=signer,
+        topic_name=topic_name,
+        timestamp_ns=timestamp_ns,
+        random_bytes=random_bytes,
+        outer_signer=outer_signer,
+        recipient=server,
+    )
+
+
+def encode_advertisement(
+    advertisement: ContactCodeAdvertisement,
+    *,
+    identity: Identity,
+    topic_key: bytes,
+    timestamp_ns: int,
+    random_bytes: RandomBytes,
+) -> Encoded:
+    """A client's contact code on its own topic; ``topic_key`` is the symmetric key of that topic."""
+    topic_name = topics.contact_code_name(identity.pub33)
+    return encode(
+        advertisement,
+        signer=identity,
+        topic_name=topic_name,
+        timestamp_ns=timestamp_ns,
+        random_bytes=random_bytes,
+        topic_key=topic_key,
+    )
+
+
+def _decrypt(payload: bytes, keys: Sequence[DecryptionKey]) -> bytes:
+    for key in keys:
+        try:
+            if isinstance(key, Identity):
+                return ecies.unseal(payload, key.private_key)
+            return symmetric.unseal_frame(payload, key)
+        except NotDecryptable:
+            continue
+    raise NotDecryptable
+
+
+def _encrypt(signed_frame: bytes, recipient: bytes | None, topic_key: bytes | None, random_bytes: RandomBytes) -> bytes:
+    if recipient is not None:
+        return ecies.seal(signed_frame, recipient, random_bytes)
+    if topic_key is not None:
+        return symmetric.seal_frame(signed_frame, topic_key, random_bytes)
+    raise ValueError("neither a recipient nor a topic key to encrypt to")
+
+
+def _body(message: SignedMessage, identity: Identity) -> Body:
+    if message.type is MessageType.REGISTRATION:
+        return _unseal_registration(message, identity)
+    return bodies.parse(message.type, message.payload)
+
+
+def _unseal_registration(message: SignedMessage, identity: Identity) -> Registration:
+    """Raises BodyNotDecryptable, which the server leaves unanswered: else anybody could make it publish."""
+    content = symmetric.unseal_body(message.payload, shared_key(identity.private_key, message.signer))
+    request_id = shake256(message.payload)
+    try:
+        registration = bodies.parse_registration(content)
+    except (MalformedBody, TooLarge):
+        return Registration(request_id, content, None)
+    return Registration(request_id, content, registration, _grant_verified(registration, message.author, identity))
+
+
+def _grant_verified(registration: RegistrationMessage, client: bytes, identity: Identity) -> bool:
+    """False without the cost of a recovery when nothing depends on it: unregistering needs no grant."""
+    if registration.unregister or len(registration.grant) != SIGNATURE_BYTES:
+        return False
+    return verify_grant(
+        registration.grant, client=client, server=identity.pub33, access_token=registration.access_token
+    )
+
+
+def _seal_registration(content: bytes, client: PrivateKey, server: bytes | None, random_bytes: RandomBytes) -> bytes:
+    if server is None:
+        raise ValueError("a registration is sealed for one server")
+    return symmetric.seal_body(content, shared_key(client, parse_public_key(server)), random_bytes)
+
+
+def _own_installation_id(body: OutgoingBody) -> str:
+    """A contact code tells of its sender's own installation only, so any entry names it."""
+    if isinstance(body, ContactCodeAdvertisement) and body.info:
+        return body.info[0].installation_id
+    return ""

@@ -1,0 +1,121 @@
+"""secp256k1 keys: forms, hashes, shared secrets, and the identity this process acts as.
+
+A public key travels compressed, as 33 bytes. Two different inputs are hashed: the key hash that registrations are found
+by takes the 33 bytes, the author hash takes the ASCII chat key.
+"""
+
+from dataclasses import dataclass, field
+
+from coincurve import PrivateKey, PublicKey
+
+from waku_bridge.codec.errors import BadPublicKey
+from waku_bridge.codec.hashes import shake256
+
+COMPRESSED_BYTES = 33
+UNCOMPRESSED_BYTES = 65
+
+_BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_SECP256K1_PUB = b"\xe7\x01"  # multicodec 0xe7 as a varint
+_MULTIBASE_CHARACTERS = 49  # "z" and base58 of 35 bytes that begin with e7
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A private key with everything derived from it that messages need again and again.
+
+    ``pub33`` and ``pub65`` are its public key, compressed and not; ``key_hash`` (64 bytes) is SHAKE-256 of pub33.
+    Two identities are equal when their public keys are. Nothing secret is in the repr.
+    """
+
+    private_key: PrivateKey = field(repr=False, compare=False)
+    pub33: bytes = field(init=False)
+    pub65: bytes = field(init=False, repr=False, compare=False)
+    key_hash: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        derived = {
+            "pub33": self.private_key.public_key.format(),
+            "pub65": self.private_key.public_key.format(compressed=False),
+            "key_hash": key_hash(self.private_key.public_key.format()),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+
+
+DecryptionKey = Identity | bytes
+"""What may open a payload: a key pair (ECIES) or the symmetric key (32 bytes) of a topic."""
+
+
+def key_hash(public_key: bytes) -> bytes:
+    """SHAKE-256 (64 bytes) of the compressed key: how registrations are found and query topics are named."""
+    return shake256(public_key)
+
+
+def chat_key(public_key: bytes) -> str:
+    """The 132 characters users know each other by: ``0x04…``, from a key in either form."""
+    return "0x" + parse_public_key(public_key).format(compressed=False).hex()
+
+
+def author_hash(public_key: bytes) -> bytes:
+    """SHAKE-256 (64 bytes) of the ASCII chat key: ``author`` of a notification, and blocked contacts."""
+    return shake256(chat_key(public_key).encode())
+
+
+def compress(pub65: bytes) -> bytes:
+    """The 33-byte form of an uncompressed key that is known to be valid."""
+    return bytes((2 + (pub65[-1] & 1),)) + pub65[1:COMPRESSED_BYTES]
+
+
+def parse_public_key(public_key: bytes) -> PublicKey:
+    """Read 33 or 65 bytes. Raises BadPublicKey when they are no point of the curve."""
+    # libsecp256k1 also reads the hybrid forms 06 and 07, which nobody sends.
+    if public_key[:1] not in {b"\x02", b"\x03", b"\x04"}:
+        raise BadPublicKey
+    try:
+        return PublicKey(public_key)
+    except ValueError as error:
+        raise BadPublicKey from error
+
+
+def parse_chat_key(text: str) -> bytes:
+    """Read a key as people paste it and return it compressed.
+
+    Hex of either form with or without ``0x``, or Status' short form ``zQ3sh…``: multibase base58btc of the varint e7 01
+    and the compressed key. Raises BadPublicKey for anything else.
+    """
+    encoded = _from_multibase(text) if text.startswith("z") else _from_hex(text.removeprefix("0x"))
+    return parse_public_key(encoded).format()
+
+
+def shared_key(private_key: PrivateKey, public_key: PublicKey) -> bytes:
+    """x-coordinate (32 bytes, zero-padded on the left) of the product of the two keys, neither hashed nor expanded.
+
+    status-go uses it as an AES-256 key as it is. libsecp256k1's own ECDH would hash it, so this multiplies the point.
+    """
+    return public_key.multiply(private_key.secret).format()[1:]
+
+
+def _from_hex(digits: str) -> bytes:
+    try:
+        # fromhex skips white space, which then shows in the length.
+        encoded = bytes.fromhex(digits)
+    except ValueError as error:
+        raise BadPublicKey from error
+    if len(digits) != 2 * len(encoded):
+        raise BadPublicKey
+    return encoded
+
+
+def _from_multibase(text: str) -> bytes:
+    if len(text) != _MULTIBASE_CHARACTERS:
+        raise BadPublicKey
+    number = 0
+    for character in text[1:]:
+        digit = _BASE58.find(character)
+        if digit < 0:
+            raise BadPublicKey
+        number = number * 58 + digit
+    encoded = number.to_bytes(COMPRESSED_BYTES + 3, "big").removeprefix(b"\0")
+    if not encoded.startswith(_SECP256K1_PUB) or len(encoded) != COMPRESSED_BYTES + 2:
+        raise BadPublicKey
+    return encoded[2:]

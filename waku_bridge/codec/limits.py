@@ -1,0 +1,23 @@
+"""How much of a peer's message we are willing to hold.
+
+status-go has none of these limits. They cost an honest client nothing and keep one message from occupying a worker, the
+database or, through query answers, the network.
+"""
+
+MAX_PAYLOAD_BYTES = 1024 * 1024
+"""Encrypted payload of a WakuMessage: what status-go's relay forwards at most. nwaku forwards 150 KiB."""
+
+MAX_BODY_BYTES = 128 * 1024
+"""Decrypted registration, query or request: the largest that nwaku's 150 KiB carry with room for the wrapping."""
+
+MAX_LIST_ENTRIES = 2000
+"""Entries of each list of a registration. One is 64 bytes, and every query answer repeats the list of allowed keys."""
+
+MAX_TOKEN_BYTES = 4 * 1024
+"""Each text of a registration, in UTF-8. Tokens of Apple and Firebase have 64 to some 200 characters today."""
+
+MAX_QUERY_KEYS = 100
+"""Key hashes in one query. status-go asks for one at a time."""
+
+MAX_NOTIFICATIONS = 100
+"""Notifications in one request: what gorush takes in one call by default. status-go sends one per device."""

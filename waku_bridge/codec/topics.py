@@ -1,0 +1,47 @@
+"""Topic names, the content topics they hash to, and the symmetric keys they are passwords of.
+
+Source: status-go protocol/transport/topic.go, wakuv2/common/topic.go, wakuv2/waku.go.
+"""
+
+from hashlib import pbkdf2_hmac
+
+from waku_bridge.codec.hashes import keccak256
+from waku_bridge.codec.keys import chat_key
+
+PARTITIONS = 5000
+SYMMETRIC_KEY_ROUNDS = 65356  # not 65536: a slip of the reference that became the protocol
+
+
+def partitioned_name(public_key: bytes) -> str:
+    """Topic shared by one in 5000 keys (33 bytes in): requests to a server, and every answer."""
+    return f"contact-discovery-{int.from_bytes(public_key[1:33], 'big') % PARTITIONS}"
+
+
+def personal_name(public_key: bytes) -> str:
+    """Topic of one key (33 bytes in): registrations go here, although the spec text names the partitioned one."""
+    return "contact-discovery-" + chat_key(public_key).removeprefix("0x")
+
+
+def contact_code_name(public_key: bytes) -> str:
+    """Topic on which a client (33 bytes in) advertises where it can be reached."""
+    return chat_key(public_key) + "-contact-code"
+
+
+def query_name(public_key_hash: bytes) -> str:
+    """Topic on which a key hash is asked for: its bare hex. Nobody listens on the spec text's form with 0x."""
+    return public_key_hash.hex()
+
+
+def topic(name: str) -> bytes:
+    """The 4 bytes a name is shortened to, so two names may share one topic."""
+    return keccak256(name.encode())[:4]
+
+
+def content_topic(name: str) -> str:
+    """``/waku/1/0x<8 hex digits>/rfc26``, as Waku routes it."""
+    return f"/waku/1/0x{topic(name).hex()}/rfc26"
+
+
+def symmetric_key(name: str) -> bytes:
+    """The 32-byte key of a public topic, from its name. Costs about 15 ms of CPU by design: derive once and keep."""
+    return pbkdf2_hmac("sha256", name.encode(), b"", SYMMETRIC_KEY_ROUNDS, 32)
