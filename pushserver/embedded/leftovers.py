@@ -1,0 +1,29 @@
+"""Servers that outlived a killed supervisor.
+
+Whoever calls this holds the lock on DATA_DIR, so a server that still works in it belongs to nobody.
+"""
+
+from pathlib import Path
+
+import psutil
+
+
+def stop_leftover(pid_file: Path, folder: Path, *, seconds: float = 20) -> None:
+    """Stop the server that ``pid_file`` names if it works in ``folder``, and remove the file.
+
+    The working folder tells it from a stranger that got the same number: in a container, numbers repeat at every start.
+    """
+    process = _server_of(pid_file, folder)
+    if process is not None:
+        process.terminate()
+        if process in psutil.wait_procs([process], timeout=seconds)[1]:
+            process.kill()
+    pid_file.unlink(missing_ok=True)
+
+
+def _server_of(pid_file: Path, folder: Path) -> psutil.Process | None:
+    try:
+        process = psutil.Process(int(pid_file.read_text(encoding="utf-8").split("\n", 1)[0]))
+        return process if Path(process.cwd()) == folder.resolve() else None
+    except (OSError, ValueError, psutil.Error):
+        return None

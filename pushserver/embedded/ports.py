@@ -1,0 +1,37 @@
+"""Ports of embedded servers: chosen once, remembered in DATA_DIR, so that a restart keeps every URL."""
+
+import json
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there now. SO_REUSEADDR, as servers set it: closed connections do not count."""
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+        except OSError:
+            return False
+    return True
+
+
+def remembered_port(file: Path, name: str) -> int:
+    """The port of an earlier start, unless something else took it meanwhile."""
+    ports: dict[str, int] = {}
+    with suppress(OSError, ValueError):
+        ports = json.loads(file.read_text(encoding="ascii"))
+    if not is_free("127.0.0.1", ports.get(name, 0)):
+        ports.pop(name)
+    if name not in ports:
+        ports[name] = free_port()
+        file.write_text(json.dumps(ports), encoding="ascii")
+    return ports[name]

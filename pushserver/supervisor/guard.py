@@ -1,0 +1,90 @@
+"""Takes the children along when their supervisor is killed.
+
+A process that gets SIGKILL cannot clean up. So a second, tiny process holds the other end of a pipe and knows every
+process group: when the pipe ends, it stops whatever is left. This works for grandchildren too (workers of a pool,
+Java), which a death signal to the direct children would miss.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from signal import SIG_IGN, SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals, signal
+from types import TracebackType
+from typing import IO, Self
+
+GRACE_SECONDS = 10.0
+
+
+class Guard:
+    """Used as a context by whoever starts children. Leaving it stops the groups it still knows."""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(__file__))],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+            bufsize=1,
+        )
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, _e: BaseException | None, _tb: TracebackType | None) -> None:
+        self._tell("")
+        with suppress(BrokenPipeError):
+            self._pipe.close()
+        self._process.wait()
+
+    def watch(self, group: int, stop_signal: Signals) -> None:
+        self._tell(f"{group} {int(stop_signal)}\n")
+
+    def forget(self, group: int) -> None:
+        self._tell(f"{group} 0\n")
+
+    @property
+    def _pipe(self) -> IO[str]:
+        assert self._process.stdin is not None  # noqa: S101 - it was opened as a pipe
+        return self._process.stdin
+
+    def _tell(self, line: str) -> None:
+        with suppress(BrokenPipeError):  # someone killed the guard; that alone must not end the children
+            self._pipe.write(line)
+            self._pipe.flush()
+
+
+def main(lines: Iterable[str]) -> None:
+    for number in (SIGINT, SIGTERM, SIGHUP):
+        signal(number, SIG_IGN)  # its end is the end of the pipe
+    groups: dict[int, int] = {}
+    for line in lines:
+        group, stop_signal = map(int, line.split())
+        groups[group] = stop_signal
+        if not stop_signal:
+            del groups[group]
+    _stop(groups)
+
+
+def _stop(groups: dict[int, int]) -> None:
+    alive = [group for group, stop_signal in groups.items() if kill_group(group, stop_signal)]
+    deadline = time.monotonic() + GRACE_SECONDS
+    while alive and time.monotonic() < deadline:
+        time.sleep(0.05)
+        alive = [group for group in alive if kill_group(group, 0)]
+    for group in alive:
+        kill_group(group, SIGKILL)
+
+
+def kill_group(group: int, number: int) -> bool:
+    """Whether the group still has a process."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):  # permission: another process group got the number since
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main(sys.stdin)

@@ -1,0 +1,56 @@
+"""What a supervised process is: plain data, no running process in it."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from signal import SIGTERM, Signals
+from typing import Any, Protocol
+
+
+class Stage(IntEnum):
+    """When a process is stopped: lower stages first, those of one stage together."""
+
+    FRONT = 0  # web, bridge, clients: nothing new comes in
+    WORKER = 1  # what has been taken is finished
+    SCHEDULER = 2
+    PEER = 3  # Waku node, gorush
+    BROKER = 4
+    DATABASE = 5
+
+
+class RunsAs(Protocol):
+    """The account of a process, by number."""
+
+    @property
+    def uid(self) -> int: ...
+    @property
+    def gid(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec:
+    name: str
+    command: Sequence[str]
+    stage: Stage
+    environment: Mapping[str, str] = field(default_factory=dict)  # on top of ours
+    folder: Path | None = None
+    account: RunsAs | None = None
+    stop_signal: Signals = SIGTERM
+    stop_seconds: float = 10.0
+    prepare: Callable[[], None] = lambda: None  # before each start, also before a restart
+
+    def arguments(self) -> dict[str, Any]:
+        """Keywords for subprocess. Its own session: Ctrl-C reaches only us, and the whole group can be killed."""
+        return {
+            "env": {**os.environ, **self.environment},
+            "cwd": self.folder,
+            "start_new_session": True,
+            **self.identity(),
+        }
+
+    def identity(self) -> dict[str, Any]:
+        if self.account is None:
+            return {}
+        return {"user": self.account.uid, "group": self.account.gid, "extra_groups": []}
