@@ -70,7 +70,7 @@ class Archive:
         self._connection.execute(f"INSERT OR IGNORE INTO message ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608
 
     def find(self, query: StoreQuery) -> Page:
-        """Read one page in the order (timestamp, hash); backward paging goes to older ones. Raises QueryRefusedError."""
+        """Read one page in the order (timestamp, hash), backward paging to older ones. Raises QueryRefusedError."""
         where, values = self._conditions(query)
         order = "ASC" if query.is_forward else "DESC"
         sql = f"SELECT {COLUMNS} FROM message{where} ORDER BY timestamp_ns {order}, message_hash {order} LIMIT ?"  # noqa: S608

@@ -5,7 +5,6 @@ base64 in another dialect than standard and padded refuses the whole message.
 """
 
 import binascii
-import hashlib
 import json
 import re
 from base64 import b64encode
@@ -25,7 +24,6 @@ FIELD_TYPES: Mapping[str, type] = {
 }
 MAX_META_BYTES = 64
 MAX_VERSION = 2**32 - 1
-FRAMING_BYTES = 32  # tags, lengths, version and timestamp of the protobuf around payload, topic and meta
 STATIC_SHARD = re.compile(r"/waku/2/rs/(\d{1,5})/(\d{1,5})")
 
 
@@ -117,15 +115,3 @@ def store_fields(message: WakuMessage) -> dict[str, object]:
     if message.meta:
         fields["meta"] = b64encode(message.meta).decode()
     return fields
-
-
-def wire_size(message: WakuMessage) -> int:
-    """About the bytes of the encoded protobuf, which is what the size limit of a node is measured on."""
-    return len(message.payload) + len(message.content_topic.encode()) + len(message.meta) + FRAMING_BYTES
-
-
-def message_hash(pubsub_topic: str, message: WakuMessage) -> bytes:
-    """Hash of 14/WAKU2-MESSAGE, "Deterministic message hashing": the message's identity in every store."""
-    timestamp = message.timestamp_ns.to_bytes(8, "big", signed=True)
-    parts = (pubsub_topic.encode(), message.payload, message.content_topic.encode(), message.meta, timestamp)
-    return hashlib.sha256(b"".join(parts)).digest()

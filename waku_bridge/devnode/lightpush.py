@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from waku_bridge.devnode.envelope import InvalidMessageError, is_static_shard, read_message, wire_size
+from waku_bridge.devnode.envelope import InvalidMessageError, is_static_shard, read_message
 from waku_bridge.devnode.http import cut, json_reply, read_json
 from waku_bridge.devnode.node import NODE, Node
 from waku_bridge.messages import WakuMessage
@@ -29,7 +29,7 @@ async def push(request: web.Request) -> web.Response:
         return _refuse(BAD_REQUEST, f"Invalid push request: {exc}")
     if not is_static_shard(topic):
         return _refuse(UNSUPPORTED_TOPIC, "Unsupported pubsub topic")
-    if wire_size(message) > node.settings.max_message_bytes:
+    if node.is_too_large(message):
         return _refuse(TOO_LARGE, "Message size exceeded maximum")
     if node.faults.strikes("no_peers"):
         return _refuse(NO_PEERS, "No peers for topic, skipping publish")

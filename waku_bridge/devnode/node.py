@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 from aiohttp import web
 
+from waku_bridge.codec.waku_message import message_hash, serialize
 from waku_bridge.devnode.archive import Archive, is_admissible
-from waku_bridge.devnode.envelope import message_hash
 from waku_bridge.devnode.faults import Faults
 from waku_bridge.devnode.gossip import PeerLink, SeenCache
 from waku_bridge.devnode.ring import Ring
@@ -46,6 +46,9 @@ class Node:
         lightpush with 505, which would make this one useless on its own; the `no_peers` fault brings that back.
         """
         return 1 + sum(peer.is_reachable for peer in self.peers)
+
+    def is_too_large(self, message: WakuMessage) -> bool:
+        return len(serialize(message)) > self.settings.max_message_bytes
 
     def publish(self, pubsub_topic: str, message: WakuMessage) -> None:
         self.counters.published += 1

@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from waku_bridge.devnode.envelope import InvalidMessageError, is_static_shard, read_message, relay_fields, wire_size
+from waku_bridge.devnode.envelope import InvalidMessageError, is_static_shard, read_message, relay_fields
 from waku_bridge.devnode.http import cut, json_reply, ok, read_json
 from waku_bridge.devnode.node import NODE
 
@@ -56,7 +56,7 @@ async def publish(request: web.Request) -> web.Response:
         message = read_message(await read_json(request), now_ns=node.clock_ns())
     except InvalidMessageError as exc:
         raise web.HTTPBadRequest(text=str(exc)) from exc
-    if wire_size(message) > node.settings.max_message_bytes:
+    if node.is_too_large(message):
         raise web.HTTPBadRequest(text="Failed to publish: Message size exceeded maximum")
     if not node.faults.strikes("no_peers"):
         node.publish(topic, message)

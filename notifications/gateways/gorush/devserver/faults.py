@@ -1,0 +1,28 @@
+"""Faults of the whole server, as opposed to those of one device token (`outcomes.py`)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+
+class InvalidFaultError(ValueError):
+    """A name that is no fault, or a value of the wrong type."""
+
+
+@dataclass(slots=True)
+class Faults:
+    """All of them strike before anything is pushed, and stay until they are set again."""
+
+    down: bool = False  # every connection but the ones to /dev/ is cut
+    delay_ms: int = 0  # every push waits this long
+    status: int = 0  # every push is answered with this status and an empty body
+
+    def update(self, switches: Mapping[str, object]) -> None:
+        """Set the named faults. Raises InvalidFaultError before anything changed."""
+        for name, value in switches.items():
+            if name not in TYPES or type(value) is not TYPES[name]:
+                raise InvalidFaultError(f"not a fault or not its type: {name[:40]}")
+        for name, value in switches.items():
+            setattr(self, name, value)
+
+
+TYPES = {field.name: field.type for field in fields(Faults)}

@@ -1,0 +1,119 @@
+"""What happens to notifications behind the HTTP interface: sent to an imagined Apple or Google, counted, recorded."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiohttp import web
+
+from notifications.gateways.gorush.devserver.faults import Faults
+from notifications.gateways.gorush.devserver.outcomes import Outcome, Platform, Refusal, decide
+from notifications.gateways.gorush.devserver.pushes import Pushes
+from notifications.gateways.gorush.devserver.request import (
+    Notification,
+    addressed_tokens,
+    count,
+    is_too_large,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`data` is the SQLite file of the recorded pushes. `hide_token` is gorush's own switch, there on by default."""
+
+    data: Path | None = None
+    hide_token: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """One push and what became of it. An FCM broadcast has an empty token."""
+
+    notification: Notification
+    token: str
+    outcome: Outcome
+
+
+@dataclass(slots=True)
+class PlatformCounters:
+    push_success: int = 0
+    push_error: int = 0
+
+
+@dataclass(slots=True)
+class Counters:
+    """gorush's `/api/stat/app`. A task is a notification; one whose pushes were dropped unsent is a failed task."""
+
+    success_tasks: int = 0
+    failure_tasks: int = 0
+    submitted_tasks: int = 0
+    total_count: int = 0
+    ios: PlatformCounters = field(default_factory=PlatformCounters)
+    android: PlatformCounters = field(default_factory=PlatformCounters)
+    huawei: PlatformCounters = field(default_factory=PlatformCounters)
+
+
+class Gateway:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.pushes = Pushes(settings.data)
+        self.faults = Faults()
+        self.counters = Counters()
+
+    async def send_all(self, notifications: Sequence[Notification]) -> list[Settled]:
+        """Send everything at once and return when the slowest push is settled, as gorush in sync mode."""
+        self.counters.total_count += sum(map(count, notifications))
+        if len(notifications) == 1:
+            return await self._send(notifications[0])
+        settled = await asyncio.gather(*map(self._send, notifications))
+        return [one for several in settled for one in several]
+
+    async def _send(self, notification: Notification) -> list[Settled]:
+        tokens = addressed_tokens(notification)
+        self.counters.submitted_tasks += 1
+        if not tokens:
+            self.counters.failure_tasks += 1
+            return []
+        self.counters.success_tasks += 1
+        if notification.platform == Platform.ANDROID and notification.topic:
+            self._settle(notification, "", Outcome())
+        if len(tokens) == 1:
+            return [await self._push(notification, tokens[0])]
+        return await asyncio.gather(*(self._push(notification, token) for token in tokens))
+
+    async def _push(self, notification: Notification, token: str) -> Settled:
+        platform = Platform(notification.platform)
+        tries = self.pushes.tries(token, notification.collapse_id) if "flaky" in token else 0
+        outcome = _outcome(notification, token, platform, tries)
+        delay_ms = outcome.delay_ms + self.faults.delay_ms
+        if delay_ms:
+            await asyncio.sleep(delay_ms / 1000)
+        return self._settle(notification, token, outcome)
+
+    def _settle(self, notification: Notification, token: str, outcome: Outcome) -> Settled:
+        if outcome.is_sent:
+            received_ms = time.time_ns() // 1_000_000
+            self.pushes.record(notification, token, error=outcome.error, received_ms=received_ms)
+            self._count(Platform(notification.platform), is_accepted=not outcome.error)
+        return Settled(notification, token, outcome)
+
+    def _count(self, platform: Platform, *, is_accepted: bool) -> None:
+        counters = self.counters.ios if platform is Platform.IOS else self.counters.android
+        if is_accepted:
+            counters.push_success += 1
+        else:
+            counters.push_error += 1
+
+
+def _outcome(notification: Notification, token: str, platform: Platform, tries: int) -> Outcome:
+    """Decide by the token, after the two things Apple and Google check before it."""
+    if not token:
+        return Outcome(error="MissingDeviceToken")
+    if is_too_large(notification):
+        return Outcome(error=Refusal.BIG.text(platform))
+    return decide(token, platform, tries)
+
+
+GATEWAY: web.AppKey[Gateway] = web.AppKey("gateway", Gateway)

@@ -1,0 +1,55 @@
+"""The development gorush as an aiohttp application: routes, the version header, and the work beside requests."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from notifications.gateways.gorush.devserver import api, dev
+from notifications.gateways.gorush.devserver.gateway import GATEWAY, Gateway, Settings
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+COMMIT_SECONDS = 0.25
+
+
+def create_app(settings: Settings) -> web.Application:
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[cut_when_down])
+    app[GATEWAY] = Gateway(settings)
+    for module in (api, dev):
+        app.add_routes(module.routes)
+    app.router.add_route("*", "/{path:.*}", refuse_unknown)
+    app.on_response_prepare.append(add_version)
+    app.cleanup_ctx.append(commit_pushes)
+    return app
+
+
+@web.middleware
+async def cut_when_down(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if request.app[GATEWAY].faults.down and not request.path.startswith("/dev/"):
+        return api.cut(request)
+    return await handler(request)
+
+
+async def refuse_unknown(_request: web.Request) -> web.Response:
+    """Answer 404 for a known path with a wrong method, too, and for `//api/push`, which bare gorush does not merge."""
+    return web.Response(status=404, text="404 page not found")
+
+
+async def add_version(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers["X-GORUSH-VERSION"] = api.VERSION
+
+
+async def commit_pushes(app: web.Application) -> AsyncIterator[None]:
+    pushes = app[GATEWAY].pushes
+    task = asyncio.create_task(_commit(app))
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    pushes.close()
+
+
+async def _commit(app: web.Application) -> None:
+    while True:
+        await asyncio.sleep(COMMIT_SECONDS)
+        app[GATEWAY].pushes.commit()
