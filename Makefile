@@ -1,0 +1,61 @@
+# Everyday commands; `make help` lists them. On a bare machine they need python3 >= 3.11 and make, and bring the rest.
+.DEFAULT_GOAL := help
+.SUFFIXES:
+SHELL := /bin/sh
+PYTHON := .venv/bin/python
+UV := UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 .uv/bin/uv
+# How the locks are made; `make check` makes them again and compares.
+COMPILE := pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
+RUN_GROUPS := --group embedded
+DEV_GROUPS := -c requirements/run.txt --group embedded --group reports --group test --group check
+export REQUIRE_ALL
+
+.PHONY: help install dev run up test check bench lock format clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+install: ## install what the server needs, start nothing
+	@requirements/install.sh run
+
+run: install ## the server with everything it needs, and clients that keep it busy (manage.py demo)
+	@exec $(PYTHON) manage.py demo
+
+up: install ## the server alone, configured by the environment (manage.py up)
+	@exec $(PYTHON) manage.py up
+
+dev: ## install what tests and checks need, too
+	@requirements/install.sh dev
+
+test: dev ## the whole test suite, with real servers; ARGS="-k name" for a part
+	@requirements/system.sh chromium java
+	$(PYTHON) -m pytest $(ARGS)
+
+check: dev ## format, lint, types, import contracts, migrations, drift of generated files
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy .
+	.venv/bin/lint-imports
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && set -e && export DATA_DIR="$$folder/data" && \
+	echo "manage.py check" && $(PYTHON) manage.py check && \
+	echo "manage.py makemigrations --check" && \
+	$(PYTHON) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run && \
+	echo "proto drift" && PYTHON="$(abspath $(PYTHON))" proto/generate.sh "$$folder/pb" && \
+	diff -r -x __pycache__ "$$folder/pb" waku_bridge/codec/pb && \
+	echo "lock drift" && cp requirements/run.txt requirements/dev.txt "$$folder" && \
+	$(UV) $(COMPILE) $(RUN_GROUPS) -o "$$folder/run.txt" >/dev/null && diff "$$folder/run.txt" requirements/run.txt && \
+	$(UV) $(COMPILE) $(DEV_GROUPS) -o "$$folder/dev.txt" >/dev/null && diff "$$folder/dev.txt" requirements/dev.txt
+
+bench: dev ## benchmarks with ratios; ARGS for its options
+	$(PYTHON) -m bench $(ARGS)
+
+lock: dev ## write the lock files again from pyproject.toml, keeping versions where possible
+	$(UV) $(COMPILE) $(RUN_GROUPS) -o requirements/run.txt >/dev/null
+	$(UV) $(COMPILE) $(DEV_GROUPS) -o requirements/dev.txt >/dev/null
+
+format: dev ## format and fix what can be fixed
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+clean: ## remove installed packages and caches; data in .data stays
+	rm -rf .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache staticfiles test-results

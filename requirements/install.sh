@@ -1,0 +1,59 @@
+#!/bin/sh
+# Brings .venv in line with a lock file:  requirements/install.sh run|dev
+# Needs only python3 >= 3.11: uv comes from its own lock into .uv, and nothing outside this checkout is touched (except
+# for python3-venv, which Debian keeps in a package of its own). Quick when there is nothing to do.
+set -eu
+cd "$(dirname "$0")/.."
+umask 022   # root's embedded PostgreSQL runs under another account and has to read .venv
+
+fail() {
+    echo "$*" >&2
+    exit 1
+}
+
+command -v python3 >/dev/null || fail "python3 is missing: install Python 3.11 or newer."
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    fail "python3 is $(python3 -V 2>&1), but 3.11 or newer is needed: put a newer python3 first in PATH."
+
+# The development packages are a superset of what the server needs: once there, they stay.
+lock=$1
+if [ -e .venv/.lock-dev.txt ]; then lock=dev; fi
+if [ -x .uv/bin/uv ] && [ -x .venv/bin/python ] && cmp -s "requirements/$lock.txt" ".venv/.lock-$lock.txt"; then exit 0; fi
+
+if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "Installing python3-venv ..."
+        sh requirements/system.sh --package python3-venv
+    fi
+    python3 -c 'import ensurepip, venv' 2>/dev/null ||
+        fail "python3 lacks its venv module: install it (on Debian and Ubuntu: apt-get install python3-venv)."
+fi
+
+# Caches belong into the home folder. Where there is none, they stay in the checkout.
+if [ -z "${HOME:-}" ] || [ ! -w "$HOME" ]; then
+    UV_CACHE_DIR=${UV_CACHE_DIR:-$PWD/.uv/cache}
+    PIP_NO_CACHE_DIR=1
+    export UV_CACHE_DIR PIP_NO_CACHE_DIR
+fi
+
+if ! cmp -s requirements/uv.txt .uv/lock.txt; then
+    echo "Installing uv ..."
+    python3 -m venv --clear .uv
+    .uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+    cp requirements/uv.txt .uv/lock.txt
+fi
+
+# uv does not read pip's configuration: hand over its mirror and its certificates, where there are any.
+from_pip() {
+    .uv/bin/python -m pip --disable-pip-version-check config get "$1" 2>/dev/null || true
+}
+index=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-$(from_pip global.index-url)}}
+if [ -n "$index" ]; then export UV_DEFAULT_INDEX="$index"; fi
+certificates=${SSL_CERT_FILE:-${PIP_CERT:-$(from_pip global.cert)}}
+if [ -n "$certificates" ]; then export SSL_CERT_FILE="$certificates"; fi
+
+export UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1
+.venv/bin/python -c '' 2>/dev/null || .uv/bin/uv venv --quiet --clear --python "$(command -v python3)" .venv
+echo "Installing Python packages ..."
+.uv/bin/uv pip sync --quiet --python .venv/bin/python "requirements/$lock.txt"
+cp "requirements/$lock.txt" ".venv/.lock-$lock.txt"

@@ -1,0 +1,41 @@
+#!/bin/sh
+# System parts:  requirements/system.sh chromium java
+# Installs what is missing where that is possible (root, apt), and otherwise names it in one line. Never fails for that:
+# tests without their part are skipped with the reason, or fail with REQUIRE_ALL=1.
+#   requirements/system.sh --package NAME...   installs the first of these Debian packages that exists
+set -eu
+
+install_first_of() {
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then return 1; fi
+    for attempt in now updated; do
+        for package in "$@"; do
+            if DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null 2>&1
+            then return 0; fi
+        done
+        if [ "$attempt" = now ]; then apt-get update -qq >/dev/null 2>&1 || return 1; fi
+    done
+    return 1
+}
+
+has_java() {
+    java -version 2>&1 | grep -Eq 'version "(17|21)[."]'
+}
+
+has_chromium() {
+    command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null
+}
+
+if [ "${1:-}" = --package ]; then
+    shift
+    install_first_of "$@"
+    exit
+fi
+for part in "$@"; do
+    case $part in
+        java) has_java || { echo "Installing Java ..."; install_first_of openjdk-17-jre-headless openjdk-21-jre-headless; } ||
+            echo "Java 17 or 21 is missing (on Debian: apt-get install openjdk-17-jre-headless): no Spark reports." >&2 ;;
+        chromium) has_chromium || { echo "Installing Chromium ..."; install_first_of chromium; } ||
+            echo "Chromium is missing (on Debian: apt-get install chromium): no browser tests." >&2 ;;
+        *) echo "unknown system part: $part" >&2; exit 2 ;;
+    esac
+done
