@@ -92,6 +92,8 @@ def shared_key(private_key: PrivateKey, public_key: PublicKey) -> bytes:
 
     status-go uses it as an AES-256 key as it is. libsecp256k1's own ECDH would hash it, so this multiplies the point.
     """
+    # Unlike ECDH, the multiplication does not run in constant time. A peer has no clock on ours: a message is opened in
+    # a batch, some time after it arrived, and its answer leaves with the answers of the batch.
     return public_key.multiply(private_key.secret).format()[1:]
 
 

@@ -1,0 +1,98 @@
+"""One valid thing of each kind, with as few facts as it needs, and randomness that can be foreseen."""
+
+from collections.abc import Callable
+from itertools import count
+
+from coincurve import PrivateKey
+
+from notifications.messages import NotificationType, PushNotification, PushRequest, Report
+from registrations.messages import QueryInfo, RegistrationMessage, TokenType
+from waku_bridge.codec import envelope
+from waku_bridge.codec.envelope import Identity
+from waku_bridge.codec.grants import sign_grant
+from waku_bridge.codec.hashes import keccak256
+from waku_bridge.messages import (
+    ContactCodeAdvertisement,
+    PushResponse,
+    Query,
+    QueryResponse,
+    RegistrationError,
+    RegistrationResponse,
+)
+
+CLIENT, SERVER, SENDER, STRANGER = (Identity(PrivateKey(bytes([secret]) * 32)) for secret in (1, 2, 4, 7))
+TOPIC_KEY = b"\x09" * 32
+UUID = "11111111-1111-4111-8111-111111111111"
+ACCESS_TOKEN = "c0ffee00-0000-4000-8000-000000000001"
+NOW_NS = 1_700_000_000_000_000_000
+
+REGISTRATION = RegistrationMessage(
+    UUID,
+    version=1,
+    token_type=TokenType.FIREBASE,
+    device_token="device-token-1",
+    access_token=ACCESS_TOKEN,
+    grant=sign_grant(CLIENT.private_key, SERVER.pub33, ACCESS_TOKEN),
+    enabled=True,
+)
+NOTIFICATION = PushNotification(CLIENT.key_hash, UUID, ACCESS_TOKEN, NotificationType.MESSAGE)
+INFO = QueryInfo(CLIENT.key_hash, UUID, 1, REGISTRATION.grant, ACCESS_TOKEN)
+
+QUERY = Query((CLIENT.key_hash,))
+REQUEST = PushRequest(b"\x0a" * 32, (NOTIFICATION,))
+BODIES = (
+    REGISTRATION,
+    RegistrationResponse(b"\x0b" * 64, success=False, error=RegistrationError.VERSION_MISMATCH),
+    QUERY,
+    QueryResponse(b"\x0c" * 32, success=True, info=(INFO,)),
+    REQUEST,
+    PushResponse(b"\x0a" * 32, (Report(CLIENT.key_hash, UUID, success=True),)),
+    ContactCodeAdvertisement((INFO,)),
+)
+
+
+def fixed(*draws: bytes) -> Callable[[int], bytes]:
+    """Randomness that returns these draws in order and insists that exactly their sizes are asked for."""
+    remaining = iter(draws)
+
+    def random_bytes(size: int) -> bytes:
+        drawn = next(remaining)
+        assert len(drawn) == size
+        return drawn
+
+    return random_bytes
+
+
+def repeatable() -> Callable[[int], bytes]:
+    """Randomness that differs from draw to draw and is the same in every run."""
+    draws = count()
+
+    def random_bytes(size: int) -> bytes:
+        block = keccak256(next(draws).to_bytes(4, "big"))
+        return (block * (size // len(block) + 1))[:size]
+
+    return random_bytes
+
+
+def sent(body: object, **differences: object) -> envelope.Encoded:
+    """A body from the client to the server, unless told otherwise."""
+    arguments = {
+        "signer": CLIENT,
+        "recipient": SERVER.pub33,
+        "topic_name": "a topic",
+        "timestamp_ns": NOW_NS,
+        "random_bytes": repeatable(),
+    }
+    return envelope.encode(body, **(arguments | differences))
+
+
+def sent_payload(payload: bytes, message_type: int, **differences: object) -> bytes:
+    """The Waku payload of any bytes as the payload of a signed message."""
+    arguments = {
+        "signer": CLIENT,
+        "recipient": SERVER.pub33,
+        "topic_name": "a topic",
+        "timestamp_ns": NOW_NS,
+        "random_bytes": repeatable(),
+    }
+    return envelope.encode_payload(payload, message_type, **(arguments | differences)).message.payload

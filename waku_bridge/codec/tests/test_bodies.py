@@ -1,0 +1,111 @@
+"""Every body both ways: arbitrary values, unknown fields, unknown enum values."""
+
+from dataclasses import fields
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from notifications.messages import PushNotification, PushRequest, Report
+from registrations.messages import QueryInfo, RegistrationMessage
+from waku_bridge.codec import bodies
+from waku_bridge.codec.errors import MalformedBody
+from waku_bridge.codec.pb import push_notifications_pb2 as pb
+from waku_bridge.codec.tests.examples import BODIES, REGISTRATION
+from waku_bridge.messages import (
+    ContactCodeAdvertisement,
+    MessageType,
+    PushResponse,
+    Query,
+    QueryResponse,
+    RegistrationResponse,
+)
+
+TEXT = st.text(max_size=40)
+HASH = st.binary(max_size=64)
+HASHES = st.lists(HASH, max_size=4).map(tuple)
+ENUM = st.integers(-(2**31), 2**31 - 1)
+VERSION = st.integers(0, 2**64 - 1)
+
+REGISTRATIONS = st.builds(
+    RegistrationMessage, TEXT, VERSION, ENUM, TEXT, TEXT, TEXT, HASH, *[st.booleans()] * 4, *[HASHES] * 4
+)
+INFOS = st.lists(st.builds(QueryInfo, HASH, TEXT, VERSION, HASH, TEXT, HASHES, HASH), max_size=3).map(tuple)
+NOTIFICATIONS = st.lists(st.builds(PushNotification, HASH, TEXT, TEXT, ENUM, HASH, HASH, HASH), max_size=3).map(tuple)
+REPORTS = st.lists(st.builds(Report, HASH, TEXT, st.booleans(), ENUM), max_size=3).map(tuple)
+PLAIN_BODIES = st.one_of(
+    st.builds(RegistrationResponse, HASH, st.booleans(), ENUM),
+    st.builds(Query, HASHES),
+    st.builds(QueryResponse, HASH, st.booleans(), INFOS),
+    st.builds(PushRequest, HASH, NOTIFICATIONS),
+    st.builds(PushResponse, HASH, REPORTS),
+    st.builds(ContactCodeAdvertisement, INFOS),
+)
+UNKNOWN_FIELD = b"\xa2\x06\x03new"  # field 100, bytes
+
+
+def parse(message_type, payload):
+    if message_type is MessageType.REGISTRATION:
+        return bodies.parse_registration(payload)
+    return bodies.parse(message_type, payload)
+
+
+@given(PLAIN_BODIES)
+def test_reads_every_body_it_writes(body):
+    assert bodies.parse(*bodies.serialize(body)) == body
+
+
+@given(REGISTRATIONS)
+def test_reads_every_registration_it_writes(registration):
+    message_type, content = bodies.serialize(registration)
+    assert message_type is MessageType.REGISTRATION
+    assert bodies.parse_registration(content) == registration
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
+def test_skips_unknown_fields(body):
+    message_type, payload = bodies.serialize(body)
+    assert parse(message_type, payload + UNKNOWN_FIELD) == body
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
+def test_refuses_every_truncation_or_reads_less(body):
+    message_type, payload = bodies.serialize(body)
+    for end in range(len(payload)):
+        try:
+            assert parse(message_type, payload[:end]) != body
+        except MalformedBody:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("message_type", "payload"),
+    [
+        (MessageType.REGISTRATION, b"\x12\x01\xff"),
+        (MessageType.QUERY_RESPONSE, b"\x0a\x03\x0a\x01\xff"),
+        (MessageType.REQUEST, b"\x0a\x03\x22\x01\xff"),
+        (MessageType.RESPONSE, b"\x12\x03\x22\x01\xff"),
+        (MessageType.CONTACT_CODE_ADVERTISEMENT, b"\x0a\x03\x12\x01\xff"),
+    ],
+)
+def test_refuses_strings_that_are_not_utf8(message_type, payload):
+    with pytest.raises(MalformedBody):
+        parse(message_type, payload)
+
+
+def test_a_malformed_body_does_not_show_in_the_error():
+    with pytest.raises(MalformedBody) as caught:
+        bodies.parse_registration(b"\x12\x07secr\xffet")
+    assert str(caught.value) == "malformed_body"
+    assert isinstance(caught.value.__cause__, DecodeError)
+    assert "secr" not in str(caught.value.__cause__)
+
+
+def test_skips_the_chat_identity_of_a_contact_code():
+    assert bodies.parse(MessageType.CONTACT_CODE_ADVERTISEMENT, b"\x12\x02\x08\x01") == ContactCodeAdvertisement()
+
+
+def test_every_field_of_a_registration_has_a_place():
+    names = {field.name for field in fields(REGISTRATION)}
+    assert names == set(pb.PushNotificationRegistration.DESCRIPTOR.fields_by_name)

@@ -1,0 +1,33 @@
+from waku_bridge.codec import errors
+from waku_bridge.codec.errors import CodecError
+
+REASONS = {
+    "bad_frame",
+    "bad_public_key",
+    "bad_signature",
+    "body_not_decryptable",
+    "empty_payload",
+    "malformed_body",
+    "malformed_message",
+    "malformed_waku_message",
+    "not_decryptable",
+    "segment",
+    "too_large",
+    "unknown_type",
+    "unsigned_frame",
+    "unsigned_message",
+}
+
+
+def test_reasons_are_stable_and_distinct():
+    classes = CodecError.__subclasses__()
+    assert {error.reason for error in classes} == REASONS
+    assert len(classes) == len(REASONS)
+
+
+def test_an_error_says_its_reason_and_nothing_else():
+    assert {str(error()) for error in CodecError.__subclasses__()} == REASONS
+
+
+def test_the_documented_tree_names_every_reason():
+    assert all(f" {error.reason}\n" in errors.__doc__ for error in CodecError.__subclasses__())

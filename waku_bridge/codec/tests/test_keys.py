@@ -1,0 +1,83 @@
+import pytest
+from coincurve import PrivateKey
+
+from waku_bridge.codec.errors import BadPublicKey
+from waku_bridge.codec.keys import Identity, chat_key, compress, parse_chat_key, parse_public_key, shared_key
+from waku_bridge.codec.tests.examples import CLIENT, SERVER
+
+# The pair that status-go's own tests of the short form use.
+SHORT_FORM = "zQ3shPyZJnxZK4Bwyx9QsaksNKDYTPmpwPvGSjMYVHoXHeEgB"
+SHORT_FORM_KEY = "02261c55675e55ff25edb50b345cfb3a3f35f60712d251cbaaab97bd50054c6ebc"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        chat_key(CLIENT.pub33),
+        chat_key(CLIENT.pub33).upper().replace("0X", "0x"),
+        CLIENT.pub65.hex(),
+        CLIENT.pub33.hex(),
+        "0x" + CLIENT.pub33.hex(),
+    ],
+)
+def test_reads_chat_keys_in_hex(text):
+    assert parse_chat_key(text) == CLIENT.pub33
+
+
+def test_reads_the_short_form_of_status():
+    assert parse_chat_key(SHORT_FORM).hex() == SHORT_FORM_KEY
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0x",
+        "z",
+        "04" * 65,  # not on the curve
+        CLIENT.pub65.hex()[:-2],
+        CLIENT.pub33.hex() + "00",
+        " ".join((CLIENT.pub33.hex()[:2], CLIENT.pub33.hex()[2:])),
+        "06" + CLIENT.pub65.hex()[2:],  # hybrid form
+        SHORT_FORM[:-1],
+        SHORT_FORM[:-1] + "0",  # 0 is no digit of base 58
+        "z" + "z" * 48,  # more than 35 bytes
+        "z" + "1" * 48,  # zeros
+        SHORT_FORM[:5] + SHORT_FORM[6] + SHORT_FORM[5] + SHORT_FORM[7:],
+        "ключ",
+    ],
+)
+def test_refuses_what_is_no_chat_key(text):
+    with pytest.raises(BadPublicKey):
+        parse_chat_key(text)
+
+
+@pytest.mark.parametrize("public_key", [b"", bytes(33), bytes(65), b"\x02" + b"\xff" * 32, b"\x04" + bytes(64)])
+def test_refuses_what_is_no_point_of_the_curve(public_key):
+    with pytest.raises(BadPublicKey):
+        parse_public_key(public_key)
+
+
+def test_compresses_both_parities():
+    keys = [PrivateKey(bytes([secret]) * 32).public_key for secret in range(1, 20)]
+    assert {key.format()[0] for key in keys} == {2, 3}
+    assert all(compress(key.format(compressed=False)) == key.format() for key in keys)
+
+
+def test_both_sides_agree_on_the_shared_key():
+    ours = shared_key(CLIENT.private_key, parse_public_key(SERVER.pub33))
+    theirs = shared_key(SERVER.private_key, parse_public_key(CLIENT.pub65))
+    assert ours == theirs
+
+
+def test_an_identity_does_not_show_its_private_key():
+    secret = bytes(range(1, 33))
+    shown = repr(Identity(PrivateKey(secret)))
+    assert secret.hex() not in shown
+    assert repr(secret)[2:-1] not in shown
+    assert "PrivateKey" not in shown
+
+
+def test_identities_are_equal_when_their_keys_are():
+    assert Identity(PrivateKey(b"\1" * 32)) == CLIENT
+    assert len({CLIENT, SERVER, Identity(PrivateKey(b"\1" * 32))}) == 2

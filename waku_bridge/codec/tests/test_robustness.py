@@ -1,0 +1,162 @@
+"""Any bytes in, a result or a CodecError out."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from coincurve import PrivateKey
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from waku_bridge.codec import access_tokens, bodies, ecies, envelope, frame, grants, metadata, symmetric, waku_message
+from waku_bridge.codec.errors import CodecError
+from waku_bridge.codec.keys import parse_chat_key, parse_public_key
+from waku_bridge.codec.signatures import recover
+from waku_bridge.codec.tests.examples import BODIES, CLIENT, QUERY, SERVER, TOPIC_KEY, fixed, repeatable, sent
+from waku_bridge.messages import MessageType
+
+PARSERS: dict[str, Callable[[bytes], object]] = {
+    "envelope": lambda data: envelope.decode(data, [SERVER, TOPIC_KEY], SERVER),
+    "ecies": lambda data: ecies.unseal(data, SERVER.private_key),
+    "ecies point": lambda data: ecies.unseal(b"\4" + data.ljust(112, b"\1"), SERVER.private_key),
+    "frame on a topic": lambda data: symmetric.unseal_frame(data, TOPIC_KEY),
+    "sealed body": lambda data: symmetric.unseal_body(data, TOPIC_KEY),
+    "frame": frame.parse,
+    "metadata": metadata.parse,
+    "registration": bodies.parse_registration,
+    "signature": lambda data: recover(data, b"signed"),
+    "public key": parse_public_key,
+    "Waku message": waku_message.parse,
+    **{
+        message_type.name: lambda data, message_type=message_type: bodies.parse(message_type, data)
+        for message_type in set(MessageType) - {MessageType.REGISTRATION}
+    },
+}
+
+
+def framed(data: bytes) -> bytes:
+    """A Waku payload that decrypts, so that the inner parsers are reached."""
+    return ecies.seal(frame.build(data, CLIENT.private_key, repeatable()), SERVER.pub33, repeatable())
+
+
+@pytest.mark.parametrize("parser", PARSERS.values(), ids=PARSERS)
+@given(data=st.binary(max_size=300))
+def test_any_bytes_give_a_result_or_a_codec_error(parser, data):
+    with suppress(CodecError):
+        parser(data)
+
+
+@given(st.text(max_size=140))
+@example("z" * 49)
+@example("0x" + "f" * 130)
+def test_any_text_is_a_chat_key_or_a_codec_error(text):
+    with suppress(CodecError):
+        parse_chat_key(text)
+
+
+@given(st.binary(max_size=300))
+def test_any_data_inside_a_valid_frame_gives_a_result_or_a_codec_error(data):
+    with suppress(CodecError):
+        envelope.decode(framed(data), [SERVER], SERVER)
+
+
+@given(payload=st.binary(max_size=300), message_type=st.sampled_from(MessageType))
+def test_any_payload_inside_a_valid_message_gives_a_result_or_a_codec_error(payload, message_type):
+    amm, _ = metadata.build(payload, message_type, CLIENT)
+    with suppress(CodecError):
+        envelope.decode(framed(amm), [SERVER], SERVER)
+
+
+@given(st.binary(max_size=70), st.text(max_size=40))
+def test_any_grant_verifies_or_does_not(grant, access_token):
+    assert not grants.verify_grant(grant, client=CLIENT.pub33, server=SERVER.pub33, access_token=access_token)
+
+
+@given(st.lists(st.binary(max_size=80), max_size=5))
+def test_any_allowed_key_list_is_searched_in_vain(entries):
+    assert access_tokens.find_access_token(entries, CLIENT.private_key, SERVER.pub33) is None
+
+
+@given(st.binary(min_size=32, max_size=32))
+@example(bytes(32))
+def test_any_topic_key_leaves_a_payload_closed(topic_key):
+    payload = sent(QUERY, recipient=None, topic_key=TOPIC_KEY).message.payload
+    if topic_key != TOPIC_KEY:
+        with pytest.raises(CodecError):
+            envelope.decode(payload, [topic_key], SERVER)
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
+def test_refuses_every_truncation_of_an_envelope(body):
+    payload = sent(body).message.payload
+    for end in range(len(payload)):
+        with pytest.raises(CodecError):
+            envelope.decode(payload[:end], [SERVER], SERVER)
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
+def test_refuses_every_envelope_with_a_byte_too_many(body):
+    payload = sent(body).message.payload
+    for longer in (payload + b"\0", b"\0" + payload):
+        with pytest.raises(CodecError):
+            envelope.decode(longer, [SERVER], SERVER)
+
+
+@given(position=st.integers(min_value=0), bit=st.integers(0, 7))
+def test_refuses_an_envelope_with_a_flipped_bit(position, bit):
+    payload = bytearray(sent(QUERY).message.payload)
+    payload[position % len(payload)] ^= 1 << bit
+    with pytest.raises(CodecError):
+        envelope.decode(bytes(payload), [SERVER], SERVER)
+
+
+@given(position=st.integers(min_value=0), bit=st.integers(0, 7))
+def test_a_flipped_bit_inside_the_frame_never_keeps_author_and_id(position, bit):
+    amm, message_id = metadata.build(bodies.serialize(QUERY)[1], MessageType.QUERY, CLIENT)
+    flipped = bytearray(amm)
+    flipped[position % len(flipped)] ^= 1 << bit
+    with suppress(CodecError):
+        decoded = envelope.decode(framed(bytes(flipped)), [SERVER], SERVER)
+        assert decoded.message_id != message_id
+
+
+@given(st.binary(max_size=700), st.booleans())
+def test_reads_every_frame_it_builds(data, signed):
+    signer = CLIENT.private_key if signed else None
+    built = frame.build(data, signer, repeatable())
+    read, author = frame.parse(built)
+    assert len(built) % frame.BLOCK_BYTES == 0
+    assert read == data
+    assert (author.format() if author else None) == (CLIENT.pub33 if signed else None)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_reads_every_truncation_of_a_frame_or_refuses_it(signed):
+    built = frame.build(b"data" * 20, CLIENT.private_key if signed else None, repeatable())
+    for end in range(len(built)):
+        with suppress(CodecError):
+            data, author = frame.parse(built[:end])
+            assert data == b"data" * 20  # only padding was cut off
+            assert author is None or author.format() != CLIENT.pub33
+
+
+@given(st.binary(max_size=700), st.binary(min_size=32, max_size=32).filter(any))
+def test_opens_every_ciphertext_it_seals(data, topic_key):
+    assert ecies.unseal(ecies.seal(data, SERVER.pub33, repeatable()), SERVER.private_key) == data
+    assert symmetric.unseal_frame(symmetric.seal_frame(data, topic_key, repeatable()), topic_key) == data
+    assert symmetric.unseal_body(symmetric.seal_body(data, topic_key, repeatable()), topic_key) == data
+
+
+def test_refuses_more_data_than_a_frame_can_say():
+    with pytest.raises(ValueError, match="too much data"):
+        frame.build(bytes(frame.MAX_DATA_BYTES + 1), None, repeatable())
+
+
+def test_draws_padding_again_while_it_is_all_zero():
+    assert frame.build(bytes(253), None, fixed(b"\0", b"\0", b"\1"))[-1:] == b"\1"
+
+
+@pytest.mark.parametrize("secret", [1, 2, 3])
+def test_recipients_with_any_parity_can_be_encrypted_to(secret):
+    key = PrivateKey(bytes([secret]) * 32)
+    assert ecies.unseal(ecies.seal(b"data", key.public_key.format(), repeatable()), key) == b"data"

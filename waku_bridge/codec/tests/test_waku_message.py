@@ -1,0 +1,68 @@
+from dataclasses import replace
+
+import pytest
+
+from waku_bridge.codec import waku_message
+from waku_bridge.codec.errors import MalformedWakuMessage
+from waku_bridge.messages import WakuMessage
+
+RFC_TOPIC = "/waku/2/default-waku/proto"
+RFC_MESSAGE = WakuMessage(
+    bytes.fromhex("010203045445535405060708"),
+    "/waku/2/default-content/proto",
+    0x175789BFA23F8400,
+    meta=b"super-secret",
+)
+STATUS_MESSAGE = WakuMessage(b"abc", "/waku/1/0x75b8b8f6/rfc26", 1_700_000_000_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (RFC_MESSAGE, "64cce733fed134e83da02b02c6f689814872b1a0ac97ea56b76095c3c72bfe05"),
+        (
+            replace(RFC_MESSAGE, meta=bytes(range(64))),
+            "7158b6498753313368b9af8f6e0a0a05104f68f972981da42a43bc53fb0c1b27",
+        ),
+        (replace(RFC_MESSAGE, meta=b""), "a2554498b31f5bcdfcbf7fa58ad1c2d45f0254f3f8110a85588ec3cf10720fd8"),
+        (replace(RFC_MESSAGE, payload=b""), "483ea950cb63f9b9d6926b262bb36194d3f40a0463ce8446228350bd44e96de4"),
+    ],
+)
+def test_hashes_the_messages_of_rfc_14(message, expected):
+    assert waku_message.message_hash(RFC_TOPIC, message).hex() == expected
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ns", "expected"),
+    [
+        (1_700_000_000_000_000_000, "112db40e8e207f9d8dc64a8744c2e75d397695c534f679d00b84140fd7fed5b6"),
+        (0, "0dc373bfa9dce7bc3ab5691fcba4aa9fe6d6c003e82ca693c9fa6b29eda27b04"),
+        (-1, "9e8149b6dd6b578bfa2a73fcbaa9ef141b41446477b35ad7563e8933db20d6aa"),
+    ],
+)
+def test_hashes_timestamps_as_signed_big_endian(timestamp_ns, expected):
+    message = replace(STATUS_MESSAGE, timestamp_ns=timestamp_ns)
+    assert waku_message.message_hash("/waku/2/rs/16/32", message).hex() == expected
+
+
+def test_hash_does_not_depend_on_version_and_ephemeral():
+    changed = replace(STATUS_MESSAGE, version=0, ephemeral=True)
+    assert waku_message.message_hash("topic", changed) == waku_message.message_hash("topic", STATUS_MESSAGE)
+
+
+def test_hash_depends_on_the_pubsub_topic():
+    assert waku_message.message_hash("32", STATUS_MESSAGE) != waku_message.message_hash("64", STATUS_MESSAGE)
+
+
+@pytest.mark.parametrize("message", [RFC_MESSAGE, STATUS_MESSAGE, replace(STATUS_MESSAGE, timestamp_ns=-(2**63))])
+def test_reads_what_it_writes(message):
+    assert waku_message.parse(waku_message.serialize(message)) == message
+
+
+def test_reads_absent_fields_as_zero():
+    assert waku_message.parse(b"") == WakuMessage(b"", "", 0, version=0)
+
+
+def test_refuses_a_content_topic_that_is_not_utf8():
+    with pytest.raises(MalformedWakuMessage):
+        waku_message.parse(b"\x12\x01\xff")
