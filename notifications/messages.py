@@ -4,7 +4,7 @@ These dataclasses travel between the stages of a message's life. They know neith
 """
 
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 
 class NotificationType(IntEnum):
@@ -59,3 +59,43 @@ class Report:
     installation_id: str
     success: bool
     error: int = ReportError.NONE
+
+
+class Outcome(StrEnum):
+    """How one try at a gateway ended."""
+
+    DELIVERED = "delivered"  # accepted by Apple or Google
+    DEAD = "dead"  # the address no longer exists
+    CONFIG = "config"  # an operator must act; the address is fine
+    PAYLOAD = "payload"  # this push can never be sent; the address is fine
+    TRANSIENT = "transient"  # not sent; try again later
+    AMBIGUOUS = "ambiguous"  # may have been sent
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """One notification on its way to one device, as a gateway needs it.
+
+    ``collapse_id`` (at most 64 characters) is the same in every attempt, so that the device shows a repeat once.
+    """
+
+    notification_id: int
+    attempt_number: int
+    token_type: int
+    device_token: str = field(repr=False)
+    apn_topic: str
+    type: int
+    public_key_hash: bytes
+    chat_id: bytes
+    message: bytes = field(repr=False)
+    collapse_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a gateway said about one push. ``code`` is a fixed word of ours, never the gateway's own text."""
+
+    outcome: Outcome
+    code: str = ""
+    retry_after_seconds: float = 0.0
+    latency_ms: int = 0

@@ -11,7 +11,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "pushserver.settings")
 app = Celery("pushserver")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
-app.conf.task_queues = [Queue(name) for name in ("envelopes", "delivery", "reports", "maintenance")]
+app.conf.task_queues = [Queue(name) for name in ("envelopes", "delivery", "replies", "reports", "maintenance")]
 
 
 @signals.setup_logging.connect

@@ -45,17 +45,18 @@ SERVER_PRIVATE_KEY = env.private_key("SERVER_PRIVATE_KEY", _generate)
 FIELD_ENCRYPTION_KEYS = env.field_keys("FIELD_ENCRYPTION_KEYS", _generate)
 
 # Database and broker --------------------------------------------------------------------------------------------------
+NO_DATABASE = "postgresql://127.0.0.1/pushserver"  # commands that need none, such as makemigrations, still run
 DATABASE_URL = env.secret("DATABASE_URL") or EMBEDDED.get("DATABASE_URL", "")
 
 
 def _database() -> dict[str, Any]:
     try:
-        database = dict(dj_database_url.parse(DATABASE_URL or "postgresql://", conn_max_age=60, conn_health_checks=True))
+        database = dict(dj_database_url.parse(DATABASE_URL or NO_DATABASE, conn_max_age=60, conn_health_checks=True))
     except (ValueError, KeyError):
         database = {"ENGINE": ""}
     if database["ENGINE"] != "django.db.backends.postgresql":
         env.report(8, "DATABASE_URL is not a PostgreSQL URL.", "Example: postgresql://user:password@host:5432/name")
-        return dict(dj_database_url.parse("postgresql://"))
+        return dict(dj_database_url.parse(NO_DATABASE))
     return database
 
 
@@ -128,11 +129,14 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
 CELERY_TASK_DEFAULT_QUEUE = "maintenance"
+CELERY_BEAT_SCHEDULE = {
+    "sweep": {"task": "waku_bridge.tasks.sweep", "schedule": 2.0, "options": {"expires": 10}},
+}
 CELERY_TASK_ROUTES = {
     "waku_bridge.tasks.process_envelopes": {"queue": "envelopes"},
     "waku_bridge.tasks.answer_overdue_requests": {"queue": "envelopes"},
     "waku_bridge.tasks.deliver_notifications": {"queue": "delivery"},
-    "waku_bridge.tasks.publish_replies": {"queue": "delivery"},
+    "waku_bridge.tasks.publish_replies": {"queue": "replies"},
 }
 
 # Django ---------------------------------------------------------------------------------------------------------------

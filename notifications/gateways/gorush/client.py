@@ -1,0 +1,54 @@
+"""The HTTP client of gorush."""
+
+from collections.abc import Sequence
+from functools import cache
+from time import monotonic
+
+import httpx
+from django.conf import settings
+
+from notifications.connections import new_client, was_never_sent
+from notifications.gateways.gorush.request import Presentation, build_request
+from notifications.gateways.gorush.response import read_response
+from notifications.messages import Outcome, Push, Result
+
+JSON_HEADERS = {"Content-Type": "application/json"}
+
+
+class GorushGateway:
+    """Sends pushes to the first gorush that can be reached, in the order of ``urls``."""
+
+    name = "gorush"
+
+    def __init__(self, urls: Sequence[str], presentation: Presentation, client: httpx.AsyncClient) -> None:
+        self._urls = [f"{url}/api/push" for url in urls]
+        self._presentation = presentation
+        self._client = client
+
+    async def send(self, push: Push) -> Result:
+        started = monotonic()
+        result = await self._send(push)
+        return Result(result.outcome, result.code, result.retry_after_seconds, round((monotonic() - started) * 1000))
+
+    async def _send(self, push: Push) -> Result:
+        body = build_request(push, self._presentation)
+        for url in self._urls:
+            try:
+                response = await self._client.post(url, content=body, headers=JSON_HEADERS)
+            except httpx.HTTPError as error:
+                if isinstance(error, httpx.TransportError) and was_never_sent(error):
+                    continue
+                return Result(Outcome.AMBIGUOUS, "timeout" if isinstance(error, httpx.TimeoutException) else "cut_off")
+            retry_after = response.headers.get("Retry-After", "")
+            return read_response(response.status_code, response.content, push, retry_after=retry_after)
+        return Result(Outcome.TRANSIENT, "unreachable")
+
+
+@cache
+def configured_gateway() -> GorushGateway:
+    """The gorush of the settings, one per process."""
+    presentation = Presentation(
+        settings.PUSH_TEXTS, settings.PUSH_DEEP_LINKS, settings.PUSH_SOUND, settings.PUSH_PRIORITY
+    )
+    client = new_client(timeout_seconds=settings.GORUSH_TIMEOUT_SECONDS)
+    return GorushGateway(settings.GORUSH_URLS, presentation, client)

@@ -1,0 +1,73 @@
+"""The body of POST /api/push: one notification with one token, in the shape of status-go of 2026."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from notifications.messages import NotificationType, Push
+from registrations.messages import TokenType
+
+
+@dataclass(frozen=True, slots=True)
+class Presentation:
+    """What the phone shows and does; settings. Keys of the texts: message, mention, request_to_join, contact_request."""
+
+    texts: Mapping[str, str]
+    deep_links: Mapping[str, str]
+    sound: str
+    priority: str
+
+
+_TEXT_KEYS: dict[int, str] = {
+    NotificationType.MESSAGE: "message",
+    NotificationType.MENTION: "mention",
+    NotificationType.REQUEST_TO_JOIN_COMMUNITY: "request_to_join",
+    NotificationType.CONTACT_REQUEST: "contact_request",
+}
+# What a type is shown as that this server does not know yet: like status-go, a mention.
+_GENERIC = "mention"
+
+
+def build_request(push: Push, presentation: Presentation) -> bytes:
+    """JSON bytes. gorush loses failure entries of requests with several tokens, so there is one (gorush.md, 3.2)."""
+    notification: dict[str, Any] = {
+        "notif_id": notif_id(push),
+        "tokens": [push.device_token],
+        "platform": push.token_type,
+        "message": presentation.texts[_TEXT_KEYS.get(push.type, _GENERIC)],
+        "data": {
+            "encryptedMessage": "0x" + push.message.hex(),
+            "chatId": "0x" + push.chat_id.hex(),
+            "publicKey": "0x" + push.public_key_hash.hex(),
+        },
+    }
+    if push.token_type == TokenType.APN:
+        _address_apple(notification, push, presentation)
+    else:
+        _address_firebase(notification, push)
+    return orjson.dumps({"notifications": [notification]})
+
+
+def notif_id(push: Push) -> str:
+    """Names notification and attempt: the only reliable way to correlate what gorush says later."""
+    return f"{push.notification_id}-{push.attempt_number}"
+
+
+def _address_apple(notification: dict[str, Any], push: Push, presentation: Presentation) -> None:
+    notification |= {
+        "topic": push.apn_topic,
+        "collapse_id": push.collapse_id,
+        "content_available": True,
+        "sound": presentation.sound,
+        "priority": presentation.priority,
+        "push_type": "alert",
+    }
+    links = presentation.deep_links
+    notification["data"]["deepLink"] = links.get(_TEXT_KEYS.get(push.type, _GENERIC), links["other"])
+
+
+def _address_firebase(notification: dict[str, Any], push: Push) -> None:
+    """Without `topic`: for Firebase it means everybody subscribed to it, in addition to the token."""
+    notification["android"] = {"collapse_key": push.collapse_id, "notification": {"tag": push.collapse_id}}

@@ -1,0 +1,55 @@
+"""Reading gorush's answer to one notification with one token (gorush.md, 1.5 and 3.7).
+
+gorush reports failures only: 200 without an entry means that Apple or Google took the push.
+"""
+
+from typing import Any
+
+import orjson
+
+from notifications.gateways.gorush.errors import classify
+from notifications.messages import Outcome, Push, Result
+
+HTTP_OK = 200
+HTTP_BAD_REQUEST = 400
+HTTP_TOO_MANY_REQUESTS = 429
+HTTP_SERVER_ERROR = 500
+MAX_RETRY_AFTER_SECONDS = 3600.0
+
+
+def read_response(status: int, body: bytes, push: Push, *, retry_after: str = "") -> Result:
+    """What the answer says about ``push``. Whatever is not understood is never read as success."""
+    if status != HTTP_OK:
+        return _read_status(status, retry_after)
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return Result(Outcome.AMBIGUOUS, "not_json")
+    if not isinstance(answer, dict) or answer.get("success") != "ok" or not isinstance(answer.get("logs"), list | None):
+        return Result(Outcome.AMBIGUOUS, "not_understood")
+    return _read_entries(answer.get("logs") or [], push)
+
+
+def _read_status(status: int, retry_after: str) -> Result:
+    code = f"http_{status}"
+    if status == HTTP_BAD_REQUEST:
+        return Result(Outcome.PAYLOAD, code)
+    if status == HTTP_TOO_MANY_REQUESTS or status >= HTTP_SERVER_ERROR:
+        # 500 means that the queue was full: with one notification per request, nothing of it was sent.
+        return Result(Outcome.TRANSIENT, code, retry_after_seconds=_seconds(retry_after))
+    return Result(Outcome.CONFIG, code)
+
+
+def _seconds(retry_after: str) -> float:
+    return min(float(retry_after), MAX_RETRY_AFTER_SECONDS) if retry_after.isascii() and retry_after.isdigit() else 0.0
+
+
+def _read_entries(entries: list[Any], push: Push) -> Result:
+    """One token was sent, so any entry is about it, also one whose token is masked or empty."""
+    errors = [entry["error"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("error"), str)]
+    if not entries:
+        return Result(Outcome.DELIVERED)
+    if not errors:
+        return Result(Outcome.AMBIGUOUS, "not_understood")
+    rule = classify(push.token_type, errors[-1])
+    return Result(rule.outcome, rule.code)

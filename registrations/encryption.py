@@ -1,0 +1,79 @@
+"""Encryption of single database fields, and keyed digests to compare what is encrypted.
+
+Pure: keys and randomness are arguments. Every value names the key it was made with, so that several keys live side by
+side while a rotation is under way: the first key encrypts, all of them decrypt.
+"""
+
+import hashlib
+import hmac
+import os
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+KEY_ID_SIZE = 4
+NONCE_SIZE = 12
+
+
+class Purpose(StrEnum):
+    """What a field holds. Bound into ciphertext and digest, so that a value moved to another column does not open."""
+
+    ACCESS_TOKEN = "access-token"  # noqa: S105 - a label
+    DEVICE_TOKEN = "device-token"  # noqa: S105
+    CONTENT = "registration-content"
+    TOPIC_KEY = "topic-key"
+
+
+class DecryptionError(Exception):
+    """The field was made with a key that we no longer have, or it was altered."""
+
+
+class Keyring:
+    """AES-256-GCM and HMAC-SHA-256 under the field encryption keys (32 bytes each)."""
+
+    def __init__(self, keys: Sequence[bytes], random_bytes: Callable[[int], bytes] = os.urandom) -> None:
+        ids = [hashlib.sha256(b"field key id" + key).digest()[:KEY_ID_SIZE] for key in keys]
+        self.current_id = ids[0]
+        self._ciphers = {key_id: AESGCM(key) for key_id, key in zip(ids, keys, strict=True)}
+        # A key of its own for digests: the same key must not serve two algorithms.
+        self._digest_keys = {
+            key_id: hmac.digest(key, b"field digest", "sha256") for key_id, key in zip(ids, keys, strict=True)
+        }
+        self._random_bytes = random_bytes
+
+    def encrypt(self, purpose: Purpose, plaintext: bytes) -> bytes:
+        """Key id (4 bytes) ‖ nonce (12) ‖ ciphertext ‖ tag (16)."""
+        nonce = self._random_bytes(NONCE_SIZE)
+        return self.current_id + nonce + self._ciphers[self.current_id].encrypt(nonce, plaintext, purpose.encode())
+
+    def decrypt(self, purpose: Purpose, field: bytes) -> bytes:
+        """Raises DecryptionError when no key fits."""
+        field = bytes(field)
+        cipher = self._ciphers.get(field[:KEY_ID_SIZE])
+        if cipher is None:
+            raise DecryptionError("the key of this field is not among FIELD_ENCRYPTION_KEYS")
+        nonce, sealed = field[KEY_ID_SIZE : KEY_ID_SIZE + NONCE_SIZE], field[KEY_ID_SIZE + NONCE_SIZE :]
+        try:
+            return cipher.decrypt(nonce, sealed, purpose.encode())
+        except (InvalidTag, ValueError):
+            raise DecryptionError("the field was altered") from None
+
+    def digest(self, purpose: Purpose, value: bytes) -> bytes:
+        """Key id (4 bytes) ‖ HMAC-SHA-256 (32 bytes): recognises a value without telling it."""
+        return self._digest(self.current_id, purpose, value)
+
+    def matches(self, purpose: Purpose, value: bytes, digest: bytes | None) -> bool:
+        """Whether ``digest`` was made of ``value``, compared in constant time, under whichever key it names."""
+        if not digest:
+            return False
+        key_id = bytes(digest[:KEY_ID_SIZE])
+        return key_id in self._digest_keys and hmac.compare_digest(self._digest(key_id, purpose, value), bytes(digest))
+
+    def is_current(self, field: bytes) -> bool:
+        """Whether the field was made with the first key, so that a rotation need not touch it."""
+        return bytes(field[:KEY_ID_SIZE]) == self.current_id
+
+    def _digest(self, key_id: bytes, purpose: Purpose, value: bytes) -> bytes:
+        return key_id + hmac.digest(self._digest_keys[key_id], purpose.encode() + b"\0" + value, "sha256")

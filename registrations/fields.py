@@ -1,0 +1,25 @@
+"""Column types that PostgreSQL or Django lack."""
+
+from decimal import Decimal
+from typing import Any
+
+from django.db import models
+
+
+class Uint64Field(models.DecimalField):  # type: ignore[type-arg]
+    """An unsigned 64-bit integer: a numeric(20) column, an int in Python. PostgreSQL's bigint is signed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs |= {"max_digits": 20, "decimal_places": 0}
+        super().__init__(*args, **kwargs)
+
+    def deconstruct(self) -> tuple[str, str, Any, Any]:
+        name, path, args, kwargs = super().deconstruct()
+        del kwargs["max_digits"], kwargs["decimal_places"]
+        return name, path, args, kwargs
+
+    def from_db_value(self, value: Decimal | None, *_args: object) -> int | None:
+        return None if value is None else int(value)
+
+    def to_python(self, value: Any) -> Any:
+        return None if value is None else int(value)

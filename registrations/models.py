@@ -1,0 +1,130 @@
+"""What is stored of a client: its registrations, the addresses they lead to, its grants and their history.
+
+Privacy: the client's public key is never stored, only its hash; tokens are encrypted; an address (`Route`) carries
+nothing that names its owner.
+"""
+
+import uuid
+from typing import ClassVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+
+from registrations.fields import Uint64Field
+from registrations.messages import TokenType
+
+
+class Route(models.Model):
+    """One address at Apple or Google, with its delivery state. It does not say whose it is."""
+
+    class State(models.TextChoices):
+        ACTIVE = "active"
+        DISABLED = "disabled"  # its token is dead: takes no pushes until the client registers again
+
+    class TokenTypes(models.IntegerChoices):
+        APN = TokenType.APN, "APN"
+        FIREBASE = TokenType.FIREBASE, "Firebase"
+
+    token_type = models.PositiveSmallIntegerField(choices=TokenTypes.choices)
+    apn_topic = models.TextField(blank=True)
+    device_token_encrypted = models.BinaryField()
+    device_token_digest = models.BinaryField()
+    state = models.TextField(choices=State.choices, default=State.ACTIVE)
+    disabled_reason = models.TextField(blank=True)
+    disabled_at = models.DateTimeField(null=True)
+    # Grows with every accepted registration. A verdict about a token counts only for the generation it was sent with.
+    generation = models.PositiveBigIntegerField(default=1)
+    failing_since = models.DateTimeField(null=True)
+    last_success_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"Route {self.pk} ({self.get_token_type_display()}, {self.state})"
+
+
+class Registration(models.Model):
+    """What one installation of one client stores with us. Unregistered ones keep key hash and version only."""
+
+    class State(models.TextChoices):
+        ACTIVE = "active"
+        UNREGISTERED = "unregistered"  # a tombstone: an older registration replayed later stays refused
+
+    public_key_hash = models.BinaryField()  # SHAKE-256, 64 bytes
+    installation_id = models.TextField()  # as sent: compared as text
+    version = Uint64Field()
+    state = models.TextField(choices=State.choices)
+    route = models.OneToOneField(Route, null=True, on_delete=models.SET_NULL, related_name="registration")
+    access_token_encrypted = models.BinaryField(null=True)
+    access_token_digest = models.BinaryField(null=True)
+    enabled = models.BooleanField(default=False)
+    allow_from_contacts_only = models.BooleanField(default=False)
+    block_mentions = models.BooleanField(default=False)
+    allowed_key_list = ArrayField(models.BinaryField(), default=list)
+    blocked_chat_list = ArrayField(models.BinaryField(), default=list)
+    muted_chat_list = ArrayField(models.BinaryField(), default=list)
+    allowed_mentions_chat_list = ArrayField(models.BinaryField(), default=list)
+    content_digest = models.BinaryField()  # of the decrypted body: recognises a retransmission
+    # Names the installation in events and reports. Random, so that forgetting it here makes the history anonymous.
+    pseudonym = models.UUIDField(null=True, default=uuid.uuid4)
+    created_at = models.DateTimeField()
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["public_key_hash", "installation_id"], name="one_registration_each"),
+        ]
+
+    def __str__(self) -> str:
+        return f"Registration {self.pk} (version {self.version}, {self.state})"
+
+
+class Grant(models.Model):
+    """The client's signature that authorises one server identity to push to it."""
+
+    registration = models.ForeignKey(Registration, on_delete=models.CASCADE, related_name="grants")
+    server_public_key = models.BinaryField()  # compressed, 33 bytes
+    signature = models.BinaryField()  # 65 bytes
+    access_token_digest = models.BinaryField()
+    granted_at = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["registration", "server_public_key"], name="one_grant_per_server"),
+        ]
+
+    def __str__(self) -> str:
+        return f"Grant {self.pk}"
+
+
+class RegistrationEvent(models.Model):
+    """What happened to an installation, append-only and pseudonymous: the source of the churn reports."""
+
+    class Kind(models.TextChoices):
+        REGISTERED = "registered"  # new, or again after unregistering
+        REFRESHED = "refreshed"  # a new version with the same token and settings
+        TOKEN_CHANGED = "token_changed"
+        SETTINGS_CHANGED = "settings_changed"
+        UNREGISTERED = "unregistered"
+        TOKEN_DIED = "token_died"
+        EXPIRED = "expired"
+
+    kind = models.TextField(choices=Kind.choices)
+    pseudonym = models.UUIDField()
+    token_type = models.PositiveSmallIntegerField()
+    apn_topic = models.TextField(blank=True)
+    at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return f"{self.kind} at {self.at:%Y-%m-%d %H:%M:%S}"
+
+
+class TopicKey(models.Model):
+    """A query topic we listen to. Its key costs 15 ms of PBKDF2, so it is derived when the first query comes, and kept."""
+
+    name = models.TextField(unique=True)  # hex of the key hash
+    topic = models.BigIntegerField(db_index=True)  # the first four bytes of Keccak-256(name); several names may share it
+    key_encrypted = models.BinaryField(null=True)
+    created_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"Query topic {self.topic:08x}"

@@ -1,0 +1,60 @@
+"""The inbox: every envelope on a topic of ours is written here before anything else happens to it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import connection
+
+from waku_bridge.messages import WakuMessage
+from waku_bridge.models import InboundEnvelope
+
+# A queue entry older than this is taken for lost. Too early costs an empty task, nothing else.
+QUEUE_PATIENCE = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A message as received, with the hash (32 bytes) that names it."""
+
+    hash: bytes
+    pubsub_topic: str
+    message: WakuMessage
+
+
+def store(envelopes: Sequence[Envelope], *, source: str, now: datetime) -> list[bytes]:
+    """Write what is new and return its hashes. An envelope that another node told us before is left alone."""
+    if not envelopes:
+        return []
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO waku_bridge_inboundenvelope
+                (hash, pubsub_topic, content_topic, timestamp_ns, payload, source, state, reason, received_at, enqueued_at)
+            SELECT *, %s, 'received', '', %s, %s
+            FROM unnest(%s::bytea[], %s::text[], %s::text[], %s::bigint[], %s::bytea[])
+            ON CONFLICT (hash) DO NOTHING
+            RETURNING hash
+            """,
+            [
+                source,
+                now,
+                now,
+                [e.hash for e in envelopes],
+                [e.pubsub_topic for e in envelopes],
+                [e.message.content_topic for e in envelopes],
+                [e.message.timestamp_ns for e in envelopes],
+                [e.message.payload for e in envelopes],
+            ],
+        )
+        return [bytes(row[0]) for row in cursor.fetchall()]
+
+
+def hand_out_left_behind(*, now: datetime, limit: int) -> list[bytes]:
+    """Envelopes whose queue entry seems lost, for instance with a worker or with the broker."""
+    waiting = InboundEnvelope.objects.filter(
+        state=InboundEnvelope.State.RECEIVED, enqueued_at__lte=now - QUEUE_PATIENCE
+    )
+    hashes = list(waiting.order_by("enqueued_at").values_list("hash", flat=True)[:limit])
+    InboundEnvelope.objects.filter(hash__in=hashes).update(enqueued_at=now)
+    return [bytes(envelope_hash) for envelope_hash in hashes]

@@ -1,0 +1,87 @@
+"""The inbox of envelopes and the outbox of replies: what makes every step repeatable.
+
+Payloads are dropped as soon as they have served; hashes stay for deduplication.
+"""
+
+from typing import ClassVar
+
+from django.db import models
+
+from waku_bridge.messages import MessageType
+
+
+class InboundEnvelope(models.Model):
+    """One Waku message on a topic of ours, by its deterministic hash (14/WAKU2-MESSAGE)."""
+
+    class State(models.TextChoices):
+        RECEIVED = "received"
+        PROCESSED = "processed"
+        DROPPED = "dropped"  # nothing we can or may answer; `reason` says why
+        FAILED = "failed"  # a fault of ours; the payload is kept for another try
+
+    class Types(models.IntegerChoices):
+        CONTACT_CODE_ADVERTISEMENT = MessageType.CONTACT_CODE_ADVERTISEMENT, "contact code"
+        REGISTRATION = MessageType.REGISTRATION, "registration"
+        REGISTRATION_RESPONSE = MessageType.REGISTRATION_RESPONSE, "registration response"
+        QUERY = MessageType.QUERY, "query"
+        QUERY_RESPONSE = MessageType.QUERY_RESPONSE, "query response"
+        REQUEST = MessageType.REQUEST, "request"
+        RESPONSE = MessageType.RESPONSE, "response"
+
+    hash = models.BinaryField(primary_key=True)  # 32 bytes
+    pubsub_topic = models.TextField()
+    content_topic = models.TextField()
+    timestamp_ns = models.BigIntegerField()  # the sender's clock
+    payload = models.BinaryField(null=True)  # encrypted; dropped once processed
+    state = models.TextField(choices=State.choices, default=State.RECEIVED)
+    reason = models.TextField(blank=True)  # of a drop, a refusal or a failure
+    message_type = models.PositiveSmallIntegerField(choices=Types.choices, null=True)
+    message_id = models.BinaryField(null=True)  # of the metadata message, 32 bytes
+    source = models.TextField()  # the node that told us
+    received_at = models.DateTimeField(db_index=True)
+    enqueued_at = models.DateTimeField()
+    processed_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["enqueued_at"], condition=models.Q(state="received"), name="envelope_waiting"),
+        ]
+
+    def __str__(self) -> str:
+        return f"Envelope {bytes(self.hash).hex()[:16]}"
+
+
+class OutboundReply(models.Model):
+    """One message of ours on its way out, sealed for its receiver. At most one per envelope and part."""
+
+    class State(models.TextChoices):
+        PENDING = "pending"
+        PUBLISHED = "published"  # a node took it
+        ABANDONED = "abandoned"  # no node took it while anybody could still wait for it
+
+    envelope_hash = models.BinaryField()  # of the message it answers
+    part = models.PositiveSmallIntegerField(default=0)  # long query answers are sent in several messages
+    message_type = models.PositiveSmallIntegerField(choices=InboundEnvelope.Types.choices)
+    pubsub_topic = models.TextField()
+    content_topic = models.TextField()
+    payload = models.BinaryField(null=True)  # encrypted; dropped once published
+    timestamp_ns = models.BigIntegerField()
+    state = models.TextField(choices=State.choices, default=State.PENDING)
+    attempt_count = models.PositiveSmallIntegerField(default=0)
+    next_attempt_at = models.DateTimeField()
+    enqueued_at = models.DateTimeField()
+    created_at = models.DateTimeField(db_index=True)
+    published_at = models.DateTimeField(null=True)
+    node = models.TextField(blank=True)  # the one that took it
+
+    class Meta:
+        verbose_name_plural = "outbound replies"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["envelope_hash", "part"], name="one_reply_per_envelope"),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["next_attempt_at"], condition=models.Q(state="pending"), name="reply_pending"),
+        ]
+
+    def __str__(self) -> str:
+        return f"Reply {self.pk} ({self.get_message_type_display()}, {self.state})"

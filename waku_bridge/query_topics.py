@@ -1,0 +1,106 @@
+"""The query topics we listen to: a set of 4-byte topics in memory, and the database behind it.
+
+A registration announces its topic in the transaction that stores it, so a reader that looks after fetching a page knows
+every topic whose registration was answered before the page was fetched.
+"""
+
+import contextlib
+from collections.abc import Iterable
+from datetime import datetime
+
+import psycopg
+from django.db import connection
+
+from registrations.encryption import Purpose
+from registrations.keyring import keyring
+from registrations.models import TopicKey
+from waku_bridge.codec import topics
+
+CHANNEL = "query_topics"
+PREFIX, SUFFIX = "/waku/1/0x", "/rfc26"
+CONTENT_TOPIC_LENGTH = len(PREFIX) + 8 + len(SUFFIX)
+
+
+def number(content_topic: str) -> int | None:
+    """The 4-byte topic in a content topic of the canonical form, as an integer."""
+    if len(content_topic) != CONTENT_TOPIC_LENGTH or not content_topic.startswith(PREFIX):
+        return None
+    try:
+        return int(content_topic[len(PREFIX) : -len(SUFFIX)], 16)
+    except ValueError:
+        return None
+
+
+def listen_to(public_key_hashes: Iterable[bytes], *, now: datetime) -> None:
+    """Add the query topics of these key hashes (64 bytes each), and tell the bridges when the transaction commits."""
+    names = [topics.query_name(public_key_hash) for public_key_hash in public_key_hashes]
+    if not names:
+        return
+    rows = [TopicKey(name=name, topic=int.from_bytes(topics.topic(name)), created_at=now) for name in names]
+    TopicKey.objects.bulk_create(rows, ignore_conflicts=True, unique_fields=None)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, ",".join(str(row.topic) for row in rows)])
+
+
+def load_keys(content_topics: Iterable[str]) -> dict[str, list[bytes]]:
+    """Symmetric keys (32 bytes) by content topic; several names may share one. Derives those that nobody used yet."""
+    numbers = {number(content_topic): content_topic for content_topic in content_topics}
+    numbers.pop(None, None)
+    keys: dict[str, list[bytes]] = {}
+    for row in TopicKey.objects.filter(topic__in=numbers.keys()) if numbers else ():
+        keys.setdefault(numbers[row.topic], []).append(_key(row))
+    return keys
+
+
+def _key(row: TopicKey) -> bytes:
+    if row.key_encrypted is not None:
+        return keyring().decrypt(Purpose.TOPIC_KEY, row.key_encrypted)
+    key = topics.symmetric_key(row.name)
+    TopicKey.objects.filter(pk=row.pk).update(key_encrypted=keyring().encrypt(Purpose.TOPIC_KEY, key))
+    return key
+
+
+class QueryTopics:
+    """The set itself, kept up to date over a database connection of its own."""
+
+    def __init__(self) -> None:
+        self._topics: set[int] = set()
+        self._connection: psycopg.Connection | None = None
+
+    def __contains__(self, content_topic: str) -> bool:
+        return number(content_topic) in self._topics
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def refresh(self) -> None:
+        """Take in every topic committed before this call. Raises psycopg.Error while the database is away."""
+        try:
+            if self._connection is None:
+                self._connect()
+            self._take_news()
+        except psycopg.Error:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> None:
+        """Listen first and load afterwards, so that nothing falls between."""
+        self._connection = connection.get_new_connection(connection.get_connection_params())
+        self._connection.autocommit = True
+        self._connection.execute(f"LISTEN {CHANNEL}")
+        with self._connection.cursor(name=None) as cursor:
+            rows = cursor.execute("SELECT topic FROM registrations_topickey")
+            self._topics = {row[0] for row in rows}
+
+    def _take_news(self) -> None:
+        assert self._connection is not None  # noqa: S101 - refresh() made it
+        # The server hands out notifications between commands: after this one, all that were committed are here.
+        self._connection.execute("SELECT 1")
+        for notification in self._connection.notifies(timeout=0):
+            self._topics.update(map(int, notification.payload.split(",")))
