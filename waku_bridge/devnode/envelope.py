@@ -24,7 +24,8 @@ FIELD_TYPES: Mapping[str, type] = {
 }
 MAX_META_BYTES = 64
 MAX_VERSION = 2**32 - 1
-STATIC_SHARD = re.compile(r"/waku/2/rs/(\d{1,5})/(\d{1,5})")
+LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")  # JSON can spell them, UTF-8 cannot
+STATIC_SHARD = re.compile(r"/waku/2/rs/(\d{1,5})/(\d{1,5})", re.ASCII)
 
 
 class InvalidMessageError(ValueError):
@@ -72,9 +73,11 @@ def _check_types(fields: object) -> dict[str, Any]:
         raise InvalidMessageError("Invalid content body, could not decode: not an object")
     for name, value in fields.items():
         if name not in FIELD_TYPES:
-            raise InvalidMessageError(f"Unknown field `{name[:40]}`")
+            raise InvalidMessageError(f"Unknown field {name[:40]!r}")
         if type(value) is not FIELD_TYPES[name]:  # not isinstance: True is an int to Python
             raise InvalidMessageError(f"Field `{name}` has a wrong type")
+        if isinstance(value, str) and LONE_SURROGATE.search(value):
+            raise InvalidMessageError(f"Field `{name}` is not UTF-8")
     return fields
 
 

@@ -9,16 +9,13 @@ ACCEPTED_TYPES = ("application/json", "text/plain")
 
 
 async def read_json(request: web.Request) -> object:
-    """Parse the body; 400 without one, with another content type, or with anything that is not strict JSON."""
+    """Parse the body. Raises InvalidMessageError without one, for another content type, or for lax JSON."""
     body = await request.read()
     if not body:
-        raise web.HTTPBadRequest(text="Missing content body")
+        raise InvalidMessageError("Missing content body")
     if request.content_type not in ACCEPTED_TYPES:
-        raise web.HTTPBadRequest(text="Wrong Content-Type, expected application/json or text/plain")
-    try:
-        return parse_json(body)
-    except InvalidMessageError as exc:
-        raise web.HTTPBadRequest(text=str(exc)) from exc
+        raise InvalidMessageError("Wrong Content-Type, expected application/json or text/plain")
+    return parse_json(body)
 
 
 def json_reply(body: object, status: int = 200) -> web.Response:

@@ -36,7 +36,7 @@ class Node:
         self.counters = Counters()
         self.peers = [PeerLink(url) for url in settings.peers]
         self._seen = SeenCache()
-        self._late: set[asyncio.TimerHandle] = set()
+        self._is_closed = False
 
     @property
     def relay_peer_count(self) -> int:
@@ -77,13 +77,15 @@ class Node:
             peer.send(pubsub_topic, message)
 
     def _store(self, digest: bytes, pubsub_topic: str, message: WakuMessage) -> None:
-        if not self.faults.archive_delay_ms:
+        if self.faults.archive_delay_ms:
+            delay = self.faults.archive_delay_ms / 1000
+            asyncio.get_running_loop().call_later(delay, self._store_late, digest, pubsub_topic, message)
+        else:
             self.archive.insert(digest, pubsub_topic, message)
-            return
-        delay = self.faults.archive_delay_ms / 1000
-        loop = asyncio.get_running_loop()
-        self._late.add(loop.call_later(delay, self.archive.insert, digest, pubsub_topic, message))
-        self._late = {timer for timer in self._late if timer.when() > loop.time()}
+
+    def _store_late(self, digest: bytes, pubsub_topic: str, message: WakuMessage) -> None:
+        if not self._is_closed:
+            self.archive.insert(digest, pubsub_topic, message)
 
     def drain(self, pubsub_topic: str) -> list[WakuMessage] | None:
         messages = self.ring.drain(pubsub_topic)
@@ -107,8 +109,7 @@ class Node:
         }
 
     def close(self) -> None:
-        for timer in self._late:
-            timer.cancel()
+        self._is_closed = True
         self.archive.close()
 
 

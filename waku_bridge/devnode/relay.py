@@ -14,7 +14,7 @@ async def subscribe(request: web.Request) -> web.Response:
     topics = await _read_topics(request)
     for topic in topics:
         if not is_static_shard(topic):
-            raise web.HTTPBadRequest(text=f"Subscribe failed: invalid pubsub topic: {topic[:100]}")
+            raise InvalidMessageError(f"Subscribe failed: invalid pubsub topic: {topic[:100]!r}")
     for topic in topics:
         request.app[NODE].ring.subscribe(topic)
     return ok()
@@ -30,7 +30,7 @@ async def unsubscribe(request: web.Request) -> web.Response:
 async def _read_topics(request: web.Request) -> list[str]:
     topics = await read_json(request)
     if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
-        raise web.HTTPBadRequest(text="Invalid content body, could not decode: not a list of topics")
+        raise InvalidMessageError("Invalid content body, could not decode: not a list of topics")
     return topics
 
 
@@ -51,13 +51,10 @@ async def publish(request: web.Request) -> web.Response:
     """Answer OK even when no peer took the message: nwaku does not look at the result on this route."""
     node, topic = request.app[NODE], request.match_info["pubsubTopic"]
     if not node.ring.is_subscribed(topic):
-        raise web.HTTPBadRequest(text=f"Failed to publish: Node not subscribed to topic: {topic[:100]}")
-    try:
-        message = read_message(await read_json(request), now_ns=node.clock_ns())
-    except InvalidMessageError as exc:
-        raise web.HTTPBadRequest(text=str(exc)) from exc
+        raise InvalidMessageError(f"Failed to publish: Node not subscribed to topic: {topic[:100]}")
+    message = read_message(await read_json(request), now_ns=node.clock_ns())
     if node.is_too_large(message):
-        raise web.HTTPBadRequest(text="Failed to publish: Message size exceeded maximum")
+        raise InvalidMessageError("Failed to publish: Message size exceeded maximum")
     if not node.faults.strikes("no_peers"):
         node.publish(topic, message)
     if node.faults.strikes("cut_after_publish"):

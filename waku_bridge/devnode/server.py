@@ -1,4 +1,4 @@
-"""The node as an aiohttp application: routes, the reply delay, and the work beside requests."""
+"""The node as an aiohttp application: routes, what all answers share, and the work beside requests."""
 
 import asyncio
 import time
@@ -8,6 +8,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from waku_bridge.devnode import dev, lightpush, relay, status, store
+from waku_bridge.devnode.envelope import InvalidMessageError
 from waku_bridge.devnode.node import NODE, Node
 from waku_bridge.devnode.settings import Settings
 
@@ -18,7 +19,7 @@ UNMOUNTED = ("/filter/", "/admin/", "/store/v1/", "/relay/v1/auto/", "/lightpush
 
 
 def create_app(settings: Settings, *, clock_ns: Callable[[], int] = time.time_ns) -> web.Application:
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[delay_replies])
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[answer])
     app[NODE] = Node(settings, clock_ns=clock_ns)
     for module in (relay, lightpush, store, status, dev):
         app.add_routes(module.routes)
@@ -28,8 +29,12 @@ def create_app(settings: Settings, *, clock_ns: Callable[[], int] = time.time_ns
 
 
 @web.middleware
-async def delay_replies(request: web.Request, handler: Handler) -> web.StreamResponse:
-    response = await handler(request)
+async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn what a handler refuses into 400 with a text, and delay the answer when told so."""
+    try:
+        response = await handler(request)
+    except InvalidMessageError as exc:
+        response = web.Response(status=400, text=str(exc))
     delay_ms = request.app[NODE].faults.reply_delay_ms
     if delay_ms and not request.path.startswith("/dev/"):
         await asyncio.sleep(delay_ms / 1000)

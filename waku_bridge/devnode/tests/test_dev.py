@@ -1,0 +1,126 @@
+import asyncio
+import time
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer, unused_port
+
+from waku_bridge.devnode.server import create_app
+from waku_bridge.devnode.settings import Settings
+
+SHARD, MESSAGES = "/waku/2/rs/16/32", "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F32"
+MESSAGE = {"payload": "YWJj", "contentTopic": "/waku/1/0x75b8b8f6/rfc26"}
+
+
+async def stats(client) -> dict:
+    return await (await client.get("/dev/stats")).json()
+
+
+def test_a_restart_clears_the_ring_and_the_subscriptions_but_not_the_store(run):
+    async def scenario(client):
+        await client.post("/relay/v1/subscriptions", json=[SHARD])
+        await client.post(MESSAGES, json=MESSAGE)
+        await client.post("/dev/faults", json={"restart": True})
+        assert (await client.get(MESSAGES)).status == 404
+        assert (await stats(client))["archived"] == 1
+
+    run(scenario)
+
+
+def test_a_restart_keeps_the_subscriptions_of_the_command_line(run):
+    async def scenario(client):
+        await client.post(MESSAGES, json=MESSAGE)
+        await client.post("/dev/faults", json={"restart": True})
+        reply = await client.get(MESSAGES)
+        assert (reply.status, await reply.json()) == (200, [])
+
+    run(scenario, Settings(shards=(SHARD,)))
+
+
+def test_faults_are_shown_set_and_cleared(run):
+    async def scenario(client):
+        assert not any((await (await client.get("/dev/faults")).json()).values())
+        set_faults = await (await client.post("/dev/faults", json={"no_peers": True, "reply_delay_ms": 3})).json()
+        assert (set_faults["no_peers"], set_faults["reply_delay_ms"]) == (True, 3)
+        assert not any((await (await client.delete("/dev/faults")).json()).values())
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b'{"typo": true}', b'{"no_peers": "yes"}'])
+def test_refuses_faults_it_does_not_have(run, body):
+    async def scenario(client):
+        assert (await client.post("/dev/faults", data=body)).status == 400
+
+    run(scenario)
+
+
+def test_replies_can_be_delayed(run):
+    async def scenario(client):
+        await client.post("/dev/faults", json={"reply_delay_ms": 60})
+        started = time.monotonic()
+        await client.get("/health")
+        assert time.monotonic() - started >= 0.06
+
+    run(scenario)
+
+
+def test_stats_count_what_happened(run):
+    async def scenario(client):
+        await client.post(MESSAGES, json=MESSAGE | {"timestamp": 1})
+        await client.post(MESSAGES, json=MESSAGE | {"timestamp": 1})
+        await client.post(MESSAGES, json=MESSAGE)
+        counted = await stats(client)
+        assert (counted["published"], counted["duplicates"], counted["ring"]) == (3, 1, 2)
+        await client.get(MESSAGES)
+        assert ((await stats(client))["drained"], (await stats(client))["ring"]) == (2, 0)
+
+    run(scenario, Settings(shards=(SHARD,)))
+
+
+async def until_ring_holds(client, size: int) -> None:
+    async with asyncio.timeout(5):
+        while (await stats(client))["ring"] != size:  # noqa: ASYNC110 -- another server's state has no event
+            await asyncio.sleep(0.01)
+
+
+def pair() -> tuple[TestServer, TestServer]:
+    ports = unused_port(), unused_port()
+    apps = [create_app(Settings(shards=(SHARD,), peers=(f"http://127.0.0.1:{port}",))) for port in reversed(ports)]
+    first, second = (TestServer(app, port=port) for app, port in zip(apps, ports, strict=True))
+    return first, second
+
+
+def test_two_nodes_gossip_each_message_once():
+    async def main() -> None:
+        first, second = pair()
+        async with TestClient(first) as here, TestClient(second) as there:
+            await here.post(MESSAGES, json=MESSAGE)
+            await there.post(MESSAGES, json=MESSAGE)
+            for client in (here, there):
+                await until_ring_holds(client, 2)
+                assert (await stats(client))["archived"] == 2
+
+    asyncio.run(main())
+
+
+def test_a_node_goes_on_without_its_peer():
+    async def main() -> None:
+        first, _ = pair()
+        async with TestClient(first) as here:
+            for _ in range(2):
+                push = {"pubsubTopic": SHARD, "message": MESSAGE}
+                reply = await here.post("/lightpush/v3/message", json=push)
+                assert reply.status == 200
+                await asyncio.sleep(0.05)
+            assert await reply.json() == {"relayPeerCount": 1}
+            assert not any((await stats(here))["peers"].values())
+
+    asyncio.run(main())
+
+
+def test_refuses_gossip_it_cannot_read(run):
+    async def scenario(client):
+        for body in (b"x", b"[1]", b'[{"pubsubTopic": "t"}]', b'[{"pubsubTopic": "t", "message": {}}]'):
+            assert (await client.post("/dev/gossip", data=body)).status == 400
+
+    run(scenario)
