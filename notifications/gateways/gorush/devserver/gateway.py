@@ -89,7 +89,12 @@ class Gateway:
         outcome = _outcome(notification, token, platform, tries)
         delay_ms = outcome.delay_ms + self.faults.delay_ms
         if delay_ms:
-            await asyncio.sleep(delay_ms / 1000)
+            # Shielded: a caller who hangs up does not stop a push that is on its way.
+            return await asyncio.shield(self._settle_later(notification, token, outcome, delay_ms))
+        return self._settle(notification, token, outcome)
+
+    async def _settle_later(self, notification: Notification, token: str, outcome: Outcome, delay_ms: int) -> Settled:
+        await asyncio.sleep(delay_ms / 1000)
         return self._settle(notification, token, outcome)
 
     def _settle(self, notification: Notification, token: str, outcome: Outcome) -> Settled:

@@ -19,7 +19,7 @@ PRAGMA synchronous = OFF;
 CREATE TABLE IF NOT EXISTS push (
     id INTEGER PRIMARY KEY AUTOINCREMENT, received_ms INTEGER NOT NULL, platform INTEGER NOT NULL, token TEXT NOT NULL,
     topic TEXT NOT NULL, collapse_id TEXT NOT NULL, error TEXT NOT NULL, notification BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS push_token ON push (token, collapse_id);
+CREATE INDEX IF NOT EXISTS push_token ON push (token, collapse_id, error);
 """
 INSERT = """INSERT INTO push (received_ms, platform, token, topic, collapse_id, error, notification)
     VALUES (?, ?, ?, ?, ?, ?, ?)"""
