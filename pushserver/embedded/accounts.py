@@ -8,6 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from pushserver.supervisor.processes import StartError
+
 ACCOUNT_NAME = "pgserver"
 
 
@@ -36,7 +38,9 @@ def _find_or_create(name: str) -> pwd.struct_passwd:
         if useradd is None:
             return pwd.getpwnam("nobody")
     command = [useradd, "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", name]
-    subprocess.run(command, check=True, capture_output=True)
+    made = subprocess.run(command, check=False, capture_output=True, text=True)
+    if made.returncode != 0:
+        raise StartError(f"PostgreSQL does not run as root, and useradd failed: {made.stderr.strip()}")
     return pwd.getpwnam(name)
 
 

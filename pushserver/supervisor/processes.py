@@ -1,12 +1,15 @@
 """What a supervised process is: plain data, no running process in it."""
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from signal import SIGTERM, Signals
 from typing import Any, Protocol
+
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 class Stage(IntEnum):
@@ -18,6 +21,10 @@ class Stage(IntEnum):
     PEER = 3  # Waku node, gorush
     BROKER = 4
     DATABASE = 5
+
+
+class StartError(Exception):
+    """A process cannot be started; the text says what to do, in one line."""
 
 
 class RunsAs(Protocol):
@@ -54,3 +61,15 @@ class ProcessSpec:
         if self.account is None:
             return {}
         return {"user": self.account.uid, "group": self.account.gid, "extra_groups": []}
+
+
+def python(name: str, *arguments: str, stage: Stage, stop_seconds: float = 10.0) -> ProcessSpec:
+    """A process of this interpreter that finds our packages, whatever folder it is started from."""
+    search_path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
+    return ProcessSpec(
+        name=name,
+        command=[sys.executable, *arguments],
+        stage=stage,
+        environment={"PYTHONPATH": search_path, "PYTHONUNBUFFERED": "1"},
+        stop_seconds=stop_seconds,
+    )

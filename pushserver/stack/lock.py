@@ -1,0 +1,24 @@
+"""One `manage.py up` per DATA_DIR. The kernel drops the lock with its owner, however that ended."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pushserver.supervisor.processes import StartError
+
+
+@contextmanager
+def only_one(data_dir: Path) -> Iterator[None]:
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with (data_dir / "up.lock").open("a+", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise StartError(f"already running on {data_dir} (process {file.read() or '?'}).") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

@@ -1,0 +1,16 @@
+"""What an operator wants to know once everything runs. Never a secret."""
+
+from collections.abc import Iterator, Sequence
+
+from coincurve import PrivateKey
+
+from pushserver.embedded.parts import EmbeddedPart
+
+
+def summary(url: str, private_key: bytes, embedded: Sequence[EmbeddedPart]) -> Iterator[str]:
+    public_key = PrivateKey(private_key).public_key
+    yield f"Ready. Console: {url}/admin/ (first user: admin)"
+    yield f"Server public key: {public_key.format().hex()}"
+    yield f"Server chat key: 0x{public_key.format(compressed=False).hex()}"
+    for part in embedded:
+        yield f"Embedded {part.spec.name}: {part.address}"
