@@ -17,6 +17,7 @@ from waku_bridge.messages import WakuMessage
 
 SEEN_FOR_NS = 120 * 10**9
 MAX_WAITING = 10_000
+BATCH = 200
 PEER_TIMEOUT = aiohttp.ClientTimeout(total=5)
 
 log = structlog.get_logger()
@@ -61,13 +62,13 @@ class PeerLink:
         async with aiohttp.ClientSession(timeout=PEER_TIMEOUT) as session:
             while True:
                 await self._has_work.wait()
-                self._has_work.clear()
                 await self._push(session, self._take_batch())
+                if not self._waiting:
+                    self._has_work.clear()
 
     def _take_batch(self) -> bytes:
-        batch = [{"pubsubTopic": topic, "message": relay_fields(message)} for topic, message in self._waiting]
-        self._waiting.clear()
-        return orjson.dumps(batch)
+        taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
+        return orjson.dumps([{"pubsubTopic": topic, "message": relay_fields(message)} for topic, message in taken])
 
     async def _push(self, session: aiohttp.ClientSession, batch: bytes) -> None:
         try:
