@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
 
-from notifications.messages import NotificationType, PushNotification, PushRequest, Report, ReportError
+from notifications.messages import Answer, NotificationType, PushNotification, PushRequest, Report
 from notifications.models import Notification, NotificationRequest
 from notifications.policy import Recipient, Verdict, evaluate
-from registrations.encryption import Purpose
+from notifications.reports import load_reports, report_of
+from registrations.encryption import Purpose, Stored
 from registrations.keyring import keyring
 from registrations.models import Registration, Route
 
@@ -32,16 +32,6 @@ class Incoming:
     envelope_hash: bytes
     reply_to: bytes
     request: PushRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The reports that are due to a sender, in the order of the request."""
-
-    envelope_hash: bytes
-    reply_to: bytes
-    message_id: bytes
-    reports: tuple[Report, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +68,6 @@ def accept(batch: Sequence[Incoming], *, now: datetime) -> Accepted:
     )
 
 
-def report_of(notification: Notification) -> Report:
-    """The report that a notification's fixed answer stands for."""
-    error = _REPORT_ERRORS[Notification.Reports(notification.report)]
-    return Report(
-        public_key_hash=bytes(notification.public_key_hash),
-        installation_id=notification.installation_id,
-        success=error is ReportError.NONE,
-        error=error,
-    )
-
-
-_REPORT_ERRORS = {
-    Notification.Reports.SUCCESS: ReportError.NONE,
-    Notification.Reports.WRONG_TOKEN: ReportError.WRONG_TOKEN,
-    Notification.Reports.NOT_REGISTERED: ReportError.NOT_REGISTERED,
-    Notification.Reports.INTERNAL_ERROR: ReportError.INTERNAL_ERROR,
-}
-
 # State and report of a notification by the verdict about it. The report of a delivery is fixed after its first attempt.
 _CONSEQUENCES: dict[Verdict, tuple[Notification.State, Notification.Reports | None]] = {
     Verdict.DELIVER: (Notification.State.PENDING, None),
@@ -119,9 +91,7 @@ def _find_requests(amm_message_ids: Iterable[bytes]) -> dict[bytes, Notification
     return {bytes(row.amm_message_id): row for row in rows}
 
 
-def _decide_all(
-    batch: Sequence[Incoming], *, now: datetime
-) -> tuple[list[NotificationRequest], list[Notification]]:
+def _decide_all(batch: Sequence[Incoming], *, now: datetime) -> tuple[list[NotificationRequest], list[Notification]]:
     recipients = _find_recipients(batch)
     taken = _find_taken(batch, now=now)
     requests, notifications = [], []
@@ -164,24 +134,25 @@ def _find_recipients(batch: Iterable[Incoming]) -> dict[Key, _Recipient]:
 def _recipient(
     route_id: int,
     route_generation: int,
-    access_token_digest: bytes,
+    access_token_digest: Stored | None,
     enabled: bool,
     block_mentions: bool,
-    *lists: list[bytes],
+    *lists: list[Stored],
 ) -> _Recipient:
     blocked, muted, allowed_mentions = (frozenset(map(bytes, items)) for items in lists)
     rules = Recipient(enabled, block_mentions, blocked, muted, allowed_mentions)
-    return _Recipient(rules, route_id, route_generation, bytes(access_token_digest))
+    return _Recipient(rules, route_id, route_generation, bytes(access_token_digest or b""))
 
 
 def _find_taken(batch: Iterable[Incoming], *, now: datetime) -> set[bytes]:
     """Dedup keys in use. Those older than the window are released: the message may be notified about again."""
     keys = {dedup_key(i.request.message_id, n) for i in batch for n in i.request.notifications}
-    rows = dict(Notification.objects.filter(dedup_key__in=keys).values_list("dedup_key", "created_at"))
-    released = [key for key, created_at in rows.items() if created_at <= now - DEDUP_WINDOW]
+    rows = Notification.objects.filter(dedup_key__in=keys).values_list("dedup_key", "created_at")
+    taken = {bytes(key or b""): created_at for key, created_at in rows}
+    released = {key for key, created_at in taken.items() if created_at <= now - DEDUP_WINDOW}
     if released:
         Notification.objects.filter(dedup_key__in=released).update(dedup_key=None)
-    return {bytes(key) for key in rows} - {bytes(key) for key in released}
+    return taken.keys() - released
 
 
 def dedup_key(message_id: bytes, notification: PushNotification) -> bytes:
@@ -253,7 +224,9 @@ def _answers_known(
         if notification.request_id in reports:
             reports[notification.request_id].append(report_of(notification))
     return [
-        _answer(fresh[bytes(request.amm_message_id)], reports[request.pk]) for request in requests if request.pk in reports
+        _answer(fresh[bytes(request.amm_message_id)], reports[request.pk])
+        for request in requests
+        if request.pk in reports
     ]
 
 
@@ -262,14 +235,6 @@ def _answers_repeated(repeats: Sequence[tuple[Incoming, NotificationRequest]]) -
     answered = [(i, request) for i, request in repeats if request.state == NotificationRequest.State.ANSWERED]
     reports = load_reports(request.pk for _, request in answered)
     return [_answer(incoming, reports[request.pk]) for incoming, request in answered]
-
-
-def load_reports(request_ids: Iterable[int]) -> dict[int, list[Report]]:
-    reports: dict[int, list[Report]] = {request_id: [] for request_id in request_ids}
-    rows = Notification.objects.filter(Q(request__in=reports.keys()), report__isnull=False).order_by("position")
-    for row in rows:
-        reports[row.request_id].append(report_of(row))
-    return reports
 
 
 def _answer(incoming: Incoming, reports: Iterable[Report]) -> Answer:

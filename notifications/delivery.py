@@ -16,12 +16,12 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.utils import timezone
 
-from notifications.acceptance import Answer, load_reports
 from notifications.connections import submit
 from notifications.gateways.interface import Gateway
-from notifications.messages import Outcome, Push, Result
+from notifications.messages import Answer, Outcome, Push, Result
 from notifications.models import Attempt, Notification, NotificationRequest
 from notifications.policy import CONFIG_RETRY_SECONDS, FIRST_RETRY_SECONDS, retry_at
+from notifications.reports import load_reports
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.models import Registration, RegistrationEvent, Route
@@ -138,8 +138,8 @@ def _send(claims: Sequence[Claim], gateway: Gateway) -> Iterator[list[tuple[Clai
     async def send_one(claim: Claim) -> None:
         try:
             result = await gateway.send(claim.push)
-        except Exception as error:  # a fault of ours must not leave the task waiting for a result
-            log.error("gateway_failed", gateway=gateway.name, error=type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not leave the task waiting for a result
+            log.warning("gateway_failed", gateway=gateway.name, error=type(error).__name__)
             result = Result(Outcome.AMBIGUOUS, "gateway_failed")
         results.put((claim, result))
 
@@ -155,9 +155,7 @@ def _send(claims: Sequence[Claim], gateway: Gateway) -> Iterator[list[tuple[Clai
     sending.result()
 
 
-def _take_handful(
-    results: SimpleQueue[tuple[Claim, Result]], outstanding: int
-) -> list[tuple[Claim, Result]]:
+def _take_handful(results: SimpleQueue[tuple[Claim, Result]], outstanding: int) -> list[tuple[Claim, Result]]:
     handful = [results.get(timeout=LEASE.total_seconds())]
     deadline = monotonic() + RECORDING_PAUSE_SECONDS
     while len(handful) < outstanding:
@@ -243,7 +241,9 @@ def _schedule_again(claimed: Claim, result: Result, *, now: datetime) -> None:
 def _note_success(route_ids: Iterable[int], *, now: datetime) -> None:
     """At most one write per route and hour: nobody needs it more exactly, and a busy device is pushed to often."""
     Route.objects.filter(pk__in=set(route_ids)).filter(
-        Q(failing_since__isnull=False) | Q(last_success_at__isnull=True) | Q(last_success_at__lt=now - timedelta(hours=1))
+        Q(failing_since__isnull=False)
+        | Q(last_success_at__isnull=True)
+        | Q(last_success_at__lt=now - timedelta(hours=1))
     ).update(last_success_at=now, failing_since=None)
 
 
@@ -334,6 +334,10 @@ def take_up_lost(*, now: datetime) -> int:
         )
         _finish(twice, State.UNCONFIRMED, now=now)
         Notification.objects.filter(pk__in=again).update(
-            state=State.AMBIGUOUS, ambiguous_count=F("ambiguous_count") + 1, next_attempt_at=now, enqueued_at=None, lease_until=None
+            state=State.AMBIGUOUS,
+            ambiguous_count=F("ambiguous_count") + 1,
+            next_attempt_at=now,
+            enqueued_at=None,
+            lease_until=None,
         )
     return len(locked)

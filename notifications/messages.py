@@ -30,8 +30,8 @@ class ReportError(IntEnum):
 class PushNotification:
     """One push to one installation, as a sender asks for it.
 
-    ``public_key_hash``, ``chat_id`` and ``author`` are SHAKE-256 hashes (64 bytes) when the sender is honest; ``message``
-    is opaque to us. None of the lengths is guaranteed.
+    ``public_key_hash``, ``chat_id`` and ``author`` are SHAKE-256 hashes (64 bytes) when the sender is honest;
+    ``message`` is opaque to us. None of the lengths is guaranteed.
     """
 
     public_key_hash: bytes
@@ -59,6 +59,16 @@ class Report:
     installation_id: str
     success: bool
     error: int = ReportError.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The reports due to a sender, in the order of its request. ``reply_to`` (33 bytes) signed the request."""
+
+    envelope_hash: bytes
+    reply_to: bytes
+    message_id: bytes
+    reports: tuple[Report, ...]
 
 
 class Outcome(StrEnum):

@@ -21,7 +21,7 @@ class NotificationRequest(models.Model):
     amm_message_id = models.BinaryField(unique=True)  # 32 bytes
     message_id = models.BinaryField()  # the Status message notified about; chosen by the sender
     state = models.TextField(choices=State.choices)
-    # Where the reply goes: envelope and signer (33 bytes), usually a key made for this one purpose. Dropped when answered.
+    # Where the reply goes: envelope and signer (33 bytes), usually a key made for this purpose. Dropped when answered.
     envelope_hash = models.BinaryField()
     reply_to = models.BinaryField(null=True)
     received_at = models.DateTimeField(db_index=True)
@@ -46,7 +46,7 @@ class Notification(models.Model):
         RETRYING = "retrying"  # a try failed for now; the next one is scheduled
         AMBIGUOUS = "ambiguous"  # a try may have reached the device; one more is scheduled, with the same collapse id
         DELIVERED = "delivered"  # accepted by Apple or Google, according to the gateway
-        DEAD_TOKEN = "dead_token"  # noqa: S105 - the address no longer exists
+        DEAD_TOKEN = "dead_token"
         UNDELIVERABLE = "undeliverable"  # the payload can never be sent
         UNCONFIRMED = "unconfirmed"  # tried twice, and nobody knows whether it arrived
         EXPIRED = "expired"  # its time to live ran out before a try succeeded
@@ -63,7 +63,7 @@ class Notification(models.Model):
         """What the sender was told. Fixed once: a repeat of the request gets the same answer."""
 
         SUCCESS = "success"
-        WRONG_TOKEN = "wrong_token"  # noqa: S105 - a label
+        WRONG_TOKEN = "wrong_token"
         NOT_REGISTERED = "not_registered"
         INTERNAL_ERROR = "internal_error"
 

@@ -68,7 +68,12 @@ def _is_filtered(notification: PushNotification, recipient: Recipient) -> bool:
 
 
 def retry_at(
-    now: datetime, attempt_count: int, *, jitter: float, base_seconds: float = FIRST_RETRY_SECONDS, after_seconds: float = 0
+    now: datetime,
+    attempt_count: int,
+    *,
+    jitter: float,
+    base_seconds: float = FIRST_RETRY_SECONDS,
+    after_seconds: float = 0,
 ) -> datetime:
     """When to try again: exponential with full jitter (``jitter`` in 0..1), never before ``after_seconds``."""
     doublings = min(max(attempt_count - 1, 0), MAX_DOUBLINGS)

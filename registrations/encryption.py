@@ -14,6 +14,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_ID_SIZE = 4
+Stored = bytes | memoryview  # what a binary column hands out
 NONCE_SIZE = 12
 
 
@@ -48,7 +49,7 @@ class Keyring:
         nonce = self._random_bytes(NONCE_SIZE)
         return self.current_id + nonce + self._ciphers[self.current_id].encrypt(nonce, plaintext, purpose.encode())
 
-    def decrypt(self, purpose: Purpose, field: bytes) -> bytes:
+    def decrypt(self, purpose: Purpose, field: Stored) -> bytes:
         """Raises DecryptionError when no key fits."""
         field = bytes(field)
         cipher = self._ciphers.get(field[:KEY_ID_SIZE])
@@ -64,14 +65,14 @@ class Keyring:
         """Key id (4 bytes) ‖ HMAC-SHA-256 (32 bytes): recognises a value without telling it."""
         return self._digest(self.current_id, purpose, value)
 
-    def matches(self, purpose: Purpose, value: bytes, digest: bytes | None) -> bool:
+    def matches(self, purpose: Purpose, value: bytes, digest: Stored | None) -> bool:
         """Whether ``digest`` was made of ``value``, compared in constant time, under whichever key it names."""
         if not digest:
             return False
         key_id = bytes(digest[:KEY_ID_SIZE])
         return key_id in self._digest_keys and hmac.compare_digest(self._digest(key_id, purpose, value), bytes(digest))
 
-    def is_current(self, field: bytes) -> bool:
+    def is_current(self, field: Stored) -> bool:
         """Whether the field was made with the first key, so that a rotation need not touch it."""
         return bytes(field[:KEY_ID_SIZE]) == self.current_id
 

@@ -9,6 +9,9 @@ from django.db import models
 class Uint64Field(models.DecimalField):  # type: ignore[type-arg]
     """An unsigned 64-bit integer: a numeric(20) column, an int in Python. PostgreSQL's bigint is signed."""
 
+    _pyi_private_get_type: int  # type: ignore[assignment]
+    _pyi_private_set_type: int
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs |= {"max_digits": 20, "decimal_places": 0}
         super().__init__(*args, **kwargs)

@@ -7,6 +7,7 @@ collide on its unique constraint; the caller runs the later one again.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 from uuid import uuid4
 
 from django.conf import settings
@@ -33,6 +34,11 @@ CHANGING_FIELDS = [
     *("version", "state", "route", "access_token_encrypted", "access_token_digest"),
     *SETTINGS_FIELDS,
     *("content_digest", "pseudonym", "updated_at"),
+]
+
+CHANGING_ROUTE_FIELDS = [
+    *("token_type", "apn_topic", "device_token_encrypted", "device_token_digest", "state"),
+    *("disabled_reason", "disabled_at", "generation", "failing_since"),
 ]
 
 
@@ -87,7 +93,9 @@ def register(submissions: Sequence[Submission], *, server_public_key: bytes, now
 
 
 def _lock_known(submissions: Iterable[Submission]) -> dict[Key, Registration]:
-    keys = {(s.public_key_hash, s.message.installation_id) for s in submissions if s.message and _is_storable(s.message)}
+    keys = {
+        (s.public_key_hash, s.message.installation_id) for s in submissions if s.message and _is_storable(s.message)
+    }
     if not keys:
         return {}
     # The two conditions also match pairs that were not asked for: harmless, and one index scan. Ordered, so that
@@ -201,9 +209,7 @@ def _set_route(batch: _Batch, registration: Registration, message: RegistrationM
     route.generation += 1
 
 
-def _set_grant(
-    batch: _Batch, submission: Submission, message: RegistrationMessage, registration: Registration
-) -> None:
+def _set_grant(batch: _Batch, submission: Submission, message: RegistrationMessage, registration: Registration) -> None:
     batch.grants[submission.public_key_hash, message.installation_id] = Grant(
         registration=registration,
         server_public_key=batch.server_public_key,
@@ -272,9 +278,9 @@ def _write(batch: _Batch) -> None:
     for all of them, where bulk_update would build a CASE per column.
     """
     Route.objects.bulk_create(batch.new_routes)
-    _update(Route, list(batch.changed_routes.values()), _ROUTE_FIELDS)
+    Route.objects.bulk_create(batch.changed_routes.values(), **_upsert(CHANGING_ROUTE_FIELDS))
     Registration.objects.bulk_create(batch.created.values())
-    _update(Registration, list(batch.changed.values()), CHANGING_FIELDS)
+    Registration.objects.bulk_create(batch.changed.values(), **_upsert(CHANGING_FIELDS))
     unregistered = [r.pk for r in batch.registrations.values() if r.state == Registration.State.UNREGISTERED]
     Grant.objects.filter(registration__in=unregistered).delete()
     Route.objects.filter(pk__in=batch.removed_route_ids).delete()
@@ -287,11 +293,5 @@ def _write(batch: _Batch) -> None:
     RegistrationEvent.objects.bulk_create(batch.events)
 
 
-_ROUTE_FIELDS = [
-    *("token_type", "apn_topic", "device_token_encrypted", "device_token_digest", "state"),
-    *("disabled_reason", "disabled_at", "generation", "failing_since"),
-]
-
-
-def _update(model: type[Route | Registration], rows: list[Route] | list[Registration], fields: list[str]) -> None:
-    model._default_manager.bulk_create(rows, update_conflicts=True, unique_fields=["id"], update_fields=fields)  # noqa: SLF001
+def _upsert(fields: list[str]) -> dict[str, Any]:
+    return {"update_conflicts": True, "unique_fields": ["id"], "update_fields": fields}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from django.db.models import F, Window
 from django.db.models.functions import RowNumber
 
-from registrations.encryption import Purpose
+from registrations.encryption import Purpose, Stored
 from registrations.keyring import keyring
 from registrations.messages import QueryInfo
 from registrations.models import Grant, Registration, Route
@@ -48,13 +48,13 @@ def find(public_key_hashes: Iterable[bytes], *, server_public_key: bytes) -> dic
 
 
 def _info(
-    public_key_hash: bytes,
+    public_key_hash: Stored,
     installation_id: str,
     version: int,
-    grant: bytes,
+    grant: Stored,
     contacts_only: bool,
-    access_token_encrypted: bytes,
-    allowed_key_list: list[bytes],
+    access_token_encrypted: Stored | None,
+    allowed_key_list: list[Stored],
 ) -> QueryInfo:
     """The token itself for everybody, or its encrypted copies for contacts only."""
     return QueryInfo(
@@ -67,5 +67,5 @@ def _info(
     )
 
 
-def _open(access_token_encrypted: bytes) -> str:
-    return keyring().decrypt(Purpose.ACCESS_TOKEN, access_token_encrypted).decode()
+def _open(access_token_encrypted: Stored | None) -> str:
+    return keyring().decrypt(Purpose.ACCESS_TOKEN, access_token_encrypted or b"").decode()

@@ -119,10 +119,12 @@ class RegistrationEvent(models.Model):
 
 
 class TopicKey(models.Model):
-    """A query topic we listen to. Its key costs 15 ms of PBKDF2, so it is derived when the first query comes, and kept."""
+    """A query topic we listen to. Its key costs 15 ms of PBKDF2: derived when the first query comes, then kept."""
 
     name = models.TextField(unique=True)  # hex of the key hash
-    topic = models.BigIntegerField(db_index=True)  # the first four bytes of Keccak-256(name); several names may share it
+    topic = models.BigIntegerField(
+        db_index=True
+    )  # the first four bytes of Keccak-256(name); several names may share it
     key_encrypted = models.BinaryField(null=True)
     created_at = models.DateTimeField()
 

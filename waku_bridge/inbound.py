@@ -81,13 +81,13 @@ class _Item:
 
 
 def process(envelope_hashes: Sequence[bytes], *, now: datetime) -> Processed:
-    """Process those envelopes of the batch that still wait for it. Raises OperationalError while the database is away."""
+    """Process those envelopes that still wait for it. Raises OperationalError while the database is away."""
     items = _decode_all(_load(envelope_hashes))
     try:
         return _decide_and_record(items, now=now)
     except OperationalError:
         raise
-    except Exception as error:  # whatever it is, the other envelopes of the batch must not wait for it
+    except Exception as error:  # noqa: BLE001 - whatever it is, the neighbours in the batch must not wait for it
         level = log.info if isinstance(error, IntegrityError) else log.error
         level("batch_split", error=type(error).__name__, size=len(items))
         return _merge(_process_alone(item, now=now) for item in items)
@@ -178,7 +178,9 @@ def _lock(items: Sequence[_Item]) -> list[_Item]:
 
 
 def _register(items: Iterable[_Item], *, now: datetime) -> list[Reply]:
-    registrations = [(i, i.decoded, i.decoded.body) for i in items if i.decoded and isinstance(i.decoded.body, Registration)]
+    registrations = [
+        (i, i.decoded, i.decoded.body) for i in items if i.decoded and isinstance(i.decoded.body, Registration)
+    ]
     submissions = [
         intake.Submission(key_hash(decoded.author), body.content, body.registration, body.grant_verified)
         for _, decoded, body in registrations

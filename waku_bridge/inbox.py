@@ -30,7 +30,8 @@ def store(envelopes: Sequence[Envelope], *, source: str, now: datetime) -> list[
         cursor.execute(
             """
             INSERT INTO waku_bridge_inboundenvelope
-                (hash, pubsub_topic, content_topic, timestamp_ns, payload, source, state, reason, received_at, enqueued_at)
+                (hash, pubsub_topic, content_topic, timestamp_ns, payload,
+                 source, state, reason, received_at, enqueued_at)
             SELECT *, %s, 'received', '', %s, %s
             FROM unnest(%s::bytea[], %s::text[], %s::text[], %s::bigint[], %s::bytea[])
             ON CONFLICT (hash) DO NOTHING

@@ -75,7 +75,7 @@ class LiveReader:
         if not self._failures:
             log.warning("node_lost", node=self.node.url, error=str(error))
         self._failures += 1
-        span = min(FIRST_BACKOFF_SECONDS * 2 ** min(self._failures, 10), MAX_BACKOFF_SECONDS)
+        span: float = min(FIRST_BACKOFF_SECONDS * 2 ** min(self._failures, 10), MAX_BACKOFF_SECONDS)
         return span * (0.5 + random.random() / 2)  # noqa: S311 - spreads load, guards nothing
 
     def _recovered(self) -> None:
@@ -90,7 +90,7 @@ class LiveReader:
                 await asyncio.to_thread(self._store, page, received_at)
             except (DatabaseError, psycopg.Error) as error:
                 if not failures:
-                    log.error("page_not_stored", node=self.node.url, size=len(page), error=type(error).__name__)
+                    log.warning("page_not_stored", node=self.node.url, size=len(page), error=type(error).__name__)
                 failures += 1
                 await asyncio.sleep(min(FIRST_BACKOFF_SECONDS * 2 ** min(failures, 10), MAX_BACKOFF_SECONDS))
             else:

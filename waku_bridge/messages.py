@@ -96,13 +96,7 @@ class ContactCodeAdvertisement:
 
 
 Body = (
-    Registration
-    | RegistrationResponse
-    | Query
-    | QueryResponse
-    | PushRequest
-    | PushResponse
-    | ContactCodeAdvertisement
+    Registration | RegistrationResponse | Query | QueryResponse | PushRequest | PushResponse | ContactCodeAdvertisement
 )
 
 

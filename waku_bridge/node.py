@@ -94,9 +94,7 @@ class WakuNode:
     async def _call(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
         content = None if body is None else orjson.dumps(body)
         try:
-            return await self._client.request(
-                method, self.url + path, content=content, headers=JSON_HEADERS, **options
-            )
+            return await self._client.request(method, self.url + path, content=content, headers=JSON_HEADERS, **options)
         except httpx.HTTPError as error:
             raise NodeError(f"{self.url} cannot be reached: {type(error).__name__}") from error
 

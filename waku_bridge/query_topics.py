@@ -37,15 +37,15 @@ def listen_to(public_key_hashes: Iterable[bytes], *, now: datetime) -> None:
     if not names:
         return
     rows = [TopicKey(name=name, topic=int.from_bytes(topics.topic(name)), created_at=now) for name in names]
-    TopicKey.objects.bulk_create(rows, ignore_conflicts=True, unique_fields=None)
+    TopicKey.objects.bulk_create(rows, ignore_conflicts=True)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, ",".join(str(row.topic) for row in rows)])
 
 
 def load_keys(content_topics: Iterable[str]) -> dict[str, list[bytes]]:
     """Symmetric keys (32 bytes) by content topic; several names may share one. Derives those that nobody used yet."""
-    numbers = {number(content_topic): content_topic for content_topic in content_topics}
-    numbers.pop(None, None)
+    numbered = ((number(content_topic), content_topic) for content_topic in content_topics)
+    numbers = {topic: content_topic for topic, content_topic in numbered if topic is not None}
     keys: dict[str, list[bytes]] = {}
     for row in TopicKey.objects.filter(topic__in=numbers.keys()) if numbers else ():
         keys.setdefault(numbers[row.topic], []).append(_key(row))
@@ -94,9 +94,8 @@ class QueryTopics:
         self._connection = connection.get_new_connection(connection.get_connection_params())
         self._connection.autocommit = True
         self._connection.execute(f"LISTEN {CHANNEL}")
-        with self._connection.cursor(name=None) as cursor:
-            rows = cursor.execute("SELECT topic FROM registrations_topickey")
-            self._topics = {row[0] for row in rows}
+        rows = self._connection.execute("SELECT topic FROM registrations_topickey")
+        self._topics = {row[0] for row in rows}
 
     def _take_news(self) -> None:
         assert self._connection is not None  # noqa: S101 - refresh() made it

@@ -32,7 +32,7 @@ def process_envelopes(envelope_hashes_hex: list[str]) -> None:
     enqueue_replies(processed.reply_ids)
     enqueue_notifications(processed.notification_ids)
     if processed.waiting_request_ids:
-        answer_overdue_requests.apply_async([processed.waiting_request_ids], countdown=settings.REPLY_DEADLINE_SECONDS)
+        answer_overdue_requests.apply_async((processed.waiting_request_ids,), countdown=settings.REPLY_DEADLINE_SECONDS)
 
 
 @shared_task

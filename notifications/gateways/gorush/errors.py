@@ -1,4 +1,4 @@
-"""What gorush's error strings mean. First match wins; an unknown string is transient, because nothing is lost by trying.
+"""What gorush's error strings mean. First match wins; an unknown string is transient: nothing is lost by trying.
 
 gorush passes on Apple's reason verbatim, Google's human text without its code, and transport errors with the full
 device token in them. So rules give a code of our own, and the text itself goes nowhere.

@@ -12,7 +12,7 @@ from registrations.messages import TokenType
 
 @dataclass(frozen=True, slots=True)
 class Presentation:
-    """What the phone shows and does; settings. Keys of the texts: message, mention, request_to_join, contact_request."""
+    """What the phone shows and does. Keys of the texts: message, mention, request_to_join, contact_request."""
 
     texts: Mapping[str, str]
     deep_links: Mapping[str, str]

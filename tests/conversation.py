@@ -1,0 +1,66 @@
+"""Talking to the server in one process: envelopes into the inbox, decoded replies out of the outbox.
+
+Everything between is real: codec, use cases, PostgreSQL. Only node, queue and workers are left out.
+"""
+
+import json
+import os
+import time
+from datetime import datetime
+from pathlib import Path
+
+from coincurve import PrivateKey
+from django.utils import timezone
+
+from waku_bridge import inbound, inbox
+from waku_bridge.codec.envelope import decode, encode_payload
+from waku_bridge.codec.errors import NotDecryptable
+from waku_bridge.codec.keys import Identity
+from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.identity import server_identity
+from waku_bridge.inbox import Envelope
+from waku_bridge.messages import Decoded, MessageType, WakuMessage
+from waku_bridge.models import OutboundReply
+
+PUBSUB_TOPIC = "/waku/2/rs/16/32"
+CLIENT, SERVER, EPHEMERAL, SENDER, CONTACT, STRANGER = (
+    Identity(PrivateKey(bytes([number]) * 32)) for number in (1, 2, 3, 4, 5, 7)
+)
+IDENTITIES = {"client": CLIENT, "stranger": STRANGER}
+VECTORS = json.loads((Path(__file__).parent / "vectors" / "vectors.json").read_text())
+
+
+def put(*messages: WakuMessage, now: datetime | None = None) -> list[bytes]:
+    """Write messages into the inbox; returns the hashes of those that are new."""
+    envelopes = [Envelope(message_hash(PUBSUB_TOPIC, message), PUBSUB_TOPIC, message) for message in messages]
+    return inbox.store(envelopes, source="test", now=now or timezone.now())
+
+
+def say(*messages: WakuMessage, now: datetime | None = None) -> inbound.Processed:
+    """Have the server receive and process messages, in one batch."""
+    moment = now or timezone.now()
+    return inbound.process(put(*messages, now=moment), now=moment)
+
+
+def replies_to(listener: Identity) -> list[Decoded]:
+    """Every reply in the outbox that ``listener`` can open, oldest first."""
+    opened = []
+    for reply in OutboundReply.objects.order_by("pk"):
+        try:
+            opened.append(decode(bytes(reply.payload), [listener], listener))
+        except NotDecryptable:  # sealed for somebody else
+            continue
+    return opened
+
+
+def to_server(payload: bytes, message_type: MessageType, signer: Identity) -> WakuMessage:
+    """Any payload, valid or not, signed by ``signer`` and sealed for the server."""
+    return encode_payload(
+        payload,
+        message_type,
+        signer=signer,
+        topic_name=f"contact-discovery-{server_identity().pub65.hex()}",
+        timestamp_ns=time.time_ns(),
+        random_bytes=os.urandom,
+        recipient=server_identity().pub33,
+    ).message

@@ -1,0 +1,128 @@
+"""The requests that status-go's server was given: what it reported, what it sent, and the bodies gorush got."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from tests.factories import make_registration
+
+from notifications.gateways.gorush.request import Presentation, build_request
+from notifications.messages import Push, PushRequest
+from notifications.models import Notification
+from registrations.messages import RegistrationMessage
+from registrations.models import Registration, Route
+from tests.conversation import EPHEMERAL, VECTORS, replies_to, say, to_server
+from waku_bridge import outbound
+from waku_bridge.codec import bodies
+from waku_bridge.messages import MessageType, PushResponse
+
+REQUEST_CASES = VECTORS["request_cases"]["cases"]
+GORUSH_CASES = VECTORS["gorush_cases"]["cases"]
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+# Where we differ on purpose: [report, sent], and why.
+DIFFERENCES = {
+    "enabled_false_still_sent": ([True, 0], False, "a client that asks for no notifications gets none (spec intent)"),
+}
+
+
+def _request(case: dict) -> PushRequest:
+    pn = bytes.fromhex(case["pn"])
+    # PushNotificationRequest: requests = 1, message_id = 2.
+    raw = b"\x0a" + _varint(len(pn)) + pn + b"\x12\x01m"
+    return bodies.parse(MessageType.REQUEST, raw)
+
+
+def _varint(number: int) -> bytes:
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128, number >> 7])
+
+
+def _store(registration: RegistrationMessage, request: PushRequest) -> None:
+    """Put the registration there as it is, past the checks: some of these would not get in."""
+    make_registration(
+        public_key_hash=request.notifications[0].public_key_hash,
+        installation_id=registration.installation_id,
+        access_token=registration.access_token,
+        device_token=registration.device_token or "a-token",
+        token_type=registration.token_type,
+        apn_topic=registration.apn_topic,
+        enabled=registration.enabled,
+        block_mentions=registration.block_mentions,
+        blocked_chat_list=list(registration.blocked_chat_list),
+        muted_chat_list=list(registration.muted_chat_list),
+        allowed_mentions_chat_list=list(registration.allowed_mentions_chat_list),
+    )
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("case", REQUEST_CASES, ids=lambda case: case["name"])
+def test_reports_and_sends_like_status_go_except_where_listed(case):
+    request = _request(case)
+    if case["registration"]:
+        _store(bodies.parse_registration(bytes.fromhex(case["registration"])), request)
+    processed = say(to_server(bodies.serialize(request)[1], MessageType.REQUEST, EPHEMERAL))
+    outbound.answer_requests(processed.waiting_request_ids, now=LATER)
+    [reply] = replies_to(EPHEMERAL)
+    expected_report, expected_sent = case["expect"]["report"], case["expect"]["sent"]
+    if case["name"] in DIFFERENCES:
+        expected_report, expected_sent, _ = DIFFERENCES[case["name"]]
+    assert bool(processed.notification_ids) == expected_sent
+    assert isinstance(reply.body, PushResponse)
+    assert reply.body.message_id == b"m"
+    assert [[r.success, r.error] for r in reply.body.reports] == ([expected_report] if expected_report else [])
+
+
+PRESENTATION_2024 = Presentation(
+    texts={
+        "message": "You have a new message",
+        "mention": "Someone mentioned you",
+        "request_to_join": "Someone requested to join a community you are an admin of",
+        "contact_request": "Someone mentioned you",
+    },
+    deep_links={"other": ""},
+    sound="default",
+    priority="high",
+)
+# Fields that we add to status-go's body of 2024, or leave out of it, and why.
+ADDED = {
+    "notif_id",  # correlates what gorush says later
+    "collapse_id",  # a repeat replaces the first push on the device
+    "android",  # the same for Firebase
+    *("content_available", "sound", "priority", "push_type"),  # status-go of 2026, for Apple
+}
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in GORUSH_CASES if case["name"] != "platform_0"], ids=lambda case: case["name"]
+)
+def test_tells_gorush_what_status_go_tells_it(case):
+    [theirs] = json.loads(case["body"])["notifications"]
+    registration = bodies.parse_registration(bytes.fromhex(case["registration"]))
+    [notification] = _request(case).notifications
+    push = Push(
+        notification_id=1,
+        attempt_number=1,
+        token_type=registration.token_type,
+        device_token=registration.device_token,
+        apn_topic=registration.apn_topic,
+        type=notification.type,
+        public_key_hash=notification.public_key_hash,
+        chat_id=notification.chat_id,
+        message=notification.message,
+        collapse_id="c",
+    )
+    [ours] = json.loads(build_request(push, PRESENTATION_2024))["notifications"]
+    ours = {name: value for name, value in ours.items() if name not in ADDED}
+    ours["data"].pop("deepLink", None)
+    if registration.token_type == Route.TokenTypes.FIREBASE:
+        ours["topic"] = ""  # for Firebase a topic is a broadcast, so we never send one
+        theirs["topic"] = ""
+    assert ours == theirs
+
+
+@pytest.mark.django_db
+def test_never_lets_a_platform_in_that_gorush_refuses():
+    """status-go's case `platform_0`: a registration of an unknown token type does not get stored here."""
+    assert not Registration.objects.exists()
+    assert {choice.value for choice in Route.TokenTypes} == {1, 2}
+    assert not Notification.objects.exists()
