@@ -1,19 +1,41 @@
 """The Celery application: `celery -A pushserver worker`, `celery -A pushserver beat`."""
 
+import contextlib
 import os
 from typing import Any
 
 from celery import Celery, signals
+from django.core.cache import cache
+from django.utils import timezone
 from kombu import Queue
+from redis.exceptions import RedisError
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "pushserver.settings")
+
+QUEUES = ("envelopes", "delivery", "replies", "reports", "maintenance")
+HEARTBEAT_KEY = "worker:{queue}"
+# Workers beat every 2 seconds: one that hangs for a moment is not gone.
+HEARTBEAT_TTL_SECONDS = 15
 
 app = Celery("pushserver")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
-app.conf.task_queues = [Queue(name) for name in ("envelopes", "delivery", "replies", "reports", "maintenance")]
+app.conf.task_queues = [Queue(name) for name in QUEUES]
 
 
 @signals.setup_logging.connect
 def keep_our_logging(**_kwargs: Any) -> None:
     """Connected so that Celery leaves the logging of `settings` alone."""
+
+
+@signals.heartbeat_sent.connect
+def note_heartbeat(**_kwargs: Any) -> None:
+    """Tell `/readyz` which queues this worker serves: those of -Q, else all.
+
+    Sent by the loop that also fetches tasks, whatever the pool. A worker started with --without-heartbeat stays unseen.
+    """
+    now = timezone.now().isoformat()
+    beats = {HEARTBEAT_KEY.format(queue=queue): now for queue in app.amqp.queues.consume_from}
+    # While the broker is away the worker reconnects and says so itself, and so does `/readyz`.
+    with contextlib.suppress(RedisError):
+        cache.set_many(beats, HEARTBEAT_TTL_SECONDS)

@@ -2,7 +2,11 @@ from django.contrib import admin
 from django.urls import path
 from django.views.generic import RedirectView
 
+from pushserver.health import healthz, readyz
+
 urlpatterns = [
     path("admin/", admin.site.urls),
+    path("healthz", healthz, name="healthz"),
+    path("readyz", readyz, name="readyz"),
     path("", RedirectView.as_view(pattern_name="admin:index")),
 ]

@@ -1,0 +1,164 @@
+"""Probes: `/healthz` says that this process runs, `/readyz` whether a message would make it through, and if not, why.
+
+Both are open to anybody, so answers name hosts and queues, but no user, password, path or exception text.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import psycopg
+import redis
+from django.conf import settings
+from django.core.cache import cache as shared_cache
+from django.db import connection
+from django.db.migrations.loader import MigrationLoader
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from pushserver.celery import HEARTBEAT_KEY
+from waku_bridge.live import LAST_READ_KEY
+
+TIMEOUT_SECONDS = 2
+# Without a worker on any of these, messages or their answers stay where they are. Reports can wait.
+NEEDED_QUEUES = ("envelopes", "delivery", "replies", "maintenance")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was found: all well when there is no reason to say otherwise. ``parts`` tells which of several are well."""
+
+    reason: str = ""
+    parts: dict[str, bool] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        answer: dict[str, Any] = {"ok": not self.reason}
+        if self.reason:
+            answer["reason"] = self.reason
+        if self.parts is not None:
+            answer["parts"] = self.parts
+        return answer
+
+
+@never_cache
+@require_safe
+def healthz(_request: HttpRequest) -> HttpResponse:
+    return JsonResponse({"status": "ok"})
+
+
+@never_cache
+@require_safe
+def readyz(_request: HttpRequest) -> HttpResponse:
+    checks = run_checks()
+    is_ready = not any(check.reason for check in checks.values())
+    answer = {"status": "ready" if is_ready else "not ready", "checks": {n: c.to_json() for n, c in checks.items()}}
+    response = JsonResponse(answer, status=200 if is_ready else 503)
+    # Django logs a 503 as an error of the server; this one is an answer, repeated every few seconds.
+    setattr(response, "_has_been_logged", True)  # noqa: B010 - undeclared, hence unknown to type checkers
+    return response
+
+
+def run_checks() -> dict[str, Check]:
+    """Side by side: together they take as long as the slowest."""
+    with ThreadPoolExecutor(len(CHECKS)) as pool:
+        running = {name: pool.submit(check) for name, check in CHECKS.items()}
+        return {name: future.result() for name, future in running.items()}
+
+
+def check_database() -> Check:
+    try:
+        applied = _applied_migrations()
+    except psycopg.errors.UndefinedTable:
+        applied = frozenset()
+    except psycopg.Error:
+        return Check("PostgreSQL does not answer")
+    missing = len(_known_migrations() - applied)
+    return Check(f"migrations not applied: {missing}" if missing else "")
+
+
+def _applied_migrations() -> frozenset[tuple[str, str]]:
+    """Over a connection of its own: one that is open already would hide that no new one can be made, and may hang."""
+    parameters = connection.get_connection_params() | {"connect_timeout": TIMEOUT_SECONDS}
+    with closing(psycopg.connect(**parameters)) as own:
+        own.execute(f"SET LOCAL statement_timeout = '{TIMEOUT_SECONDS}s'")
+        return frozenset(own.execute("SELECT app, name FROM django_migrations").fetchall())
+
+
+@cache
+def _known_migrations() -> frozenset[tuple[str, str]]:
+    """Looked up once: they change with the code, and that restarts the process."""
+    return frozenset(MigrationLoader(None).graph.nodes)
+
+
+def check_broker() -> Check:
+    client = redis.Redis.from_url(
+        settings.REDIS_URL, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS
+    )
+    try:
+        client.ping()
+    except redis.RedisError:
+        return Check("Redis does not answer")
+    finally:
+        client.close()
+    return Check()
+
+
+def check_nodes() -> Check:
+    """One that is read is enough, as all of them carry the same messages."""
+    key_of = {url: LAST_READ_KEY.format(url=url) for url in settings.WAKU_NODES}
+    fresh = _fresh(key_of.values())
+    return _at_least_one([(_host(url), key in fresh) for url, key in key_of.items()], "no node was read lately")
+
+
+def check_gorush() -> Check:
+    urls: Sequence[str] = settings.GORUSH_URLS
+    with httpx.Client(trust_env=False, timeout=TIMEOUT_SECONDS) as client:
+        return _at_least_one([(_host(url), _is_alive(client, url)) for url in urls], "no gorush answers")
+
+
+def _is_alive(client: httpx.Client, url: str) -> bool:
+    try:
+        return not client.get(f"{url}/healthz").is_server_error
+    except (httpx.HTTPError, httpx.InvalidURL):
+        return False
+
+
+def check_workers() -> Check:
+    key_of = {queue: HEARTBEAT_KEY.format(queue=queue) for queue in NEEDED_QUEUES}
+    fresh = _fresh(key_of.values())
+    parts = {queue: key in fresh for queue, key in key_of.items()}
+    return Check("" if all(parts.values()) else "queues without a worker", parts)
+
+
+def _fresh(keys: Collection[str]) -> set[str]:
+    """Which of these were written within their time to live."""
+    try:
+        return set(shared_cache.get_many(keys))
+    except redis.RedisError:
+        return set()  # `check_broker` says why
+
+
+def _at_least_one(found: Sequence[tuple[str, bool]], otherwise: str) -> Check:
+    """Two that differ in their path only share a host, and are shown as one."""
+    parts = {host: any(ok for other, ok in found if other == host) for host, _ in found}
+    return Check("" if any(parts.values()) else otherwise, parts)
+
+
+def _host(url: str) -> str:
+    """Without user, password, path and query: any of them may hold a credential."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
+CHECKS: dict[str, Callable[[], Check]] = {
+    "database": check_database,
+    "broker": check_broker,
+    "node": check_nodes,
+    "gorush": check_gorush,
+    "worker": check_workers,
+}

@@ -1,0 +1,218 @@
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+from django.conf import LazySettings
+from django.core.cache import cache
+from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
+from django.test import Client
+
+from pushserver.celery import HEARTBEAT_KEY
+from pushserver.embedded.ports import free_port
+from pushserver.health import NEEDED_QUEUES
+from waku_bridge.live import LAST_READ_KEY
+
+NODE_URL = "http://reader:secret-of-the-node@127.0.0.1:8645/path-key"
+
+
+class Gorush(BaseHTTPRequestHandler):
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def gorush() -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Gorush", (Gorush,), {}))
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def all_well(db: None, settings: LazySettings, gorush: ThreadingHTTPServer) -> Iterator[None]:
+    settings.WAKU_NODES = [NODE_URL]
+    settings.GORUSH_URLS = [f"http://127.0.0.1:{gorush.server_port}"]
+    cache.set(LAST_READ_KEY.format(url=NODE_URL), "2026-01-01T00:00:00+00:00", 60)
+    for queue in NEEDED_QUEUES:
+        cache.set(HEARTBEAT_KEY.format(queue=queue), "2026-01-01T00:00:00+00:00", 60)
+    yield
+    cache.clear()
+
+
+def test_healthz_answers_without_touching_anything(client: Client, settings: LazySettings) -> None:
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+
+    response = client.get("/healthz")
+
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+@pytest.mark.usefixtures("all_well")
+def test_is_ready_when_every_part_is(client: Client) -> None:
+    response = client.get("/readyz")
+
+    assert response.status_code == 200, response.content
+    assert response.json()["status"] == "ready"
+    assert set(response.json()["checks"]) == {"database", "broker", "node", "gorush", "worker"}
+
+
+@pytest.mark.usefixtures("all_well")
+def test_no_probe_is_cached(client: Client) -> None:
+    assert all("no-store" in client.get(path)["Cache-Control"] for path in ("/healthz", "/readyz"))
+
+
+@pytest.mark.usefixtures("all_well")
+def test_names_a_database_that_does_not_answer(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
+    monkeypatch.setitem(connection.settings_dict, "PORT", free_port())
+
+    assert failing(client) == {"database": "PostgreSQL does not answer"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_names_migrations_that_are_missing(client: Client, all_well: None) -> None:
+    recorder = MigrationRecorder(connection)
+    recorder.record_unapplied("registrations", "0001_initial")
+    try:
+        assert failing(client) == {"database": "migrations not applied: 1"}
+    finally:
+        recorder.record_applied("registrations", "0001_initial")
+
+
+@pytest.mark.usefixtures("all_well")
+def test_names_a_broker_that_does_not_answer(client: Client, settings: LazySettings) -> None:
+    settings.REDIS_URL = f"redis://:secret-of-redis@127.0.0.1:{free_port()}/0"
+
+    assert failing(client) == {"broker": "Redis does not answer"}
+
+
+@pytest.mark.usefixtures("all_well")
+def test_one_node_that_is_read_is_enough(client: Client, settings: LazySettings) -> None:
+    settings.WAKU_NODES = [NODE_URL, "http://127.0.0.2:8645"]
+
+    check = client.get("/readyz").json()["checks"]["node"]
+
+    assert check == {"ok": True, "parts": {"127.0.0.1:8645": True, "127.0.0.2:8645": False}}
+
+
+@pytest.mark.usefixtures("all_well")
+@pytest.mark.parametrize("nodes", [["http://127.0.0.2:8645"], []], ids=["not read", "none configured"])
+def test_names_nodes_that_are_not_read(client: Client, settings: LazySettings, nodes: list[str]) -> None:
+    settings.WAKU_NODES = nodes
+
+    assert failing(client) == {"node": "no node was read lately"}
+
+
+@pytest.mark.usefixtures("all_well")
+def test_one_gorush_that_answers_is_enough(client: Client, settings: LazySettings) -> None:
+    settings.GORUSH_URLS = [f"http://127.0.0.1:{free_port()}", *settings.GORUSH_URLS]
+
+    assert client.get("/readyz").status_code == 200
+
+
+@pytest.mark.usefixtures("all_well")
+def test_a_gorush_without_that_path_still_answers(client: Client, gorush: ThreadingHTTPServer) -> None:
+    gorush.RequestHandlerClass.status = 404
+
+    assert client.get("/readyz").status_code == 200
+
+
+@pytest.mark.usefixtures("all_well")
+def test_names_a_gorush_that_is_broken(client: Client, gorush: ThreadingHTTPServer) -> None:
+    gorush.RequestHandlerClass.status = 502
+
+    assert failing(client) == {"gorush": "no gorush answers"}
+
+
+@pytest.mark.usefixtures("all_well")
+def test_names_a_gorush_that_does_not_listen(client: Client, settings: LazySettings) -> None:
+    settings.GORUSH_URLS = [f"http://127.0.0.1:{free_port()}"]
+
+    assert failing(client) == {"gorush": "no gorush answers"}
+
+
+@pytest.mark.usefixtures("all_well")
+@pytest.mark.parametrize("queue", NEEDED_QUEUES)
+def test_names_a_queue_without_a_worker(client: Client, queue: str) -> None:
+    cache.delete(HEARTBEAT_KEY.format(queue=queue))
+
+    assert failing(client) == {"worker": "queues without a worker"}
+    assert client.get("/readyz").json()["checks"]["worker"]["parts"][queue] is False
+
+
+@pytest.mark.usefixtures("all_well")
+def test_no_credential_is_in_an_answer(client: Client, settings: LazySettings) -> None:
+    settings.REDIS_URL = f"redis://:secret-of-redis@127.0.0.1:{free_port()}/0"
+    settings.GORUSH_URLS = [f"http://user:secret-of-gorush@127.0.0.1:{free_port()}/path-key?key=secret"]
+
+    answer = client.get("/readyz").content.decode()
+
+    assert not [word for word in ("secret", "user", "reader", "path-key") if word in answer]
+
+
+@pytest.mark.usefixtures("all_well")
+def test_not_being_ready_is_not_logged_as_an_error(
+    client: Client, settings: LazySettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.WAKU_NODES = []
+
+    with caplog.at_level(logging.DEBUG):
+        assert client.get("/readyz").status_code == 503
+
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "queues"),
+    [
+        (["--pool=prefork", "--concurrency=1", "--queues=delivery,replies"], {"delivery", "replies"}),
+        (["--pool=threads", "--concurrency=1", "--without-gossip", "--without-mingle"], set(NEEDED_QUEUES)),
+    ],
+    ids=["prefork, some queues", "threads, all queues"],
+)
+def test_a_worker_tells_which_queues_it_serves(arguments: list[str], queues: set[str]) -> None:
+    cache.clear()
+    command = [sys.executable, "-m", "celery", "--app=pushserver", "worker", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ) as worker:
+        try:
+            assert becomes_true(lambda: served_queues() == queues, seconds=30)
+        finally:
+            worker.terminate()
+    cache.clear()
+
+
+def served_queues() -> set[str]:
+    return {queue for queue in NEEDED_QUEUES if cache.get(HEARTBEAT_KEY.format(queue=queue))}
+
+
+def becomes_true(condition: Callable[[], bool], *, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+def failing(client: Client) -> dict[str, str]:
+    """The reason of each check that failed."""
+    response = client.get("/readyz")
+    assert response.status_code == 503, response.content
+    assert response.json()["status"] == "not ready"
+    return {name: check["reason"] for name, check in json.loads(response.content)["checks"].items() if not check["ok"]}
