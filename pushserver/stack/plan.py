@@ -1,5 +1,6 @@
 """Which processes make up the server. Pure: nothing is started here."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,9 @@ from pushserver.supervisor.processes import PROJECT, ProcessSpec, Stage, python
 # A push may hang at its gateway for a minute; its row is taken up again by a sweep, so nobody waits that long.
 WORKER_STOP_SECONDS = 20.0
 DELIVERY_THREADS = 16
-WEB_THREADS = 8
+REPLY_THREADS = 4
+# Requests wait for the database most of the time. granian warns above twice the CPUs and one.
+WEB_THREADS = min(8, 2 * (os.cpu_count() or 1) + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,8 @@ def services(*, data_dir: Path, host: str, port: int, cpus: int, delivery_proces
             worker(f"delivery{number}", "delivery", "--pool=threads", f"--concurrency={DELIVERY_THREADS}")
             for number in range(1, delivery_processes + 1)
         ],
+        # Apart from delivery: a gateway that hangs must not keep anybody's reply.
+        worker("replies", "replies", "--pool=threads", f"--concurrency={REPLY_THREADS}"),
         celery("beat", "beat", f"--schedule={data_dir / 'celerybeat-schedule'}", stage=Stage.SCHEDULER),
     ]
 

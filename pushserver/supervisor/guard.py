@@ -22,9 +22,12 @@ GRACE_SECONDS = 10.0
 class Guard:
     """Used as a context by whoever starts children. Leaving it stops the groups it still knows."""
 
+    def __init__(self, *, grace_seconds: float = GRACE_SECONDS) -> None:
+        self._command = [sys.executable, "-I", "-S", str(Path(__file__)), str(grace_seconds)]
+
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__))],
+            self._command,
             stdin=subprocess.PIPE,
             start_new_session=True,
             text=True,
@@ -55,7 +58,7 @@ class Guard:
             self._pipe.flush()
 
 
-def main(lines: Iterable[str]) -> None:
+def main(lines: Iterable[str], grace_seconds: float) -> None:
     for number in (SIGINT, SIGTERM, SIGHUP):
         signal(number, SIG_IGN)  # its end is the end of the pipe
     groups: dict[int, int] = {}
@@ -64,12 +67,12 @@ def main(lines: Iterable[str]) -> None:
         groups[group] = stop_signal
         if not stop_signal:
             del groups[group]
-    _stop(groups)
+    _stop(groups, grace_seconds)
 
 
-def _stop(groups: dict[int, int]) -> None:
+def _stop(groups: dict[int, int], grace_seconds: float) -> None:
     alive = [group for group, stop_signal in groups.items() if kill_group(group, stop_signal)]
-    deadline = time.monotonic() + GRACE_SECONDS
+    deadline = time.monotonic() + grace_seconds
     while alive and time.monotonic() < deadline:
         time.sleep(0.05)
         alive = [group for group in alive if kill_group(group, 0)]
@@ -87,4 +90,4 @@ def kill_group(group: int, number: int) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.stdin)
+    main(sys.stdin, float(sys.argv[1]))

@@ -1,0 +1,44 @@
+"""Wrong configuration: what an operator reads, and that nothing starts."""
+
+import os
+import subprocess
+import sys
+
+from django.core.checks import Error, run_checks
+
+from pushserver.environment import Problem
+from pushserver.supervisor.processes import PROJECT
+
+
+def test_the_configuration_of_the_tests_has_no_problem():
+    assert [message for message in run_checks() if message.is_serious()] == []
+
+
+def test_each_problem_is_an_error_with_its_id_and_hint(settings):
+    settings.CONFIGURATION_PROBLEMS = [Problem("pushserver.E001", "X is wrong.", "Use Y.")]
+    assert Error("X is wrong.", hint="Use Y.", id="pushserver.E001") in run_checks()
+
+
+WRONG = {
+    "PORT": ("0", "E002"),
+    "WAKU_NODES": ("ftp://node", "E003"),
+    "REDIS_URL_FILE": ("/nowhere", "E004"),
+    "SERVER_PRIVATE_KEY": ("5ecret", "E005"),
+    "FIELD_ENCRYPTION_KEYS": ("5ecret", "E006"),
+    "SECRET_KEY": ("", "E007"),
+    "DATABASE_URL": ("mysql://user:5ecret@host/name", "E008"),
+    "REDIS_URL": ("amqp://host", ""),  # its file comes first
+    "WAKU_PUBSUB_TOPICS": ("status", "E010"),
+    "PUSH_PRIORITY": ("urgent", "E011"),
+}
+
+
+def test_up_names_every_wrong_value_in_a_line_of_its_own_and_does_not_start(tmp_path):
+    environment = os.environ | {name: value for name, (value, _) in WRONG.items()} | {"DATA_DIR": str(tmp_path)}
+    command = [sys.executable, str(PROJECT / "manage.py"), "up"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    found = [(line.split(":")[0], line.split(": ")[1].split()[0]) for line in ended.stderr.strip().splitlines()]
+    assert sorted(found) == sorted((f"pushserver.{number}", name) for name, (_, number) in WRONG.items() if number)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "5ecret" not in ended.stderr
+    assert list(tmp_path.iterdir()) == []
