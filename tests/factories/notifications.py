@@ -1,0 +1,67 @@
+import secrets
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+from django.utils import timezone
+
+from notifications.models import Attempt, Notification, NotificationRequest
+from registrations.messages import TokenType
+
+REQUEST_ANSWERED_AFTER = timedelta(seconds=1)
+
+
+def make_request(*, at: datetime | None = None, **fields: Any) -> NotificationRequest:
+    """A request that still waits for its notifications."""
+    at = at or timezone.now()
+    defaults: dict[str, Any] = {
+        "amm_message_id": secrets.token_bytes(32),
+        "message_id": secrets.token_bytes(32),
+        "state": NotificationRequest.State.WAITING,
+        "envelope_hash": secrets.token_bytes(32),
+        "reply_to": b"\x02" + secrets.token_bytes(32),
+        "received_at": at,
+        "reply_due_at": at + timedelta(seconds=2),
+    }
+    return NotificationRequest.objects.create(**defaults | fields)
+
+
+def make_answered_request(*, at: datetime | None = None, **fields: Any) -> NotificationRequest:
+    at = at or timezone.now()
+    answered = {
+        "state": NotificationRequest.State.ANSWERED,
+        "answered_at": at + REQUEST_ANSWERED_AFTER,
+        "reply_to": None,
+    }
+    return make_request(at=at, **answered | fields)
+
+
+def make_notification(
+    *, request: NotificationRequest | None = None, at: datetime | None = None, **fields: Any
+) -> Notification:
+    """A notification that is due. Without ``route`` its recipient is somebody unknown."""
+    at = at or timezone.now()
+    defaults: dict[str, Any] = {
+        "position": 0,
+        "public_key_hash": secrets.token_bytes(64),
+        "installation_id": str(uuid4()),
+        "type": 1,
+        "state": Notification.State.PENDING,
+        "dedup_key": secrets.token_bytes(32),
+        "next_attempt_at": at,
+        "created_at": at,
+        "expires_at": at + timedelta(days=1),
+    }
+    return Notification.objects.create(request=request or make_request(at=at), **defaults | fields)
+
+
+def make_attempt(notification: Notification | None = None, **fields: Any) -> Attempt:
+    """An attempt whose outcome is not known yet."""
+    notification = notification or make_notification()
+    defaults: dict[str, Any] = {
+        "number": 1,
+        "gateway": "gorush",
+        "token_type": TokenType.FIREBASE,
+        "started_at": notification.created_at,
+    }
+    return Attempt.objects.create(notification=notification, **defaults | fields)
