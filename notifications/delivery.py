@@ -29,12 +29,8 @@ from registrations.models import Registration, RegistrationEvent, Route
 log = structlog.get_logger(__name__)
 State = Notification.State
 
-# Longer than the gateway's timeout: whoever holds a lease that ran out is dead.
-LEASE = timedelta(seconds=120)
 # How many pushes one task sends at once. Also how many may be ambiguous when a worker is killed.
 BATCH_SIZE = 64
-# A queue entry older than this is taken for lost. Too early costs an empty task, nothing else.
-QUEUE_PATIENCE = timedelta(seconds=30)
 # Results that come in within this time are recorded together.
 RECORDING_PAUSE_SECONDS = 0.01
 MAX_AMBIGUOUS_ATTEMPTS = 2
@@ -60,19 +56,20 @@ class Claim:
     push: Push
 
 
-def deliver(notification_ids: Sequence[int], gateway: Gateway) -> Iterator[set[int]]:
+def deliver(notification_ids: Sequence[int], gateway: Gateway, *, lease: timedelta) -> Iterator[set[int]]:
     """Try each notification that is due once, and yield the requests concerned as results come in.
 
+    ``lease`` is longer than any try at the gateway takes: whoever holds one that ran out is dead.
     Safe to run twice: what another worker has claimed, or what is over, is left alone.
     """
-    claims = claim(notification_ids, gateway_name=gateway.name, now=timezone.now())
-    for results in _send(claims, gateway):
+    claims = claim(notification_ids, gateway_name=gateway.name, now=timezone.now(), lease=lease)
+    for results in _send(claims, gateway, lease):
         record(results, now=timezone.now())
         yield {done.request_id for done, _ in results}
 
 
 @transaction.atomic
-def claim(notification_ids: Sequence[int], *, gateway_name: str, now: datetime) -> list[Claim]:
+def claim(notification_ids: Sequence[int], *, gateway_name: str, now: datetime, lease: timedelta) -> list[Claim]:
     """Take the notifications that are due, and write their attempts before anything is sent."""
     due = list(
         Notification.objects.select_for_update(of=("self",), skip_locked=True)
@@ -86,7 +83,7 @@ def claim(notification_ids: Sequence[int], *, gateway_name: str, now: datetime) 
     _finish([n.pk for n in active if n.expires_at <= now], State.EXPIRED, now=now)
     taken = [n for n in active if n.expires_at > now]
     Notification.objects.filter(pk__in=[n.pk for n in taken]).update(
-        state=State.IN_FLIGHT, lease_until=now + LEASE, attempt_count=F("attempt_count") + 1, next_attempt_at=None
+        state=State.IN_FLIGHT, lease_until=now + lease, attempt_count=F("attempt_count") + 1, next_attempt_at=None
     )
     attempts = Attempt.objects.bulk_create(_new_attempt(n, gateway_name, now=now) for n in taken)
     return [_claim(notification, attempt) for notification, attempt in zip(taken, attempts, strict=True)]
@@ -131,7 +128,7 @@ def _claim(notification: Notification, attempt: Attempt) -> Claim:
     )
 
 
-def _send(claims: Sequence[Claim], gateway: Gateway) -> Iterator[list[tuple[Claim, Result]]]:
+def _send(claims: Sequence[Claim], gateway: Gateway, lease: timedelta) -> Iterator[list[tuple[Claim, Result]]]:
     """Send all at once, and hand out the results in the order they come, in handfuls worth a write."""
     results: SimpleQueue[tuple[Claim, Result]] = SimpleQueue()
 
@@ -149,14 +146,16 @@ def _send(claims: Sequence[Claim], gateway: Gateway) -> Iterator[list[tuple[Clai
     sending = submit(send_all())
     outstanding = len(claims)
     while outstanding:
-        handful = _take_handful(results, outstanding)
+        handful = _take_handful(results, outstanding, lease)
         outstanding -= len(handful)
         yield handful
     sending.result()
 
 
-def _take_handful(results: SimpleQueue[tuple[Claim, Result]], outstanding: int) -> list[tuple[Claim, Result]]:
-    handful = [results.get(timeout=LEASE.total_seconds())]
+def _take_handful(
+    results: SimpleQueue[tuple[Claim, Result]], outstanding: int, lease: timedelta
+) -> list[tuple[Claim, Result]]:
+    handful = [results.get(timeout=lease.total_seconds())]
     deadline = monotonic() + RECORDING_PAUSE_SECONDS
     while len(handful) < outstanding:
         try:
@@ -312,10 +311,12 @@ def overdue_request_ids(*, now: datetime, limit: int) -> list[int]:
     return list(waiting.order_by("reply_due_at").values_list("pk", flat=True)[:limit])
 
 
-def hand_out_due(*, now: datetime, limit: int) -> list[int]:
-    """Notifications to put into the queue now: retries that are due, and any whose queue entry seems lost."""
+def hand_out_due(*, now: datetime, limit: int, patience: timedelta) -> list[int]:
+    """Notifications to put into the queue now: retries that are due, and any whose queue entry seems lost because it is
+    older than ``patience``. Too little of that costs an empty task, nothing else.
+    """
     due = Notification.objects.filter(
-        Q(enqueued_at__isnull=True) | Q(enqueued_at__lte=now - QUEUE_PATIENCE), state__in=DUE, next_attempt_at__lte=now
+        Q(enqueued_at__isnull=True) | Q(enqueued_at__lte=now - patience), state__in=DUE, next_attempt_at__lte=now
     )
     ids = list(due.order_by("next_attempt_at").values_list("pk", flat=True)[:limit])
     Notification.objects.filter(pk__in=ids).update(enqueued_at=now)

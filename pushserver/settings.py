@@ -91,6 +91,14 @@ NOTIFICATION_TTL_SECONDS = env.count("NOTIFICATION_TTL_SECONDS", 86_400, minimum
 # gorush ---------------------------------------------------------------------------------------------------------------
 GORUSH_URLS = env.urls("GORUSH_URL", EMBEDDED.get("GORUSH_URL", ""))
 GORUSH_TIMEOUT_SECONDS = env.number("GORUSH_TIMEOUT_SECONDS", 65.0, minimum=1, maximum=600)
+# How long a worker may hold a notification before it is taken for dead, and its push for ambiguous.
+DELIVERY_LEASE_SECONDS = env.number("DELIVERY_LEASE_SECONDS", 120.0, minimum=10, maximum=3600)
+if DELIVERY_LEASE_SECONDS < GORUSH_TIMEOUT_SECONDS + 12:  # waiting for a connection and making it, see connections.py
+    env.report(
+        12,
+        "DELIVERY_LEASE_SECONDS is shorter than GORUSH_TIMEOUT_SECONDS and 12 seconds.",
+        "A push that is still on its way would be sent a second time.",
+    )
 PUSH_TEXTS = {
     "message": env.text("PUSH_TEXT_MESSAGE", "New message in Messenger"),
     "mention": env.text("PUSH_TEXT_MENTION", "New mention or reply in Communities"),
@@ -131,6 +139,8 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
 CELERY_TASK_DEFAULT_QUEUE = "maintenance"
+# A queue entry older than this is taken for lost with a worker or the broker; too early costs an empty task.
+QUEUE_PATIENCE_SECONDS = env.number("QUEUE_PATIENCE_SECONDS", 30.0, minimum=1, maximum=3600)
 CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "waku_bridge.tasks.sweep", "schedule": 2.0, "options": {"expires": 10}},
 }

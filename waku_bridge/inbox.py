@@ -9,9 +9,6 @@ from django.db import connection
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import InboundEnvelope
 
-# A queue entry older than this is taken for lost. Too early costs an empty task, nothing else.
-QUEUE_PATIENCE = timedelta(seconds=30)
-
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
@@ -51,11 +48,11 @@ def store(envelopes: Sequence[Envelope], *, source: str, now: datetime) -> list[
         return [bytes(row[0]) for row in cursor.fetchall()]
 
 
-def hand_out_left_behind(*, now: datetime, limit: int) -> list[bytes]:
-    """Envelopes whose queue entry seems lost, for instance with a worker or with the broker."""
-    waiting = InboundEnvelope.objects.filter(
-        state=InboundEnvelope.State.RECEIVED, enqueued_at__lte=now - QUEUE_PATIENCE
-    )
+def hand_out_left_behind(*, now: datetime, limit: int, patience: timedelta) -> list[bytes]:
+    """Envelopes whose queue entry seems lost, for instance with a worker or with the broker: it is older than
+    ``patience``. Too little of that costs an empty task, nothing else.
+    """
+    waiting = InboundEnvelope.objects.filter(state=InboundEnvelope.State.RECEIVED, enqueued_at__lte=now - patience)
     hashes = list(waiting.order_by("enqueued_at").values_list("hash", flat=True)[:limit])
     InboundEnvelope.objects.filter(hash__in=hashes).update(enqueued_at=now)
     return [bytes(envelope_hash) for envelope_hash in hashes]

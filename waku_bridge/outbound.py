@@ -29,8 +29,6 @@ FRESH_NS = 15 * 10**9
 RETRY_AFTER = timedelta(seconds=10)
 # Clients repeat a registration for days; nobody waits an hour for one answer.
 GIVE_UP_AFTER = timedelta(hours=1)
-# A queue entry older than this is taken for lost.
-QUEUE_PATIENCE = timedelta(seconds=30)
 # How many replies one task publishes at once.
 BATCH_SIZE = 64
 # A message must stay below nwaku's 150 KiB; what is left is for wrapping, padding and signatures.
@@ -172,12 +170,12 @@ async def _publish_one(reply: OutboundReply, nodes: Sequence[WakuNode]) -> str:
     return ""
 
 
-def hand_out_left_behind(*, now: datetime, limit: int) -> list[int]:
-    """Replies to put into the queue again: no node took them, or their queue entry seems lost."""
+def hand_out_left_behind(*, now: datetime, limit: int, patience: timedelta) -> list[int]:
+    """Replies to put into the queue again: no node took them, or their queue entry is older than ``patience``."""
     pending = OutboundReply.objects.filter(state=State.PENDING)
     pending.filter(created_at__lte=now - GIVE_UP_AFTER).update(state=State.ABANDONED, payload=None)
     due = pending.filter(
-        Q(attempt_count__gt=0, enqueued_at__lte=now - RETRY_AFTER) | Q(enqueued_at__lte=now - QUEUE_PATIENCE),
+        Q(attempt_count__gt=0, enqueued_at__lte=now - RETRY_AFTER) | Q(enqueued_at__lte=now - patience),
         next_attempt_at__lte=now,
     )
     ids = list(due.order_by("next_attempt_at").values_list("pk", flat=True)[:limit])

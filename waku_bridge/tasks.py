@@ -4,7 +4,7 @@ Every task is safe to run twice. A lost queue entry costs time and no message: `
 """
 
 from collections.abc import Iterable, Sequence
-from functools import cache
+from datetime import timedelta
 from itertools import islice
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from notifications import delivery
-from notifications.connections import new_client
+from notifications.connections import lasting_client, once
 from notifications.gateways.gorush.client import configured_gateway
 from waku_bridge import inbound, inbox, outbound
 from waku_bridge.node import WakuNode
@@ -37,7 +37,8 @@ def process_envelopes(envelope_hashes_hex: list[str]) -> None:
 
 @shared_task
 def deliver_notifications(notification_ids: list[int]) -> None:
-    for request_ids in delivery.deliver(notification_ids, configured_gateway()):
+    lease = timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)
+    for request_ids in delivery.deliver(notification_ids, configured_gateway(), lease=lease):
         enqueue_replies(outbound.answer_requests(request_ids, now=timezone.now()))
 
 
@@ -54,11 +55,11 @@ def publish_replies(reply_ids: list[int]) -> None:
 @shared_task
 def sweep() -> None:
     """Put into the queue again whatever a crash or a lost queue entry left behind, and what has become due."""
-    now = timezone.now()
-    enqueue_envelopes(inbox.hand_out_left_behind(now=now, limit=SWEEP_LIMIT))
+    now, patience = timezone.now(), timedelta(seconds=settings.QUEUE_PATIENCE_SECONDS)
+    enqueue_envelopes(inbox.hand_out_left_behind(now=now, limit=SWEEP_LIMIT, patience=patience))
     delivery.take_up_lost(now=now)
-    enqueue_notifications(delivery.hand_out_due(now=now, limit=SWEEP_LIMIT))
-    enqueue_replies(outbound.hand_out_left_behind(now=now, limit=SWEEP_LIMIT))
+    enqueue_notifications(delivery.hand_out_due(now=now, limit=SWEEP_LIMIT, patience=patience))
+    enqueue_replies(outbound.hand_out_left_behind(now=now, limit=SWEEP_LIMIT, patience=patience))
     overdue = delivery.overdue_request_ids(now=now, limit=SWEEP_LIMIT)
     enqueue_replies(outbound.answer_requests(overdue, now=now))
 
@@ -78,9 +79,9 @@ def enqueue_replies(reply_ids: Sequence[int]) -> None:
         publish_replies.delay(batch)
 
 
-@cache
+@once
 def _nodes() -> list[WakuNode]:
-    client = new_client(timeout_seconds=NODE_TIMEOUT_SECONDS)
+    client = lasting_client(timeout_seconds=NODE_TIMEOUT_SECONDS)
     return [WakuNode(url, client) for url in settings.WAKU_NODES]
 
 
