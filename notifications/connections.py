@@ -5,10 +5,10 @@ connections outlive the task and a connection that the peer closed is noticed at
 """
 
 import asyncio
+import atexit
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from functools import cache
 from typing import Any, TypeVar
 
 import aiohttp
@@ -36,6 +36,30 @@ def new_client(*, timeout_seconds: float) -> httpx.AsyncClient:
     )
 
 
+def once(make: Callable[[], T]) -> Callable[[], T]:
+    """A value made at its first use and kept for the life of the process.
+
+    `functools.cache` would let several threads make one each; and nothing here may exist before a worker's fork.
+    """
+    lock = threading.Lock()
+    made: list[T] = []
+
+    def get() -> T:
+        with lock:
+            if not made:
+                made.append(make())
+        return made[0]
+
+    return get
+
+
+def lasting_client(*, timeout_seconds: float) -> httpx.AsyncClient:
+    """A client for the loop of this process, closed when the process ends."""
+    client = new_client(timeout_seconds=timeout_seconds)
+    atexit.register(lambda: submit(client.aclose()).result(CONNECT_TIMEOUT_SECONDS))
+    return client
+
+
 def was_never_sent(error: httpx.TransportError) -> bool:
     """Whether the peer cannot have seen the request, so that repeating it cannot double anything.
 
@@ -51,9 +75,8 @@ def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
     return asyncio.run_coroutine_threadsafe(coroutine, _loop())
 
 
-@cache
+@once
 def _loop() -> asyncio.AbstractEventLoop:
-    # Made at the first use, hence in the worker process and never before its fork.
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="http", daemon=True).start()
     return loop

@@ -57,6 +57,7 @@ def configure_logging(*, as_json: bool, level: str) -> None:
                 # One line per task and per HTTP call is noise at a thousand messages a second.
                 "celery.worker.strategy": {"level": "WARNING"},
                 "celery.app.trace": {"level": "WARNING"},
+                "celery.beat": {"level": "WARNING"},
                 "httpx": {"level": "WARNING"},
                 "django.request": {"level": "ERROR"},
             },

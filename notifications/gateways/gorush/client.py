@@ -1,13 +1,12 @@
 """The HTTP client of gorush."""
 
 from collections.abc import Sequence
-from functools import cache
 from time import monotonic
 
 import httpx
 from django.conf import settings
 
-from notifications.connections import new_client, was_never_sent
+from notifications.connections import lasting_client, once, was_never_sent
 from notifications.gateways.gorush.request import Presentation, build_request
 from notifications.gateways.gorush.response import read_response
 from notifications.messages import Outcome, Push, Result
@@ -44,11 +43,11 @@ class GorushGateway:
         return Result(Outcome.TRANSIENT, "unreachable")
 
 
-@cache
+@once
 def configured_gateway() -> GorushGateway:
     """The gorush of the settings, one per process."""
     presentation = Presentation(
         settings.PUSH_TEXTS, settings.PUSH_DEEP_LINKS, settings.PUSH_SOUND, settings.PUSH_PRIORITY
     )
-    client = new_client(timeout_seconds=settings.GORUSH_TIMEOUT_SECONDS)
+    client = lasting_client(timeout_seconds=settings.GORUSH_TIMEOUT_SECONDS)
     return GorushGateway(settings.GORUSH_URLS, presentation, client)
