@@ -57,7 +57,7 @@ class EmbeddedValkey:
             "dir": self.data_dir,
             "pidfile": self.data_dir / "valkey.pid",
             "appendonly": "yes",
-            "save": '""',  # the append-only file is enough
+            "save": "",  # the append-only file is enough
             "maxmemory-policy": "noeviction",  # a broker must refuse rather than forget
             "loglevel": "warning",
         }
@@ -74,8 +74,8 @@ class EmbeddedValkey:
 
 
 def _quoted(value: object) -> str:
-    text = str(value)
-    return f'"{text}"' if " " in text else text
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
 
 
 def _write_private(file: Path, text: str) -> None:

@@ -1,0 +1,171 @@
+"""`manage.py up` as an operator meets it: one command, everything real, and nothing left when it ends."""
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+from signal import SIGKILL, SIGTERM
+
+import httpx
+import psutil
+import psycopg
+import pytest
+from django.conf import settings
+
+from pushserver.embedded.ports import free_port
+
+pytestmark = pytest.mark.slow
+
+START_SECONDS = 90
+CONFIGURED = {"DATABASE_URL", "REDIS_URL", "SECRET_KEY", "FIELD_ENCRYPTION_KEYS", "SERVER_PRIVATE_KEY"}
+MANAGE = [sys.executable, str(settings.BASE_DIR / "manage.py")]
+
+
+class Up:
+    """One life of `manage.py up`, with what it wrote."""
+
+    def __init__(self, data_dir, port, log):
+        unconfigured = {name: value for name, value in os.environ.items() if name not in CONFIGURED}
+        self.environment = {**unconfigured, "DATA_DIR": str(data_dir), "PORT": str(port)}
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = log
+        with log.open("w") as out:
+            self.process = psutil.Popen([*MANAGE, "up"], env=self.environment, stdout=out, stderr=out)
+
+    def output(self):
+        return self.log.read_text(encoding="utf-8")
+
+    def says(self, pattern, seconds=START_SECONDS):
+        deadline = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.output())):
+            assert self.process.poll() is None, self.output()
+            assert time.monotonic() < deadline, self.output()
+            time.sleep(0.1)
+        return found
+
+    def manage(self, *arguments):
+        command = [*MANAGE, *arguments]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=60)
+
+    def ends(self, number, seconds=60):
+        family = self.process.children(recursive=True)
+        self.process.send_signal(number)
+        code = self.process.wait(timeout=seconds)
+        deadline = time.monotonic() + 20
+        while alive := [process for process in family if is_alive(process)]:
+            assert time.monotonic() < deadline, (alive, self.output())
+            time.sleep(0.1)
+        return code
+
+
+def is_alive(process):
+    """A zombie is not: who inherits it, and reaps it when, is the machine's business."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture
+def start(tmp_path):
+    lives = []
+    port = free_port()
+
+    def start_up():
+        lives.append(Up(tmp_path / "data", port, tmp_path / f"log{len(lives)}"))
+        return lives[-1]
+
+    yield start_up
+    for life in lives:
+        if life.process.poll() is None:
+            life.ends(SIGKILL)
+
+
+def test_up_starts_survives_and_stops(start, tmp_path):
+    first = start()
+    first.says("Ready. Console: ")
+    assert_everything_answers(first)
+    password = first.says(r"Console user: admin, password: (\S+) \(shown only now").group(1)
+    assert_a_second_one_is_refused(first)
+    assert_other_commands_find_the_servers(first)
+    assert first.ends(SIGKILL) == -SIGKILL
+
+    second = start()
+    second.says("Ready. Console: ")
+    assert "password" not in second.output()
+    assert_the_password_stands_nowhere(password, tmp_path / "data")
+    assert_the_admin_can_log_in(second, password)
+    assert "Traceback" not in first.output() + second.output()
+    assert_a_killed_database_comes_back(second)
+    assert second.ends(SIGTERM) == 0
+    assert not (tmp_path / "data" / "embedded.json").exists()
+
+
+def assert_everything_answers(up):
+    assert httpx.get(f"{up.url}/readyz").status_code == 200
+    embedded = settings_of(up)
+    assert httpx.get(f"{embedded['WAKU_NODES']}/health").status_code == 200
+    assert httpx.get(f"{embedded['GORUSH_URL']}/healthz").status_code == 200
+    assert re.search(r"Server public key: 0[23][0-9a-f]{64}\n", up.output())
+    assert re.search(r"Server chat key: 0x04[0-9a-f]{128}\n", up.output())
+
+
+def settings_of(up):
+    file = settings.BASE_DIR / up.environment["DATA_DIR"] / "embedded.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    return json.loads(file.read_text())
+
+
+def assert_a_second_one_is_refused(up):
+    refused = up.manage("up")
+    assert refused.returncode == 1
+    assert refused.stderr.strip().splitlines() == [
+        f"manage.py up: already running on {up.environment['DATA_DIR']} (process {up.process.pid})."
+    ]
+    up.environment["DATA_DIR"] += "-2"
+    refused = up.manage("up")
+    up.environment["DATA_DIR"] = up.environment["DATA_DIR"].removesuffix("-2")
+    assert refused.returncode == 1
+    assert refused.stderr.strip().endswith("is in use: set PORT to another one.")
+    assert f"port {up.environment['PORT']}" in refused.stderr
+
+
+def assert_other_commands_find_the_servers(up):
+    shown = up.manage("shell", "-v0", "-c", "from django.contrib.auth.models import User; print(User.objects.get())")
+    assert shown.stdout.strip() == "admin"
+
+
+def assert_the_password_stands_nowhere(password, data_dir):
+    for file in data_dir.rglob("*"):
+        if file.is_file():
+            assert password.encode() not in file.read_bytes(), file
+
+
+def assert_the_admin_can_log_in(up, password):
+    with httpx.Client(base_url=up.url, follow_redirects=True) as browser:
+        page = browser.get("/admin/login/")
+        token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page.text).group(1)
+        form = {"username": "admin", "password": password, "csrfmiddlewaretoken": token, "next": "/admin/"}
+        assert "Site administration" in browser.post("/admin/login/", data=form).text
+
+
+def assert_a_killed_database_comes_back(up):
+    url = settings_of(up)["DATABASE_URL"]
+    for process in up.process.children():
+        if process.name() == "postgres":
+            process.kill()
+    up.says("postgres was ended by SIGKILL, starting it again")
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            psycopg.connect(url).close()
+            break
+        except psycopg.OperationalError:
+            time.sleep(0.1)
+    assert settings_of(up)["DATABASE_URL"] == url
+    while httpx.get(f"{up.url}/readyz", timeout=30).status_code != 200:
+        assert time.monotonic() < deadline + 30, up.output()
+        time.sleep(0.2)
