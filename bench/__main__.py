@@ -1,0 +1,39 @@
+"""`make bench`: every benchmark in turn, as tables for people and one JSON file for comparison.
+
+Figures are CPU times and ratios measured in one run; wall-clock times say more about the machine's other tenants.
+"""
+
+import argparse
+import json
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench import codec, path
+
+RESULTS = Path(__file__).parent / "results"
+BENCHMARKS = {"codec": codec.run, "path": path.run}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"which ones: {', '.join(BENCHMARKS)} (default: all)")
+    names = parser.parse_args().names or list(BENCHMARKS)
+    if unknown := set(names) - BENCHMARKS.keys():
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    results = {name: BENCHMARKS[name]() for name in names}
+    write(results)
+
+
+def write(results: dict[str, dict[str, object]]) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    measured_at = datetime.now(UTC)
+    file = RESULTS / f"{measured_at:%Y%m%dT%H%M%SZ}.json"
+    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()}
+    file.write_text(json.dumps({"measured_at": measured_at.isoformat(), "machine": machine, **results}, indent=2))
+    print(f"Written to {file.relative_to(RESULTS.parent.parent)}")
+
+
+if __name__ == "__main__":
+    main()
