@@ -14,7 +14,7 @@ RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin push
 COPY --from=build /opt/pushserver /opt/pushserver
 WORKDIR /srv/pushserver
 COPY . .
-RUN /opt/pushserver/bin/python -m compileall -q .
+RUN chmod -R a+rX . && /opt/pushserver/bin/python -m compileall -q .
 ENV PATH=/opt/pushserver/bin:$PATH PYTHONUNBUFFERED=1 LOG_FORMAT=json DATA_DIR=/data
 USER pushserver
 VOLUME /data
