@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from registrations.fields import BytesField
 from registrations.models import Route
 
 
@@ -18,12 +19,12 @@ class NotificationRequest(models.Model):
         WAITING = "waiting"  # for the first attempt of every notification, at most until the reply deadline
         ANSWERED = "answered"  # the reports are fixed
 
-    amm_message_id = models.BinaryField(unique=True)  # 32 bytes
-    message_id = models.BinaryField()  # the Status message notified about; chosen by the sender
+    amm_message_id = BytesField(unique=True)  # 32 bytes
+    message_id = BytesField()  # the Status message notified about; chosen by the sender
     state = models.TextField(choices=State.choices)
     # Where the reply goes: envelope and signer (33 bytes), usually a key made for this purpose. Dropped when answered.
-    envelope_hash = models.BinaryField()
-    reply_to = models.BinaryField(null=True)
+    envelope_hash = BytesField()
+    reply_to = BytesField(null=True)
     received_at = models.DateTimeField(db_index=True)
     reply_due_at = models.DateTimeField()
     answered_at = models.DateTimeField(null=True)
@@ -69,7 +70,7 @@ class Notification(models.Model):
 
     request = models.ForeignKey(NotificationRequest, on_delete=models.CASCADE, related_name="notifications")
     position = models.PositiveSmallIntegerField()  # within the request: reports keep its order
-    public_key_hash = models.BinaryField()
+    public_key_hash = BytesField()
     installation_id = models.TextField()
     type = models.BigIntegerField()  # an open enum: any 32-bit number
     route = models.ForeignKey(Route, null=True, on_delete=models.SET_NULL)
@@ -77,9 +78,9 @@ class Notification(models.Model):
     state = models.TextField(choices=State.choices)
     report = models.TextField(choices=Reports.choices, null=True)  # noqa: DJ001 - null: not answered yet
     # Digest of Status message id, key hash and installation: unique for a day, then cleared.
-    dedup_key = models.BinaryField(null=True, unique=True)
-    chat_id = models.BinaryField(null=True)
-    message = models.BinaryField(null=True)
+    dedup_key = BytesField(null=True, unique=True)
+    chat_id = BytesField(null=True)
+    message = BytesField(null=True)
     attempt_count = models.PositiveSmallIntegerField(default=0)
     ambiguous_count = models.PositiveSmallIntegerField(default=0)
     next_attempt_at = models.DateTimeField(null=True)

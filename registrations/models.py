@@ -10,7 +10,7 @@ from typing import ClassVar
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
-from registrations.fields import Uint64Field
+from registrations.fields import BytesField, Uint64Field
 from registrations.messages import TokenType
 
 
@@ -27,8 +27,8 @@ class Route(models.Model):
 
     token_type = models.PositiveSmallIntegerField(choices=TokenTypes.choices)
     apn_topic = models.TextField(blank=True)
-    device_token_encrypted = models.BinaryField()
-    device_token_digest = models.BinaryField()
+    device_token_encrypted = BytesField()
+    device_token_digest = BytesField()
     state = models.TextField(choices=State.choices, default=State.ACTIVE)
     disabled_reason = models.TextField(blank=True)
     disabled_at = models.DateTimeField(null=True)
@@ -49,21 +49,21 @@ class Registration(models.Model):
         ACTIVE = "active"
         UNREGISTERED = "unregistered"  # a tombstone: an older registration replayed later stays refused
 
-    public_key_hash = models.BinaryField()  # SHAKE-256, 64 bytes
+    public_key_hash = BytesField()  # SHAKE-256, 64 bytes
     installation_id = models.TextField()  # as sent: compared as text
     version = Uint64Field()
     state = models.TextField(choices=State.choices)
     route = models.OneToOneField(Route, null=True, on_delete=models.SET_NULL, related_name="registration")
-    access_token_encrypted = models.BinaryField(null=True)
-    access_token_digest = models.BinaryField(null=True)
+    access_token_encrypted = BytesField(null=True)
+    access_token_digest = BytesField(null=True)
     enabled = models.BooleanField(default=False)
     allow_from_contacts_only = models.BooleanField(default=False)
     block_mentions = models.BooleanField(default=False)
-    allowed_key_list = ArrayField(models.BinaryField(), default=list)
-    blocked_chat_list = ArrayField(models.BinaryField(), default=list)
-    muted_chat_list = ArrayField(models.BinaryField(), default=list)
-    allowed_mentions_chat_list = ArrayField(models.BinaryField(), default=list)
-    content_digest = models.BinaryField()  # of the decrypted body: recognises a retransmission
+    allowed_key_list = ArrayField(BytesField(), default=list)
+    blocked_chat_list = ArrayField(BytesField(), default=list)
+    muted_chat_list = ArrayField(BytesField(), default=list)
+    allowed_mentions_chat_list = ArrayField(BytesField(), default=list)
+    content_digest = BytesField()  # of the decrypted body: recognises a retransmission
     # Names the installation in events and reports. Random, so that forgetting it here makes the history anonymous.
     pseudonym = models.UUIDField(null=True, default=uuid.uuid4)
     created_at = models.DateTimeField()
@@ -82,9 +82,9 @@ class Grant(models.Model):
     """The client's signature that authorises one server identity to push to it."""
 
     registration = models.ForeignKey(Registration, on_delete=models.CASCADE, related_name="grants")
-    server_public_key = models.BinaryField()  # compressed, 33 bytes
-    signature = models.BinaryField()  # 65 bytes
-    access_token_digest = models.BinaryField()
+    server_public_key = BytesField()  # compressed, 33 bytes
+    signature = BytesField()  # 65 bytes
+    access_token_digest = BytesField()
     granted_at = models.DateTimeField()
 
     class Meta:
@@ -125,7 +125,7 @@ class TopicKey(models.Model):
     topic = models.BigIntegerField(
         db_index=True
     )  # the first four bytes of Keccak-256(name); several names may share it
-    key_encrypted = models.BinaryField(null=True)
+    key_encrypted = BytesField(null=True)
     created_at = models.DateTimeField()
 
     def __str__(self) -> str:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from registrations.fields import BytesField
 from waku_bridge.messages import MessageType
 
 
@@ -28,15 +29,15 @@ class InboundEnvelope(models.Model):
         REQUEST = MessageType.REQUEST, "request"
         RESPONSE = MessageType.RESPONSE, "response"
 
-    hash = models.BinaryField(primary_key=True)  # 32 bytes
+    hash = BytesField(primary_key=True)  # 32 bytes
     pubsub_topic = models.TextField()
     content_topic = models.TextField()
     timestamp_ns = models.BigIntegerField()  # the sender's clock
-    payload = models.BinaryField(null=True)  # encrypted; dropped once processed
+    payload = BytesField(null=True)  # encrypted; dropped once processed
     state = models.TextField(choices=State.choices, default=State.RECEIVED)
     reason = models.TextField(blank=True)  # of a drop, a refusal or a failure
     message_type = models.PositiveSmallIntegerField(choices=Types.choices, null=True)
-    message_id = models.BinaryField(null=True)  # of the metadata message, 32 bytes
+    message_id = BytesField(null=True)  # of the metadata message, 32 bytes
     source = models.TextField()  # the node that told us
     received_at = models.DateTimeField(db_index=True)
     enqueued_at = models.DateTimeField()
@@ -59,12 +60,12 @@ class OutboundReply(models.Model):
         PUBLISHED = "published"  # a node took it
         ABANDONED = "abandoned"  # no node took it while anybody could still wait for it
 
-    envelope_hash = models.BinaryField()  # of the message it answers
+    envelope_hash = BytesField()  # of the message it answers
     part = models.PositiveSmallIntegerField(default=0)  # long query answers are sent in several messages
     message_type = models.PositiveSmallIntegerField(choices=InboundEnvelope.Types.choices)
     pubsub_topic = models.TextField()
     content_topic = models.TextField()
-    payload = models.BinaryField(null=True)  # encrypted; dropped once published
+    payload = BytesField(null=True)  # encrypted; dropped once published
     timestamp_ns = models.BigIntegerField()
     state = models.TextField(choices=State.choices, default=State.PENDING)
     attempt_count = models.PositiveSmallIntegerField(default=0)
