@@ -5,7 +5,7 @@ batches that meet on the same request or the same push collide, and the caller r
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -19,9 +19,9 @@ from notifications.reports import load_reports, report_of
 from registrations.encryption import Purpose, Stored
 from registrations.keyring import keyring
 from registrations.models import Registration, Route
+from registrations.pairs import InstallationKey, IsOneOf
 
 DEDUP_WINDOW = timedelta(hours=24)
-Key = tuple[bytes, str]  # key hash, installation id
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,12 @@ _CONSEQUENCES: dict[Verdict, tuple[Notification.State, Notification.Reports | No
 }
 
 
-def withdraw(route_ids: Iterable[int], *, now: datetime) -> None:
-    """Nothing goes to these addresses any more: their owners unregistered."""
+def withdraw(installations: Collection[InstallationKey], *, now: datetime) -> None:
+    """Nothing goes to these installations any more: they unregistered, and their routes are gone."""
+    if not installations:
+        return
     Notification.objects.filter(
-        route__in=route_ids,
+        IsOneOf(installations),
         state__in=[Notification.State.PENDING, Notification.State.RETRYING, Notification.State.AMBIGUOUS],
     ).update(state=Notification.State.WITHDRAWN, finished_at=now, chat_id=None, message=None, next_attempt_at=None)
 
@@ -109,11 +111,10 @@ def _decide_all(batch: Sequence[Incoming], *, now: datetime) -> tuple[list[Notif
     return requests, notifications
 
 
-def _find_recipients(batch: Iterable[Incoming]) -> dict[Key, _Recipient]:
-    wanted = [n for incoming in batch for n in incoming.request.notifications]
+def _find_recipients(batch: Iterable[Incoming]) -> dict[InstallationKey, _Recipient]:
+    wanted = {(n.public_key_hash, n.installation_id) for i in batch for n in i.request.notifications}
     rows = Registration.objects.filter(
-        public_key_hash__in={n.public_key_hash for n in wanted},
-        installation_id__in={n.installation_id for n in wanted},
+        IsOneOf(wanted),
         state=Registration.State.ACTIVE,
         route__state=Route.State.ACTIVE,
     ).values_list(
@@ -177,7 +178,7 @@ def _decide(
     request: NotificationRequest,
     position: int,
     notification: PushNotification,
-    recipients: dict[Key, _Recipient],
+    recipients: dict[InstallationKey, _Recipient],
     taken: set[bytes],
     *,
     now: datetime,

@@ -17,9 +17,8 @@ from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.messages import RegistrationMessage
 from registrations.models import Grant, Registration, RegistrationEvent, Route
+from registrations.pairs import InstallationKey, IsOneOf
 from registrations.rules import Acceptance, Known, Refusal, decide
-
-Key = tuple[bytes, str]  # key hash, installation id
 
 SETTINGS_FIELDS = (
     "enabled",
@@ -54,10 +53,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``removed_route_id`` is set when the installation unregistered: nothing may be sent there any more."""
-
     decision: Acceptance | Refusal
-    removed_route_id: int | None = None
 
     @property
     def is_accepted(self) -> bool:
@@ -68,15 +64,15 @@ class Outcome:
 class _Batch:
     """The installations a batch is about, changed in memory first and written at once."""
 
-    registrations: dict[Key, Registration]
+    registrations: dict[InstallationKey, Registration]
     server_public_key: bytes
     now: datetime
-    created: dict[Key, Registration] = field(default_factory=dict)
-    changed: dict[Key, Registration] = field(default_factory=dict)
+    created: dict[InstallationKey, Registration] = field(default_factory=dict)
+    changed: dict[InstallationKey, Registration] = field(default_factory=dict)
     new_routes: list[Route] = field(default_factory=list)
     changed_routes: dict[int, Route] = field(default_factory=dict)
     removed_route_ids: set[int] = field(default_factory=set)
-    grants: dict[Key, Grant] = field(default_factory=dict)
+    grants: dict[InstallationKey, Grant] = field(default_factory=dict)
     events: list[RegistrationEvent] = field(default_factory=list)
 
 
@@ -92,22 +88,24 @@ def register(submissions: Sequence[Submission], *, server_public_key: bytes, now
     return outcomes
 
 
-def _lock_known(submissions: Iterable[Submission]) -> dict[Key, Registration]:
+def _lock_known(submissions: Iterable[Submission]) -> dict[InstallationKey, Registration]:
     keys = {
         (s.public_key_hash, s.message.installation_id) for s in submissions if s.message and _is_storable(s.message)
     }
     if not keys:
         return {}
-    # The two conditions also match pairs that were not asked for: harmless, and one index scan. Ordered, so that
-    # batches that share rows wait for each other instead of dead-locking.
-    rows = (
-        Registration.objects.select_for_update(of=("self",))
-        .select_related("route")
-        .filter(public_key_hash__in={key[0] for key in keys}, installation_id__in={key[1] for key in keys})
-        .order_by("pk")
-    )
-    known = {(bytes(row.public_key_hash), row.installation_id): row for row in rows}
-    return {key: known[key] for key in keys & known.keys()}
+    # Ordered, so that batches that share rows wait for each other instead of dead-locking.
+    registrations = list(Registration.objects.select_for_update().filter(IsOneOf(keys)).order_by("pk"))
+    # Not joined: who waited for a lock sees the registration as it is now, but a joined route as it was before. Its
+    # generation would then not grow, and an old token's death would disable the new one.
+    route_ids = [r.route_id for r in registrations if r.route_id]
+    routes = {
+        route.pk: route
+        for route in Route.objects.select_for_update(no_key=True).filter(pk__in=route_ids).order_by("pk")
+    }
+    for registration in registrations:
+        registration.route = routes[registration.route_id] if registration.route_id else None
+    return {(bytes(r.public_key_hash), r.installation_id): r for r in registrations}
 
 
 def _is_storable(message: RegistrationMessage) -> bool:
@@ -130,7 +128,7 @@ def _take_in(batch: _Batch, submission: Submission) -> Outcome:
         case Acceptance.REGISTER:
             _store(batch, submission, message, registration)
         case Acceptance.UNREGISTER:
-            return Outcome(decision, removed_route_id=_remove(batch, submission, message, registration))
+            _remove(batch, submission, message, registration)
     return Outcome(decision)
 
 
@@ -221,7 +219,7 @@ def _set_grant(batch: _Batch, submission: Submission, message: RegistrationMessa
 
 def _remove(
     batch: _Batch, submission: Submission, message: RegistrationMessage, registration: Registration | None
-) -> int | None:
+) -> None:
     """Forget all but key hash and version. Of an installation never seen, a tombstone stays: an older registration
     replayed later must not bring it to life.
     """
@@ -235,16 +233,16 @@ def _remove(
         setattr(registration, name, type(getattr(registration, name))())
     _mark_changed(batch, submission, message, registration)
     batch.grants.pop((submission.public_key_hash, message.installation_id), None)
-    return _remove_route(batch, route) if route else None
+    if route:
+        _remove_route(batch, route)
 
 
-def _remove_route(batch: _Batch, route: Route) -> int | None:
+def _remove_route(batch: _Batch, route: Route) -> None:
     if route.pk is None:  # registered and unregistered within one batch
         batch.new_routes.remove(route)
-        return None
+        return
     batch.changed_routes.pop(route.pk, None)
     batch.removed_route_ids.add(route.pk)
-    return route.pk
 
 
 def _mark_changed(

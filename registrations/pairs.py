@@ -1,0 +1,38 @@
+"""Asking the database about many installations at once."""
+
+from collections.abc import Collection
+from typing import Any
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Func, Value
+from django.db.models.sql.compiler import SQLCompiler
+
+InstallationKey = tuple[bytes, str]  # key hash, installation id
+
+
+class IsOneOf(Func):
+    """Filter: the row is about one of these installations. Needs ``public_key_hash`` and ``installation_id`` columns.
+
+    Two conditions with IN would match every combination: a hundred keys that share a hundred installation ids would
+    cost ten thousand rows with all their lists.
+    """
+
+    output_field = models.BooleanField()
+
+    def __init__(self, keys: Collection[InstallationKey]) -> None:
+        super().__init__(
+            "public_key_hash",
+            "installation_id",
+            Value([key[0] for key in keys], ArrayField(models.BinaryField())),
+            Value([key[1] for key in keys], ArrayField(models.TextField())),
+        )
+
+    def as_sql(  # type: ignore[override]
+        self, compiler: SQLCompiler, _connection: BaseDatabaseWrapper, **_options: Any
+    ) -> tuple[str, list[Any]]:
+        parts = [compiler.compile(expression) for expression in self.source_expressions]
+        key_hash, installation_id, hashes, ids = (sql for sql, _ in parts)
+        sql = f"({key_hash}, {installation_id}) IN (SELECT * FROM unnest({hashes}::bytea[], {ids}::text[]))"  # noqa: S608
+        return sql, [parameter for _, parameters in parts for parameter in parameters]
