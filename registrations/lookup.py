@@ -16,7 +16,7 @@ MAX_INSTALLATIONS_PER_KEY = 20
 
 
 def find(public_key_hashes: Iterable[bytes], *, server_public_key: bytes) -> dict[bytes, list[QueryInfo]]:
-    """What a sender may know of these keys, by key hash; keys without anything to tell are absent.
+    """What a sender may know of these keys, by key hash, newest first; keys without anything to tell are absent.
 
     Left out: unregistered and disabled installations, those that asked not to be notified, and those whose grant names
     another server than ``server_public_key`` (33 bytes), because clients verify it.
@@ -31,6 +31,7 @@ def find(public_key_hashes: Iterable[bytes], *, server_public_key: bytes) -> dic
         )
         .annotate(recency=Window(RowNumber(), F("registration__public_key_hash"), F("granted_at").desc()))
         .filter(recency__lte=MAX_INSTALLATIONS_PER_KEY)
+        .order_by("registration__public_key_hash", "recency")
         .values_list(
             "registration__public_key_hash",
             "registration__installation_id",
