@@ -145,7 +145,9 @@ def _build_query_response(response: QueryResponse) -> pb.PushNotificationQueryRe
 
 def _parse_request(payload: bytes) -> PushRequest:
     message = _parse(pb.PushNotificationRequest, payload, limits.MAX_BODY_BYTES)
-    if len(message.requests) > limits.MAX_NOTIFICATIONS:
+    if len(message.requests) > limits.MAX_NOTIFICATIONS or len(message.message_id) > limits.MAX_ID_BYTES:
+        raise TooLarge
+    if any(_is_over_limit(item) for item in message.requests):
         raise TooLarge
     notifications = tuple(
         PushNotification(
@@ -160,6 +162,11 @@ def _parse_request(payload: bytes) -> PushRequest:
         for item in message.requests
     )
     return PushRequest(message.message_id, notifications)
+
+
+def _is_over_limit(item: pb.PushNotification) -> bool:
+    key_hash_size, id_size = len(item.public_key), len(item.installation_id.encode())
+    return key_hash_size > limits.MAX_KEY_HASH_BYTES or id_size > limits.MAX_ID_BYTES
 
 
 def _build_request(request: PushRequest) -> pb.PushNotificationRequest:

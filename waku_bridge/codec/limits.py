@@ -21,3 +21,9 @@ MAX_QUERY_KEYS = 100
 
 MAX_NOTIFICATIONS = 100
 """Notifications in one request: what gorush takes in one call by default. status-go sends one per device."""
+
+MAX_KEY_HASH_BYTES = 64
+"""Key hash in a request. Longer ones are nobody's, and would not fit the index they are looked up by."""
+
+MAX_ID_BYTES = 256
+"""Installation id and message id in a request. Both are stored and answered; honest ones have 36 and 32 bytes."""
