@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 import structlog
-from django.db import IntegrityError, OperationalError, connection, transaction
+from django.db import IntegrityError, InterfaceError, OperationalError, connection, transaction
 
 from notifications import acceptance
 from notifications.messages import PushRequest
 from registrations import intake, lookup
+from registrations.pairs import InstallationKey
 from registrations.rules import Acceptance, Refusal
 from waku_bridge import outbound, query_topics
 from waku_bridge.codec.envelope import decode
@@ -41,6 +42,8 @@ State = InboundEnvelope.State
 # Another batch may insert the same installation, request or push at the same moment. It is committed by the time we
 # fail on it, so the next try sees it.
 MAX_TRIES = 3
+CONFLICTS = {"40001", "40P01"}  # SQLSTATE: serialization failure, deadlock
+TOO_LARGE_FOR_IT = "54"  # SQLSTATE class "program limit exceeded", which Django counts as OperationalError
 
 # What a refused registration is told (71/STATUS-PUSH-NOTIFICATION-SERVER, PushNotificationRegistrationResponse).
 REGISTRATION_ERRORS = {
@@ -81,35 +84,56 @@ class _Item:
 
 
 def process(envelope_hashes: Sequence[bytes], *, now: datetime) -> Processed:
-    """Process those envelopes that still wait for it. Raises OperationalError while the database is away."""
-    items = _decode_all(_load(envelope_hashes))
+    """Process those envelopes that still wait for it.
+
+    Raises OperationalError or InterfaceError while the database is away; nothing is lost then, and all can be repeated.
+    """
+    return _process(_decode_all(_load(envelope_hashes), now=now), now=now)
+
+
+def _process(items: Sequence[_Item], *, now: datetime) -> Processed:
+    """A batch that trips is halved until the envelope that it trips over is alone."""
+    if not items:
+        return Processed()
     try:
-        return _decide_and_record(items, now=now)
-    except OperationalError:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, the neighbours in the batch must not wait for it
-        level = log.info if isinstance(error, IntegrityError) else log.error
-        level("batch_split", error=type(error).__name__, size=len(items))
-        return _merge(_process_alone(item, now=now) for item in items)
-
-
-def _process_alone(item: _Item, *, now: datetime) -> Processed:
-    for _ in range(MAX_TRIES):
-        try:
-            return _decide_and_record([item], now=now)
-        except OperationalError:
+        return _decide_despite_conflicts(items, now=now)
+    except Exception as error:
+        if _is_about_the_database(error):
             raise
-        except IntegrityError as error:
-            failure: Exception = error
-        except Exception as error:  # noqa: BLE001 - set aside with its reason, and told to the operator
-            failure = error
-            break
+        if len(items) == 1:
+            _set_aside(items[0].hash, error, now=now)
+            return Processed()
+        log.warning("batch_split", error=type(error).__name__, size=len(items))
+    middle = len(items) // 2
+    return _merge(_process(half, now=now) for half in (items[:middle], items[middle:]))
+
+
+def _decide_despite_conflicts(items: Sequence[_Item], *, now: datetime) -> Processed:
+    for _ in range(MAX_TRIES - 1):
+        try:
+            return _decide_and_record(items, now=now)
+        except (IntegrityError, OperationalError) as error:
+            if not isinstance(error, IntegrityError) and _sqlstate(error) not in CONFLICTS:
+                raise
+            log.info("batch_collided", error=type(error).__name__, size=len(items))
+    return _decide_and_record(items, now=now)
+
+
+def _is_about_the_database(error: Exception) -> bool:
+    """Rather than about what it was asked to store: then the envelopes are not to blame."""
+    return isinstance(error, OperationalError | InterfaceError) and not _sqlstate(error).startswith(TOO_LARGE_FOR_IT)
+
+
+def _sqlstate(error: Exception) -> str:
+    return getattr(error.__cause__, "sqlstate", None) or ""
+
+
+def _set_aside(envelope_hash: bytes, error: Exception, *, now: datetime) -> None:
     # The type only: the text of an exception may quote the data that caused it.
-    log.error("envelope_failed", envelope_hash=item.hash.hex(), error=type(failure).__name__)
-    InboundEnvelope.objects.filter(hash=item.hash, state=State.RECEIVED).update(
-        state=State.FAILED, reason=type(failure).__name__, processed_at=now
+    log.error("envelope_failed", envelope_hash=envelope_hash.hex(), error=type(error).__name__)
+    InboundEnvelope.objects.filter(hash=envelope_hash, state=State.RECEIVED).update(
+        state=State.FAILED, reason=type(error).__name__, processed_at=now
     )
-    return Processed()
 
 
 def _merge(parts: Iterable[Processed]) -> Processed:
@@ -128,7 +152,7 @@ def _load(envelope_hashes: Sequence[bytes]) -> list[tuple[bytes, str, bytes]]:
     return [(bytes(envelope_hash), topic, bytes(payload or b"")) for envelope_hash, topic, payload in rows]
 
 
-def _decode_all(envelopes: Sequence[tuple[bytes, str, bytes]]) -> list[_Item]:
+def _decode_all(envelopes: Sequence[tuple[bytes, str, bytes]], *, now: datetime) -> list[_Item]:
     identity, own_topics = server_identity(), own_content_topics()
     topic_keys = query_topics.load_keys({topic for _, topic, _ in envelopes})
     items = []
@@ -139,6 +163,9 @@ def _decode_all(envelopes: Sequence[tuple[bytes, str, bytes]]) -> list[_Item]:
             item.decoded = decode(payload, keys, identity)
         except CodecError as error:
             item.reason = error.reason
+        except Exception as error:  # noqa: BLE001 - a fault of the codec concerns this envelope alone
+            _set_aside(envelope_hash, error, now=now)
+            continue
         else:
             _drop_unusable(item, item.decoded.body)
         items.append(item)
@@ -190,12 +217,20 @@ def _register(items: Iterable[_Item], *, now: datetime) -> list[Reply]:
     outcomes = intake.register(submissions, server_public_key=server_identity().pub33, now=now)
     accepted = {s.public_key_hash for s, outcome in zip(submissions, outcomes, strict=True) if outcome.is_accepted}
     query_topics.listen_to(accepted, now=now)
-    acceptance.withdraw([o.removed_route_id for o in outcomes if o.removed_route_id], now=now)
+    acceptance.withdraw(_unregistered(submissions, outcomes), now=now)
     replies = []
     for (item, decoded, body), outcome in zip(registrations, outcomes, strict=True):
         item.reason = "" if outcome.is_accepted else str(outcome.decision)
         replies.append(Reply(item.hash, decoded.author, _registration_response(body, outcome.decision)))
     return replies
+
+
+def _unregistered(submissions: Iterable[intake.Submission], outcomes: Iterable[intake.Outcome]) -> set[InstallationKey]:
+    return {
+        (submission.public_key_hash, submission.message.installation_id)
+        for submission, outcome in zip(submissions, outcomes, strict=True)
+        if submission.message and outcome.decision is Acceptance.UNREGISTER
+    }
 
 
 def _registration_response(body: Registration, decision: Acceptance | Refusal) -> RegistrationResponse:
@@ -213,6 +248,7 @@ def _answer_queries(items: Iterable[_Item]) -> list[Reply]:
     for item, decoded, body in queries:
         info = [i for public_key_hash in dict.fromkeys(body.public_key_hashes) for i in found.get(public_key_hash, ())]
         if info:
+            item.reason = ""  # an earlier try of this batch may have found nothing yet
             response = QueryResponse(decoded.message_id, success=True, info=tuple(info))
             replies.append(Reply(item.hash, decoded.author, response))
         else:

@@ -9,12 +9,15 @@ from collections.abc import Iterable
 from datetime import datetime
 
 import psycopg
+import structlog
 from django.db import connection
 
-from registrations.encryption import Purpose
+from registrations.encryption import DecryptionError, Purpose
 from registrations.keyring import keyring
 from registrations.models import TopicKey
 from waku_bridge.codec import topics
+
+log = structlog.get_logger(__name__)
 
 CHANNEL = "query_topics"
 PREFIX, SUFFIX = "/waku/1/0x", "/rfc26"
@@ -22,18 +25,25 @@ CONTENT_TOPIC_LENGTH = len(PREFIX) + 8 + len(SUFFIX)
 
 
 def number(content_topic: str) -> int | None:
-    """The 4-byte topic in a content topic of the canonical form, as an integer."""
+    """The 4-byte topic in a content topic of the canonical form, as an integer.
+
+    Other spellings of a number (capitals, signs, underscores) are other topics to Waku, hence to us.
+    """
     if len(content_topic) != CONTENT_TOPIC_LENGTH or not content_topic.startswith(PREFIX):
         return None
     try:
-        return int(content_topic[len(PREFIX) : -len(SUFFIX)], 16)
+        topic = int(content_topic[len(PREFIX) : -len(SUFFIX)], 16)
     except ValueError:
         return None
+    return topic if content_topic == f"{PREFIX}{topic:08x}{SUFFIX}" else None
 
 
 def listen_to(public_key_hashes: Iterable[bytes], *, now: datetime) -> None:
-    """Add the query topics of these key hashes (64 bytes each), and tell the bridges when the transaction commits."""
-    names = [topics.query_name(public_key_hash) for public_key_hash in public_key_hashes]
+    """Add the query topics of these key hashes (64 bytes each), and tell the bridges when the transaction commits.
+
+    In one order everywhere, so that two transactions with the same new names do not dead-lock.
+    """
+    names = [topics.query_name(public_key_hash) for public_key_hash in sorted(public_key_hashes)]
     if not names:
         return
     rows = [TopicKey(name=name, topic=int.from_bytes(topics.topic(name)), created_at=now) for name in names]
@@ -54,7 +64,10 @@ def load_keys(content_topics: Iterable[str]) -> dict[str, list[bytes]]:
 
 def _key(row: TopicKey) -> bytes:
     if row.key_encrypted is not None:
-        return keyring().decrypt(Purpose.TOPIC_KEY, row.key_encrypted)
+        try:
+            return keyring().decrypt(Purpose.TOPIC_KEY, row.key_encrypted)
+        except DecryptionError:  # its field key was taken out of the settings; what it hid can be made again
+            log.warning("topic_key_derived_again", topic_key_id=row.pk)
     key = topics.symmetric_key(row.name)
     TopicKey.objects.filter(pk=row.pk).update(key_encrypted=keyring().encrypt(Purpose.TOPIC_KEY, key))
     return key
