@@ -4,6 +4,7 @@ A page that was drained exists nowhere but here, so it is stored however long th
 """
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -13,8 +14,10 @@ from typing import Any
 import psycopg
 import structlog
 from django.core.cache import cache
-from django.db import DatabaseError, close_old_connections
+from django.db import Error as DjangoDatabaseError
+from django.db import close_old_connections
 from django.utils import timezone
+from redis.exceptions import RedisError
 
 from waku_bridge import inbox
 from waku_bridge.codec.waku_message import message_hash
@@ -69,7 +72,7 @@ class LiveReader:
         except NodeError as error:
             return self._back_off(error)
         log.info("node_subscribed", node=self.node.url, pubsub_topic=self.pubsub_topic)
-        return 0.0
+        return BUSY_PERIOD_SECONDS
 
     def _back_off(self, error: NodeError) -> float:
         if not self._failures:
@@ -88,7 +91,7 @@ class LiveReader:
         while True:
             try:
                 await asyncio.to_thread(self._store, page, received_at)
-            except (DatabaseError, psycopg.Error) as error:
+            except (DjangoDatabaseError, psycopg.Error) as error:
                 if not failures:
                     log.warning("page_not_stored", node=self.node.url, size=len(page), error=type(error).__name__)
                 failures += 1
@@ -101,7 +104,9 @@ class LiveReader:
         self._query_topics.refresh()
         envelopes = select(page, self.pubsub_topic, self._query_topics)
         hashes = inbox.store(envelopes, source=self.node.url, now=received_at)
-        cache.set(LAST_READ_KEY.format(url=self.node.url), timezone.now().isoformat(), LAST_READ_TTL_SECONDS)
+        # While Redis is away nobody learns how we are doing; reading goes on.
+        with contextlib.suppress(RedisError):
+            cache.set(LAST_READ_KEY.format(url=self.node.url), timezone.now().isoformat(), LAST_READ_TTL_SECONDS)
         if hashes:
             self._enqueue(hashes)
 

@@ -5,6 +5,7 @@ Reading drains: what a GET returned is gone from the node, so the caller must st
 
 import base64
 import binascii
+import json
 from typing import Any
 from urllib.parse import quote
 
@@ -102,9 +103,19 @@ class WakuNode:
         if response.status_code != HTTP_OK:
             raise NodeError(f"{self.url} answered {response.status_code}")
         try:
-            return orjson.loads(response.content)
-        except orjson.JSONDecodeError as error:
+            return _parse(response.content)
+        except (ValueError, RecursionError) as error:
             raise NodeError(f"{self.url} answered something else than JSON") from error
+
+
+def _parse(content: bytes) -> Any:
+    """A page is gone from the node once it is read, so one message with a broken text must not cost its neighbours:
+    nwaku passes content topics on as they came, whether they are UTF-8 or not.
+    """
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return json.loads(content.decode(errors="replace"), strict=False)
 
 
 def to_json(message: WakuMessage) -> dict[str, Any]:
