@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from queue import Empty, SimpleQueue
-from time import monotonic
+from time import monotonic, sleep
 
 import structlog
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, close_old_connections, transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.utils import timezone
 
@@ -22,7 +22,7 @@ from notifications.messages import Answer, Outcome, Push, Result
 from notifications.models import Attempt, Notification, NotificationRequest
 from notifications.policy import CONFIG_RETRY_SECONDS, FIRST_RETRY_SECONDS, retry_at
 from notifications.reports import load_reports
-from registrations.encryption import Purpose
+from registrations.encryption import DecryptionError, Purpose
 from registrations.keyring import keyring
 from registrations.models import Registration, RegistrationEvent, Route
 
@@ -34,6 +34,9 @@ BATCH_SIZE = 64
 # Results that come in within this time are recorded together.
 RECORDING_PAUSE_SECONDS = 0.01
 MAX_AMBIGUOUS_ATTEMPTS = 2
+USABLE_PART_OF_LEASE = 0.9  # the rest is for recording
+FIRST_PAUSE_SECONDS = 0.1
+MAX_PAUSE_SECONDS = 5.0
 DUE = [State.PENDING, State.RETRYING, State.AMBIGUOUS]
 FINISHED_BY = {
     Outcome.DELIVERED: State.DELIVERED,
@@ -64,8 +67,23 @@ def deliver(notification_ids: Sequence[int], gateway: Gateway, *, lease: timedel
     """
     claims = claim(notification_ids, gateway_name=gateway.name, now=timezone.now(), lease=lease)
     for results in _send(claims, gateway, lease):
-        record(results, now=timezone.now())
+        _record_however_long_it_takes(results, patience=lease)
         yield {done.request_id for done, _ in results}
+
+
+def _record_however_long_it_takes(results: Sequence[tuple[Claim, Result]], *, patience: timedelta) -> None:
+    """What was sent is known nowhere but here: not recorded, it would be taken for lost and sent a second time."""
+    deadline, pause = monotonic() + patience.total_seconds(), FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return record(results, now=timezone.now())
+        except (OperationalError, InterfaceError) as error:
+            if monotonic() + pause > deadline:
+                raise
+            log.warning("results_not_recorded", count=len(results), error=type(error).__name__)
+        sleep(pause)
+        pause = min(pause * 2, MAX_PAUSE_SECONDS)
+        close_old_connections()
 
 
 @transaction.atomic
@@ -74,19 +92,40 @@ def claim(notification_ids: Sequence[int], *, gateway_name: str, now: datetime, 
     due = list(
         Notification.objects.select_for_update(of=("self",), skip_locked=True)
         .select_related("route")
-        .filter(pk__in=notification_ids, state__in=DUE, next_attempt_at__lte=now)
+        .filter(pk__in=notification_ids, state__in=DUE)
+        # The first attempt is due at once, also where the clock is behind that of the worker which accepted it.
+        .filter(Q(state=State.PENDING) | Q(next_attempt_at__lte=now))
         .order_by("pk")
     )
     _finish([n.pk for n in due if n.route is None], State.WITHDRAWN, now=now)
     _finish([n.pk for n in due if n.route and n.route.state == Route.State.DISABLED], State.DEAD_TOKEN, now=now)
     active = [n for n in due if n.route and n.route.state == Route.State.ACTIVE]
     _finish([n.pk for n in active if n.expires_at <= now], State.EXPIRED, now=now)
-    taken = [n for n in active if n.expires_at > now]
+    tokens = {n.pk: _device_token(n) for n in active if n.expires_at > now}
+    _postpone([pk for pk, token in tokens.items() if token is None], now=now)
+    taken = [n for n in active if tokens.get(n.pk) is not None]
     Notification.objects.filter(pk__in=[n.pk for n in taken]).update(
         state=State.IN_FLIGHT, lease_until=now + lease, attempt_count=F("attempt_count") + 1, next_attempt_at=None
     )
     attempts = Attempt.objects.bulk_create(_new_attempt(n, gateway_name, now=now) for n in taken)
-    return [_claim(notification, attempt) for notification, attempt in zip(taken, attempts, strict=True)]
+    return [_claim(n, attempt, tokens[n.pk] or "") for n, attempt in zip(taken, attempts, strict=True)]
+
+
+def _device_token(notification: Notification) -> str | None:
+    """None when its key was taken out of the settings: nobody else's notification may wait for an operator."""
+    assert notification.route is not None  # noqa: S101 - claim() asks for those with a route
+    try:
+        return keyring().decrypt(Purpose.DEVICE_TOKEN, notification.route.device_token_encrypted).decode()
+    except DecryptionError:
+        log.error("device_token_not_decryptable", route_id=notification.route_id)  # noqa: TRY400 - nothing to trace
+        return None
+
+
+def _postpone(notification_ids: Sequence[int], *, now: datetime) -> None:
+    if notification_ids:
+        Notification.objects.filter(pk__in=notification_ids).update(
+            state=State.RETRYING, next_attempt_at=now + timedelta(seconds=CONFIG_RETRY_SECONDS), enqueued_at=None
+        )
 
 
 def _new_attempt(notification: Notification, gateway_name: str, *, now: datetime) -> Attempt:
@@ -101,14 +140,14 @@ def _new_attempt(notification: Notification, gateway_name: str, *, now: datetime
     )
 
 
-def _claim(notification: Notification, attempt: Attempt) -> Claim:
+def _claim(notification: Notification, attempt: Attempt, device_token: str) -> Claim:
     route = notification.route
     assert route is not None  # noqa: S101 - claim() took only those with a route
     push = Push(
         notification_id=notification.pk,
         attempt_number=attempt.number,
         token_type=route.token_type,
-        device_token=keyring().decrypt(Purpose.DEVICE_TOKEN, route.device_token_encrypted).decode(),
+        device_token=device_token,
         apn_topic=route.apn_topic,
         type=notification.type,
         public_key_hash=bytes(notification.public_key_hash),
@@ -134,7 +173,10 @@ def _send(claims: Sequence[Claim], gateway: Gateway, lease: timedelta) -> Iterat
 
     async def send_one(claim: Claim) -> None:
         try:
-            result = await gateway.send(claim.push)
+            # The client's own timeout starts over with every byte that trickles in.
+            result = await asyncio.wait_for(gateway.send(claim.push), lease.total_seconds() * USABLE_PART_OF_LEASE)
+        except TimeoutError:
+            result = Result(Outcome.AMBIGUOUS, "timeout")
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave the task waiting for a result
             log.warning("gateway_failed", gateway=gateway.name, error=type(error).__name__)
             result = Result(Outcome.AMBIGUOUS, "gateway_failed")
@@ -169,16 +211,17 @@ def _take_handful(
 def record(results: Sequence[tuple[Claim, Result]], *, now: datetime) -> None:
     """Write what the gateway said. A notification whose lease was lost meanwhile keeps what its new holder decides."""
     _complete_attempts(results)
-    for outcome, state in FINISHED_BY.items():
-        _finish([claim.notification_id for claim, r in results if r.outcome is outcome], state, now=now)
-    for claimed, result in results:
-        if result.outcome not in FINISHED_BY:
-            _schedule_again(claimed, result, now=now)
+    # Routes before notifications, as in unregistering: the other way round they would dead-lock.
     _note_success([claim.route_id for claim, r in results if r.outcome is Outcome.DELIVERED], now=now)
     _note_failure([claim.route_id for claim, r in results if r.outcome is Outcome.TRANSIENT], now=now)
     for claimed, result in results:
         if result.outcome is Outcome.DEAD:
             _disable_route(claimed, result.code, now=now)
+    for outcome, state in FINISHED_BY.items():
+        _finish([claim.notification_id for claim, r in results if r.outcome is outcome], state, now=now)
+    for claimed, result in results:
+        if result.outcome not in FINISHED_BY:
+            _schedule_again(claimed, result, now=now)
 
 
 def _complete_attempts(results: Iterable[tuple[Claim, Result]]) -> None:
@@ -204,17 +247,25 @@ def _complete_attempts(results: Iterable[tuple[Claim, Result]]) -> None:
 
 
 def _finish(notification_ids: Sequence[int], state: Notification.State, *, now: datetime) -> None:
-    """Close notifications for good, and drop what was meant for the device."""
     if notification_ids:
-        Notification.objects.filter(pk__in=notification_ids, state__in=[*DUE, State.IN_FLIGHT]).update(
-            state=state, finished_at=now, lease_until=None, next_attempt_at=None, chat_id=None, message=None
-        )
+        _end(Notification.objects.filter(pk__in=notification_ids, state__in=[*DUE, State.IN_FLIGHT]), state, now=now)
+
+
+def _end(notifications: QuerySet[Notification], state: Notification.State, *, now: datetime) -> None:
+    """Close notifications for good, and drop what was meant for the device."""
+    notifications.update(
+        state=state, finished_at=now, lease_until=None, next_attempt_at=None, chat_id=None, message=None
+    )
 
 
 def _schedule_again(claimed: Claim, result: Result, *, now: datetime) -> None:
     is_ambiguous = result.outcome is Outcome.AMBIGUOUS
+    # Only while this attempt holds it: once the lease was lost, the next attempt decides.
+    held = Notification.objects.filter(
+        pk=claimed.notification_id, state=State.IN_FLIGHT, attempt_count=claimed.push.attempt_number
+    )
     if is_ambiguous and claimed.ambiguous_count + 1 >= MAX_AMBIGUOUS_ATTEMPTS:
-        _finish([claimed.notification_id], State.UNCONFIRMED, now=now)
+        _end(held, State.UNCONFIRMED, now=now)
         return
     next_attempt_at = retry_at(
         now,
@@ -224,11 +275,9 @@ def _schedule_again(claimed: Claim, result: Result, *, now: datetime) -> None:
         after_seconds=result.retry_after_seconds,
     )
     if next_attempt_at >= claimed.expires_at:
-        _finish([claimed.notification_id], State.EXPIRED, now=now)
+        _end(held, State.EXPIRED, now=now)
         return
-    Notification.objects.filter(
-        pk=claimed.notification_id, state=State.IN_FLIGHT, attempt_count=claimed.push.attempt_number
-    ).update(
+    held.update(
         state=State.AMBIGUOUS if is_ambiguous else State.RETRYING,
         ambiguous_count=claimed.ambiguous_count + is_ambiguous,
         next_attempt_at=next_attempt_at,
