@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 
 import structlog
 from django.db import transaction
@@ -33,6 +34,8 @@ GIVE_UP_AFTER = timedelta(hours=1)
 BATCH_SIZE = 64
 # A message must stay below nwaku's 150 KiB; what is left is for wrapping, padding and signatures.
 MAX_INFO_BYTES = 140_000
+# One small query must not make us publish megabytes: whoever registers a lot has the rest of it left out.
+MAX_PARTS = 8
 
 MESSAGE_TYPES: dict[type[ReplyBody], MessageType] = {
     RegistrationResponse: MessageType.REGISTRATION_RESPONSE,
@@ -53,7 +56,9 @@ class Reply:
 def record(replies: Sequence[Reply], *, now: datetime) -> list[int]:
     """Encode replies and put them into the outbox. Belongs into the transaction that made the decisions."""
     shards = _shards(reply.envelope_hash for reply in replies)
-    rows = [row for reply in replies for row in _encode(reply, shards[reply.envelope_hash], now=now)]
+    # An envelope that retention removed was received days ago: nobody waits for its answer.
+    known = [reply for reply in replies if reply.envelope_hash in shards]
+    rows = [row for reply in known for row in _encode(reply, shards[reply.envelope_hash], now=now)]
     return [row.pk for row in OutboundReply.objects.bulk_create(rows)]
 
 
@@ -75,7 +80,7 @@ def _shards(envelope_hashes: Iterable[bytes]) -> dict[bytes, str]:
 
 
 def _encode(reply: Reply, pubsub_topic: str, *, now: datetime) -> Iterator[OutboundReply]:
-    for part, body in enumerate(_split(reply.body)):
+    for part, body in enumerate(islice(_split(reply.body), MAX_PARTS)):
         message = encode_reply(
             body,
             identity=server_identity(),
@@ -134,7 +139,9 @@ def _claim(reply_ids: Sequence[int], *, now: datetime) -> list[OutboundReply]:
     with transaction.atomic():
         replies = list(
             OutboundReply.objects.select_for_update(skip_locked=True)
-            .filter(pk__in=reply_ids, state=State.PENDING, next_attempt_at__lte=now)
+            .filter(pk__in=reply_ids, state=State.PENDING)
+            # A new reply is due at once, also where the clock is behind that of the worker which recorded it.
+            .filter(Q(attempt_count=0) | Q(next_attempt_at__lte=now))
             .order_by("pk")
         )
         OutboundReply.objects.filter(pk__in=[reply.pk for reply in replies]).update(
