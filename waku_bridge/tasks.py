@@ -3,14 +3,20 @@
 Every task is safe to run twice. A lost queue entry costs time and no message: `sweep` finds the row it was for.
 """
 
+import traceback
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from itertools import islice
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
-from celery import shared_task
+import structlog
+from celery import Task, shared_task
+from celery.exceptions import TaskPredicate
 from django.conf import settings
+from django.db import DatabaseError, InterfaceError, OperationalError
 from django.utils import timezone
+from kombu.exceptions import OperationalError as QueueError
 
 from notifications import delivery
 from notifications.connections import lasting_client, once
@@ -23,9 +29,39 @@ SWEEP_LIMIT = 2000
 NODE_TIMEOUT_SECONDS = 10.0
 
 T = TypeVar("T")
+log = structlog.get_logger(__name__)
 
 
-@shared_task
+class TaskFailed(Exception):  # noqa: N818 - says what happened
+    """Stands for the exception that ended a task, by its type and place."""
+
+
+class MessageTask(Task):  # type: ignore[type-arg]  # only generic for the type checker
+    """Repeats what a restart of the database or a deadlock interrupted. Celery acknowledges a failed task, so without
+    this its messages would wait for the sweep.
+    """
+
+    autoretry_for = (OperationalError, InterfaceError)
+    retry_backoff = 1
+    retry_backoff_max = 8
+    max_retries = 5
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except TaskPredicate:
+            raise
+        except Exception as error:  # noqa: BLE001 - any
+            # Celery logs the text of what it gets, and the database's errors quote the values they are about.
+            raise TaskFailed(_describe(error)) from None
+
+
+def _describe(error: Exception) -> str:
+    places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
+    return f"{type(error).__name__} at {' > '.join(places)}"
+
+
+@shared_task(base=MessageTask)
 def process_envelopes(envelope_hashes_hex: list[str]) -> None:
     hashes = [bytes.fromhex(envelope_hash) for envelope_hash in envelope_hashes_hex]
     processed = inbound.process(hashes, now=timezone.now())
@@ -35,24 +71,34 @@ def process_envelopes(envelope_hashes_hex: list[str]) -> None:
         answer_overdue_requests.apply_async((processed.waiting_request_ids,), countdown=settings.REPLY_DEADLINE_SECONDS)
 
 
-@shared_task
+@shared_task(base=MessageTask)
 def deliver_notifications(notification_ids: list[int]) -> None:
     lease = timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)
     for request_ids in delivery.deliver(notification_ids, configured_gateway(), lease=lease):
+        _answer(request_ids)
+
+
+def _answer(request_ids: Iterable[int]) -> None:
+    """The sweep answers what cannot be answered now. The results still to come must be recorded all the same: without
+    them a push that was sent would be sent again.
+    """
+    try:
         enqueue_replies(outbound.answer_requests(request_ids, now=timezone.now()))
+    except (DatabaseError, InterfaceError, QueueError) as error:
+        log.warning("answers_postponed", error=type(error).__name__)
 
 
-@shared_task
+@shared_task(base=MessageTask)
 def answer_overdue_requests(request_ids: list[int]) -> None:
     enqueue_replies(outbound.answer_requests(request_ids, now=timezone.now()))
 
 
-@shared_task
+@shared_task(base=MessageTask)
 def publish_replies(reply_ids: list[int]) -> None:
     outbound.publish(reply_ids, _nodes(), now=timezone.now())
 
 
-@shared_task
+@shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment
 def sweep() -> None:
     """Put into the queue again whatever a crash or a lost queue entry left behind, and what has become due."""
     now, patience = timezone.now(), timedelta(seconds=settings.QUEUE_PATIENCE_SECONDS)
