@@ -14,6 +14,7 @@ HTTP_OK = 200
 HTTP_BAD_REQUEST = 400
 HTTP_TOO_MANY_REQUESTS = 429
 HTTP_SERVER_ERROR = 500
+HTTP_GATEWAY_TIMEOUT = 504
 MAX_RETRY_AFTER_SECONDS = 3600.0
 
 
@@ -34,6 +35,8 @@ def _read_status(status: int, retry_after: str) -> Result:
     code = f"http_{status}"
     if status == HTTP_BAD_REQUEST:
         return Result(Outcome.PAYLOAD, code)
+    if status == HTTP_GATEWAY_TIMEOUT:  # of a proxy: gorush has the push and may be sending it
+        return Result(Outcome.AMBIGUOUS, code)
     if status == HTTP_TOO_MANY_REQUESTS or status >= HTTP_SERVER_ERROR:
         # 500 means that the queue was full: with one notification per request, nothing of it was sent.
         return Result(Outcome.TRANSIENT, code, retry_after_seconds=_seconds(retry_after))
