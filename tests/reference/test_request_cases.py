@@ -4,7 +4,6 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from tests.factories import make_registration
 
 from notifications.gateways.gorush.request import Presentation, build_request
 from notifications.messages import Push, PushRequest
@@ -12,6 +11,7 @@ from notifications.models import Notification
 from registrations.messages import RegistrationMessage
 from registrations.models import Registration, Route
 from tests.conversation import EPHEMERAL, VECTORS, replies_to, say, to_server
+from tests.factories import make_registration, make_route
 from waku_bridge import outbound
 from waku_bridge.codec import bodies
 from waku_bridge.messages import MessageType, PushResponse
@@ -22,6 +22,11 @@ LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 # Where we differ on purpose: [report, sent], and why.
 DIFFERENCES = {
+    "type_4_unknown_sent_unfiltered": (
+        [True, 0],
+        False,
+        "who blocked an author hears nothing of them, whatever the type",
+    ),
     "enabled_false_still_sent": ([True, 0], False, "a client that asks for no notifications gets none (spec intent)"),
 }
 
@@ -43,9 +48,11 @@ def _store(registration: RegistrationMessage, request: PushRequest) -> None:
         public_key_hash=request.notifications[0].public_key_hash,
         installation_id=registration.installation_id,
         access_token=registration.access_token,
-        device_token=registration.device_token or "a-token",
-        token_type=registration.token_type,
-        apn_topic=registration.apn_topic,
+        route=make_route(
+            device_token=registration.device_token,
+            token_type=registration.token_type,
+            apn_topic=registration.apn_topic,
+        ),
         enabled=registration.enabled,
         block_mentions=registration.block_mentions,
         blocked_chat_list=list(registration.blocked_chat_list),
