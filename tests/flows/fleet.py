@@ -1,0 +1,119 @@
+"""The server's processes, started as `manage.py up` starts them, with a log file each.
+
+Every process leads a group of its own, so that a kill takes the children of a worker along.
+"""
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from signal import SIGKILL
+
+from pushserver.embedded.parts import answers
+from pushserver.stack.plan import celery, manage, worker
+from pushserver.supervisor.guard import Guard, kill_group
+from pushserver.supervisor.processes import ProcessSpec, Stage, python
+
+PUBSUB_TOPIC = "/waku/2/rs/16/32"
+RING_CAPACITY = 10_000
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """``environment`` goes on top of the test session's. Names are those of the process specs."""
+
+    folder: Path
+    environment: Mapping[str, str]
+    guard: Guard
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, *specs: ProcessSpec) -> None:
+        for spec in specs:
+            ours = replace(spec, environment={**spec.environment, **self.environment}, folder=self.folder)
+            with (self.folder / f"{spec.name}.log").open("ab") as log:
+                process = subprocess.Popen(ours.command, stdout=log, stderr=log, **ours.arguments())
+            self.guard.watch(process.pid, spec.stop_signal)
+            self.running[spec.name] = process
+
+    def run(self, spec: ProcessSpec) -> None:
+        """Run it to its end, which must be a good one."""
+        self.start(spec)
+        code = self.running[spec.name].wait(timeout=START_SECONDS)
+        self._forget(spec.name)
+        assert code == 0, self.log(spec.name)
+
+    def stop(self, *names: str) -> None:
+        for name in names:
+            self.running[name].terminate()
+        for name in names:
+            try:
+                self.running[name].wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                kill_group(self.running[name].pid, SIGKILL)
+            self._forget(name)
+
+    def kill(self, *names: str) -> None:
+        """Without a chance to finish anything, as a power cut does it, and all of them at the same moment."""
+        for name in names:
+            kill_group(self.running[name].pid, SIGKILL)
+        for name in names:
+            self._forget(name)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def logs(self) -> dict[str, str]:
+        return {file.stem: self.log(file.stem) for file in self.folder.glob("*.log")}
+
+    def _forget(self, name: str) -> None:
+        process = self.running.pop(name)
+        process.wait()
+        kill_group(process.pid, SIGKILL)  # children that outlived their leader
+        self.guard.forget(process.pid)
+
+
+def node(port: int) -> ProcessSpec:
+    """Subscribed from the start: what is published before the bridge reads waits in the ring."""
+    ring = ["--relay-cache-capacity", str(RING_CAPACITY), "--shard", PUBSUB_TOPIC]
+    return python("node", "-m", "waku_bridge.devnode", "--port", str(port), *ring, stage=Stage.PEER)
+
+
+def gorush(port: int) -> ProcessSpec:
+    module = "notifications.gateways.gorush.devserver"
+    return python("gorush", "-m", module, "--port", str(port), stage=Stage.PEER)
+
+
+def migrate() -> ProcessSpec:
+    return manage("migrate", "migrate", "--verbosity=0", stage=Stage.FRONT)
+
+
+def bridge() -> ProcessSpec:
+    return manage("bridge", "run_waku_bridge", stage=Stage.FRONT)
+
+
+def beat(folder: Path) -> ProcessSpec:
+    return celery("beat", "beat", f"--schedule={folder / 'celerybeat-schedule'}", stage=Stage.SCHEDULER)
+
+
+def envelope_worker() -> ProcessSpec:
+    return worker("envelopes", "envelopes,maintenance", "--pool=prefork", "--concurrency=1")
+
+
+def delivery_worker() -> ProcessSpec:
+    return worker("delivery", "delivery,replies", "--pool=threads", "--concurrency=8")
+
+
+def wait_until(
+    is_so: Callable[[], object], *, what: str, seconds: float = START_SECONDS, pause_seconds: float = 0.05
+) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(pause_seconds)
+
+
+def wait_for_http(*urls: str) -> None:
+    for url in urls:
+        wait_until(lambda url=url: answers(url), what=url)

@@ -1,0 +1,78 @@
+"""Many requests, sealed beforehand, and what became of each of them."""
+
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Any
+
+from tests.flows.fleet import wait_until
+from tests.flows.network import Network, android, iphone, new_sender
+from waku_bridge.client.sending import SendingClient
+from waku_bridge.messages import WakuMessage
+
+RECIPIENTS = 8
+SENDERS = 4
+LOAD_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Each request notifies one phone. Its Status message id is also what the phone gets: that makes it traceable."""
+
+    message_ids: list[bytes]
+    messages: list[WakuMessage]
+    senders: list[SendingClient]
+    since_ns: int
+
+
+def prepare(network: Network, count: int) -> Load:
+    """Stores admit messages for 20 s after they were dated, so publish them at once."""
+    phones = [network.phone(iphone() if number % 2 else android()) for number in range(RECIPIENTS)]
+    senders = [new_sender() for _ in range(SENDERS)]
+    pairs = [(sender, network.query(sender, phone)) for phone, sender in zip(phones, cycle(senders), strict=False)]
+    since_ns, message_ids = time.time_ns(), [os.urandom(32) for _ in range(count)]
+    messages = [
+        sender.request(destinations, sender.one_to_one(message_id), message_id, timestamp_ns=time.time_ns()).message
+        for message_id, (sender, destinations) in zip(message_ids, islice(cycle(pairs), count), strict=True)
+    ]
+    return Load(message_ids, messages, senders, since_ns)
+
+
+def wait_until_done(network: Network) -> None:
+    """Until nothing waits anywhere: envelopes, pushes, replies."""
+    waiting = """
+        SELECT (SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state = 'received')
+             + (SELECT count(*) FROM notifications_notification
+                WHERE state IN ('pending', 'in_flight', 'retrying', 'ambiguous'))
+             + (SELECT count(*) FROM notifications_notificationrequest WHERE state = 'waiting')
+             + (SELECT count(*) FROM waku_bridge_outboundreply WHERE state = 'pending')
+    """
+    wait_until(lambda: network.rows(waiting) == [(0,)], seconds=LOAD_SECONDS, what="everything is done")
+
+
+def wait_until_received(network: Network, load: Load) -> None:
+    """Until every envelope is in the inbox."""
+    hashes = "SELECT count(*) FROM waku_bridge_inboundenvelope WHERE received_at >= to_timestamp(%s)"
+    wait_until(
+        lambda: network.rows(hashes, load.since_ns / 1e9)[0][0] >= len(load.messages),
+        seconds=LOAD_SECONDS,
+        what="every envelope is in the inbox",
+    )
+
+
+def replies_by_message(network: Network, load: Load) -> Counter[bytes]:
+    """How often each request was answered with success."""
+    replies = [reply for sender in load.senders for reply in network.replies(sender, since_ns=load.since_ns)]
+    return Counter(reply.message_id for reply in replies if [report.success for report in reply.reports] == [True])
+
+
+def pushes_by_message(network: Network, load: Load) -> dict[bytes, list[dict[str, Any]]]:
+    """Every push that Apple or Google accepted, by the message it is about."""
+    pushes: dict[bytes, list[dict[str, Any]]] = {message_id: [] for message_id in load.message_ids}
+    for push in network.pushes():
+        message_id = bytes.fromhex(push["data"]["encryptedMessage"].removeprefix("0x"))
+        if message_id in pushes and not push["error"]:
+            pushes[message_id].append(push)
+    return pushes

@@ -1,0 +1,163 @@
+"""The world around the server, as a test drives it: phones, the Waku node between them, and gorush at the end."""
+
+import asyncio
+import os
+import uuid
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+import httpx
+import psycopg
+from coincurve import PrivateKey
+
+from notifications.connections import new_client
+from notifications.messages import Report
+from registrations.messages import TokenType
+from tests.flows.fleet import PUBSUB_TOPIC, wait_until
+from waku_bridge.client.answers import CLOCK_SKEW_NS, Answers
+from waku_bridge.client.registering import Address, Answered, Preferences, RegisteringClient
+from waku_bridge.client.sending import Content, Destination, Reported, SendingClient
+from waku_bridge.client.session import Session
+from waku_bridge.codec.keys import Identity
+from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.messages import WakuMessage
+from waku_bridge.node import WakuNode
+
+# The machine may be busy with other things; nothing here measures time.
+PATIENCE_SECONDS = 30.0
+APN_TOPIC = "im.status.ethereum"
+CONNECTIONS = 64
+OPEN_STATES = ("pending", "in_flight", "retrying", "ambiguous")
+
+T = TypeVar("T")
+
+
+class Network:
+    def __init__(self, node_url: str, gorush_url: str, database_url: str, server: bytes) -> None:
+        self.server = server
+        self._gorush_url = gorush_url
+        self._runner = asyncio.Runner()
+        self._http = self._run(_make_client())
+        self._node = WakuNode(node_url, self._http)
+        self._session = Session(self._node, pubsub_topic=PUBSUB_TOPIC, poll_seconds=0.05)
+        self._database = psycopg.connect(database_url, autocommit=True)
+
+    def close(self) -> None:
+        self._run(self._http.aclose())
+        self._runner.close()
+        self._database.close()
+
+    def phone(self, address: Address | None = None, preferences: Preferences | None = None) -> RegisteringClient:
+        """A registered one; on Android unless told otherwise."""
+        phone = unregistered_phone()
+        phone.change(address or android(), preferences)
+        self.register(phone)
+        return phone
+
+    def register(self, phone: RegisteringClient) -> Answered:
+        """Whatever the phone has to say now, to the server."""
+        return self._run(self._session.register(phone, self.server, timeout_seconds=PATIENCE_SECONDS))
+
+    def query(
+        self, sender: SendingClient, phone: RegisteringClient, *, timeout_seconds: float = PATIENCE_SECONDS
+    ) -> tuple[Destination, ...]:
+        return self._run(self._session.query(sender, phone.identity.pub33, timeout_seconds=timeout_seconds))
+
+    def notify(
+        self,
+        sender: SendingClient,
+        destinations: Sequence[Destination],
+        content: Content | None = None,
+        message_id: bytes | None = None,
+    ) -> tuple[Report, ...]:
+        """By default a one-to-one message nobody has notified about before."""
+        content, message_id = content or sender.one_to_one(), message_id or os.urandom(32)
+        asking = self._session.notify(sender, destinations, content, message_id, timeout_seconds=PATIENCE_SECONDS)
+        return self._run(asking)
+
+    def publish(self, *messages: WakuMessage) -> list[bytes]:
+        """All at once; returns the hashes that name them in the inbox."""
+        self._run(_all(self._session.publish(message) for message in messages))
+        return [message_hash(PUBSUB_TOPIC, message) for message in messages]
+
+    def replies(self, sender: SendingClient, *, since_ns: int) -> list[Reported]:
+        """Every answer to a request of this sender that the node's store holds, each envelope once."""
+        answers = Answers(self._node, PUBSUB_TOPIC, sender, since_ns=since_ns - CLOCK_SKEW_NS)
+        return [event for event in self._run(answers.new()) if isinstance(event, Reported)]
+
+    def pushes(self) -> list[dict[str, Any]]:
+        """What gorush would have handed to Apple and Google, oldest first."""
+        response = self._run(self._http.get(f"{self._gorush_url}/dev/pushes", params={"limit": 1_000_000}))
+        return list(response.json()["pushes"])
+
+    def pushes_to(self, address: Address) -> list[dict[str, Any]]:
+        """Those to one device, once nothing is on its way any more."""
+        self.wait_until_delivered()
+        return [push for push in self.pushes() if push["token"] == address.device_token]
+
+    def break_gorush(self, **faults: object) -> None:
+        self._run(self._http.post(f"{self._gorush_url}/dev/faults", json=faults))
+
+    def mend_gorush(self) -> None:
+        self._run(self._http.delete(f"{self._gorush_url}/dev/faults"))
+
+    def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        return self._database.execute(sql, values).fetchall()
+
+    def wait_until_delivered(self, *, seconds: float = PATIENCE_SECONDS) -> None:
+        count = "SELECT count(*) FROM notifications_notification WHERE state = ANY(%s)"
+        wait_until(lambda: self.rows(count, list(OPEN_STATES)) == [(0,)], seconds=seconds, what="all delivered")
+
+    def wait_until_answered(self) -> None:
+        """Until no reply is due or in the outbox."""
+        waiting = """
+            SELECT (SELECT count(*) FROM notifications_notificationrequest WHERE state = 'waiting')
+                 + (SELECT count(*) FROM waku_bridge_outboundreply WHERE state = 'pending')
+        """
+        wait_until(lambda: self.rows(waiting) == [(0,)], what="all answered")
+
+    def how_it_ended(self, envelope_hash: bytes) -> tuple[str, str]:
+        """State and reason of an envelope, once it has been processed."""
+        sql = "SELECT state, reason FROM waku_bridge_inboundenvelope WHERE hash = %s AND state <> 'received'"
+        wait_until(lambda: self.rows(sql, envelope_hash), what="the envelope is processed")
+        return self.rows(sql, envelope_hash)[0]
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(coroutine)
+
+
+async def _make_client() -> httpx.AsyncClient:
+    return new_client(timeout_seconds=PATIENCE_SECONDS)
+
+
+async def _all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """At once, but never more than the HTTP client has connections for."""
+    free = asyncio.Semaphore(CONNECTIONS)
+
+    async def run(coroutine: Coroutine[Any, Any, None]) -> None:
+        async with free:
+            await coroutine
+
+    await asyncio.gather(*map(run, coroutines))
+
+
+def new_identity() -> Identity:
+    return Identity(PrivateKey())
+
+
+def new_sender(identity: Identity | None = None) -> SendingClient:
+    return SendingClient(identity or new_identity(), new_identity(), os.urandom)
+
+
+def unregistered_phone(identity: Identity | None = None) -> RegisteringClient:
+    """One installation of a user, of a new one unless told otherwise."""
+    return RegisteringClient(identity or new_identity(), str(uuid.uuid4()), str(uuid.uuid4()), os.urandom)
+
+
+def android(fate: str = "") -> Address:
+    """``fate`` is a prefix from the development gorush's table of outcomes, such as ``dead-``."""
+    return Address(TokenType.FIREBASE, f"{fate}{uuid.uuid4().hex}")
+
+
+def iphone(fate: str = "") -> Address:
+    return Address(TokenType.APN, f"{fate}{uuid.uuid4().hex}", APN_TOPIC)

@@ -1,0 +1,93 @@
+"""Workers that are killed in the middle of their work: what they held is taken up, and nothing is lost."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.flows import load
+from tests.flows.fleet import Fleet, delivery_worker, envelope_worker, wait_until
+from tests.flows.load import Load
+from tests.flows.network import Network
+
+REQUESTS = 1000
+GORUSH_DELAY_MS = 300
+
+
+@pytest.fixture
+def slow_gorush(network: Network) -> Iterator[None]:
+    network.break_gorush(delay_ms=GORUSH_DELAY_MS)
+    yield
+    network.mend_gorush()
+
+
+@pytest.mark.usefixtures("slow_gorush")
+def test_killed_workers_lose_nothing_and_double_at_most_what_was_on_its_way(
+    fleet: Fleet, network: Network, record_property: Callable[[str, object], None]
+) -> None:
+    prepared = _fill_the_queue(fleet, network, "envelopes")
+    fleet.start(envelope_worker())
+    _wait_for_the_middle(network)
+    fleet.kill("envelopes", "delivery")
+    on_their_way = _in_flight(network)
+    fleet.start(envelope_worker(), delivery_worker())
+    load.wait_until_done(network)
+    pushes = load.pushes_by_message(network, prepared)
+    twice = {message_id for message_id, each in pushes.items() if len(each) == 2}
+    record_property("on_their_way", len(on_their_way))
+    record_property("pushed_twice", len(twice))
+    assert {len(each) for each in pushes.values()} <= {1, 2}
+    assert twice <= on_their_way
+    assert all(each[0]["collapse_id"] == each[1]["collapse_id"] for each in pushes.values() if len(each) == 2)
+    assert _lost_attempts(network, prepared) == on_their_way
+    assert load.replies_by_message(network, prepared) == Counter(prepared.message_ids)
+
+
+@pytest.mark.usefixtures("slow_gorush")
+def test_a_killed_envelope_worker_loses_nothing_and_doubles_nothing(fleet: Fleet, network: Network) -> None:
+    prepared = _fill_the_queue(fleet, network, "envelopes")
+    fleet.start(envelope_worker())
+    _wait_for_the_middle(network)
+    fleet.kill("envelopes")
+    fleet.start(envelope_worker())
+    load.wait_until_done(network)
+    pushes = load.pushes_by_message(network, prepared)
+    assert Counter(len(each) for each in pushes.values()) == {1: REQUESTS}
+    assert _lost_attempts(network, prepared) == set()
+    assert load.replies_by_message(network, prepared) == Counter(prepared.message_ids)
+
+
+def _fill_the_queue(fleet: Fleet, network: Network, worker: str) -> Load:
+    """All envelopes in the inbox, and nobody there who would process them."""
+    prepared = load.prepare(network, REQUESTS)
+    fleet.stop(worker)
+    network.publish(*prepared.messages)
+    load.wait_until_received(network, prepared)
+    return prepared
+
+
+def _wait_for_the_middle(network: Network) -> None:
+    """Some envelopes are decided, some not, and pushes have left for a gorush that takes its time."""
+    sql = """
+        SELECT (SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state = 'received') BETWEEN 1 AND %s
+           AND EXISTS (SELECT FROM notifications_notification WHERE state = 'in_flight')
+           AND EXISTS (SELECT FROM notifications_attempt
+                       WHERE outcome IS NULL AND started_at < now() - interval '150 ms')
+    """
+    wait_until(lambda: network.rows(sql, REQUESTS - 1) == [(True,)], what="the middle of the work", pause_seconds=0.005)
+
+
+def _in_flight(network: Network) -> set[bytes]:
+    rows = network.rows("SELECT message FROM notifications_notification WHERE state = 'in_flight'")
+    return {bytes(message) for (message,) in rows}
+
+
+def _lost_attempts(network: Network, prepared: Load) -> set[bytes]:
+    """Status messages of which an attempt was lost with its worker."""
+    sql = """
+        SELECT request.message_id FROM notifications_attempt AS attempt
+        JOIN notifications_notification AS notification ON notification.id = attempt.notification_id
+        JOIN notifications_notificationrequest AS request ON request.id = notification.request_id
+        WHERE attempt.code = 'worker_lost'
+    """
+    return {bytes(message_id) for (message_id,) in network.rows(sql)} & set(prepared.message_ids)

@@ -1,0 +1,198 @@
+"""Requests: from the envelope at the node to the push at gorush and the reports in the reply."""
+
+import os
+import re
+import time
+from dataclasses import replace
+
+import pytest
+
+from notifications.messages import NotificationType, Report, ReportError
+from tests.flows.network import APN_TOPIC, Network, android, iphone, new_identity, new_sender, unregistered_phone
+from waku_bridge.client.registering import Preferences, RegisteringClient
+from waku_bridge.client.sending import Content
+from waku_bridge.client.session import NoAnswer
+from waku_bridge.codec.hashes import chat_hash
+from waku_bridge.codec.keys import author_hash
+
+CHAT, OTHER_CHAT = chat_hash("a group"), chat_hash("another group")
+CIPHERTEXT = b"what only the phone can read"
+
+
+def test_two_installations_are_pushed_to_once_each_and_reported_in_the_order_asked(network: Network) -> None:
+    apple, google = iphone(), android()
+    first = network.phone(apple)
+    second = unregistered_phone(first.identity)
+    second.change(google)
+    network.register(second)
+    sender = new_sender()
+    found = {destination.installation_id: destination for destination in network.query(sender, first)}
+    asked = [found[second.installation_id], found[first.installation_id]]
+    reports = network.notify(sender, asked, sender.one_to_one(CIPHERTEXT))
+    assert reports == (_success(second), _success(first))
+    (to_apple,), (to_google,) = network.pushes_to(apple), network.pushes_to(google)
+    data = {
+        "encryptedMessage": "0x" + CIPHERTEXT.hex(),
+        "chatId": "0x" + author_hash(sender.identity.pub33).hex(),
+        "publicKey": "0x" + first.identity.key_hash.hex(),
+    }
+    assert re.fullmatch(r"\d+-1", to_apple["notif_id"])
+    assert to_apple["notification"] == {
+        "notif_id": to_apple["notif_id"],
+        "tokens": [apple.device_token],
+        "platform": 1,
+        "message": "New message in Messenger",
+        "topic": APN_TOPIC,
+        "collapse_id": _collapse_id(to_apple),
+        "content_available": True,
+        "sound": "default",
+        "priority": "high",
+        "push_type": "alert",
+        "data": {**data, "deepLink": "status-app://chats"},
+    }
+    assert to_google["notification"] == {
+        "notif_id": to_google["notif_id"],
+        "tokens": [google.device_token],
+        "platform": 2,
+        "message": "New message in Messenger",
+        "android": {
+            "collapse_key": _collapse_id(to_google),
+            "notification": {"tag": _collapse_id(to_google)},
+        },
+        "data": data,
+    }
+
+
+def test_a_wrong_access_token_is_told_and_not_delivered(network: Network) -> None:
+    address, sender = android(), new_sender()
+    phone = network.phone(address)
+    (destination,) = network.query(sender, phone)
+    wrong = replace(destination, access_token=unregistered_phone().access_token)
+    assert network.notify(sender, [wrong]) == (_failure(phone, ReportError.WRONG_TOKEN),)
+    assert network.pushes_to(address) == []
+
+
+def test_who_asks_for_an_unregistered_phone_is_told(network: Network) -> None:
+    address, sender = android(), new_sender()
+    phone = network.phone(address)
+    destinations = network.query(sender, phone)
+    phone.unregister()
+    network.register(phone)
+    assert network.notify(sender, destinations) == (_failure(phone, ReportError.NOT_REGISTERED),)
+    assert network.pushes_to(address) == []
+
+
+def test_a_muted_chat_is_silent_and_its_sender_learns_nothing(network: Network) -> None:
+    content = _content(NotificationType.MESSAGE, chat=CHAT)
+    assert _pushes(network, Preferences(muted_chats=(CHAT,)), content) == 0
+
+
+def test_another_chat_than_the_muted_one_is_heard(network: Network) -> None:
+    content = _content(NotificationType.MESSAGE, chat=OTHER_CHAT)
+    assert _pushes(network, Preferences(muted_chats=(CHAT,)), content) == 1
+
+
+def test_a_blocked_author_is_silent_and_learns_nothing(network: Network) -> None:
+    author = author_hash(new_identity().pub33)
+    content = _content(NotificationType.MESSAGE, author=author)
+    assert _pushes(network, Preferences(blocked_chats=(author,)), content) == 0
+
+
+def test_a_mention_in_a_joined_chat_is_heard(network: Network) -> None:
+    content = _content(NotificationType.MENTION, chat=CHAT)
+    assert _pushes(network, Preferences(mention_chats=(CHAT,)), content) == 1
+
+
+def test_a_mention_elsewhere_is_silent(network: Network) -> None:
+    content = _content(NotificationType.MENTION, chat=OTHER_CHAT)
+    assert _pushes(network, Preferences(mention_chats=(CHAT,)), content) == 0
+
+
+def test_a_type_from_the_future_is_delivered_with_a_generic_text(network: Network) -> None:
+    address, sender = android(), new_sender()
+    phone = network.phone(address)
+    assert network.notify(sender, network.query(sender, phone), _content(77)) == (_success(phone),)
+    assert [push["message"] for push in network.pushes_to(address)] == ["New mention or reply in Communities"]
+
+
+def test_a_notification_without_a_type_is_not_even_reported(network: Network) -> None:
+    address, sender = android(), new_sender()
+    destinations = network.query(sender, network.phone(address))
+    assert network.notify(sender, destinations, _content(NotificationType.UNKNOWN)) == ()
+    assert network.pushes_to(address) == []
+
+
+def test_a_repeated_request_is_answered_as_before_and_delivered_once(network: Network) -> None:
+    address, sender, message_id, since_ns = android(), new_sender(), os.urandom(32), time.time_ns()
+    phone = network.phone(address)
+    destinations = network.query(sender, phone)
+    first = network.notify(sender, destinations, message_id=message_id)
+    again = network.notify(sender, destinations, message_id=message_id)
+    assert first == again == (_success(phone),)
+    assert len(network.replies(sender, since_ns=since_ns)) == 2
+    sql = "SELECT count(*) FROM notifications_notificationrequest WHERE message_id = %s"
+    assert network.rows(sql, message_id) == [(1,)]
+    assert len(network.pushes_to(address)) == 1
+
+
+def test_the_repeat_of_a_refused_request_is_refused_again(network: Network) -> None:
+    sender, message_id = new_sender(), os.urandom(32)
+    phone = network.phone()
+    (destination,) = network.query(sender, phone)
+    wrong = [replace(destination, access_token=unregistered_phone().access_token)]
+    expected = (_failure(phone, ReportError.WRONG_TOKEN),)
+    assert network.notify(sender, wrong, message_id=message_id) == expected
+    assert network.notify(sender, wrong, message_id=message_id) == expected
+
+
+def test_the_same_message_by_another_request_counts_as_success_and_is_not_delivered_again(network: Network) -> None:
+    address, message_id = android(), os.urandom(32)
+    phone = network.phone(address)
+    for sender in (new_sender(), new_sender()):
+        assert network.notify(sender, network.query(sender, phone), message_id=message_id) == (_success(phone),)
+    assert len(network.pushes_to(address)) == 1
+
+
+@pytest.mark.parametrize("address", [iphone("dead-"), android("dead-")], ids=["APN", "Firebase"])
+def test_a_dead_token_is_told_and_its_phone_is_found_no_more(network: Network, address) -> None:
+    sender = new_sender()
+    phone = network.phone(address)
+    assert network.notify(sender, network.query(sender, phone)) == (_failure(phone, ReportError.NOT_REGISTERED),)
+    with pytest.raises(NoAnswer):
+        network.query(sender, phone, timeout_seconds=1)
+    assert len(network.pushes_to(address)) == 1
+
+
+def test_a_gateway_that_is_busy_for_a_moment_delays_the_push_but_not_the_reply(network: Network) -> None:
+    address, sender = android("flaky1-"), new_sender()
+    phone = network.phone(address)
+    assert network.notify(sender, network.query(sender, phone)) == (_success(phone),)
+    refused, accepted = network.pushes_to(address)
+    assert refused["error"]
+    assert not accepted["error"]
+    assert refused["collapse_id"] == accepted["collapse_id"]
+
+
+def _pushes(network: Network, preferences: Preferences, content: Content) -> int:
+    """How often a phone with these preferences is woken for that. The sender hears success in any case."""
+    address, sender = android(), new_sender()
+    phone = network.phone(address, preferences)
+    assert network.notify(sender, network.query(sender, phone), content) == (_success(phone),)
+    return len(network.pushes_to(address))
+
+
+def _content(kind: int, *, chat: bytes = CHAT, author: bytes = b"") -> Content:
+    return Content(kind, chat_id=chat, author=author or author_hash(new_identity().pub33))
+
+
+def _success(phone: RegisteringClient) -> Report:
+    return Report(phone.identity.key_hash, phone.installation_id, success=True)
+
+
+def _failure(phone: RegisteringClient, error: ReportError) -> Report:
+    return Report(phone.identity.key_hash, phone.installation_id, success=False, error=error)
+
+
+def _collapse_id(push: dict) -> str:
+    assert re.fullmatch("[0-9a-f]{32}", push["collapse_id"])
+    return push["collapse_id"]

@@ -1,0 +1,87 @@
+"""Registrations: what a phone says to the server, and what it hears back."""
+
+import os
+
+import pytest
+
+from registrations.messages import TokenType
+from tests.flows.network import Network, android, iphone, new_sender, unregistered_phone
+from waku_bridge.client.registering import Address, Preferences, RegisteringClient
+from waku_bridge.client.session import NoAnswer, RegistrationRefused
+from waku_bridge.messages import RegistrationError
+
+
+@pytest.mark.parametrize("address", [iphone(), android()], ids=["APN", "Firebase"])
+def test_a_registration_is_accepted(network: Network, address: Address) -> None:
+    phone = unregistered_phone()
+    phone.change(address)
+    assert network.register(phone).is_accepted
+
+
+def test_a_registration_again_moves_the_phone_to_its_new_address(network: Network) -> None:
+    old, new = android(), iphone()
+    phone = network.phone(old)
+    phone.change(new)
+    network.register(phone)
+    sender = new_sender()
+    (destination,) = network.query(sender, phone)
+    network.notify(sender, [destination])
+    assert destination.version == 2
+    assert len(network.pushes_to(new)) == 1
+    assert network.pushes_to(old) == []
+
+
+def test_a_stale_version_is_refused_and_changes_nothing(network: Network) -> None:
+    address = android()
+    phone = network.phone(address)
+    forgetful = RegisteringClient(phone.identity, phone.installation_id, phone.access_token, os.urandom)
+    forgetful.change(android())
+    with pytest.raises(RegistrationRefused, match=RegistrationError.VERSION_MISMATCH.name):
+        network.register(forgetful)
+    sender = new_sender()
+    network.notify(sender, network.query(sender, phone))
+    assert len(network.pushes_to(address)) == 1
+
+
+def test_a_retransmission_gets_its_success_again(network: Network) -> None:
+    contact = unregistered_phone().identity.pub33
+    phone = network.phone(android(), Preferences(contacts_only=True, contacts=(contact,)))
+    assert network.register(phone).is_accepted
+    sql = "SELECT version FROM registrations_registration WHERE installation_id = %s"
+    assert network.rows(sql, phone.installation_id) == [(1,)]
+
+
+def test_an_iphone_without_the_name_of_its_app_is_refused(network: Network) -> None:
+    phone = unregistered_phone()
+    phone.change(Address(TokenType.APN, "a-token"))
+    with pytest.raises(RegistrationRefused, match=RegistrationError.MALFORMED_MESSAGE.name):
+        network.register(phone)
+
+
+def test_an_unknown_kind_of_token_is_refused(network: Network) -> None:
+    phone = unregistered_phone()
+    phone.change(Address(7, "a-token"))
+    with pytest.raises(RegistrationRefused, match=RegistrationError.UNSUPPORTED_TOKEN_TYPE.name):
+        network.register(phone)
+
+
+def test_an_unregistered_phone_is_found_no_more_until_it_registers_again(network: Network) -> None:
+    address, sender = android(), new_sender()
+    phone = network.phone(address)
+    phone.unregister()
+    assert network.register(phone).is_accepted
+    with pytest.raises(NoAnswer):
+        network.query(sender, phone, timeout_seconds=1)
+    phone.change(address)
+    network.register(phone)
+    assert len(network.query(sender, phone)) == 1
+
+
+def test_an_older_registration_does_not_bring_an_unregistered_phone_back(network: Network) -> None:
+    phone = network.phone()
+    replayed = RegisteringClient(phone.identity, phone.installation_id, phone.access_token, os.urandom)
+    replayed.change(android())
+    phone.unregister()
+    network.register(phone)
+    with pytest.raises(RegistrationRefused, match=RegistrationError.VERSION_MISMATCH.name):
+        network.register(replayed)
