@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import django
 import pytest
@@ -76,6 +76,12 @@ def valkey(guard: Guard) -> Iterator[EmbeddedValkey]:
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(postgres: EmbeddedPostgres) -> None:
     """pytest-django asks for this before it makes the test database: the moment PostgreSQL is needed."""
+
+
+@pytest.fixture
+def admin_user(django_user_model: Any, db: None) -> Any:  # noqa: ARG001 - the database is needed
+    """In place of pytest-django's: hashing a password that nobody types takes longer than most tests."""
+    return django_user_model.objects.create_superuser("admin", password=None)
 
 
 @pytest.fixture(scope="session")

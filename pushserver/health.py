@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import psycopg
@@ -23,6 +22,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from pushserver.celery import HEARTBEAT_KEY
+from registrations.console.columns import host_of
 from waku_bridge.live import LAST_READ_KEY
 
 TIMEOUT_SECONDS = 2
@@ -113,13 +113,13 @@ def check_nodes() -> Check:
     """One that is read is enough, as all of them carry the same messages."""
     key_of = {url: LAST_READ_KEY.format(url=url) for url in settings.WAKU_NODES}
     fresh = _fresh(key_of.values())
-    return _at_least_one([(_host(url), key in fresh) for url, key in key_of.items()], "no node was read lately")
+    return _at_least_one([(host_of(url), key in fresh) for url, key in key_of.items()], "no node was read lately")
 
 
 def check_gorush() -> Check:
     urls: Sequence[str] = settings.GORUSH_URLS
     with httpx.Client(trust_env=False, timeout=TIMEOUT_SECONDS) as client:
-        return _at_least_one([(_host(url), _is_alive(client, url)) for url in urls], "no gorush answers")
+        return _at_least_one([(host_of(url), _is_alive(client, url)) for url in urls], "no gorush answers")
 
 
 def _is_alive(client: httpx.Client, url: str) -> bool:
@@ -148,11 +148,6 @@ def _at_least_one(found: Sequence[tuple[str, bool]], otherwise: str) -> Check:
     """Two that differ in their path only share a host, and are shown as one."""
     parts = {host: any(ok for other, ok in found if other == host) for host, _ in found}
     return Check("" if any(parts.values()) else otherwise, parts)
-
-
-def _host(url: str) -> str:
-    """Without user, password, path and query: any of them may hold a credential."""
-    return urlsplit(url).netloc.rpartition("@")[2]
 
 
 CHECKS: dict[str, Callable[[], Check]] = {

@@ -2,9 +2,11 @@ from django.contrib import admin
 from django.urls import path
 from django.views.generic import RedirectView
 
+from pushserver.console.search import search_facts
 from pushserver.health import healthz, readyz
 
 urlpatterns = [
+    path("admin/search/<app_label>/<model_name>/", admin.site.admin_view(search_facts), name="search_facts"),
     path("admin/", admin.site.urls),
     path("healthz", healthz, name="healthz"),
     path("readyz", readyz, name="readyz"),

@@ -1,0 +1,197 @@
+"""Requests, notifications and attempts, to be looked at: what is stuck, since when, for whom."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils import timezone
+
+from notifications.delivery import DUE
+from notifications.messages import NotificationType
+from notifications.models import Attempt, Notification, NotificationRequest
+from registrations.admin import KEY_HASH_BYTES, route_url, token_type_name
+from registrations.console.columns import NOTHING, age, full_hash, link, moment, short_hash, word
+from registrations.console.facts import FactAdmin, FactInline
+from registrations.console.filters import RecentValuesFilter, WordFilter
+from registrations.models import Registration
+
+ID_BYTES = 32
+PUSH_CONTENT = ("dedup_key", "chat_id", "message")
+# The queue takes up what is due within seconds: what stays longer is stuck.
+STUCK_AFTER = timedelta(minutes=1)
+State = Notification.State
+
+
+def request_url(request_id: int) -> str:
+    return reverse("admin:notifications_notificationrequest_change", args=[request_id])
+
+
+def notification_url(notification_id: int) -> str:
+    return reverse("admin:notifications_notification_change", args=[notification_id])
+
+
+class ProgressFilter(admin.SimpleListFilter):
+    """What somebody still waits for. Each part of a condition is one that a partial index of the queue covers."""
+
+    title = "progress"
+    parameter_name = "progress"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [("open", "open"), ("stuck", "stuck: due for a minute")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
+        late = timezone.now() - STUCK_AFTER
+        match self.value():
+            case "open":
+                return queryset.filter(Q(state__in=DUE) | Q(state=State.IN_FLIGHT))
+            case "stuck":
+                due, leased = Q(state__in=DUE, next_attempt_at__lt=late), Q(state=State.IN_FLIGHT, lease_until__lt=late)
+                return queryset.filter(due | leased)
+        return queryset
+
+
+class NotificationInline(FactInline):
+    model = Notification
+    shown = (
+        link(lambda n: notification_url(n.pk), "notification", "notification"),
+        "position",
+        short_hash("public_key_hash", "key hash"),
+        "installation_id",
+        word("state"),
+        word("report"),
+        "attempt_count",
+        moment("finished_at"),
+    )
+    ordering = ("position",)
+    unread = PUSH_CONTENT
+
+
+@admin.register(NotificationRequest)
+class NotificationRequestAdmin(FactAdmin):
+    list_display = (
+        short_hash("amm_message_id", "request"),
+        short_hash("message_id", "Status message"),
+        word("state"),
+        word("notification_count", "notifications"),
+        age("received_at"),
+        age("reply_due_at", "reply due"),
+        age("answered_at", "answered"),
+    )
+    list_filter = (("state", WordFilter), "received_at")
+    shown = (
+        full_hash("amm_message_id", "metadata message id"),
+        full_hash("message_id", "Status message id"),
+        full_hash("envelope_hash"),
+        word("state"),
+        moment("received_at"),
+        moment("reply_due_at"),
+        moment("answered_at"),
+    )
+    inlines = (NotificationInline,)
+    search_help_text = "Id of the metadata message or of the Status message (or its first 8 digits)"
+    search_hashes = (("amm_message_id", ID_BYTES), ("message_id", ID_BYTES))
+    unread = ("reply_to",)
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        """Counted per row that is shown: a join would count the whole table first."""
+        own = Notification.objects.filter(request=OuterRef("pk")).order_by().values("request")
+        return super().get_queryset(request).annotate(notification_count=Subquery(own.values(count=Count("pk"))))
+
+
+class AttemptInline(FactInline):
+    model = Attempt
+    shown = ("number", "gateway", word("outcome"), word("code"), "latency_ms", moment("started_at"))
+    ordering = ("number",)
+
+
+@admin.register(Notification)
+class NotificationAdmin(FactAdmin):
+    list_display = (
+        "__str__",
+        short_hash("public_key_hash", "key hash"),
+        "installation_id",
+        "type_name",
+        word("state"),
+        word("report"),
+        "attempt_count",
+        age("created_at"),
+        age("next_attempt_at", "next attempt"),
+    )
+    list_filter = (ProgressFilter, ("state", WordFilter), ("report", WordFilter), "created_at")
+    shown = (
+        link(lambda n: request_url(n.request_id), "request", "its request"),
+        "position",
+        full_hash("public_key_hash", "key hash"),
+        "installation_id",
+        "type_name",
+        word("state"),
+        word("report"),
+        link(lambda n: route_url(n.route_id), "route", "its route"),
+        "route_generation",
+        "attempt_count",
+        "ambiguous_count",
+        moment("created_at"),
+        moment("enqueued_at"),
+        moment("next_attempt_at"),
+        moment("lease_until"),
+        moment("expires_at"),
+        moment("finished_at"),
+    )
+    inlines = (AttemptInline,)
+    linked_by = ("request__id__exact", "route__id__exact")
+    search_help_text = "Chat key, key hash (or its first 8 digits) or installation id of the recipient"
+    search_hashes = (("public_key_hash", KEY_HASH_BYTES),)
+    unread = PUSH_CONTENT
+
+    @admin.display(description="type")
+    def type_name(self, notification: Notification) -> str:
+        return type_name(notification.type)
+
+    def matching_id(self, term: str) -> Q:
+        """By way of the registrations: installation ids are indexed there, and only there."""
+        owners = Registration.objects.filter(installation_id=term)
+        return Q(installation_id=term, public_key_hash__in=owners.values("public_key_hash"))
+
+
+def type_name(number: int) -> str:
+    """The type is an open enum: senders may use numbers that we do not know."""
+    known = number in {known.value for known in NotificationType}
+    return f"{number} {NotificationType(number).name.lower()}" if known else str(number)
+
+
+@admin.register(Attempt)
+class AttemptAdmin(FactAdmin):
+    list_display = (
+        "__str__",
+        "gateway",
+        "token",
+        "apn_topic",
+        word("outcome"),
+        word("code"),
+        "latency",
+        age("started_at"),
+    )
+    list_filter = (("outcome", WordFilter), ("code", RecentValuesFilter), "started_at")
+    shown = (
+        link(lambda attempt: notification_url(attempt.notification_id), "notification", "its notification"),
+        "number",
+        "gateway",
+        "token",
+        "apn_topic",
+        word("outcome"),
+        word("code"),
+        "latency",
+        moment("started_at"),
+    )
+    linked_by = ("notification__id__exact",)
+
+    @admin.display(description="token type")
+    def token(self, attempt: Attempt) -> str:
+        return token_type_name(attempt.token_type)
+
+    @admin.display(description="latency")
+    def latency(self, attempt: Attempt) -> str:
+        return NOTHING if attempt.latency_ms is None else f"{attempt.latency_ms} ms"

@@ -1,0 +1,7 @@
+"""The console as a whole: its name, and the ways between the pages of the apps."""
+
+from django.contrib import admin
+
+from pushserver.console import links  # noqa: F401 - hands the ways in
+
+admin.site.site_header = admin.site.site_title = admin.site.index_title = "Push server"

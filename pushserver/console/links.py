@@ -1,0 +1,83 @@
+"""Which rows belong together. Each page of a row leads to the others that tell its story, without a query."""
+
+from collections.abc import Iterable
+from urllib.parse import urlencode
+
+from django.urls import reverse
+
+from notifications.admin import notification_url, request_url
+from notifications.models import Attempt, Notification, NotificationRequest
+from registrations.admin import registration_url
+from registrations.console.columns import hex_of
+from registrations.console.links import Link, links_from
+from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
+from waku_bridge.admin import envelope_url
+from waku_bridge.messages import MessageType
+from waku_bridge.models import InboundEnvelope, OutboundReply
+
+
+def _list(name: str, **query: str) -> str:
+    return f"{reverse(f'admin:{name}_changelist')}?{urlencode(query)}"
+
+
+@links_from(Registration)
+def from_registration(registration: Registration) -> Iterable[Link]:
+    key_hash = hex_of(registration.public_key_hash)
+    recipient = f"{key_hash} {registration.installation_id}"
+    yield Link("Notifications", _list("notifications_notification", q=recipient))
+    yield Link("Registrations of this key", _list("registrations_registration", q=key_hash))
+    yield Link("Query topic", _list("registrations_topickey", q=key_hash))
+    if registration.pseudonym:
+        yield Link("History", _list("registrations_registrationevent", q=str(registration.pseudonym)))
+
+
+@links_from(Route)
+def from_route(route: Route) -> Iterable[Link]:
+    yield Link("Notifications", _list("notifications_notification", route__id__exact=str(route.pk)))
+
+
+@links_from(Grant)
+def from_grant(grant: Grant) -> Iterable[Link]:
+    yield Link("Registration", registration_url(grant.registration_id))
+
+
+@links_from(RegistrationEvent)
+def from_event(event: RegistrationEvent) -> Iterable[Link]:
+    yield Link("All of this installation", _list("registrations_registrationevent", q=str(event.pseudonym)))
+
+
+@links_from(TopicKey)
+def from_topic_key(topic_key: TopicKey) -> Iterable[Link]:
+    yield Link("Registrations", _list("registrations_registration", q=topic_key.name))
+
+
+@links_from(NotificationRequest)
+def from_request(request: NotificationRequest) -> Iterable[Link]:
+    yield Link("Notifications", _list("notifications_notification", request__id__exact=str(request.pk)))
+    yield Link("Envelope", envelope_url(request.envelope_hash))
+    yield Link("Reply", _list("waku_bridge_outboundreply", q=hex_of(request.envelope_hash)))
+
+
+@links_from(Notification)
+def from_notification(notification: Notification) -> Iterable[Link]:
+    recipient = f"{hex_of(notification.public_key_hash)} {notification.installation_id}"
+    yield Link("Request", request_url(notification.request_id))
+    yield Link("Attempts", _list("notifications_attempt", notification__id__exact=str(notification.pk)))
+    yield Link("Registration", _list("registrations_registration", q=recipient))
+
+
+@links_from(Attempt)
+def from_attempt(attempt: Attempt) -> Iterable[Link]:
+    yield Link("Notification", notification_url(attempt.notification_id))
+
+
+@links_from(InboundEnvelope)
+def from_envelope(envelope: InboundEnvelope) -> Iterable[Link]:
+    yield Link("Reply", _list("waku_bridge_outboundreply", q=hex_of(envelope.hash)))
+    if envelope.message_type == MessageType.REQUEST:
+        yield Link("Request", _list("notifications_notificationrequest", q=hex_of(envelope.message_id)))
+
+
+@links_from(OutboundReply)
+def from_reply(reply: OutboundReply) -> Iterable[Link]:
+    yield Link("Envelope", envelope_url(reply.envelope_hash))

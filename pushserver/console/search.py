@@ -1,0 +1,73 @@
+"""The search box of every list: takes what people paste, and sends the browser to what may stand in a URL.
+
+A chat key names a person. It arrives in the body of a POST, is hashed here, and is neither stored nor logged; the
+address bar, and whatever keeps it, sees the hash. A term that is nothing we know might be a chat key with a slip, so it
+is refused without being repeated anywhere.
+"""
+
+from django.apps import apps
+from django.contrib import admin, messages
+from django.contrib.admin.exceptions import NotRegistered
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_POST
+
+from registrations.console.facts import FactAdmin
+from registrations.console.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, hash_digits, is_id
+from waku_bridge.codec.errors import BadPublicKey
+from waku_bridge.codec.keys import key_hash, parse_chat_key
+
+NOT_UNDERSTOOD = (
+    "Nothing was searched: this is no chat key (0x04…, zQ3sh… or compressed hex), no hash and no id. "
+    "Of a hash at least the first 8 digits are needed, of a chat key all of it."
+)
+
+
+class NotUnderstoodError(Exception):
+    """Says nothing about the term: it might be a chat key with a slip."""
+
+
+@sensitive_post_parameters("q")
+@require_POST
+def search_facts(request: HttpRequest, app_label: str, model_name: str) -> HttpResponse:
+    facts = _admin_of(app_label, model_name)
+    if not facts.has_view_permission(request):
+        raise PermissionDenied
+    query = request.GET.copy()
+    for outdated in ("q", "p", "e"):  # the term, the page, the error flag of the list it comes from
+        query.pop(outdated, None)
+    try:
+        terms = [for_url(term) for term in request.POST.get("q", "").split()]
+    except NotUnderstoodError:
+        messages.error(request, NOT_UNDERSTOOD)
+    else:
+        query.update({"q": " ".join(terms)} if terms else {})
+    changelist = reverse(f"admin:{app_label}_{model_name}_changelist")
+    return HttpResponseRedirect(f"{changelist}?{query.urlencode()}")
+
+
+def for_url(term: str) -> str:
+    """The same term, or the hash of a chat key in its place. Raises NotUnderstoodError for anything else."""
+    try:
+        return key_hash(parse_chat_key(term)).hex()
+    except BadPublicKey:
+        pass
+    if is_id(term) or (hash_digits(term) and not _looks_like_part_of_a_chat_key(term)):
+        return term
+    raise NotUnderstoodError
+
+
+def _looks_like_part_of_a_chat_key(term: str) -> bool:
+    return term.startswith("0x04") and len(term) - 2 not in {SHORT_ID_DIGITS, KEY_HASH_DIGITS}
+
+
+def _admin_of(app_label: str, model_name: str) -> FactAdmin:
+    try:
+        found = admin.site.get_model_admin(apps.get_model(app_label, model_name))
+    except (LookupError, NotRegistered):
+        raise Http404 from None
+    if not isinstance(found, FactAdmin):
+        raise Http404
+    return found

@@ -1,0 +1,191 @@
+"""Registrations, their addresses, grants and history, to be looked at."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import F, Q
+from django.http import HttpRequest
+from django.urls import reverse
+
+from registrations.console.columns import SHORT_DIGITS, age, count, full_hash, link, moment, short_hash, word
+from registrations.console.facts import FactAdmin, FactInline
+from registrations.console.filters import RecentValuesFilter, WordFilter
+from registrations.console.search import hash_digits
+from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
+
+KEY_HASH_BYTES = 64
+GRANT_SECRETS = ("signature", "access_token_digest")
+ROUTE_SECRETS = ("device_token_encrypted", "device_token_digest")
+LISTS = {
+    "allowed_key_list": "allowed contacts",
+    "blocked_chat_list": "blocked chats",
+    "muted_chat_list": "muted chats",
+    "allowed_mentions_chat_list": "chats with mentions",
+}
+
+
+def registration_url(registration_id: int | None) -> str:
+    return reverse("admin:registrations_registration_change", args=[registration_id]) if registration_id else ""
+
+
+def route_url(route_id: int | None) -> str:
+    return reverse("admin:registrations_route_change", args=[route_id]) if route_id else ""
+
+
+class GrantInline(FactInline):
+    model = Grant
+    shown = (full_hash("server_public_key", "server"), moment("granted_at"))
+    unread = GRANT_SECRETS
+
+
+@admin.register(Registration)
+class RegistrationAdmin(FactAdmin):
+    list_display = (
+        short_hash("public_key_hash", "key hash"),
+        "installation_id",
+        "version",
+        word("state"),
+        word("route__get_token_type_display", "token type"),
+        word("route__state", "route"),
+        word("route__disabled_reason", "reason"),
+        "enabled",
+        age("updated_at", "last change"),
+    )
+    list_filter = (
+        ("state", WordFilter),
+        ("route__state", WordFilter),
+        "route__token_type",
+        "enabled",
+        "allow_from_contacts_only",
+    )
+    list_select_related = ("route",)
+    shown = (
+        full_hash("public_key_hash", "key hash"),
+        "installation_id",
+        "version",
+        word("state"),
+        "enabled",
+        "allow_from_contacts_only",
+        "block_mentions",
+        *(count(f"{name}_length", label) for name, label in LISTS.items()),
+        link(lambda registration: route_url(registration.route_id), "route", "its route"),
+        moment("created_at"),
+        moment("updated_at"),
+    )
+    inlines = (GrantInline,)
+    search_help_text = "Chat key, key hash (or its first 8 digits) or installation id"
+    search_hashes = (("public_key_hash", KEY_HASH_BYTES),)
+    unread = (
+        "access_token_encrypted",
+        "access_token_digest",
+        "content_digest",
+        *LISTS,
+        *(f"route__{name}" for name in ROUTE_SECRETS),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).annotate(**{f"{name}_length": F(f"{name}__len") for name in LISTS})
+
+    def matching_id(self, term: str) -> Q:
+        return Q(installation_id=term)
+
+
+@admin.register(Route)
+class RouteAdmin(FactAdmin):
+    list_display = (
+        "__str__",
+        "token_type",
+        "apn_topic",
+        word("state"),
+        word("disabled_reason"),
+        age("disabled_at", "disabled"),
+        age("failing_since", "failing since"),
+        age("last_success_at", "last success"),
+    )
+    list_filter = (("state", WordFilter), "token_type", ("disabled_reason", RecentValuesFilter))
+    shown = (
+        "token_type",
+        "apn_topic",
+        word("state"),
+        word("disabled_reason"),
+        moment("disabled_at"),
+        "generation",
+        moment("failing_since"),
+        moment("last_success_at"),
+        moment("created_at"),
+        link(lambda route: registration_url(registration_of(route)), "registration", "its registration"),
+    )
+    unread = ROUTE_SECRETS
+
+
+def registration_of(route: Route) -> int | None:
+    return Registration.objects.filter(route=route).values_list("pk", flat=True).first()
+
+
+@admin.register(Grant)
+class GrantAdmin(FactAdmin):
+    list_display = (
+        "__str__",
+        short_hash("registration__public_key_hash", "key hash"),
+        short_hash("server_public_key", "server"),
+        age("granted_at", "granted"),
+    )
+    list_select_related = ("registration",)
+    shown = (
+        link(lambda grant: registration_url(grant.registration_id), "registration", "its registration"),
+        full_hash("server_public_key", "server"),
+        moment("granted_at"),
+    )
+    search_help_text = "Chat key, key hash (or its first 8 digits) or installation id of the registration"
+    search_hashes = (("registration__public_key_hash", KEY_HASH_BYTES),)
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        shown = ("registration__public_key_hash", "server_public_key", "granted_at")
+        return super().get_queryset(request).only(*shown)
+
+    def matching_id(self, term: str) -> Q:
+        return Q(registration__installation_id=term)
+
+
+@admin.register(RegistrationEvent)
+class RegistrationEventAdmin(FactAdmin):
+    list_display = (word("kind"), "token", "apn_topic", "pseudonym", age("at"))
+    list_filter = (("kind", WordFilter), "at")
+    ordering = ("-at",)
+    shown = (word("kind"), "token", "apn_topic", "pseudonym", moment("at", "time"))
+    search_help_text = "Pseudonym of an installation, as its registration's page links to"
+
+    @admin.display(description="token type")
+    def token(self, event: RegistrationEvent) -> str:
+        return token_type_name(event.token_type)
+
+    def matching_id(self, term: str) -> Q:
+        return Q(pseudonym=term)
+
+
+def token_type_name(token_type: int) -> str:
+    """Recorded facts hold the number only."""
+    return dict(Route.TokenTypes.choices).get(token_type, str(token_type))
+
+
+@admin.register(TopicKey)
+class TopicKeyAdmin(FactAdmin):
+    list_display = ("__str__", "short_name", "is_derived", age("created_at", "since"))
+    shown = (word("name", "key hash"), "__str__", "is_derived", moment("created_at"))
+    search_help_text = "Chat key or key hash (or its first 8 digits)"
+    unread = ("key_encrypted",)
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).annotate(has_key=Q(key_encrypted__isnull=False))
+
+    def matching(self, term: str) -> Q:
+        digits = hash_digits(term)
+        return Q(name__startswith=digits) if digits else Q()
+
+    @admin.display(description="key hash")
+    def short_name(self, topic_key: TopicKey) -> str:
+        return topic_key.name[:SHORT_DIGITS]
+
+    @admin.display(description="key derived", boolean=True)
+    def is_derived(self, topic_key: Any) -> bool:
+        return bool(topic_key.has_key)

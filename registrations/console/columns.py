@@ -1,0 +1,100 @@
+"""Columns of lists and lines of detail pages, made from the name of a field.
+
+Each function returns what Django takes in `list_display` and `fields`: a callable with a description.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.contrib import admin
+from django.utils import timezone
+from django.utils.html import format_html
+
+Column = Callable[[Any], Any]
+
+SHORT_DIGITS = 16
+NOTHING = "-"
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def short_hash(field: str, label: str = "") -> Column:
+    return _column(field, label, lambda value: hex_of(value)[:SHORT_DIGITS] or NOTHING)
+
+
+def full_hash(field: str, label: str = "") -> Column:
+    return _column(field, label, lambda value: hex_of(value) or NOTHING)
+
+
+def word(field: str, label: str = "") -> Column:
+    """A state as it is called in code, log and table."""
+    return _column(field, label, lambda value: NOTHING if value in {None, ""} else str(value))
+
+
+def age(field: str, label: str = "age") -> Column:
+    """How long ago, with the exact time where the mouse rests."""
+    return _column(field, label, lambda at: _titled(_span(at), exact(at)) if at else NOTHING, ordering=field)
+
+
+def moment(field: str, label: str = "") -> Column:
+    """The exact time, and how long ago that is."""
+    return _column(field, label, lambda at: f"{exact(at)} ({_span(at)})" if at else NOTHING)
+
+
+def host(field: str, label: str = "") -> Column:
+    return _column(field, label, lambda url: host_of(url) or NOTHING)
+
+
+def count(field: str, label: str) -> Column:
+    """Of a list that is itself not shown; ``field`` is an annotation."""
+    return _column(field, label, lambda number: f"{number} entries" if number else "none")
+
+
+def link(url_of: Callable[[Any], str], label: str, text: str = "") -> Column:
+    """A link to another row; ``url_of`` returns nothing when there is none."""
+
+    def column(row: Any) -> str:
+        url = url_of(row)
+        return format_html('<a href="{}">{}</a>', url, text or label) if url else NOTHING
+
+    return _described(column, f"{label}_link", label)
+
+
+def hex_of(value: bytes | memoryview | None) -> str:
+    return bytes(value or b"").hex()
+
+
+def exact(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def host_of(url: str) -> str:
+    """Without user, password, path and query: any of them may hold a credential."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def _span(at: datetime) -> str:
+    seconds = (timezone.now() - at).total_seconds()
+    size, unit = next((unit for unit in _UNITS if abs(seconds) >= unit[0]), (1, "s"))
+    span = f"{abs(seconds) // size:.0f} {unit}"
+    return f"in {span}" if seconds <= -1 else span
+
+
+def _titled(text: str, title: str) -> str:
+    return format_html('<span title="{}">{}</span>', title, text)
+
+
+def _column(field: str, label: str, show: Callable[[Any], Any], *, ordering: str = "") -> Column:
+    def column(row: Any) -> Any:
+        value = row
+        for name in field.split("__"):
+            value = getattr(value, name, None)
+        return show(value() if callable(value) else value)
+
+    return _described(column, field, label or field.replace("_", " "), ordering)
+
+
+def _described(column: Column, name: str, label: str, ordering: str = "") -> Column:
+    column.__name__ = name  # names the CSS class of the column
+    return admin.display(column, description=label, ordering=ordering or None)

@@ -1,0 +1,124 @@
+"""Admin pages of what was recorded: to be looked at, never changed."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from django.contrib import admin, messages
+from django.contrib.admin.options import InlineModelAdmin
+from django.contrib.admin.utils import unquote
+from django.db.models import Model, Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+
+from registrations.console import search
+from registrations.console.changelist import UncountedChangeList, UncountedPaginator
+from registrations.console.links import links_of
+
+NOT_UNDERSTOOD = "Nothing was searched: this is no hash and no id. Type at least 8 hex digits of a hash, or a whole id."
+
+
+class ReadOnly:
+    """Whoever may view a row may do that, and nobody anything else."""
+
+    def has_add_permission(self, *_args: Any) -> bool:
+        return False
+
+    def has_change_permission(self, *_args: Any) -> bool:
+        return False
+
+    def has_delete_permission(self, *_args: Any) -> bool:
+        return False
+
+
+class FactAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]
+    """A list of rows and a page for each. Subclasses name what is shown of a row: nothing else is."""
+
+    change_list_template = "admin/facts/change_list.html"
+    change_form_template = "admin/facts/change_form.html"
+    actions = None
+    ordering: ClassVar[Any] = ("-pk",)
+    # By a column without an index the whole table would be sorted.
+    sortable_by: ClassVar[Any] = ()
+    paginator = UncountedPaginator
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+
+    # Names of fields, and columns, of the page of one row.
+    shown: ClassVar[Sequence[Any]] = ()
+    # Fields that are found by their first digits, with the size of their values in bytes.
+    search_hashes: ClassVar[Sequence[tuple[str, int]]] = ()
+    # Lookups that links from other pages use, beside those of `list_filter`.
+    linked_by: ClassVar[Sequence[str]] = ()
+    # Not even read from the database: what these pages never show.
+    unread: ClassVar[Sequence[str]] = ()
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).defer(*self.unread)
+
+    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:  # noqa: ARG002
+        return self.shown
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:  # noqa: ARG002
+        return self.shown
+
+    def get_changelist(self, request: HttpRequest, **_kwargs: Any) -> type[UncountedChangeList]:  # noqa: ARG002
+        return UncountedChangeList
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:  # noqa: ARG002
+        """By default a URL may ask for any column, and an answer about a digest is an answer about a token."""
+        if lookup in {*self.linked_by, *(getattr(entry, "parameter_name", None) for entry in self.list_filter)}:
+            return True
+        names = [entry[0] if isinstance(entry, tuple) else entry for entry in self.list_filter]
+        return any(isinstance(name, str) and lookup.startswith(f"{name}__") for name in names)
+
+    def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:  # noqa: ARG002
+        """Only says whether there is a search: `matching` does it."""
+        return ("pk",) if self.search_help_text else ()
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Several terms narrow each other down."""
+        for term in search_term.split():
+            condition = self.matching(term)
+            if not condition:
+                messages.warning(request, NOT_UNDERSTOOD)
+                return queryset.none(), False
+            queryset = queryset.filter(condition)
+        return queryset, False
+
+    def matching(self, term: str) -> Q:
+        """Which rows a search term means; empty when it means nothing here."""
+        digits = search.hash_digits(term)
+        condition = search.by_hash(digits, self.search_hashes) if digits else Q()
+        return condition | self.matching_id(term) if search.is_id(term) else condition
+
+    def matching_id(self, term: str) -> Q:  # noqa: ARG002 - for subclasses that have ids
+        return Q()
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        if self.opts.pk.get_internal_type() != "BinaryField":
+            return super().get_object(request, object_id, from_field)
+        digits = search.hash_digits(unquote(object_id))
+        return self.get_queryset(request).filter(pk=bytes.fromhex(digits)).first() if len(digits) % 2 == 0 else None
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        context["related_links"] = links_of(context["original"])
+        return super().render_change_form(request, context, *args, **kwargs)
+
+
+class FactInline(ReadOnly, InlineModelAdmin):  # type: ignore[type-arg]
+    """Rows that belong to another one, on its page."""
+
+    template = "admin/edit_inline/tabular.html"
+    extra = 0
+    shown: ClassVar[Sequence[Any]] = ()
+    unread: ClassVar[Sequence[str]] = ()
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).defer(*self.unread)
+
+    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:  # noqa: ARG002
+        return self.shown
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:  # noqa: ARG002
+        return self.shown

@@ -1,0 +1,357 @@
+"""What holds for every page of recorded facts, whichever app it belongs to."""
+
+import base64
+import re
+import secrets
+from collections.abc import Iterator
+from datetime import timedelta
+from urllib.parse import urlencode
+from uuid import uuid4
+
+import pytest
+from coincurve import PrivateKey
+from django.contrib import admin
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.db.models import Model
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
+
+from registrations.console.facts import FactAdmin
+from registrations.messages import TokenType
+from registrations.models import Registration
+from tests import factories
+from waku_bridge.codec.keys import chat_key, key_hash
+
+MODELS = [model for model, page in admin.site._registry.items() if isinstance(page, FactAdmin)]
+pytestmark = pytest.mark.django_db
+every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+
+
+def make_rows(count: int = 1) -> None:
+    """One row of every kind, ``count`` times, all about each other."""
+    for _ in range(count):
+        registration = factories.make_registration()
+        factories.make_grant(registration)
+        factories.make_event(pseudonym=registration.pseudonym)
+        factories.make_topic_key(public_key_hash=registration.public_key_hash)
+        request = factories.make_request()
+        notification = factories.make_notification(
+            request=request, route=registration.route, public_key_hash=registration.public_key_hash
+        )
+        factories.make_attempt(notification, code="device_gone")
+        factories.make_envelope(
+            hash=request.envelope_hash, message_id=request.amm_message_id, message_type=20, reason="x"
+        )
+        factories.make_reply(envelope_hash=request.envelope_hash)
+
+
+def list_url(model: type[Model], **query: str) -> str:
+    return f"{reverse(f'admin:{model._meta.app_label}_{model._meta.model_name}_changelist')}?{urlencode(query)}"
+
+
+def page_urls(client: Client, model: type[Model]) -> list[str]:
+    """Where the list leads to."""
+    html = client.get(list_url(model)).content.decode()
+    return sorted(
+        set(re.findall(rf'href="(/admin/{model._meta.app_label}/{model._meta.model_name}/[^"?]+/change/)', html))
+    )
+
+
+def test_every_table_of_facts_has_pages() -> None:
+    assert {model.__name__ for model in MODELS} == {
+        *("Registration", "Route", "Grant", "RegistrationEvent", "TopicKey"),
+        *("NotificationRequest", "Notification", "Attempt", "InboundEnvelope", "OutboundReply"),
+    }
+
+
+@every_model
+def test_an_empty_list_says_so(admin_client: Client, model: type[Model]) -> None:
+    assert "Nothing found." in admin_client.get(list_url(model)).content.decode()
+
+
+@every_model
+def test_a_list_leads_to_the_page_of_each_row(admin_client: Client, model: type[Model]) -> None:
+    make_rows(2)
+
+    urls = page_urls(admin_client, model)
+
+    assert len(urls) == 2
+    assert [admin_client.get(url).status_code for url in urls] == [200, 200]
+
+
+@every_model
+def test_a_row_that_does_not_exist_leads_back(admin_client: Client, model: type[Model]) -> None:
+    for unknown in ("987654", "ab" * 32, "nonsense", "f" * 33):
+        name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
+        assert admin_client.get(reverse(name, args=[unknown])).status_code == 302
+
+
+@every_model
+def test_nobody_gets_in_without_logging_in(client: Client, model: type[Model]) -> None:
+    make_rows()
+    row = model._default_manager.get()
+    pk = bytes(row.pk).hex() if isinstance(row.pk, bytes | memoryview) else row.pk
+    page = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_change", args=[pk])
+
+    for url in (list_url(model), page, search_url(model)):
+        response = client.get(url)
+        assert (response.status_code, response.url.split("?")[0]) == (302, "/admin/login/")
+
+
+@every_model
+def test_nobody_can_add_change_or_delete_a_fact(admin_client: Client, model: type[Model]) -> None:
+    make_rows()
+    page = page_urls(admin_client, model)[0]
+
+    assert admin_client.get(f"{list_url(model).split('?')[0]}add/").status_code == 403
+    assert admin_client.post(page, {"state": "active"}).status_code == 403
+    assert admin_client.post(page.replace("/change/", "/delete/"), {"post": "yes"}).status_code == 403
+    assert model._default_manager.count() == 1
+
+
+@every_model
+def test_a_list_offers_no_actions(admin_client: Client, model: type[Model]) -> None:
+    make_rows()
+
+    html = admin_client.get(list_url(model)).content.decode()
+
+    assert "delete_selected" not in html
+    assert 'name="action"' not in html
+
+
+@every_model
+def test_without_the_permission_to_view_there_is_nothing_to_see(client: Client, model: type[Model]) -> None:
+    client.force_login(User.objects.create_user("support", is_staff=True))
+
+    assert client.get(list_url(model)).status_code == 403
+    assert client.post(search_url(model), {"q": "ab" * 32}).status_code == 403
+
+
+@every_model
+def test_support_staff_with_the_permission_to_view_get_in(client: Client, model: type[Model]) -> None:
+    user = User.objects.create_user("support", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename=f"view_{model._meta.model_name}"))
+    client.force_login(user)
+    make_rows()
+
+    assert [client.get(url).status_code for url in (list_url(model), *page_urls(client, model))] == [200, 200]
+
+
+def test_a_list_costs_as_many_queries_for_300_rows_as_for_one(
+    admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    make_rows(1)
+    queries_for_one = {model: count_queries(admin_client, list_url(model)) for model in MODELS}
+    make_rows(299)
+
+    for model, number in queries_for_one.items():
+        with django_assert_max_num_queries(number) as many:
+            response = admin_client.get(list_url(model))
+        assert "next page" in response.content.decode()
+        assert not [query for query in many.captured_queries if "COUNT(*)" in query["sql"]]
+
+
+def count_queries(client: Client, url: str) -> int:
+    with CaptureQueriesContext(connection) as queries:
+        assert client.get(url).status_code == 200
+    return len(queries)
+
+
+def test_pages_follow_each_other_to_the_last_row(admin_client: Client) -> None:
+    make_rows(250)
+
+    for model in MODELS:
+        pages = [admin_client.get(list_url(model, p=number)).content.decode() for number in "123"]
+        page_of_row = rf'href="(/admin/{model._meta.app_label}/{model._meta.model_name}/[^"]+/change/)'
+        assert ["next page" in page for page in pages] == [True, True, False]
+        assert len({url for page in pages for url in re.findall(page_of_row, page)}) == 250
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "101", "x", "99999999999999999999"])
+def test_a_page_number_that_is_none_is_no_fault(admin_client: Client, number: str) -> None:
+    assert admin_client.get(list_url(Registration, p=number)).status_code in {200, 302}
+
+
+@every_model
+@pytest.mark.parametrize(
+    "lookup",
+    ["device_token_digest__gt", "access_token_digest", "payload__isnull", "route__device_token_digest__gt", "pk__gt"],
+)
+def test_a_url_cannot_ask_for_what_is_not_offered(admin_client: Client, model: type[Model], lookup: str) -> None:
+    assert admin_client.get(list_url(model, **{lookup: "a"})).status_code == 400
+
+
+@every_model
+def test_every_filter_that_is_offered_works(admin_client: Client, model: type[Model]) -> None:
+    make_rows()
+    html = admin_client.get(list_url(model)).content.decode()
+
+    queries = re.findall(r'<li[^>]*>\s*<a href="(\?[^"]*)"', html)
+
+    assert {admin_client.get(list_url(model).rstrip("?") + q.replace("&amp;", "&")).status_code for q in queries} <= {
+        200
+    }
+
+
+@every_model
+@pytest.mark.parametrize(
+    "term", ["'; --", "%", "\\x00ff", "0x", "é" * 9, "a" * 5000, "zQ3sh", "0x04", "12345678 nonsense"]
+)
+def test_nonsense_in_the_search_box_is_told_and_not_repeated(
+    admin_client: Client, model: type[Model], term: str
+) -> None:
+    response = admin_client.post(search_url(model), {"q": term}, follow=True)
+
+    assert response.status_code == 200
+    assert "Nothing was searched" in response.content.decode()
+    assert "q=" not in response.redirect_chain[0][0]
+
+
+@every_model
+@pytest.mark.parametrize("term", ["\x00", "nonsense", "0x04" + "ab" * 64, "12345678 nonsense"])
+def test_nonsense_in_the_url_is_no_fault(admin_client: Client, model: type[Model], term: str) -> None:
+    assert admin_client.get(list_url(model, q=term)).status_code == 200
+
+
+def test_a_search_keeps_the_filters(admin_client: Client) -> None:
+    response = admin_client.post(f"{search_url(Registration)}?state__exact=active&q=old&p=3", {"q": "ab" * 64})
+
+    assert response.url == f"/admin/registrations/registration/?state__exact=active&q={'ab' * 64}"
+
+
+def test_searching_for_nothing_shows_everything(admin_client: Client) -> None:
+    assert admin_client.post(search_url(Registration), {"q": " "}).url == "/admin/registrations/registration/?"
+
+
+@pytest.mark.parametrize("path", ["/admin/search/auth/user/", "/admin/search/no/such/"])
+def test_only_lists_of_facts_are_searched_this_way(admin_client: Client, path: str) -> None:
+    assert admin_client.post(path, {"q": "ab" * 64}).status_code == 404
+
+
+def test_a_chat_key_never_stands_in_a_url(admin_client: Client) -> None:
+    key = PrivateKey(b"\x05" * 32).public_key.format()
+    almost = chat_key(key)[:-1]
+    for pasted in (chat_key(key), chat_key(key)[2:], key.hex(), "0x" + key.hex(), almost, chat_key(key)[:40]):
+        location = admin_client.post(search_url(Registration), {"q": pasted}).url
+        assert pasted.removeprefix("0x")[4:20] not in location
+    assert key_hash(key).hex() in admin_client.post(search_url(Registration), {"q": chat_key(key)}).url
+
+
+def search_url(model: type[Model]) -> str:
+    return reverse("search_facts", args=[model._meta.app_label, model._meta.model_name])
+
+
+# What must never be seen ----------------------------------------------------------------------------------------------
+
+
+class Secrets:
+    """Everything that no page may show, by what it is."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+    def new(self, name: str, size_bytes: int = 24) -> bytes:
+        self.values[name] = secrets.token_bytes(size_bytes)
+        return self.values[name]
+
+    def text(self, name: str) -> str:
+        text = secrets.token_urlsafe(30)
+        self.values[name] = text.encode()
+        return text
+
+    def also(self, name: str, value: bytes | memoryview | None) -> None:
+        self.values[name] = bytes(value or b"")
+
+    def forms(self) -> Iterator[tuple[str, bytes]]:
+        for name, value in self.values.items():
+            assert len(value) >= 24
+            yield f"{name}, raw", value
+            yield f"{name}, hex", value.hex().encode()[:32]
+            yield f"{name}, base64", base64.b64encode(value)[:32]
+            yield f"{name}, url-safe base64", base64.urlsafe_b64encode(value)[:32]
+            yield f"{name}, repr", repr(value)[2:-1].encode()
+
+
+@pytest.fixture
+def hidden() -> Secrets:
+    """Rows of every kind, filled with secrets that are known here."""
+    hidden, now = Secrets(), timezone.now() - timedelta(minutes=5)
+    access_token, device_token = str(uuid4()), hidden.text("device token")
+    hidden.values["access token"] = access_token.encode()
+    lists = ("allowed_key_list", "blocked_chat_list", "muted_chat_list", "allowed_mentions_chat_list")
+    registration = factories.make_registration(
+        access_token=access_token,
+        device_token=device_token,
+        at=now,
+        **{name: [hidden.new(name, 64), secrets.token_bytes(64)] for name in lists},
+    )
+    for name in ("access_token_encrypted", "access_token_digest", "content_digest"):
+        hidden.also(name, getattr(registration, name))
+    for name in ("device_token_encrypted", "device_token_digest"):
+        hidden.also(name, getattr(registration.route, name))
+    factories.make_grant(registration, signature=hidden.new("grant", 65))
+    factories.make_event(pseudonym=registration.pseudonym)
+    topic_key = factories.make_topic_key(public_key_hash=registration.public_key_hash, key=hidden.new("topic key", 32))
+    hidden.also("topic key, encrypted", topic_key.key_encrypted)
+    request = factories.make_request(reply_to=hidden.new("reply_to", 33))
+    notification = factories.make_notification(
+        request=request,
+        route=registration.route,
+        public_key_hash=registration.public_key_hash,
+        installation_id=registration.installation_id,
+        chat_id=hidden.new("chat id", 64),
+        message=hidden.new("message", 100),
+        dedup_key=hidden.new("dedup_key", 32),
+    )
+    factories.make_attempt(notification, token_type=TokenType.FIREBASE)
+    factories.make_envelope(
+        hash=request.envelope_hash,
+        message_id=request.amm_message_id,
+        message_type=20,
+        payload=hidden.new("envelope payload", 200),
+        source="http://user:secret-of-the-node-in-its-url@node.test:8645/path",
+    )
+    factories.make_reply(envelope_hash=request.envelope_hash, payload=hidden.new("reply payload", 200), node="")
+    hidden.values["node password"] = b"secret-of-the-node-in-its-url"
+    return hidden
+
+
+def test_no_token_key_or_payload_is_on_any_page(admin_client: Client, hidden: Secrets) -> None:
+    registration = Registration.objects.get()
+    terms = [bytes(registration.public_key_hash).hex(), registration.installation_id, str(registration.pseudonym)]
+    start = ["/admin/", *map(list_url, MODELS), *(list_url(model, q=term) for model in MODELS for term in terms)]
+
+    pages = crawl(admin_client, start)
+
+    assert len([url for url in pages if url.endswith("/change/")]) == len(MODELS)
+    forms = list(hidden.forms())
+    assert not [(url, name) for url, html in pages.items() for name, form in forms if form in html]
+
+
+def crawl(client: Client, urls: list[str]) -> dict[str, bytes]:
+    """Every page of facts that can be reached by links from these."""
+    pages: dict[str, bytes] = {}
+    waiting = list(urls)
+    while waiting:
+        url = waiting.pop()
+        if url in pages:
+            continue
+        response = client.get(url)
+        assert response.status_code == 200, url
+        pages[url] = response.content
+        waiting += links(url, response.content.decode())
+    return pages
+
+
+def links(url: str, html: str) -> Iterator[str]:
+    for link in re.findall(r'href="([^"]+)"', html):
+        target = link.replace("&amp;", "&")
+        if target.startswith("?"):
+            target = url.split("?", maxsplit=1)[0] + target
+        is_of_facts = target.startswith(("/admin/registrations/", "/admin/notifications/", "/admin/waku_bridge/"))
+        if is_of_facts and target.count("=") <= 1:  # filters one at a time: together they are too many
+            yield target

@@ -1,0 +1,91 @@
+"""Envelopes that came in and replies that went out, to be looked at."""
+
+from django.contrib import admin
+from django.db.models import Q
+from django.urls import reverse
+
+from notifications.models import NotificationRequest
+from registrations.console.columns import age, full_hash, hex_of, host, moment, short_hash, word
+from registrations.console.facts import FactAdmin
+from registrations.console.filters import RecentValuesFilter, WordFilter
+from registrations.console.search import by_hash, hash_digits
+from waku_bridge.models import InboundEnvelope, OutboundReply
+
+HASH_BYTES = 32
+
+
+def envelope_url(envelope_hash: bytes | memoryview) -> str:
+    return reverse("admin:waku_bridge_inboundenvelope_change", args=[hex_of(envelope_hash)])
+
+
+@admin.register(InboundEnvelope)
+class InboundEnvelopeAdmin(FactAdmin):
+    list_display = (
+        short_hash("hash", "envelope"),
+        "message_type",
+        word("state"),
+        word("reason"),
+        host("source", "from"),
+        age("received_at"),
+        age("processed_at", "processed"),
+    )
+    list_filter = (("state", WordFilter), "message_type", ("reason", RecentValuesFilter), "received_at")
+    ordering = ("-received_at",)
+    shown = (
+        full_hash("hash", "envelope hash"),
+        "message_type",
+        word("state"),
+        word("reason"),
+        full_hash("message_id", "metadata message id"),
+        "pubsub_topic",
+        "content_topic",
+        host("source", "from"),
+        moment("received_at"),
+        moment("enqueued_at"),
+        moment("processed_at"),
+    )
+    search_help_text = "Envelope hash, or the metadata message id of a request (or its first 8 digits)"
+    search_hashes = (("hash", HASH_BYTES),)
+    unread = ("payload",)
+
+    def matching(self, term: str) -> Q:
+        """Requests know their envelope, and have an index over their ids; envelopes have none over theirs."""
+        digits = hash_digits(term)
+        asked_by = by_hash(digits, (("amm_message_id", HASH_BYTES),)) if digits else Q()
+        if not asked_by:
+            return super().matching(term)
+        requests = NotificationRequest.objects.filter(asked_by)
+        return super().matching(term) | Q(hash__in=requests.values("envelope_hash"))
+
+
+@admin.register(OutboundReply)
+class OutboundReplyAdmin(FactAdmin):
+    list_display = (
+        "__str__",
+        short_hash("envelope_hash", "answers"),
+        "message_type",
+        word("state"),
+        "attempt_count",
+        host("node", "taken by"),
+        age("created_at"),
+        age("next_attempt_at", "next attempt"),
+        age("published_at", "published"),
+    )
+    list_filter = (("state", WordFilter), "message_type", "created_at")
+    shown = (
+        full_hash("envelope_hash", "answers envelope"),
+        "part",
+        "message_type",
+        word("state"),
+        "attempt_count",
+        "pubsub_topic",
+        "content_topic",
+        host("node", "taken by"),
+        moment("created_at"),
+        moment("enqueued_at"),
+        moment("next_attempt_at"),
+        moment("published_at"),
+    )
+    search_help_text = "Hash of the envelope it answers (or its first 8 digits)"
+    search_hashes = (("envelope_hash", HASH_BYTES),)
+    unread = ("payload",)
