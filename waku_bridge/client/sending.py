@@ -100,7 +100,10 @@ class SendingClient:
         same arguments give the same signed message again, in another envelope. Raises ValueError when the destinations
         are of several servers, or of none.
         """
-        (server,) = {destination.server for destination in destinations}
+        servers = {destination.server for destination in destinations}
+        if len(servers) != 1:
+            raise ValueError("a request goes to exactly one server")
+        server = servers.pop()
         encoded = encode_request(
             PushRequest(message_id, tuple(_notification(destination, content) for destination in destinations)),
             signer=self.ephemeral,
