@@ -54,12 +54,16 @@ os.environ |= {
 django.setup()
 
 
+def pytest_unconfigure() -> None:
+    """At the very end, also of a run that only collected."""
+    shutil.rmtree(DATA_DIR, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
 def guard() -> Iterator[Guard]:
     """Stops the embedded servers, also when the test session is killed."""
     with Guard() as running:
         yield running
-    shutil.rmtree(DATA_DIR, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
