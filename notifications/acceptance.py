@@ -138,7 +138,7 @@ def _recipient(
     access_token_digest: Stored | None,
     enabled: bool,
     block_mentions: bool,
-    *lists: list[Stored],
+    *lists: list[bytes],
 ) -> _Recipient:
     blocked, muted, allowed_mentions = (frozenset(map(bytes, items)) for items in lists)
     rules = Recipient(enabled, block_mentions, blocked, muted, allowed_mentions)

@@ -34,7 +34,7 @@ def _embedded() -> dict[str, str]:
 
 EMBEDDED = _embedded()
 
-# Secrets: made up and kept beside the embedded database; whoever brings a database of their own brings their own secrets.
+# Secrets are made up and kept beside an embedded database; who brings a database brings secrets, too.
 IS_DEVELOPMENT = DEBUG or not env.secret("DATABASE_URL")
 _generate = GeneratedSecrets(DATA_DIR / "secrets") if IS_DEVELOPMENT else no_generation
 SECRET_KEY = env.secret("SECRET_KEY") or _generate("SECRET_KEY")

@@ -28,14 +28,14 @@ class Uint64Field(models.DecimalField):  # type: ignore[type-arg]
         return None if value is None else int(value)
 
 
-class BytesField(models.BinaryField):  # type: ignore[type-arg]
+class BytesField(models.BinaryField):
     """A bytea column that hands out bytes, where Django's own may hand out a memoryview.
 
     It also keeps bulk inserts fast: Django sends a column as one array only when the field has no `get_placeholder`,
     and BinaryField has one that PostgreSQL does not need.
     """
 
-    _pyi_private_get_type: bytes  # type: ignore[assignment]
+    _pyi_private_get_type: bytes
 
     @property
     def get_placeholder(self) -> None:

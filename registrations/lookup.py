@@ -55,7 +55,7 @@ def _info(
     grant: Stored,
     contacts_only: bool,
     access_token_encrypted: Stored | None,
-    allowed_key_list: list[Stored],
+    allowed_key_list: list[bytes],
 ) -> QueryInfo:
     """The token itself for everybody, or its encrypted copies for contacts only."""
     return QueryInfo(
