@@ -28,7 +28,7 @@ class Uint64Field(models.DecimalField):  # type: ignore[type-arg]
         return None if value is None else int(value)
 
 
-class BytesField(models.BinaryField):
+class BytesField(models.BinaryField):  # type: ignore[type-arg]
     """A bytea column that hands out bytes, where Django's own may hand out a memoryview.
 
     It also keeps bulk inserts fast: Django sends a column as one array only when the field has no `get_placeholder`,
