@@ -1,0 +1,391 @@
+"""Registering and unregistering against the database."""
+
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from django.forms.models import model_to_dict
+
+from registrations import intake
+from registrations.encryption import Purpose
+from registrations.intake import Submission
+from registrations.keyring import keyring
+from registrations.messages import RegistrationMessage, TokenType
+from registrations.models import Grant, Registration, RegistrationEvent, Route
+from registrations.rules import Acceptance, Refusal
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SERVER = b"\x02" + b"\x01" * 32
+KEY_HASH = b"\xaa" * 64
+UUID = "11111111-1111-4111-8111-111111111111"
+ACCESS_TOKEN = "c0ffee00-0000-4000-8000-000000000001"
+MESSAGE = RegistrationMessage(
+    installation_id=UUID,
+    version=1,
+    token_type=TokenType.FIREBASE,
+    device_token="device-token-1",
+    access_token=ACCESS_TOKEN,
+    grant=b"\x09" * 65,
+    enabled=True,
+    allowed_key_list=(b"\x01" * 64,),
+    blocked_chat_list=(b"\x02" * 64,),
+    muted_chat_list=(b"\x03" * 64, b"\x04" * 64),
+    allowed_mentions_chat_list=(b"\x05" * 64,),
+)
+Kind = RegistrationEvent.Kind
+
+
+def submission(*, public_key_hash=KEY_HASH, grant_verified=True, content=None, **fields):
+    message = replace(MESSAGE, **fields)
+    return Submission(public_key_hash, content or repr(fields).encode(), message, grant_verified)
+
+
+def unregistration(version, **fields):
+    bare = RegistrationMessage(UUID, version=version, unregister=True)
+    return Submission(KEY_HASH, repr((version, fields)).encode(), replace(bare, **fields), grant_verified=False)
+
+
+def register(*submissions, now=NOW):
+    return [outcome.decision for outcome in intake.register(submissions, server_public_key=SERVER, now=now)]
+
+
+def kinds():
+    return list(RegistrationEvent.objects.order_by("pk").values_list("kind", flat=True))
+
+
+def device_token(route):
+    return keyring().decrypt(Purpose.DEVICE_TOKEN, route.device_token_encrypted).decode()
+
+
+@pytest.mark.django_db
+def test_stores_a_registration_with_route_grant_and_event():
+    assert register(submission()) == [Acceptance.REGISTER]
+    stored = Registration.objects.get()
+    assert (bytes(stored.public_key_hash), stored.installation_id, stored.version) == (KEY_HASH, UUID, 1)
+    assert stored.state == Registration.State.ACTIVE
+    assert [bytes(entry) for entry in stored.muted_chat_list] == [b"\x03" * 64, b"\x04" * 64]
+    assert keyring().decrypt(Purpose.ACCESS_TOKEN, stored.access_token_encrypted) == ACCESS_TOKEN.encode()
+    assert device_token(stored.route) == "device-token-1"
+    assert stored.route.generation == 1
+    grant = Grant.objects.get()
+    assert (grant.registration, bytes(grant.server_public_key), bytes(grant.signature)) == (
+        stored,
+        SERVER,
+        b"\x09" * 65,
+    )
+    event = RegistrationEvent.objects.get()
+    assert (event.kind, event.pseudonym, event.at) == (Kind.REGISTERED, stored.pseudonym, NOW)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({}, Kind.REFRESHED),
+        ({"muted_chat_list": tuple(reversed(MESSAGE.muted_chat_list))}, Kind.REFRESHED),
+        ({"apn_topic": "im.status"}, Kind.REFRESHED),
+        ({"device_token": "device-token-2"}, Kind.TOKEN_CHANGED),
+        ({"token_type": TokenType.APN, "apn_topic": "im.status"}, Kind.TOKEN_CHANGED),
+        ({"enabled": False}, Kind.SETTINGS_CHANGED),
+        ({"muted_chat_list": ()}, Kind.SETTINGS_CHANGED),
+        ({"allow_from_contacts_only": True}, Kind.SETTINGS_CHANGED),
+        ({"device_token": "device-token-2", "enabled": False}, Kind.TOKEN_CHANGED),
+    ],
+)
+def test_a_new_version_is_recorded_as_what_it_changes(fields, kind):
+    register(submission())
+    assert register(submission(version=2, **fields)) == [Acceptance.REGISTER]
+    assert kinds() == [Kind.REGISTERED, kind]
+
+
+@pytest.mark.django_db
+def test_a_new_version_replaces_everything_and_keeps_the_pseudonym():
+    register(submission())
+    before = Registration.objects.get()
+    register(submission(version=7, device_token="device-token-2", access_token=UUID, grant=b"\x08" * 65, enabled=False))
+    after = Registration.objects.get()
+    assert (after.version, after.enabled, after.pseudonym) == (7, False, before.pseudonym)
+    assert (after.route_id, device_token(after.route)) == (before.route_id, "device-token-2")
+    assert keyring().matches(Purpose.ACCESS_TOKEN, UUID.encode(), after.access_token_digest)
+    assert bytes(Grant.objects.get().signature) == b"\x08" * 65
+    assert Route.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_the_generation_of_the_route_grows_with_every_accepted_registration():
+    for version in (1, 2, 3):
+        register(submission(version=version))
+    register(submission(version=3, content=b"refused"))
+    assert Route.objects.get().generation == 3
+
+
+@pytest.mark.django_db
+def test_a_retransmission_succeeds_and_changes_nothing():
+    register(submission(version=3, content=b"the same bytes"))
+    before = [model_to_dict(row) for row in (Registration.objects.get(), Route.objects.get(), Grant.objects.get())]
+    assert register(submission(version=3, content=b"the same bytes")) == [Acceptance.RETRANSMISSION]
+    assert before == [model_to_dict(r) for r in (Registration.objects.get(), Route.objects.get(), Grant.objects.get())]
+    assert kinds() == [Kind.REGISTERED]
+
+
+@pytest.mark.django_db
+def test_a_retransmission_is_refused_when_the_version_check_is_strict(settings):
+    settings.STRICT_VERSION_CHECK = True
+    register(submission(content=b"the same bytes"))
+    assert register(submission(content=b"the same bytes")) == [Refusal.STALE_VERSION]
+
+
+@pytest.mark.django_db
+def test_an_unregistered_installation_leaves_nothing_but_key_hash_installation_and_version():
+    register(submission())
+    assert register(unregistration(2)) == [Acceptance.UNREGISTER]
+    left = Registration.objects.get()
+    assert (bytes(left.public_key_hash), left.installation_id, left.version) == (KEY_HASH, UUID, 2)
+    assert left.state == Registration.State.UNREGISTERED
+    assert (left.route, left.access_token_encrypted, left.access_token_digest, left.pseudonym) == (None,) * 4
+    lists = (left.allowed_key_list, left.blocked_chat_list, left.muted_chat_list, left.allowed_mentions_chat_list)
+    assert lists == ([], [], [], [])
+    assert (left.enabled, left.allow_from_contacts_only, left.block_mentions) == (False, False, False)
+    assert not Route.objects.exists()
+    assert not Grant.objects.exists()
+    assert kinds() == [Kind.REGISTERED, Kind.UNREGISTERED]
+
+
+@pytest.mark.django_db
+def test_unregistering_somebody_unknown_leaves_a_tombstone_against_replays():
+    assert register(unregistration(5)) == [Acceptance.UNREGISTER]
+    assert register(submission(version=4)) == [Refusal.STALE_VERSION]
+    assert Registration.objects.get().state == Registration.State.UNREGISTERED
+    assert kinds() == []
+
+
+@pytest.mark.django_db
+def test_registers_again_after_unregistering_under_a_new_pseudonym():
+    register(submission())
+    first = Registration.objects.get().pseudonym
+    register(unregistration(2))
+    assert register(submission(version=3)) == [Acceptance.REGISTER]
+    assert Registration.objects.get().pseudonym not in {first, None}
+    assert kinds() == [Kind.REGISTERED, Kind.UNREGISTERED, Kind.REGISTERED]
+
+
+@pytest.mark.django_db
+def test_a_registration_revives_a_route_whose_token_had_died():
+    register(submission())
+    Route.objects.update(state=Route.State.DISABLED, disabled_reason="unregistered", disabled_at=NOW, failing_since=NOW)
+    register(submission(version=2))
+    route = Route.objects.get()
+    assert (route.state, route.disabled_reason, route.disabled_at) == (Route.State.ACTIVE, "", None)
+    assert (route.failing_since, route.generation) == (None, 2)
+
+
+@pytest.mark.django_db
+def test_several_registrations_of_one_new_installation_in_one_batch_are_taken_in_turn():
+    batch = [submission(version=1), submission(version=3), submission(version=2)]
+    assert register(*batch) == [Acceptance.REGISTER, Acceptance.REGISTER, Refusal.STALE_VERSION]
+    assert Registration.objects.get().version == 3
+    assert Route.objects.get().generation == 2
+    assert Grant.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_registering_unregistering_and_registering_in_one_batch_leaves_one_of_each():
+    register(submission(version=1), unregistration(2), submission(version=3, device_token="the last"))
+    assert Registration.objects.get().state == Registration.State.ACTIVE
+    assert device_token(Route.objects.get()) == "the last"
+    assert Grant.objects.count() == 1
+    assert kinds() == [Kind.REGISTERED, Kind.UNREGISTERED, Kind.REGISTERED]
+
+
+@pytest.mark.django_db
+def test_a_known_installation_may_unregister_and_register_in_one_batch():
+    register(submission(version=1))
+    old_route = Route.objects.get()
+    register(unregistration(2), submission(version=3, device_token="the last"))
+    assert Registration.objects.get().route == Route.objects.get() != old_route
+    assert Grant.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_registering_and_unregistering_in_one_batch_leaves_a_tombstone_only():
+    register(submission(version=1), unregistration(2))
+    assert Registration.objects.get().state == Registration.State.UNREGISTERED
+    assert not Route.objects.exists()
+    assert not Grant.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("version", [1, 2**31, 2**63 - 1, 2**63, 2**64 - 1])
+def test_keeps_versions_of_64_unsigned_bits(version):
+    register(submission(version=version))
+    assert Registration.objects.get().version == version
+    assert register(submission(version=version, content=b"other")) == [Refusal.STALE_VERSION]
+
+
+@pytest.mark.django_db
+def test_after_the_highest_version_an_installation_cannot_be_changed():
+    register(submission(version=2**64 - 2))
+    assert register(submission(version=2**64 - 1)) == [Acceptance.REGISTER]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("fields", [{"installation_id": f"\0{UUID}\0"}, {"apn_topic": "im.status\0"}])
+def test_refuses_what_the_database_cannot_hold_and_takes_its_neighbour(fields):
+    decisions = register(submission(**fields), submission(public_key_hash=b"\xbb" * 64))
+    assert decisions == [Refusal.MALFORMED, Acceptance.REGISTER]
+
+
+@pytest.mark.django_db
+def test_takes_nul_where_only_ciphertext_is_stored():
+    assert register(submission(device_token="a\0b", access_token=f"\0{UUID}\0")) == [Acceptance.REGISTER]
+    assert device_token(Route.objects.get()) == "a\0b"
+
+
+@pytest.mark.django_db
+def test_tells_installations_apart_by_the_text_of_their_id():
+    assert register(submission(), submission(installation_id=UUID.replace("-", ""))) == [Acceptance.REGISTER] * 2
+    assert Registration.objects.count() == 2
+
+
+@pytest.mark.django_db
+def test_a_body_that_does_not_parse_is_malformed():
+    assert register(Submission(KEY_HASH, b"?", None, grant_verified=False)) == [Refusal.MALFORMED]
+
+
+@pytest.mark.django_db
+def test_a_refused_registration_leaves_no_trace():
+    assert register(submission(grant_verified=False)) == [Refusal.MALFORMED]
+    assert not Registration.objects.exists()
+    assert kinds() == []
+
+
+@pytest.mark.django_db
+def test_a_grant_for_another_server_is_kept_beside_ours():
+    register(submission())
+    other = b"\x03" + b"\x01" * 32
+    intake.register([submission(version=2)], server_public_key=other, now=NOW)
+    assert {bytes(grant.server_public_key) for grant in Grant.objects.all()} == {SERVER, other}
+
+
+@pytest.mark.django_db
+def test_takes_200_registrations_with_as_many_statements_as_one(
+    django_assert_num_queries, django_assert_max_num_queries
+):
+    with django_assert_max_num_queries(12) as one:
+        register(submission())
+    batch = [submission(public_key_hash=bytes([number]) * 64) for number in range(100)]
+    with django_assert_num_queries(len(one)):
+        register(*batch)
+    with django_assert_max_num_queries(14) as again:
+        register(submission(version=2))
+    with django_assert_num_queries(len(again)):
+        register(*(replace(s, message=replace(s.message, version=2)) for s in batch))
+
+
+@pytest.mark.django_db
+def test_no_token_stands_in_any_column():
+    register(submission(version=1), submission(version=2, device_token="device-token-2"))
+    with connection.cursor() as cursor:
+        for table in connection.introspection.table_names(cursor):
+            if table.startswith("registrations_"):
+                cursor.execute(f"SELECT t::text FROM {table} t")  # noqa: S608
+                text = "".join(row[0] for row in cursor.fetchall())
+                for secret in (ACCESS_TOKEN, "device-token"):
+                    assert secret not in text
+                    assert secret.encode().hex() not in text
+
+
+# Batches that meet ----------------------------------------------------------------------------------------------------
+
+
+def in_two_threads(first, second):
+    """Run two functions at once; returns what each returned or raised."""
+    results, start = {}, threading.Barrier(2)
+
+    def run(name, work):
+        start.wait()
+        try:
+            results[name] = work()
+        except IntegrityError as error:
+            results[name] = error
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=run, args=pair) for pair in (("first", first), ("second", second))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    return results["first"], results["second"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_batches_with_the_same_new_installation_one_wins_and_the_other_sees_it_when_it_tries_again():
+    both_have_looked = threading.Barrier(2, timeout=10)
+
+    def take_in(version):
+        with transaction.atomic():
+            list(Registration.objects.all())
+            both_have_looked.wait()
+            return register(submission(version=version))
+
+    results = in_two_threads(lambda: take_in(1), lambda: take_in(2))
+    failed = [number for number, result in enumerate(results) if isinstance(result, IntegrityError)]
+    assert len(failed) <= 1  # none when one had committed before the other looked again
+    for number in failed:
+        assert register(submission(version=number + 1)) in ([Acceptance.REGISTER], [Refusal.STALE_VERSION])
+    assert Registration.objects.get().version == 2
+    assert Grant.objects.count() == Route.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_higher_version_wins_in_whatever_order_two_batches_arrive():
+    register(submission(version=1))
+    for round_number in range(5):
+        low, high = 10 * round_number + 2, 10 * round_number + 3
+        in_two_threads(lambda v=low: register(submission(version=v)), lambda v=high: register(submission(version=v)))
+        assert Registration.objects.get().version == high
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_waited_for_another_batch_goes_on_from_the_route_that_it_left():
+    """Else the generation would not grow, and the death of the first token would disable the second one."""
+    register(submission(version=1))
+    locked, waited = threading.Event(), []
+
+    def later():
+        locked.wait(10)
+        return register(submission(version=3, device_token="device-token-3"))
+
+    def earlier():
+        with transaction.atomic():
+            register(submission(version=2, device_token="device-token-2"))
+            locked.set()
+            threading.Event().wait(0.3)  # until the other one stands at the lock
+        waited.append(True)
+
+    in_two_threads(earlier, later)
+    route = Route.objects.get()
+    assert (route.generation, device_token(route)) == (3, "device-token-3")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_waited_for_a_batch_that_brought_an_installation_back_uses_its_route():
+    register(unregistration(1))
+    locked = threading.Event()
+
+    def later():
+        locked.wait(10)
+        return register(submission(version=3))
+
+    def earlier():
+        with transaction.atomic():
+            register(submission(version=2))
+            locked.set()
+            threading.Event().wait(0.3)
+
+    in_two_threads(earlier, later)
+    assert Registration.objects.get().route == Route.objects.get()
+    assert kinds() == [Kind.REGISTERED, Kind.REFRESHED]

@@ -1,0 +1,99 @@
+"""What a sender learns when it asks for a key."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from registrations import lookup
+from registrations.encryption import DecryptionError, Keyring, Purpose
+from registrations.messages import QueryInfo
+from registrations.models import Registration, Route
+from tests.factories import make_grant, make_registration, make_route
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SERVER, OTHER_SERVER = b"\x02" + b"\x01" * 32, b"\x02" + b"\x02" * 32
+ALICE, BOB = b"\xaa" * 64, b"\xbb" * 64
+UUID = "11111111-1111-4111-8111-111111111111"
+TOKEN = "c0ffee00-0000-4000-8000-000000000001"
+COPIES = [b"\x01" * 64, b"\x02" * 64]
+
+
+def make_found(public_key_hash=ALICE, *, granted_at=NOW, server=SERVER, **fields):
+    registration = make_registration(public_key_hash=public_key_hash, access_token=TOKEN, **fields)
+    make_grant(registration, server_public_key=server, signature=b"\x09" * 65, granted_at=granted_at)
+    return registration
+
+
+def find(*hashes):
+    return lookup.find(hashes, server_public_key=SERVER)
+
+
+@pytest.mark.django_db
+def test_tells_everybody_the_token_of_an_open_registration():
+    make_found(installation_id=UUID, version=2**64 - 1, allowed_key_list=COPIES)
+    assert find(ALICE) == {ALICE: [QueryInfo(ALICE, UUID, 2**64 - 1, b"\x09" * 65, access_token=TOKEN)]}
+
+
+@pytest.mark.django_db
+def test_tells_only_the_sealed_copies_when_it_is_for_contacts():
+    make_found(installation_id=UUID, allow_from_contacts_only=True, allowed_key_list=COPIES)
+    [info] = find(ALICE)[ALICE]
+    assert (info.access_token, info.allowed_key_list) == ("", tuple(COPIES))
+
+
+@pytest.mark.django_db
+def test_leaves_out_who_asked_not_to_be_notified():
+    make_found(enabled=False)
+    assert find(ALICE) == {}
+
+
+@pytest.mark.django_db
+def test_leaves_out_a_tombstone():
+    make_found(route=None, state=Registration.State.UNREGISTERED)
+    assert find(ALICE) == {}
+
+
+@pytest.mark.django_db
+def test_leaves_out_an_installation_whose_token_is_dead():
+    make_found(route=make_route(state=Route.State.DISABLED))
+    assert find(ALICE) == {}
+
+
+@pytest.mark.django_db
+def test_leaves_out_a_grant_for_another_server():
+    make_found(server=OTHER_SERVER)
+    assert find(ALICE) == {}
+
+
+@pytest.mark.django_db
+def test_answers_for_several_keys_at_once_and_says_nothing_of_unknown_ones():
+    make_found(ALICE)
+    make_found(BOB)
+    make_found(BOB)
+    found = find(ALICE, BOB, b"\xcc" * 64, b"", b"\xdd" * 5000)
+    assert {key: len(infos) for key, infos in found.items()} == {ALICE: 1, BOB: 2}
+
+
+@pytest.mark.django_db
+def test_tells_the_newest_twenty_installations_of_a_key_newest_first():
+    for age in range(25):
+        make_found(ALICE, version=100 - age, granted_at=NOW - timedelta(days=age))
+    make_found(BOB)
+    found = find(ALICE, BOB)
+    assert [info.version for info in found[ALICE]] == list(range(100, 80, -1))
+    assert len(found[BOB]) == 1
+
+
+@pytest.mark.django_db
+def test_asks_the_database_once(django_assert_num_queries):
+    for number in range(10):
+        make_found(bytes([number]) * 64)
+    with django_assert_num_queries(1):
+        assert len(find(*(bytes([number]) * 64 for number in range(10)))) == 10
+
+
+@pytest.mark.django_db
+def test_a_token_that_does_not_decrypt_is_a_fault_and_not_an_empty_answer():
+    make_found(access_token_encrypted=Keyring([b"\x77" * 32]).encrypt(Purpose.ACCESS_TOKEN, TOKEN.encode()))
+    with pytest.raises(DecryptionError):
+        find(ALICE)

@@ -1,0 +1,110 @@
+"""Which registration is accepted, and in which order the checks come."""
+
+from dataclasses import replace
+
+import pytest
+
+from registrations.messages import RegistrationMessage, TokenType
+from registrations.rules import Acceptance, Known, Refusal, decide
+
+UUID = "11111111-1111-4111-8111-111111111111"
+NOTHING = Known()
+VALID = RegistrationMessage(
+    installation_id=UUID,
+    version=5,
+    token_type=TokenType.FIREBASE,
+    device_token="device-token",
+    access_token=UUID,
+    grant=b"verified elsewhere",
+    enabled=True,
+)
+APPLE = {"token_type": TokenType.APN, "apn_topic": "im.status"}
+
+
+def decided(message, known=NOTHING, *, grant_verified=True, strict=False):
+    return decide(message, known, grant_verified=grant_verified, strict_version_check=strict)
+
+
+@pytest.mark.parametrize(
+    ("fields", "decision"),
+    [
+        ({}, Acceptance.REGISTER),
+        (APPLE, Acceptance.REGISTER),
+        ({"version": 1}, Acceptance.REGISTER),
+        ({"version": 2**64 - 1}, Acceptance.REGISTER),
+        ({"enabled": False}, Acceptance.REGISTER),
+        ({"unregister": True}, Acceptance.UNREGISTER),
+        ({"version": 0}, Refusal.MALFORMED),
+        ({"installation_id": ""}, Refusal.MALFORMED),
+        ({"installation_id": "no uuid"}, Refusal.MALFORMED),
+        ({"access_token": ""}, Refusal.MALFORMED),
+        ({"access_token": "no uuid"}, Refusal.MALFORMED),
+        ({"device_token": ""}, Refusal.MALFORMED),
+        ({"token_type": 0}, Refusal.UNSUPPORTED_TOKEN_TYPE),
+        ({"token_type": 3}, Refusal.UNSUPPORTED_TOKEN_TYPE),
+        ({"token_type": -1}, Refusal.UNSUPPORTED_TOKEN_TYPE),
+        ({"token_type": 2**31 - 1}, Refusal.UNSUPPORTED_TOKEN_TYPE),
+        (APPLE | {"apn_topic": ""}, Refusal.MALFORMED),
+    ],
+)
+def test_decides_about_a_registration_of_somebody_new(fields, decision):
+    assert decided(replace(VALID, **fields)) is decision
+
+
+def test_refuses_a_body_that_does_not_parse():
+    assert decided(None) is Refusal.MALFORMED
+
+
+def test_refuses_a_grant_that_does_not_verify():
+    assert decided(VALID, grant_verified=False) is Refusal.MALFORMED
+
+
+@pytest.mark.parametrize(("stored", "decision"), [(4, Acceptance.REGISTER), (6, Refusal.STALE_VERSION)])
+def test_the_version_has_to_grow(stored, decision):
+    assert decided(VALID, Known(stored)) is decision
+
+
+def test_refuses_the_same_version_with_another_content():
+    assert decided(VALID, Known(5, has_same_content=False)) is Refusal.STALE_VERSION
+
+
+def test_answers_a_byte_identical_repeat_with_success_unless_told_to_be_strict():
+    assert decided(VALID, Known(5, has_same_content=True)) is Acceptance.RETRANSMISSION
+    assert decided(VALID, Known(5, has_same_content=True), strict=True) is Refusal.STALE_VERSION
+
+
+def test_refuses_the_content_of_an_older_version():
+    assert decided(VALID, Known(6, has_same_content=True)) is Refusal.STALE_VERSION
+
+
+# Each of these has the fault it is named after and every later one: the first has to answer.
+ALL_LATER_FAULTS = {"access_token": "", "device_token": "", "token_type": 7}
+IN_ORDER = [
+    ("version missing", {"version": 0, "installation_id": ""} | ALL_LATER_FAULTS, 9, Refusal.MALFORMED),
+    ("installation id", {"installation_id": ""} | ALL_LATER_FAULTS, 9, Refusal.MALFORMED),
+    ("stale version", ALL_LATER_FAULTS, 9, Refusal.STALE_VERSION),
+    ("access token", ALL_LATER_FAULTS, 0, Refusal.MALFORMED),
+    ("device token", {"device_token": "", "token_type": 7}, 0, Refusal.MALFORMED),
+    ("token type", {"token_type": 7}, 0, Refusal.UNSUPPORTED_TOKEN_TYPE),
+]
+
+
+@pytest.mark.parametrize(("fields", "stored", "decision"), [c[1:] for c in IN_ORDER], ids=[c[0] for c in IN_ORDER])
+def test_the_first_fault_in_the_order_of_the_protocol_answers(fields, stored, decision):
+    assert decided(replace(VALID, **fields), Known(stored), grant_verified=True) is decision
+
+
+def test_the_version_is_checked_before_the_grant():
+    assert decided(VALID, Known(9), grant_verified=False) is Refusal.STALE_VERSION
+
+
+def test_the_grant_is_checked_before_the_token_type():
+    assert decided(replace(VALID, token_type=7), grant_verified=False) is Refusal.MALFORMED
+
+
+def test_unregistering_needs_neither_grant_nor_tokens_but_a_version_and_an_installation():
+    bare = RegistrationMessage(UUID, version=5, unregister=True)
+    assert decided(bare, grant_verified=False) is Acceptance.UNREGISTER
+    assert decided(replace(bare, version=0), grant_verified=False) is Refusal.MALFORMED
+    assert decided(replace(bare, installation_id="x"), grant_verified=False) is Refusal.MALFORMED
+    assert decided(bare, Known(5), grant_verified=False) is Refusal.STALE_VERSION
