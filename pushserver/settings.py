@@ -143,6 +143,8 @@ CELERY_TASK_DEFAULT_QUEUE = "maintenance"
 QUEUE_PATIENCE_SECONDS = env.number("QUEUE_PATIENCE_SECONDS", 30.0, minimum=1, maximum=3600)
 CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "waku_bridge.tasks.sweep", "schedule": 2.0, "options": {"expires": 10}},
+    # Often and briefly, so that a day's worth never piles up.
+    "purge": {"task": "waku_bridge.tasks.purge", "schedule": 300.0, "options": {"expires": 300}},
 }
 CELERY_TASK_ROUTES = {
     "waku_bridge.tasks.process_envelopes": {"queue": "envelopes"},

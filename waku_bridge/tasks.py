@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar
 
 import structlog
@@ -19,14 +20,17 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError as QueueError
 
 from notifications import delivery
+from notifications import retention as notification_retention
 from notifications.connections import lasting_client, once
 from notifications.gateways.gorush.client import configured_gateway
-from waku_bridge import inbound, inbox, outbound
+from registrations import retention as registration_retention
+from waku_bridge import inbound, inbox, outbound, retention
 from waku_bridge.node import WakuNode
 
 ENVELOPE_BATCH_SIZE = 200
 SWEEP_LIMIT = 2000
 NODE_TIMEOUT_SECONDS = 10.0
+PURGE_SECONDS = 2.0
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -135,3 +139,33 @@ def _batched(items: Iterable[T], size: int) -> Iterable[list[T]]:
     remaining = iter(items)
     while batch := list(islice(remaining, size)):
         yield batch
+
+
+@shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment
+def purge() -> None:
+    """Remove what is older than the settings promise. The rest of a large heap waits for the next run: on a small
+    machine the sweep, which answers late requests, shares its process with this.
+    """
+    now = timezone.now()
+    removed = {
+        "envelopes": _run_for_a_while(retention.purge(now=now, keep=_days(settings.ENVELOPE_RETENTION_DAYS))),
+        "requests": _run_for_a_while(
+            notification_retention.purge(now=now, keep=_days(settings.NOTIFICATION_RETENTION_DAYS))
+        ),
+        "events": _run_for_a_while(registration_retention.purge(now=now, keep=_days(settings.EVENT_RETENTION_DAYS))),
+    }
+    if any(removed.values()):
+        log.info("purged", **removed)
+
+
+def _run_for_a_while(steps: Iterable[int]) -> int:
+    deadline, removed = monotonic() + PURGE_SECONDS, 0
+    for rows in steps:
+        removed += rows
+        if monotonic() > deadline:
+            break
+    return removed
+
+
+def _days(number: int) -> timedelta:
+    return timedelta(days=number)

@@ -1,0 +1,28 @@
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from registrations import retention
+from registrations.models import RegistrationEvent
+from tests import factories
+
+NOW = timezone.now()
+KEEP = timedelta(days=400)
+
+
+@pytest.mark.django_db
+def test_old_history_is_removed_and_young_history_stays() -> None:
+    factories.make_event(at=NOW - KEEP - timedelta(seconds=1))
+    young = factories.make_event(at=NOW - KEEP + timedelta(seconds=1))
+
+    assert sum(retention.purge(now=NOW, keep=KEEP)) == 1
+    assert list(RegistrationEvent.objects.all()) == [young]
+
+
+@pytest.mark.django_db
+def test_rows_are_removed_in_small_steps() -> None:
+    for _ in range(5):
+        factories.make_event(at=NOW - KEEP * 2)
+
+    assert list(retention.delete_in_chunks(RegistrationEvent.objects.order_by("at"), size=2)) == [2, 2, 1]
