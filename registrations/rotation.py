@@ -1,0 +1,134 @@
+"""Changing the field encryption keys: every value that another key than the first made is made anew.
+
+Safe while the server runs, and to be stopped and started again. Each batch is a transaction that takes only rows nobody
+else holds, so it never waits while it holds any: no dead-lock. Rows that were held are found by the next pass.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import Model, Q, QuerySet
+
+from registrations.encryption import KEY_ID_SIZE, DecryptionError, Keyring, Purpose
+from registrations.models import Grant, Registration, Route, TopicKey
+
+BATCH_SIZE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """An encrypted column, and the one that holds the digest of the same value, if there is one."""
+
+    model: type[Model]
+    purpose: Purpose
+    encrypted: str
+    digest: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in (self.encrypted, self.digest) if name]
+
+
+COLUMNS = (
+    Column(Registration, Purpose.ACCESS_TOKEN, "access_token_encrypted", "access_token_digest"),
+    Column(Route, Purpose.DEVICE_TOKEN, "device_token_encrypted", "device_token_digest"),
+    Column(TopicKey, Purpose.TOPIC_KEY, "key_encrypted"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one step did. An unreadable row was made with a key that is not listed any more, or altered."""
+
+    changed: int
+    unreadable: int
+
+
+def rotate(column: Column, keyring: Keyring, *, batch_size: int = BATCH_SIZE) -> Iterator[Batch]:
+    """One pass over a column, a transaction per batch."""
+    last_pk = 0
+    while True:
+        with transaction.atomic():
+            rows = list(_outdated(column, keyring).filter(pk__gt=last_pk)[:batch_size])
+            if not rows:
+                return
+            changed = _remake(column, rows, keyring)
+        last_pk = rows[-1].pk
+        yield Batch(changed, len(rows) - changed)
+
+
+def _outdated(column: Column, keyring: Keyring) -> QuerySet[Any]:
+    is_outdated = Q()
+    for name in column.names:
+        is_outdated |= made_with_another_key(name, keyring)
+    # By primary key, as everybody who locks registrations does.
+    rows = column.model._default_manager.select_for_update(skip_locked=True)  # noqa: SLF001
+    return rows.filter(is_outdated).only("pk", *column.names).order_by("pk")
+
+
+def made_with_another_key(name: str, keyring: Keyring) -> Q:
+    """Values begin with the id of their key. Empty ones match nothing."""
+    current_id = keyring.current_id
+    next_id = (int.from_bytes(current_id) + 1).to_bytes(KEY_ID_SIZE + 1)[1:]
+    below, above = Q(**{f"{name}__lt": current_id}), Q(**{f"{name}__gte": next_id})
+    return below | above if next_id > current_id else below
+
+
+def _remake(column: Column, rows: Sequence[Any], keyring: Keyring) -> int:
+    """Returns how many could be read."""
+    values = {row.pk: value for row in rows if (value := _open(column, row, keyring)) is not None}
+    made = {pk: [keyring.encrypt(column.purpose, value)] for pk, value in values.items()}
+    if column.digest:
+        for pk, value in values.items():
+            made[pk].append(keyring.digest(column.purpose, value))
+    _write(column.model, column.names, made)
+    if column.model is Registration:
+        _digest_grants(values, keyring)
+    return len(values)
+
+
+def _open(column: Column, row: Any, keyring: Keyring) -> bytes | None:
+    try:
+        return keyring.decrypt(column.purpose, getattr(row, column.encrypted))
+    except DecryptionError:
+        return None
+
+
+def _digest_grants(access_tokens: dict[int, bytes], keyring: Keyring) -> None:
+    """Grants hold the digest of their registration's token. Whoever writes them holds the registration, as we do."""
+    grants = Grant.objects.filter(registration__in=access_tokens).only("registration_id", "access_token_digest")
+    made = {}
+    for grant in grants:
+        token = access_tokens[grant.registration_id]
+        if keyring.matches(Purpose.ACCESS_TOKEN, token, bytes(grant.access_token_digest)):
+            made[grant.pk] = [keyring.digest(Purpose.ACCESS_TOKEN, token)]
+    _write(Grant, ["access_token_digest"], made)
+
+
+def _write(model: type[Model], names: Sequence[str], values: dict[int, list[bytes]]) -> None:
+    """One statement for all rows; names come from this module alone."""
+    if not values:
+        return
+    assignments = ", ".join(f"{name} = item.{name}" for name in names)
+    arrays = ", ".join(["%s::bigint[]", *["%s::bytea[]"] * len(names)])
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"UPDATE {model._meta.db_table} AS own SET {assignments} "  # noqa: S608, SLF001
+            f"FROM unnest({arrays}) AS item (id, {', '.join(names)}) WHERE own.id = item.id",
+            [list(values), *map(list, zip(*values.values(), strict=True))],
+        )
+
+
+def still_needing_old_keys(keyring: Keyring) -> dict[str, int]:
+    """How many rows only an old key can serve, by what they hold."""
+    counts = {
+        "content digests": Registration.objects.filter(made_with_another_key("content_digest", keyring)).count(),
+        "grant digests": Grant.objects.filter(made_with_another_key("access_token_digest", keyring)).count(),
+    }
+    for column in COLUMNS:
+        condition = made_with_another_key(column.encrypted, keyring)
+        label = f"{column.purpose.replace('-', ' ')}s"
+        counts[label] = column.model._default_manager.filter(condition).count()  # noqa: SLF001
+    return {name: number for name, number in counts.items() if number}

@@ -1,0 +1,155 @@
+from io import StringIO
+
+import pytest
+from django.conf import LazySettings
+from django.core.management import call_command
+from django.db import connection, transaction
+
+from registrations.encryption import Keyring, Purpose
+from registrations.keyring import keyring
+from registrations.models import Grant, Registration, Route, TopicKey
+from registrations.rotation import COLUMNS, rotate
+from tests import factories
+
+OLD, NEW, LOST = b"o" * 32, b"n" * 32, b"l" * 32
+BOTH = Keyring([NEW, OLD])
+ONLY_NEW = Keyring([NEW])
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def old_key(settings: LazySettings) -> None:
+    use(settings, OLD)
+
+
+def use(settings: LazySettings, *keys: bytes) -> None:
+    settings.FIELD_ENCRYPTION_KEYS = list(keys)
+    keyring.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def forget_keys() -> object:
+    yield
+    keyring.cache_clear()
+
+
+def run(settings: LazySettings, *keys: bytes) -> str:
+    use(settings, *keys)
+    output = StringIO()
+    call_command("rotate_field_keys", stdout=output, stderr=output)
+    return output.getvalue()
+
+
+def test_everything_encrypted_is_readable_with_the_new_key_alone(settings: LazySettings) -> None:
+    factories.make_registration(access_token="the-access-token", device_token="the-device-token")
+    factories.make_topic_key(key=b"k" * 32)
+
+    run(settings, NEW, OLD)
+
+    registration, route, topic_key = Registration.objects.get(), Route.objects.get(), TopicKey.objects.get()
+    assert ONLY_NEW.decrypt(Purpose.ACCESS_TOKEN, registration.access_token_encrypted) == b"the-access-token"
+    assert ONLY_NEW.decrypt(Purpose.DEVICE_TOKEN, route.device_token_encrypted) == b"the-device-token"
+    assert ONLY_NEW.decrypt(Purpose.TOPIC_KEY, topic_key.key_encrypted) == b"k" * 32
+
+
+def test_digests_of_what_is_known_are_made_anew(settings: LazySettings) -> None:
+    registration = factories.make_registration(access_token="the-access-token", device_token="the-device-token")
+    factories.make_grant(registration)
+
+    run(settings, NEW, OLD)
+
+    registration.refresh_from_db()
+    assert ONLY_NEW.matches(Purpose.ACCESS_TOKEN, b"the-access-token", registration.access_token_digest)
+    assert ONLY_NEW.matches(Purpose.ACCESS_TOKEN, b"the-access-token", Grant.objects.get().access_token_digest)
+    assert ONLY_NEW.matches(Purpose.DEVICE_TOKEN, b"the-device-token", Route.objects.get().device_token_digest)
+
+
+def test_says_how_many_content_digests_still_need_the_old_key(settings: LazySettings) -> None:
+    factories.make_registration()
+    use(settings, NEW, OLD)
+    factories.make_registration()
+
+    output = run(settings, NEW, OLD)
+
+    assert "1 content digests still need an old key." in output
+    assert "Keep the old keys listed." in output
+
+
+def test_says_when_no_old_key_is_needed_any_more(settings: LazySettings) -> None:
+    factories.make_registration(content_digest=BOTH.digest(Purpose.CONTENT, b"content"))
+
+    assert "Nothing needs an old key any more" in run(settings, NEW, OLD)
+
+
+def test_a_second_run_changes_nothing(settings: LazySettings) -> None:
+    factories.make_registration()
+    run(settings, NEW, OLD)
+    before = stored()
+
+    run(settings, NEW, OLD)
+
+    assert stored() == before
+
+
+def test_unregistered_installations_have_nothing_to_change(settings: LazySettings) -> None:
+    factories.make_registration(
+        state="unregistered", route=None, access_token_encrypted=None, access_token_digest=None, pseudonym=None
+    )
+
+    assert "access-token: 0 re-encrypted" in run(settings, NEW, OLD)
+
+
+def test_a_row_whose_key_is_lost_is_told_and_left_alone(settings: LazySettings) -> None:
+    use(settings, LOST)
+    factories.make_registration()
+    use(settings, OLD)
+    factories.make_registration()
+    lost = stored()[0]
+
+    output = run(settings, NEW, OLD)
+
+    assert "access-token: 1 cannot be read with any listed key." in output
+    assert stored()[0] == lost
+    assert ONLY_NEW.is_current(stored()[1])
+
+
+def test_works_in_batches() -> None:
+    for _ in range(5):
+        factories.make_registration()
+
+    assert [batch.changed for batch in rotate(COLUMNS[0], BOTH, batch_size=2)] == [2, 2, 1]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_row_that_somebody_holds_is_left_for_the_next_pass() -> None:
+    held, free = factories.make_registration(), factories.make_registration()
+    other = connection.copy()
+    try:
+        other.set_autocommit(False)
+        with other.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM registrations_registration WHERE id = %s FOR UPDATE", [held.pk])
+        assert [batch.changed for batch in rotate(COLUMNS[0], BOTH)] == [1]
+    finally:
+        other.rollback()
+        other.close()
+
+    assert [batch.changed for batch in rotate(COLUMNS[0], BOTH)] == [1]
+    assert {held.pk, free.pk} == {r.pk for r in Registration.objects.all() if BOTH.is_current(r.access_token_encrypted)}
+
+
+@pytest.mark.parametrize("first_byte", [b"\x00", b"\xff"])
+def test_finds_old_rows_whatever_the_new_key_is_called(first_byte: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    factories.make_registration()
+    ring = Keyring([NEW, OLD])
+    old_id, ring.current_id = ring.current_id, first_byte * 4
+    ring._ciphers[ring.current_id] = ring._ciphers[old_id]
+    ring._digest_keys[ring.current_id] = ring._digest_keys[old_id]
+
+    assert [batch.changed for batch in rotate(COLUMNS[0], ring)] == [1]
+    assert [batch.changed for batch in rotate(COLUMNS[0], ring)] == []
+
+
+def stored() -> list[bytes]:
+    rows = Registration.objects.order_by("pk").values_list("access_token_encrypted", flat=True)
+    with transaction.atomic():
+        return [bytes(value) for value in rows]
