@@ -1,0 +1,77 @@
+"""Who is woken, and when a push is tried again."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from notifications.messages import NotificationType, PushNotification
+from notifications.policy import CONFIG_RETRY_SECONDS, MAX_RETRY_SECONDS, Recipient, Verdict, evaluate, retry_at
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+CHAT, AUTHOR, NOBODY = b"chat", b"author", frozenset[bytes]()
+EVERYTHING = Recipient(enabled=True, block_mentions=False, blocked=NOBODY, muted=NOBODY, allowed_mentions={CHAT})
+MESSAGE, MENTION, JOIN, CONTACT = NotificationType.MESSAGE, NotificationType.MENTION, 3, 4
+DELIVER, SUPPRESSED = Verdict.DELIVER, Verdict.SUPPRESSED
+
+
+def evaluated(notification_type, recipient=EVERYTHING, *, is_token_right=True, is_duplicate=False):
+    notification = PushNotification(b"key", "id", "token", notification_type, chat_id=CHAT, author=AUTHOR)
+    return evaluate(notification, recipient, is_token_right=is_token_right, is_duplicate=is_duplicate)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message", "mention", "others"),
+    [
+        ({}, DELIVER, DELIVER, DELIVER),
+        ({"enabled": False}, SUPPRESSED, SUPPRESSED, SUPPRESSED),
+        ({"blocked": {AUTHOR}}, SUPPRESSED, SUPPRESSED, SUPPRESSED),
+        ({"blocked": {CHAT}}, SUPPRESSED, DELIVER, DELIVER),
+        ({"muted": {CHAT}}, SUPPRESSED, DELIVER, DELIVER),
+        ({"muted": {AUTHOR}}, DELIVER, DELIVER, DELIVER),
+        ({"block_mentions": True}, DELIVER, SUPPRESSED, DELIVER),
+        ({"allowed_mentions": NOBODY}, DELIVER, SUPPRESSED, DELIVER),
+        ({"allowed_mentions": {b"another chat"}}, DELIVER, SUPPRESSED, DELIVER),
+        ({"allowed_mentions": {AUTHOR}}, DELIVER, SUPPRESSED, DELIVER),
+    ],
+    ids=str,
+)
+def test_follows_the_rules_of_the_recipient(rules, message, mention, others):
+    recipient = replace(EVERYTHING, **rules)
+    assert evaluated(MESSAGE, recipient) is message
+    assert evaluated(MENTION, recipient) is mention
+    for notification_type in (JOIN, CONTACT, 5, 99, -1, 2**31 - 1, -(2**31)):
+        assert evaluated(notification_type, recipient) is others
+
+
+def test_a_wrong_token_is_told_whatever_the_rules_and_nobody_learns_that_they_are_blocked():
+    blocking = replace(EVERYTHING, enabled=False, blocked={AUTHOR})
+    assert evaluated(MESSAGE, blocking, is_token_right=False) is Verdict.WRONG_TOKEN
+    assert evaluated(MESSAGE, blocking) is SUPPRESSED
+
+
+def test_an_unknown_recipient_is_not_registered_whatever_the_token():
+    assert evaluated(MESSAGE, None, is_token_right=False) is Verdict.NOT_REGISTERED
+
+
+def test_a_duplicate_counts_only_when_it_would_have_been_delivered():
+    assert evaluated(MESSAGE, is_duplicate=True) is Verdict.DUPLICATE
+    assert evaluated(MESSAGE, is_duplicate=True, is_token_right=False) is Verdict.WRONG_TOKEN
+    assert evaluated(MESSAGE, replace(EVERYTHING, muted={CHAT}), is_duplicate=True) is SUPPRESSED
+
+
+@pytest.mark.parametrize(("attempts", "seconds"), [(0, 2), (1, 2), (2, 4), (3, 8), (9, 512), (10, 600), (10_000, 600)])
+def test_waits_at_most_twice_as_long_after_each_attempt(attempts, seconds):
+    assert retry_at(NOW, attempts, jitter=1.0) == NOW + timedelta(seconds=seconds)
+
+
+def test_starts_slower_where_only_an_operator_can_help():
+    assert retry_at(NOW, 1, jitter=1.0, base_seconds=CONFIG_RETRY_SECONDS) == NOW + timedelta(seconds=60)
+
+
+@given(st.integers(0, 32767), st.floats(0, 1), st.sampled_from([2.0, 60.0]), st.floats(0, 3600, allow_subnormal=False))
+def test_never_waits_longer_than_the_maximum_or_shorter_than_it_was_told(attempts, jitter, base, after):
+    wait = (retry_at(NOW, attempts, jitter=jitter, base_seconds=base, after_seconds=after) - NOW).total_seconds()
+    assert after - 1e-6 <= wait <= max(MAX_RETRY_SECONDS, after) + 1e-6
