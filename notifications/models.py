@@ -32,6 +32,7 @@ class NotificationRequest(models.Model):
     class Meta:
         indexes: ClassVar = [
             models.Index(fields=["reply_due_at"], condition=models.Q(state="waiting"), name="request_waiting"),
+            models.Index(fields=["message_id"], name="request_message"),  # searched in the console
         ]
 
     def __str__(self) -> str:

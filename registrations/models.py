@@ -73,6 +73,9 @@ class Registration(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["public_key_hash", "installation_id"], name="one_registration_each"),
         ]
+        indexes: ClassVar = [
+            models.Index(fields=["installation_id"], name="registration_installation"),  # searched in the console
+        ]
 
     def __str__(self) -> str:
         return f"Registration {self.pk} (version {self.version}, {self.state})"
@@ -113,6 +116,11 @@ class RegistrationEvent(models.Model):
     token_type = models.PositiveSmallIntegerField()
     apn_topic = models.TextField(blank=True)
     at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["pseudonym"], name="event_pseudonym"),  # one installation's history, in the console
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} at {self.at:%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,109 @@
+import re
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from notifications.models import Notification
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+NOTIFICATIONS = "/admin/notifications/notification/"
+REQUESTS = "/admin/notifications/notificationrequest/"
+ATTEMPTS = "/admin/notifications/attempt/"
+State = Notification.State
+
+
+def rows(client: Client, path: str, query: str = "") -> set[str]:
+    html = client.get(f"{path}?{query}").content.decode()
+    return set(re.findall(rf'href="{path}(\d+)/change/', html))
+
+
+@pytest.mark.parametrize("field", ["amm_message_id", "message_id"])
+@pytest.mark.parametrize("digits", [64, 8, 11])
+def test_finds_a_request_by_its_ids(admin_client: Client, field: str, digits: int) -> None:
+    wanted = factories.make_request()
+    factories.make_request()
+
+    assert rows(admin_client, REQUESTS, f"q={getattr(wanted, field).hex()[:digits]}") == {str(wanted.pk)}
+
+
+def test_finds_the_notifications_of_a_key_and_of_one_installation(admin_client: Client) -> None:
+    registration = factories.make_registration()
+    key_hash = bytes(registration.public_key_hash)
+    of_key = factories.make_notification(public_key_hash=key_hash)
+    of_installation = factories.make_notification(
+        public_key_hash=key_hash, installation_id=registration.installation_id, dedup_key=None
+    )
+    factories.make_notification()
+
+    assert rows(admin_client, NOTIFICATIONS, f"q={key_hash.hex()}") == {str(of_key.pk), str(of_installation.pk)}
+    assert rows(admin_client, NOTIFICATIONS, f"q={registration.installation_id}") == {str(of_installation.pk)}
+    both = f"q={key_hash.hex()}+{registration.installation_id}"
+    assert rows(admin_client, NOTIFICATIONS, both) == {str(of_installation.pk)}
+
+
+@pytest.mark.parametrize("state", State)
+def test_open_notifications_are_those_that_are_not_over(admin_client: Client, state: Notification.State) -> None:
+    factories.make_notification(state=state)
+
+    assert bool(rows(admin_client, NOTIFICATIONS, "progress=open")) is not state.is_terminal
+
+
+def test_stuck_is_what_was_due_a_minute_ago_or_whose_worker_is_gone(admin_client: Client) -> None:
+    now, late = timezone.now(), timezone.now() - timedelta(minutes=2)
+    due = factories.make_notification(next_attempt_at=late)
+    lost = factories.make_notification(state=State.IN_FLIGHT, next_attempt_at=None, lease_until=late)
+    factories.make_notification(next_attempt_at=now)
+    factories.make_notification(state=State.IN_FLIGHT, next_attempt_at=None, lease_until=now)
+    factories.make_notification(state=State.RETRYING, next_attempt_at=now + timedelta(minutes=5))
+
+    assert rows(admin_client, NOTIFICATIONS, "progress=stuck") == {str(due.pk), str(lost.pk)}
+
+
+def test_request_notification_and_attempt_lead_to_each_other(admin_client: Client) -> None:
+    notification = factories.make_notification()
+    attempt = factories.make_attempt(notification, code="device_gone", outcome="dead")
+    factories.make_attempt()
+
+    request_page = admin_client.get(f"{REQUESTS}{notification.request_id}/change/").content.decode()
+    page = admin_client.get(f"{NOTIFICATIONS}{notification.pk}/change/").content.decode()
+    attempt_page = admin_client.get(f"{ATTEMPTS}{attempt.pk}/change/").content.decode()
+
+    assert f"{NOTIFICATIONS}{notification.pk}/change/" in request_page
+    assert f"{REQUESTS}{notification.request_id}/change/" in page
+    assert "device_gone" in page
+    assert f"{NOTIFICATIONS}{notification.pk}/change/" in attempt_page
+    assert rows(admin_client, ATTEMPTS, f"notification__id__exact={notification.pk}") == {str(attempt.pk)}
+    assert rows(admin_client, NOTIFICATIONS, f"request__id__exact={notification.request_id}") == {str(notification.pk)}
+
+
+def test_a_link_with_a_number_that_is_none_is_no_fault(admin_client: Client) -> None:
+    assert admin_client.get(f"{ATTEMPTS}?notification__id__exact=x").status_code == 302
+
+
+def test_shows_types_by_number_and_name_and_unknown_ones_by_number(admin_client: Client) -> None:
+    factories.make_notification(type=2)
+    factories.make_notification(type=77)
+
+    html = admin_client.get(NOTIFICATIONS).content.decode()
+
+    assert "2 mention" in html
+    assert ">77<" in html
+
+
+def test_a_request_shows_how_many_notifications_it_holds(admin_client: Client) -> None:
+    request = factories.make_request()
+    for position in range(3):
+        factories.make_notification(request=request, position=position)
+
+    assert '<td class="field-notification_count">3</td>' in admin_client.get(REQUESTS).content.decode()
+
+
+def test_codes_are_offered_as_filters(admin_client: Client) -> None:
+    wanted = factories.make_attempt(outcome="dead", code="unregistered")
+    factories.make_attempt(outcome="transient", code="unreachable")
+
+    assert "?code__exact=unreachable" in admin_client.get(ATTEMPTS).content.decode()
+    assert rows(admin_client, ATTEMPTS, "code__exact=unregistered") == {str(wanted.pk)}

@@ -1,0 +1,161 @@
+import re
+from datetime import timedelta
+
+import pytest
+from coincurve import PrivateKey
+from django.test import Client
+from django.utils import timezone
+
+from registrations.models import RegistrationEvent
+from tests import factories
+from waku_bridge.codec.keys import chat_key, key_hash
+
+pytestmark = pytest.mark.django_db
+PUBLIC_KEY = PrivateKey(b"\x05" * 32).public_key.format()
+# The short form of the same key, as Status shows it: multibase base58btc of e7 01 and the compressed key.
+BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+LIST = "/admin/registrations/registration/"
+SEARCH = "/admin/search/registrations/registration/"
+
+
+def short_chat_key(public_key: bytes) -> str:
+    number, digits = int.from_bytes(b"\xe7\x01" + public_key), ""
+    while number:
+        number, digit = divmod(number, 58)
+        digits = BASE58[digit] + digits
+    return "z" + digits
+
+
+def found(client: Client, term: str, path: str = LIST) -> list[str]:
+    """The rows that a search leads to, by the last part of their pages' URLs."""
+    html = client.post(
+        SEARCH.replace(LIST.removeprefix("/admin"), path.removeprefix("/admin")), {"q": term}, follow=True
+    )
+    return re.findall(rf'href="{path}([^"/]+)/change/', html.content.decode())
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        chat_key(PUBLIC_KEY),
+        chat_key(PUBLIC_KEY)[2:],
+        PUBLIC_KEY.hex(),
+        short_chat_key(PUBLIC_KEY),
+        key_hash(PUBLIC_KEY).hex(),
+        key_hash(PUBLIC_KEY).hex()[:8],
+        key_hash(PUBLIC_KEY).hex()[:15].upper(),
+        "0x" + key_hash(PUBLIC_KEY).hex()[:64],
+    ],
+    ids=["chat key", "without 0x", "compressed", "short form", "key hash", "8 digits", "odd digits", "half of it"],
+)
+def test_finds_the_registrations_of_a_key(admin_client: Client, term: str) -> None:
+    wanted = factories.make_registration(public_key_hash=key_hash(PUBLIC_KEY))
+    factories.make_registration()
+
+    assert set(found(admin_client, term)) == {str(wanted.pk)}
+
+
+def test_finds_a_registration_by_its_installation_id(admin_client: Client) -> None:
+    wanted = factories.make_registration()
+    factories.make_registration()
+
+    assert set(found(admin_client, wanted.installation_id)) == {str(wanted.pk)}
+
+
+def test_two_terms_narrow_each_other_down(admin_client: Client) -> None:
+    wanted = factories.make_registration(public_key_hash=b"\x0a" * 64)
+    factories.make_registration(public_key_hash=b"\x0a" * 64)
+
+    assert set(found(admin_client, f"{'0a' * 64} {wanted.installation_id}")) == {str(wanted.pk)}
+
+
+def test_finds_hashes_that_begin_with_the_highest_digits(admin_client: Client) -> None:
+    wanted = factories.make_registration(public_key_hash=b"\xff" * 64)
+    factories.make_registration(public_key_hash=b"\xfe" * 64)
+
+    assert set(found(admin_client, "f" * 9)) == {str(wanted.pk)}
+
+
+def test_a_key_without_registrations_finds_nothing(admin_client: Client) -> None:
+    factories.make_registration()
+
+    assert found(admin_client, chat_key(PUBLIC_KEY)) == []
+
+
+def test_shows_how_long_lists_are_and_not_what_they_hold(admin_client: Client) -> None:
+    registration = factories.make_registration(blocked_chat_list=[b"\xab" * 64] * 12)
+
+    html = admin_client.get(f"{LIST}{registration.pk}/change/").content.decode()
+
+    assert "12 entries" in html
+    assert "abab" not in html
+
+
+def test_a_hash_is_short_in_the_list_and_whole_on_its_page(admin_client: Client) -> None:
+    registration = factories.make_registration(public_key_hash=b"\xab" * 64)
+    shown = re.compile("(?:ab)+")
+
+    assert len(max(shown.findall(admin_client.get(LIST).content.decode()), key=len)) == 16
+    assert "ab" * 64 in admin_client.get(f"{LIST}{registration.pk}/change/").content.decode()
+
+
+def test_a_list_says_states_as_code_does_and_ages_with_their_exact_time(admin_client: Client) -> None:
+    at = timezone.now() - timedelta(hours=3, minutes=5)
+    registration = factories.make_registration(at=at)
+    registration.route.state, registration.route.disabled_reason = "disabled", "device_gone"
+    registration.route.save()
+
+    html = admin_client.get(LIST).content.decode()
+
+    assert f'<span title="{at:%Y-%m-%d %H:%M:%S} UTC">3 h</span>' in html
+    assert [word in html for word in (">active<", ">disabled<", ">device_gone<")] == [True, True, True]
+
+
+def test_registration_route_and_history_lead_to_each_other(admin_client: Client) -> None:
+    registration = factories.make_registration()
+    event = factories.make_event(pseudonym=registration.pseudonym)
+    factories.make_event()
+
+    page = admin_client.get(f"{LIST}{registration.pk}/change/").content.decode()
+    route_page = admin_client.get(f"/admin/registrations/route/{registration.route_id}/change/").content.decode()
+    history = admin_client.get(f"/admin/registrations/registrationevent/?q={registration.pseudonym}").content.decode()
+
+    assert f"/admin/registrations/route/{registration.route_id}/change/" in page
+    assert f"{LIST}{registration.pk}/change/" in route_page
+    assert f"/admin/registrations/registrationevent/?q={registration.pseudonym}" in page
+    assert history.count("/change/") == 1
+    assert f"/registrationevent/{event.pk}/change/" in history
+
+
+def test_an_unregistered_installation_has_a_page_too(admin_client: Client) -> None:
+    tombstone = factories.make_registration(
+        state="unregistered", route=None, access_token_encrypted=None, access_token_digest=None, pseudonym=None
+    )
+
+    assert admin_client.get(f"{LIST}{tombstone.pk}/change/").status_code == 200
+
+
+def test_finds_the_query_topic_and_the_grants_of_a_key(admin_client: Client) -> None:
+    registration = factories.make_registration(public_key_hash=key_hash(PUBLIC_KEY))
+    grant, topic_key = (
+        factories.make_grant(registration),
+        factories.make_topic_key(public_key_hash=key_hash(PUBLIC_KEY)),
+    )
+    factories.make_grant()
+    factories.make_topic_key()
+
+    assert set(found(admin_client, chat_key(PUBLIC_KEY), "/admin/registrations/topickey/")) == {str(topic_key.pk)}
+    assert set(found(admin_client, chat_key(PUBLIC_KEY), "/admin/registrations/grant/")) >= {str(grant.pk)}
+    assert len(set(found(admin_client, registration.installation_id, "/admin/registrations/grant/"))) == 1
+
+
+def test_the_newest_event_comes_first(admin_client: Client) -> None:
+    now = timezone.now()
+    kinds = [RegistrationEvent.Kind.TOKEN_DIED, RegistrationEvent.Kind.REGISTERED, RegistrationEvent.Kind.EXPIRED]
+    for minutes, kind in zip((5, 60, 1), kinds, strict=True):
+        factories.make_event(kind=kind, at=now - timedelta(minutes=minutes))
+
+    html = admin_client.get("/admin/registrations/registrationevent/").content.decode()
+
+    rows = re.findall(r'/change/">(\w+)</a>', html)
+    assert rows == ["expired", "token_died", "registered"]

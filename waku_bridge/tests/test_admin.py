@@ -1,0 +1,77 @@
+import re
+
+import pytest
+from django.test import Client
+
+from tests import factories
+from waku_bridge.messages import MessageType
+from waku_bridge.models import InboundEnvelope
+
+pytestmark = pytest.mark.django_db
+ENVELOPES = "/admin/waku_bridge/inboundenvelope/"
+REPLIES = "/admin/waku_bridge/outboundreply/"
+
+
+def envelopes(client: Client, query: str) -> set[str]:
+    return set(
+        re.findall(rf'href="{ENVELOPES}([0-9a-f]+)/change/', client.get(f"{ENVELOPES}?{query}").content.decode())
+    )
+
+
+@pytest.mark.parametrize("digits", [64, 8, 13])
+def test_finds_an_envelope_by_its_hash(admin_client: Client, digits: int) -> None:
+    wanted = factories.make_envelope()
+    factories.make_envelope()
+
+    assert envelopes(admin_client, f"q={wanted.hash.hex()[:digits]}") == {wanted.hash.hex()}
+
+
+def test_finds_the_envelope_of_a_request_by_its_metadata_message_id(admin_client: Client) -> None:
+    wanted = factories.make_envelope()
+    request = factories.make_request(envelope_hash=wanted.hash)
+    factories.make_envelope()
+
+    assert envelopes(admin_client, f"q={request.amm_message_id.hex()}") == {wanted.hash.hex()}
+
+
+def test_the_page_of_an_envelope_has_its_hash_in_the_url(admin_client: Client) -> None:
+    envelope = factories.make_envelope(state=InboundEnvelope.State.DROPPED, reason="no_key_fits")
+
+    page = admin_client.get(f"{ENVELOPES}{envelope.hash.hex()}/change/").content.decode()
+
+    assert envelope.hash.hex() in page
+    assert "no_key_fits" in page
+
+
+def test_envelope_request_and_reply_lead_to_each_other(admin_client: Client) -> None:
+    envelope = factories.make_envelope(message_type=MessageType.REQUEST, message_id=b"\xab" * 32, state="processed")
+    request = factories.make_request(envelope_hash=envelope.hash, amm_message_id=b"\xab" * 32)
+    reply = factories.make_reply(envelope_hash=envelope.hash)
+
+    page = admin_client.get(f"{ENVELOPES}{envelope.hash.hex()}/change/").content.decode()
+    replies = admin_client.get(f"{REPLIES}?q={envelope.hash.hex()}").content.decode()
+    reply_page = admin_client.get(f"{REPLIES}{reply.pk}/change/").content.decode()
+    request_page = admin_client.get(f"/admin/notifications/notificationrequest/{request.pk}/change/").content.decode()
+
+    assert f"/admin/notifications/notificationrequest/?q={'ab' * 32}" in page
+    assert f"{REPLIES}?q={envelope.hash.hex()}" in page
+    assert f"{REPLIES}{reply.pk}/change/" in replies
+    assert f"{ENVELOPES}{envelope.hash.hex()}/change/" in reply_page
+    assert f"{ENVELOPES}{envelope.hash.hex()}/change/" in request_page
+
+
+def test_reasons_are_offered_as_filters(admin_client: Client) -> None:
+    wanted = factories.make_envelope(state="dropped", reason="no_key_fits")
+    factories.make_envelope(state="dropped", reason="not_for_servers")
+
+    assert "?reason__exact=not_for_servers" in admin_client.get(ENVELOPES).content.decode()
+    assert envelopes(admin_client, "reason__exact=no_key_fits") == {wanted.hash.hex()}
+
+
+def test_a_node_is_named_without_its_password(admin_client: Client) -> None:
+    factories.make_envelope(source="http://user:password@node.test:8645/path")
+
+    html = admin_client.get(ENVELOPES).content.decode()
+
+    assert ">node.test:8645<" in html
+    assert "password@" not in html
