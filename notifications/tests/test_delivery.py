@@ -1,0 +1,525 @@
+"""Claiming, sending, recording and settling, with a gateway that answers as it is told."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection, transaction
+
+from notifications import delivery
+from notifications.delivery import FINISHED_BY, claim, deliver, hand_out_due, record, settle, take_up_lost
+from notifications.messages import Outcome, Push, ReportError, Result
+from notifications.models import Attempt, Notification, NotificationRequest
+from registrations.encryption import Keyring, Purpose
+from registrations.models import Registration, RegistrationEvent, Route
+from tests.factories import make_notification, make_registration, make_request, make_route
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LEASE = timedelta(seconds=120)
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+State = Notification.State
+
+
+class RecordingGateway:
+    """Takes every push, and answers each with what ``answer`` makes of it."""
+
+    name = "recording"
+
+    def __init__(self, answer: Callable[[Push], Result] | Outcome = Outcome.DELIVERED) -> None:
+        self.answer = answer if callable(answer) else lambda _: Result(answer, "code", latency_ms=7)
+        self.pushes: list[Push] = []
+
+    async def send(self, push: Push) -> Result:
+        self.pushes.append(push)
+        await asyncio.sleep(0)
+        return self.answer(push)
+
+
+def make_due(*, route=None, **fields):
+    """A notification to somebody registered, due since long ago and alive for ages."""
+    route = route or make_registration().route
+    fields = {"at": LONG_AGO, "expires_at": datetime(2100, 1, 1, tzinfo=UTC), "chat_id": b"c", "message": b"m"} | fields
+    return make_notification(route=route, route_generation=route.generation, **fields)
+
+
+def send(*notifications, gateway=None, lease=LEASE):
+    """Deliver; returns the requests concerned."""
+    gateway = gateway or RecordingGateway()
+    return set().union(*deliver([n.pk for n in notifications], gateway, lease=lease))
+
+
+def claimed(*notifications, now=NOW):
+    return claim([n.pk for n in notifications], gateway_name="recording", now=now, lease=LEASE)
+
+
+def fresh(row):
+    return type(row).objects.get(pk=row.pk)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [
+        (Outcome.DELIVERED, State.DELIVERED),
+        (Outcome.DEAD, State.DEAD_TOKEN),
+        (Outcome.PAYLOAD, State.UNDELIVERABLE),
+        (Outcome.TRANSIENT, State.RETRYING),
+        (Outcome.CONFIG, State.RETRYING),
+        (Outcome.AMBIGUOUS, State.AMBIGUOUS),
+    ],
+)
+def test_what_the_gateway_says_decides_the_state(outcome, state):
+    notification = make_due()
+    assert send(notification, gateway=RecordingGateway(outcome)) == {notification.request_id}
+    row, attempt = fresh(notification), Attempt.objects.get()
+    assert (row.state, row.attempt_count, row.lease_until) == (state, 1, None)
+    assert (attempt.number, attempt.gateway, attempt.outcome) == (1, "recording", outcome)
+    assert (attempt.code, attempt.latency_ms) == ("code", 7)
+    is_over = State(row.state).is_terminal
+    assert (row.chat_id is None, row.message is None, row.finished_at is not None) == (is_over,) * 3
+    assert (row.next_attempt_at is None) == is_over
+
+
+@pytest.mark.django_db
+def test_tells_the_gateway_everything_about_the_push():
+    route = make_route(device_token="device-token", token_type=1, apn_topic="im.status")
+    registration = make_registration(route=route)
+    notification = make_due(route=route, public_key_hash=bytes(registration.public_key_hash), type=2)
+    gateway = RecordingGateway()
+    send(notification, gateway=gateway)
+    [push] = gateway.pushes
+    assert (push.notification_id, push.attempt_number, push.type) == (notification.pk, 1, 2)
+    assert (push.token_type, push.device_token, push.apn_topic) == (1, "device-token", "im.status")
+    assert (push.public_key_hash, push.chat_id, push.message) == (bytes(registration.public_key_hash), b"c", b"m")
+    assert "device-token" not in repr(push)
+
+
+@pytest.mark.django_db
+def test_the_attempt_is_written_before_the_gateway_is_called():
+    notification = make_due()
+    [held] = claimed(notification)
+    attempt = Attempt.objects.get()
+    assert (attempt.outcome, attempt.latency_ms, attempt.started_at) == (None, None, NOW)
+    assert fresh(notification).state == State.IN_FLIGHT
+    record([(held, Result(Outcome.TRANSIENT, "unreachable", latency_ms=3))], now=NOW)
+    attempt.refresh_from_db()
+    assert (attempt.outcome, attempt.code, attempt.latency_ms, attempt.started_at) == (
+        "transient",
+        "unreachable",
+        3,
+        NOW,
+    )
+
+
+@pytest.mark.django_db
+def test_delivering_the_same_ids_again_sends_nothing():
+    notification = make_due()
+    gateway = RecordingGateway()
+    send(notification, gateway=gateway)
+    assert send(notification, gateway=gateway) == set()
+    assert len(gateway.pushes) == 1
+
+
+@pytest.mark.django_db
+def test_every_attempt_carries_the_same_collapse_id():
+    notification = make_due()
+    gateway = RecordingGateway(Outcome.TRANSIENT)
+    for _ in range(2):
+        send(notification, gateway=gateway)
+        Notification.objects.update(next_attempt_at=LONG_AGO)
+    first, second = gateway.pushes
+    assert first.collapse_id == second.collapse_id
+    assert (first.attempt_number, second.attempt_number) == (1, 2)
+    assert 0 < len(first.collapse_id) <= 64
+
+
+@pytest.mark.django_db
+def test_a_first_attempt_does_not_wait_for_a_clock_that_is_behind():
+    pending = make_due(next_attempt_at=NOW + timedelta(seconds=1))
+    retrying = make_due(state=State.RETRYING, next_attempt_at=NOW + timedelta(seconds=1))
+    assert [held.notification_id for held in claimed(pending, retrying)] == [pending.pk]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_workers_never_claim_the_same_notification():
+    notifications = [make_due(route=make_registration().route) for _ in range(20)]
+    taken, start = [], threading.Barrier(2, timeout=10)
+
+    def work():
+        start.wait()
+        taken.append({held.notification_id for held in claimed(*notifications)})
+        connection.close()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert taken[0] & taken[1] == set()
+    assert Attempt.objects.count() == len(taken[0] | taken[1])
+
+
+@pytest.mark.django_db
+def test_a_gateway_that_raises_leaves_an_ambiguous_attempt_and_does_not_stop_the_others():
+    def answer(push):
+        if push.notification_id == broken.pk:
+            raise RuntimeError("a fault of ours, with a device token in it")
+        return Result(Outcome.DELIVERED)
+
+    broken, other = make_due(), make_due()
+    send(broken, other, gateway=RecordingGateway(answer))
+    assert (fresh(broken).state, fresh(other).state) == (State.AMBIGUOUS, State.DELIVERED)
+    assert Attempt.objects.get(notification=broken).code == "gateway_failed"
+
+
+@pytest.mark.django_db
+def test_a_gateway_that_hangs_is_given_up_before_the_lease_ends():
+    class Hanging(RecordingGateway):
+        async def send(self, _push):
+            await asyncio.sleep(60)
+
+    notification = make_due()
+    send(notification, gateway=Hanging(), lease=timedelta(seconds=0.3))
+    assert fresh(notification).state == State.AMBIGUOUS
+    assert Attempt.objects.get().code == "timeout"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_result_is_recorded_again_when_the_database_refused_it_the_first_time():
+    """Here for a lock; a restart or a deadlock is told by the same exception."""
+    notification, locked = make_due(), threading.Event()
+
+    def hold_the_row():
+        with transaction.atomic():
+            Notification.objects.select_for_update().get()
+            locked.set()
+            threading.Event().wait(0.5)
+        connection.close()
+
+    def answer(_push):
+        threading.Thread(target=hold_the_row).start()
+        assert locked.wait(10)
+        return Result(Outcome.DELIVERED)
+
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '50ms'")
+    send(notification, gateway=RecordingGateway(answer))
+    connection.close()  # and with it the setting
+    assert fresh(notification).state == State.DELIVERED
+
+
+@pytest.mark.django_db
+def test_a_token_that_does_not_decrypt_waits_for_the_operator_and_stops_nobody_else():
+    sealed = Keyring([b"\x77" * 32]).encrypt(Purpose.DEVICE_TOKEN, b"lost")
+    lost, other = make_due(route=make_route(device_token="x")), make_due()
+    Route.objects.filter(pk=lost.route_id).update(device_token_encrypted=sealed)
+    send(lost, other)
+    assert fresh(other).state == State.DELIVERED
+    row = fresh(lost)
+    assert (row.state, row.attempt_count, bytes(row.message)) == (State.RETRYING, 0, b"m")
+    assert claimed(lost, now=row.next_attempt_at - timedelta(seconds=1)) == []
+
+
+# Routes ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_a_dead_token_disables_its_route_and_is_told_to_the_churn_report():
+    registration = make_registration(route=make_route(token_type=1, apn_topic="im.status"))
+    send(make_due(route=registration.route), gateway=RecordingGateway(Outcome.DEAD))
+    route = Route.objects.get()
+    assert (route.state, route.disabled_reason) == (Route.State.DISABLED, "code")
+    event = RegistrationEvent.objects.get()
+    assert (event.kind, event.pseudonym) == (RegistrationEvent.Kind.TOKEN_DIED, registration.pseudonym)
+    assert (event.token_type, event.apn_topic) == (1, "im.status")
+
+
+@pytest.mark.django_db
+def test_a_dead_token_does_not_disable_the_one_registered_meanwhile():
+    notification = make_due()
+    [held] = claimed(notification)
+    Route.objects.update(generation=2)
+    record([(held, Result(Outcome.DEAD, "unregistered"))], now=NOW)
+    assert Route.objects.get().state == Route.State.ACTIVE
+    assert not RegistrationEvent.objects.exists()
+    assert fresh(notification).state == State.DEAD_TOKEN
+
+
+@pytest.mark.django_db
+def test_a_token_dies_once_however_many_pushes_find_it_dead():
+    route = make_registration().route
+    send(make_due(route=route), make_due(route=route), gateway=RecordingGateway(Outcome.DEAD))
+    assert RegistrationEvent.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_a_notification_whose_route_is_gone_or_dead_is_not_sent():
+    dead = make_due(route=make_route(state=Route.State.DISABLED))
+    gone = make_notification(at=LONG_AGO, expires_at=datetime(2100, 1, 1, tzinfo=UTC), message=b"m")
+    gateway = RecordingGateway()
+    send(dead, gone, gateway=gateway)
+    assert gateway.pushes == []
+    assert (fresh(dead).state, fresh(gone).state) == (State.DEAD_TOKEN, State.WITHDRAWN)
+    assert (fresh(dead).message, fresh(gone).message) == (None, None)
+
+
+@pytest.mark.django_db
+def test_notes_since_when_a_route_fails_and_when_it_last_worked():
+    route = make_registration().route
+    first, second, third = (make_due(route=route) for _ in range(3))
+    for notification, outcome, at in (
+        (first, Outcome.TRANSIENT, NOW),
+        (second, Outcome.TRANSIENT, NOW + timedelta(minutes=1)),
+    ):
+        record([(held, Result(outcome)) for held in claimed(notification)], now=at)
+    assert fresh(route).failing_since == NOW
+    record([(held, Result(Outcome.DELIVERED)) for held in claimed(third)], now=NOW + timedelta(minutes=2))
+    assert (fresh(route).failing_since, fresh(route).last_success_at) == (None, NOW + timedelta(minutes=2))
+
+
+# Trying again ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("result", "earliest", "latest"),
+    [
+        (Result(Outcome.TRANSIENT), 0, 2),
+        (Result(Outcome.TRANSIENT, retry_after_seconds=300), 300, 300),
+        (Result(Outcome.CONFIG), 0, 60),
+        (Result(Outcome.AMBIGUOUS), 0, 2),
+    ],
+)
+def test_the_first_retry_comes_in_its_time(result, earliest, latest):
+    notification = make_due()
+    [held] = claimed(notification)
+    record([(held, result)], now=NOW)
+    wait = (fresh(notification).next_attempt_at - NOW).total_seconds()
+    assert earliest <= wait <= latest
+    assert fresh(notification).enqueued_at is None
+
+
+@pytest.mark.django_db
+def test_a_retry_that_would_come_after_the_time_to_live_expires_the_notification():
+    notification = make_due(expires_at=NOW + timedelta(seconds=299))
+    [held] = claimed(notification)
+    record([(held, Result(Outcome.TRANSIENT, retry_after_seconds=300))], now=NOW)
+    assert (fresh(notification).state, fresh(notification).message) == (State.EXPIRED, None)
+
+
+@pytest.mark.django_db
+def test_a_notification_past_its_time_to_live_is_not_sent():
+    notification = make_due(expires_at=NOW)
+    assert claimed(notification, now=NOW) == []
+    assert fresh(notification).state == State.EXPIRED
+    assert not Attempt.objects.exists()
+
+
+@pytest.mark.django_db
+def test_what_may_have_arrived_is_tried_once_more_and_then_left():
+    notification = make_due()
+    gateway = RecordingGateway(Outcome.AMBIGUOUS)
+    for expected in (State.AMBIGUOUS, State.UNCONFIRMED):
+        send(notification, gateway=gateway)
+        assert fresh(notification).state == expected
+        Notification.objects.update(next_attempt_at=LONG_AGO)
+    send(notification, gateway=gateway)
+    assert len(gateway.pushes) == 2
+    assert fresh(notification).message is None
+
+
+@pytest.mark.django_db
+def test_failures_between_do_not_buy_an_ambiguous_push_more_attempts():
+    notification = make_due()
+    answers = iter([Outcome.AMBIGUOUS, Outcome.TRANSIENT, Outcome.AMBIGUOUS])
+    gateway = RecordingGateway(lambda _: Result(next(answers)))
+    for _ in range(3):
+        Notification.objects.update(next_attempt_at=LONG_AGO)
+        send(notification, gateway=gateway)
+    assert fresh(notification).state == State.UNCONFIRMED
+
+
+@pytest.mark.django_db
+def test_hands_out_what_is_due_and_not_in_the_queue():
+    patience = timedelta(seconds=30)
+    retry = make_due(state=State.RETRYING, enqueued_at=None, next_attempt_at=NOW)
+    lost = make_due(enqueued_at=NOW - patience)
+    make_due(enqueued_at=NOW - patience + timedelta(seconds=1))
+    make_due(state=State.RETRYING, enqueued_at=None, next_attempt_at=NOW + timedelta(seconds=1))
+    make_due(state=State.IN_FLIGHT, enqueued_at=None)
+    make_due(state=State.DELIVERED, enqueued_at=None)
+    assert set(hand_out_due(now=NOW, limit=10, patience=patience)) == {retry.pk, lost.pk}
+    assert hand_out_due(now=NOW, limit=10, patience=patience) == []
+
+
+@pytest.mark.django_db
+def test_hands_out_no_more_than_it_may_and_the_oldest_first():
+    _later = make_due(state=State.RETRYING, next_attempt_at=NOW)
+    sooner = make_due(state=State.RETRYING, next_attempt_at=NOW - timedelta(hours=1))
+    assert hand_out_due(now=NOW, limit=1, patience=LEASE) == [sooner.pk]
+
+
+# Lost workers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_what_a_killed_worker_held_is_ambiguous():
+    notification = make_due()
+    claimed(notification)
+    assert take_up_lost(now=NOW + LEASE - timedelta(seconds=1)) == 0
+    assert take_up_lost(now=NOW + LEASE) == 1
+    row, attempt = fresh(notification), Attempt.objects.get()
+    assert (row.state, row.ambiguous_count, row.lease_until) == (State.AMBIGUOUS, 1, None)
+    assert (attempt.outcome, attempt.code) == ("ambiguous", "worker_lost")
+    assert hand_out_due(now=NOW + LEASE, limit=10, patience=LEASE) == [notification.pk]
+
+
+@pytest.mark.django_db
+def test_what_two_killed_workers_held_is_left():
+    notification = make_due(ambiguous_count=1)
+    claimed(notification)
+    take_up_lost(now=NOW + LEASE)
+    assert (fresh(notification).state, fresh(notification).message) == (State.UNCONFIRMED, None)
+
+
+@pytest.mark.django_db
+def test_a_late_success_counts_although_the_lease_was_lost():
+    notification = make_due()
+    [held] = claimed(notification)
+    take_up_lost(now=NOW + LEASE)
+    record([(held, Result(Outcome.DELIVERED))], now=NOW + LEASE)
+    assert fresh(notification).state == State.DELIVERED
+    assert claimed(notification, now=NOW + LEASE) == []
+    assert Attempt.objects.get().outcome == "delivered"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("late", [Outcome.TRANSIENT, Outcome.CONFIG, Outcome.AMBIGUOUS])
+def test_a_late_failure_does_not_touch_the_attempt_that_is_under_way(late):
+    notification = make_due(expires_at=NOW + LEASE + timedelta(milliseconds=1))
+    [lost] = claimed(notification)
+    take_up_lost(now=NOW + LEASE)
+    [current] = claimed(notification, now=NOW + LEASE)
+    record([(lost, Result(late))], now=NOW + LEASE)
+    assert (fresh(notification).state, fresh(notification).attempt_count) == (State.IN_FLIGHT, 2)
+    record([(current, Result(Outcome.DELIVERED))], now=NOW + LEASE)
+    assert fresh(notification).state == State.DELIVERED
+
+
+@pytest.mark.django_db
+def test_a_result_for_somebody_who_unregistered_meanwhile_changes_nothing_else():
+    notification = make_due()
+    [held] = claimed(notification)
+    Registration.objects.update(route=None)
+    Route.objects.all().delete()
+    record([(held, Result(Outcome.TRANSIENT))], now=NOW)
+    assert claimed(notification, now=NOW + timedelta(hours=1)) == []
+    assert (fresh(notification).state, fresh(notification).message) == (State.WITHDRAWN, None)
+
+
+# Settling -------------------------------------------------------------------------------------------------------------
+
+
+def make_waiting(*states, **fields):
+    """A request received now, with notifications in these states."""
+    request = make_request(at=NOW, **fields)
+    for position, state in enumerate(states):
+        attempts = 1 if state == State.IN_FLIGHT else 0
+        make_notification(request=request, position=position, at=NOW, state=state, attempt_count=attempts)
+    return request
+
+
+def told(answer):
+    return [(report.success, report.error) for report in answer.reports]
+
+
+SUCCESS, NOT_REGISTERED = (True, ReportError.NONE), (False, ReportError.NOT_REGISTERED)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("state", "report"),
+    [
+        (State.DELIVERED, SUCCESS),
+        (State.RETRYING, SUCCESS),
+        (State.AMBIGUOUS, SUCCESS),
+        (State.UNCONFIRMED, SUCCESS),
+        (State.UNDELIVERABLE, SUCCESS),
+        (State.EXPIRED, SUCCESS),
+        (State.WITHDRAWN, SUCCESS),
+        (State.DEAD_TOKEN, NOT_REGISTERED),
+    ],
+)
+def test_answers_as_soon_as_every_notification_was_tried_once(state, report):
+    request = make_waiting(state, State.DELIVERED)
+    [answer] = settle([request.pk], now=NOW)
+    assert told(answer) == [report, SUCCESS]
+    assert answer.reply_to == bytes(request.reply_to)
+    assert (answer.envelope_hash, answer.message_id) == (bytes(request.envelope_hash), bytes(request.message_id))
+    row = fresh(request)
+    assert (row.state, row.reply_to, row.answered_at) == (NotificationRequest.State.ANSWERED, None, NOW)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("state", [State.PENDING, State.IN_FLIGHT])
+def test_waits_for_a_first_attempt_until_the_deadline(state):
+    request = make_waiting(state, State.DEAD_TOKEN)
+    assert settle([request.pk], now=request.reply_due_at - timedelta(microseconds=1)) == []
+    [answer] = settle([request.pk], now=request.reply_due_at)
+    assert told(answer) == [SUCCESS, NOT_REGISTERED]
+
+
+@pytest.mark.django_db
+def test_does_not_wait_for_a_second_attempt():
+    request = make_waiting(State.IN_FLIGHT)
+    Notification.objects.update(attempt_count=2)
+    assert len(settle([request.pk], now=NOW)) == 1
+
+
+@pytest.mark.django_db
+def test_what_the_sender_was_told_stays():
+    request = make_waiting(State.RETRYING)
+    settle([request.pk], now=NOW)
+    Notification.objects.update(state=State.DEAD_TOKEN)
+    assert settle([request.pk], now=NOW) == []
+    assert Notification.objects.get().report == Notification.Reports.SUCCESS
+
+
+@pytest.mark.django_db(transaction=True)
+def test_each_request_is_answered_once_when_two_workers_settle():
+    requests = [make_waiting(State.DELIVERED) for _ in range(20)]
+    answers, start = [], threading.Barrier(2, timeout=10)
+
+    def work():
+        start.wait()
+        answers.extend(settle([request.pk for request in requests], now=NOW))
+        connection.close()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    left = settle([request.pk for request in requests], now=NOW)
+    assert len({answer.envelope_hash for answer in [*answers, *left]}) == len(answers) + len(left) == 20
+
+
+@pytest.mark.django_db
+def test_names_the_requests_whose_answer_is_late_oldest_first():
+    late, later = make_waiting(State.PENDING), make_waiting(State.PENDING)
+    NotificationRequest.objects.filter(pk=late.pk).update(reply_due_at=NOW - timedelta(seconds=5))
+    make_waiting(State.PENDING, reply_due_at=NOW + timedelta(minutes=1))
+    due = later.reply_due_at
+    assert delivery.overdue_request_ids(now=due, limit=10) == [late.pk, later.pk]
+    assert delivery.overdue_request_ids(now=due, limit=1) == [late.pk]
+
+
+def test_every_outcome_either_ends_a_notification_or_schedules_another_attempt():
+    assert set(Outcome) - set(FINISHED_BY) == {Outcome.TRANSIENT, Outcome.CONFIG, Outcome.AMBIGUOUS}
+    assert all(state.is_terminal for state in FINISHED_BY.values())
+
+
+def test_every_outcome_can_be_stored():
+    assert {choice.value for choice in Attempt.Outcome} == {outcome.value for outcome in Outcome}
