@@ -34,12 +34,12 @@ def word(field: str, label: str = "") -> Column:
 
 def age(field: str, label: str = "age") -> Column:
     """How long ago, with the exact time where the mouse rests."""
-    return _column(field, label, lambda at: _titled(_span(at), exact(at)) if at else NOTHING, ordering=field)
+    return _column(field, label, lambda at: _titled(_span(at), exact(at)) if at else NOTHING)
 
 
 def moment(field: str, label: str = "") -> Column:
     """The exact time, and how long ago that is."""
-    return _column(field, label, lambda at: f"{exact(at)} ({_span(at)})" if at else NOTHING)
+    return _column(field, label, lambda at: f"{exact(at)} ({_span(at, ' ago')})" if at else NOTHING)
 
 
 def host(field: str, label: str = "") -> Column:
@@ -74,27 +74,27 @@ def host_of(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
-def _span(at: datetime) -> str:
+def _span(at: datetime, past: str = "") -> str:
     seconds = (timezone.now() - at).total_seconds()
     size, unit = next((unit for unit in _UNITS if abs(seconds) >= unit[0]), (1, "s"))
     span = f"{abs(seconds) // size:.0f} {unit}"
-    return f"in {span}" if seconds <= -1 else span
+    return f"in {span}" if seconds <= -1 else f"{span}{past}"
 
 
 def _titled(text: str, title: str) -> str:
     return format_html('<span title="{}">{}</span>', title, text)
 
 
-def _column(field: str, label: str, show: Callable[[Any], Any], *, ordering: str = "") -> Column:
+def _column(field: str, label: str, show: Callable[[Any], Any]) -> Column:
     def column(row: Any) -> Any:
         value = row
         for name in field.split("__"):
             value = getattr(value, name, None)
         return show(value() if callable(value) else value)
 
-    return _described(column, field, label or field.replace("_", " "), ordering)
+    return _described(column, field, label or field.replace("_", " "))
 
 
-def _described(column: Column, name: str, label: str, ordering: str = "") -> Column:
+def _described(column: Column, name: str, label: str) -> Column:
     column.__name__ = name  # names the CSS class of the column
-    return admin.display(column, description=label, ordering=ordering or None)
+    return admin.display(column, description=label)

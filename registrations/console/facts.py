@@ -8,6 +8,7 @@ from django.contrib.admin.options import InlineModelAdmin
 from django.contrib.admin.utils import unquote
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.text import capfirst
 
 from registrations.console import search
 from registrations.console.changelist import UncountedChangeList, UncountedPaginator
@@ -100,6 +101,10 @@ class FactAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]
             return super().get_object(request, object_id, from_field)
         digits = search.hash_digits(unquote(object_id))
         return self.get_queryset(request).filter(pk=bytes.fromhex(digits)).first() if len(digits) % 2 == 0 else None
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        title = capfirst(self.opts.verbose_name_plural)  # Django says "Select … to view"
+        return super().changelist_view(request, {"title": title} | (extra_context or {}))
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         context["related_links"] = links_of(context["original"])

@@ -18,6 +18,8 @@ class WordFilter(admin.ChoicesFieldListFilter):
         named = copy(field)
         named.choices = [(value, str(value)) for value, _ in field.flatchoices]
         super().__init__(named, *arguments, **named_arguments)
+        # With the table it belongs to: a registration and its route both have a state.
+        self.title = str(self.field_path).replace("__", " ").replace("_", " ")
 
 
 class RecentValuesFilter(admin.FieldListFilter):

@@ -1,0 +1,60 @@
+"""A real browser in front of a real server: Debian's Chromium, since no other one may be installed."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+from pytest_django.live_server_helper import LiveServer
+
+CHROMIUM = Path("/usr/bin/chromium")
+SWITCHES = [
+    *("--no-sandbox", "--disable-gpu", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+PASSWORD = "correct horse battery staple"
+
+
+@pytest.fixture(scope="session")
+def chromium(require_or_skip: Callable[[bool, str], None]) -> Iterator[Browser]:
+    require_or_skip(CHROMIUM.exists(), f"there is no {CHROMIUM}")
+    # Playwright runs an event loop in this thread, and Django takes that for a sign of asynchronous code.
+    before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        yield browser
+        browser.close()
+    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+    os.environ |= {} if before is None else {"DJANGO_ALLOW_ASYNC_UNSAFE": before}
+
+
+def launch(playwright: Playwright) -> Browser:
+    return playwright.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
+
+
+@pytest.fixture(params=[True, False], ids=["with JavaScript", "without JavaScript"])
+def visitor(request: pytest.FixtureRequest, chromium: Browser, live_server: LiveServer) -> Iterator[Page]:
+    """A browser window that nobody has logged in with. Whatever it misses on the server fails the test."""
+    context = chromium.new_context(
+        base_url=live_server.url, java_script_enabled=request.param, viewport={"width": 1400, "height": 900}
+    )
+    page = context.new_page()
+    faults: list[str] = []
+    page.on("response", lambda response: faults.append(response.url) if response.status >= 400 else None)
+    yield page
+    context.close()
+    assert not faults
+
+
+@pytest.fixture
+def operator(visitor: Page) -> Page:
+    """Logged in, the way people do it."""
+    User.objects.create_superuser("operator", password=PASSWORD)
+    visitor.goto("/")
+    visitor.get_by_label("Username").fill("operator")
+    visitor.get_by_label("Password").fill(PASSWORD)
+    visitor.get_by_role("button", name="Log in").click()
+    return visitor

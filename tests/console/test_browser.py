@@ -1,0 +1,98 @@
+import os
+import re
+from pathlib import Path
+
+import pytest
+from coincurve import PrivateKey
+from django.contrib import admin
+from playwright.sync_api import Page, expect
+
+from registrations.console.facts import FactAdmin
+from tests import factories
+from waku_bridge.codec.keys import chat_key, key_hash
+
+PUBLIC_KEY = PrivateKey(b"\x05" * 32).public_key.format()
+LISTS = [
+    (f"/admin/{model._meta.app_label}/{model._meta.model_name}/", model._meta.verbose_name_plural)
+    for model, page in admin.site._registry.items()
+    if isinstance(page, FactAdmin)
+]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_an_operator_logs_in_and_opens_every_list(operator: Page) -> None:
+    make_a_story()
+    expect(operator).to_have_title("Push server | Push server")
+    show(operator, "index")
+
+    for path, name in LISTS:
+        operator.goto("/admin/")
+        operator.locator(f'#content-main a[href="{path}"]').first.click()
+        expect(operator.locator("h1").last).to_be_visible()
+        expect(operator.locator("#result_list tbody tr")).not_to_have_count(0)
+        show(operator, f"list-{name}")
+        operator.locator("#result_list tbody th a").first.click()
+        expect(operator.locator(".readonly").first).to_be_visible()
+        show(operator, f"page-{name}")
+
+
+def test_a_registration_is_found_by_its_chat_key_which_the_address_bar_never_shows(operator: Page) -> None:
+    wanted = factories.make_registration(public_key_hash=key_hash(PUBLIC_KEY))
+    factories.make_registration()
+    addresses: list[str] = []
+    operator.on("request", lambda request: addresses.append(request.url))
+
+    operator.goto("/admin/registrations/registration/")
+    operator.get_by_role("textbox", name="Search").fill(chat_key(PUBLIC_KEY))
+    operator.get_by_role("button", name="Search").click()
+
+    expect(operator.locator("#result_list tbody tr")).to_have_count(1)
+    expect(operator.locator("#result_list")).to_contain_text(wanted.installation_id)
+    expect(operator).to_have_url(re.compile(f"q={key_hash(PUBLIC_KEY).hex()}$"))
+    assert not [address for address in addresses if chat_key(PUBLIC_KEY)[4:40] in address]
+    show(operator, "search")
+
+
+def test_the_story_of_a_notification_is_told_from_the_registration_on(operator: Page) -> None:
+    make_a_story()
+
+    operator.goto("/admin/registrations/registration/")
+    operator.locator("#result_list tbody th a").first.click()
+    operator.get_by_role("link", name="Notifications", exact=True).last.click()
+    operator.locator("#result_list tbody th a").first.click()
+
+    expect(operator.locator(".inline-group")).to_contain_text("unreachable")
+    show(operator, "story")
+
+
+def test_a_slip_in_a_chat_key_is_told_and_not_repeated(operator: Page) -> None:
+    operator.goto("/admin/registrations/registration/")
+    operator.get_by_role("textbox", name="Search").fill(chat_key(PUBLIC_KEY)[:-1])
+    operator.get_by_role("button", name="Search").click()
+
+    expect(operator.locator(".messagelist")).to_contain_text("Nothing was searched")
+    assert chat_key(PUBLIC_KEY)[4:40] not in operator.url + operator.content()
+    show(operator, "slip")
+
+
+def make_a_story() -> None:
+    registration = factories.make_registration(public_key_hash=key_hash(PUBLIC_KEY))
+    factories.make_grant(registration)
+    factories.make_event(pseudonym=registration.pseudonym)
+    factories.make_topic_key(public_key_hash=registration.public_key_hash)
+    request = factories.make_request()
+    factories.make_envelope(hash=request.envelope_hash, message_id=request.amm_message_id, message_type=20)
+    factories.make_reply(envelope_hash=request.envelope_hash)
+    notification = factories.make_notification(
+        request=request,
+        route=registration.route,
+        public_key_hash=registration.public_key_hash,
+        installation_id=registration.installation_id,
+    )
+    factories.make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
+
+
+def show(page: Page, name: str) -> None:
+    """With SCREENSHOTS=folder: a picture of what the operator sees."""
+    if folder := os.environ.get("SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"{name.replace(' ', '-')}.png", full_page=True)
