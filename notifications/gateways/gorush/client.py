@@ -37,7 +37,9 @@ class GorushGateway:
             except httpx.HTTPError as error:
                 if isinstance(error, httpx.TransportError) and was_never_sent(error):
                     continue
-                return Result(Outcome.AMBIGUOUS, "timeout" if isinstance(error, httpx.TimeoutException) else "cut_off")
+                # The aiohttp transport reports a broken connection as a timeout too; only the cause tells.
+                is_timeout = isinstance(error.__cause__ or error, TimeoutError | httpx.TimeoutException)
+                return Result(Outcome.AMBIGUOUS, "timeout" if is_timeout else "cut_off")
             retry_after = response.headers.get("Retry-After", "")
             return read_response(response.status_code, response.content, push, retry_after=retry_after)
         return Result(Outcome.TRANSIENT, "unreachable")

@@ -1,0 +1,158 @@
+"""The client: over a mock transport, and against servers on loopback that misbehave as real ones do."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer, unused_port
+
+from notifications.connections import new_client
+from notifications.gateways.gorush.client import GorushGateway
+from notifications.gateways.gorush.tests.test_request import APPLE, PRESENTATION
+from notifications.messages import Outcome
+
+OK = {"success": "ok", "counts": 1, "logs": []}
+
+
+def sent(handler, urls=("http://one", "http://two")):
+    async def main():
+        async with httpx.AsyncClient(transport=httpx.MockTransport(handler)) as client:
+            return await GorushGateway(urls, PRESENTATION, client).send(APPLE)
+
+    return asyncio.run(main())
+
+
+def test_posts_json_and_reads_the_answer():
+    requests = []
+
+    def handler(request):
+        requests.append(request)
+        return httpx.Response(200, json=OK)
+
+    result = sent(handler)
+    [request] = requests
+    assert (request.method, str(request.url)) == ("POST", "http://one/api/push")
+    assert request.headers["Content-Type"] == "application/json"
+    assert json.loads(request.content)["notifications"][0]["tokens"] == ["device-token"]
+    assert result.outcome is Outcome.DELIVERED
+    assert result.latency_ms >= 0
+
+
+def test_goes_to_the_next_gorush_only_when_the_first_cannot_have_got_it():
+    asked = []
+
+    def handler(request):
+        asked.append(request.url.host)
+        if request.url.host == "one":
+            raise httpx.ConnectError("refused", request=request)
+        return httpx.Response(200, json=OK)
+
+    assert sent(handler).outcome is Outcome.DELIVERED
+    assert asked == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(httpx.ReadTimeout, "timeout"), (httpx.WriteError, "cut_off"), (httpx.RemoteProtocolError, "cut_off")],
+)
+def test_does_not_ask_a_second_gorush_for_what_the_first_may_be_sending(error, code):
+    asked = []
+
+    def handler(request):
+        asked.append(request.url.host)
+        raise error("broken", request=request)
+
+    result = sent(handler)
+    assert (result.outcome, result.code, asked) == (Outcome.AMBIGUOUS, code, ["one"])
+
+
+def test_a_server_error_is_answered_by_the_first_and_not_tried_at_the_second():
+    asked = []
+
+    def handler(request):
+        asked.append(request.url.host)
+        return httpx.Response(503, headers={"Retry-After": "30"})
+
+    result = sent(handler)
+    assert (result.outcome, result.retry_after_seconds, asked) == (Outcome.TRANSIENT, 30, ["one"])
+
+
+@pytest.mark.parametrize("urls", [(), ("http://one", "http://two")])
+def test_nothing_reachable_is_tried_again_later(urls):
+    def handler(request):
+        raise httpx.ConnectError("refused", request=request)
+
+    result = sent(handler, urls)
+    assert (result.outcome, result.code) == (Outcome.TRANSIENT, "unreachable")
+
+
+# Over real sockets ----------------------------------------------------------------------------------------------------
+
+
+def sent_to(handler, *, timeout_seconds=5.0, unreachable_first=False):
+    """Send to an aiohttp server with the client of production; returns the result and the number of requests seen."""
+    seen = []
+
+    async def counted(request):
+        seen.append(await request.read())
+        return await handler(request)
+
+    async def main():
+        app = web.Application()
+        app.router.add_post("/api/push", counted)
+        async with TestServer(app) as server, new_client(timeout_seconds=timeout_seconds) as client:
+            urls = [f"http://127.0.0.1:{server.port}"]
+            if unreachable_first:
+                urls.insert(0, f"http://127.0.0.1:{unused_port()}")
+            return await GorushGateway(urls, PRESENTATION, client).send(APPLE)
+
+    return asyncio.run(main()), len(seen)
+
+
+async def answer_ok(_request):
+    return web.json_response(OK)
+
+
+async def close_after_reading(request):
+    request.transport.close()
+    return web.Response()
+
+
+async def close_within_the_answer(request):
+    response = web.StreamResponse(headers={"Content-Length": "100"})
+    await response.prepare(request)
+    await response.write(b'{"success":"ok"')
+    request.transport.close()
+    return response
+
+
+async def answer_too_late(_request):
+    await asyncio.sleep(1)
+    return web.json_response(OK)
+
+
+async def answer_nonsense(request):
+    request.transport.write(b"this is no HTTP at all\r\n\r\n")
+    request.transport.close()
+    return web.Response()
+
+
+def test_a_refused_connection_leads_to_the_next_gorush():
+    result, seen = sent_to(answer_ok, unreachable_first=True)
+    assert (result.outcome, seen) == (Outcome.DELIVERED, 1)
+
+
+@pytest.mark.parametrize(
+    ("handler", "timeout_seconds", "code"),
+    [
+        (close_after_reading, 5.0, "cut_off"),
+        (close_within_the_answer, 5.0, "cut_off"),
+        (answer_nonsense, 5.0, "cut_off"),
+        (answer_too_late, 0.2, "timeout"),
+    ],
+)
+def test_what_breaks_after_sending_is_ambiguous_and_sent_once(handler, timeout_seconds, code):
+    result, seen = sent_to(handler, timeout_seconds=timeout_seconds)
+    assert (result.outcome, result.code, seen) == (Outcome.AMBIGUOUS, code, 1)

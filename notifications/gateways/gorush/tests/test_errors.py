@@ -1,0 +1,128 @@
+"""Every row of the error table, with the words that Apple, Google and gorush really use."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from notifications.gateways.gorush.errors import APPLE, FIREBASE, classify
+from notifications.messages import Outcome
+
+IOS, ANDROID = 1, 2
+DEAD, CONFIG, PAYLOAD = Outcome.DEAD, Outcome.CONFIG, Outcome.PAYLOAD
+TRANSIENT, AMBIGUOUS = Outcome.TRANSIENT, Outcome.AMBIGUOUS
+POST = 'Post "https://api.push.apple.com/3/device/0123abcd": '
+REASONS = {
+    DEAD: "Unregistered ExpiredToken BadDeviceToken DeviceTokenNotForTopic MissingDeviceToken",
+    CONFIG: "TopicDisallowed BadTopic MissingTopic BadCertificate BadCertificateEnvironment Forbidden "
+    "InvalidProviderToken MissingProviderToken UnrelatedKeyIdInToken BadEnvironmentKeyIdInToken ExpiredProviderToken",
+    TRANSIENT: "TooManyProviderTokenUpdates TooManyRequests IdleTimeout InternalServerError ServiceUnavailable "
+    "Shutdown",
+    PAYLOAD: "PayloadTooLarge PayloadEmpty BadCollapseId BadExpirationDate BadMessageId BadPriority InvalidPushType "
+    "DuplicateHeaders BadPath MethodNotAllowed",
+}
+
+
+@pytest.mark.parametrize(("outcome", "reason"), [(o, r) for o, text in REASONS.items() for r in text.split()])
+def test_apples_reasons_mean_what_apple_says_and_keep_their_name(outcome, reason):
+    rule = classify(IOS, reason)
+    assert (rule.outcome, rule.code) == (outcome, reason)
+    assert classify(IOS, f"something {reason}").outcome is not DEAD
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        ("", TRANSIENT),
+        ("invalid character '<' looking for beginning of value", TRANSIENT),
+        (POST + "tls: failed to verify certificate: x509: certificate signed by unknown authority", CONFIG),
+        (POST + "x509: certificate has expired or is not yet valid", CONFIG),
+        (POST + "remote error: tls: revoked certificate", CONFIG),
+        (POST + "remote error: tls: bad certificate", CONFIG),
+        (POST + "dial tcp: lookup api.push.apple.com: no such host", TRANSIENT),
+        (POST + "dial tcp 127.0.0.1:443: connect: connection refused", TRANSIENT),
+        (POST + "Bad Gateway", TRANSIENT),
+        (POST + "context deadline exceeded (Client.Timeout exceeded while awaiting headers)", AMBIGUOUS),
+        (POST + "context canceled", AMBIGUOUS),
+        (POST + "http2: server sent GOAWAY and closed the connection", AMBIGUOUS),
+        (POST + "http2: client connection lost", AMBIGUOUS),
+        (POST + "EOF", AMBIGUOUS),
+        (POST + "read: connection reset by peer", AMBIGUOUS),
+        (POST + "something new", AMBIGUOUS),
+        ("SomethingNew", TRANSIENT),
+    ],
+)
+def test_other_errors_of_ios(error, outcome):
+    assert classify(IOS, error).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        ("Requested entity was not found.", DEAD),
+        ("NotRegistered", DEAD),
+        ("is NotRegistered somewhere", TRANSIENT),
+        ("The device was uninstalled or unregistered", DEAD),
+        ("The registration token is not a valid FCM registration token", DEAD),
+        ("Invalid registration", DEAD),
+        ("Android message is too big", PAYLOAD),
+        ("Request contains an invalid argument.", PAYLOAD),
+        ("Invalid value at 'message.data'", PAYLOAD),
+        ("Invalid data payload key: from", PAYLOAD),
+        ("SenderId mismatch", DEAD),
+        ("Permission 'cloudmessaging.messages.create' denied on resource", CONFIG),
+        ("Firebase Cloud Messaging API has not been used in project 1 before or it is disabled", CONFIG),
+        ("Request had invalid authentication credentials.", CONFIG),
+        ("Request is missing required authentication credential.", CONFIG),
+        ("UNAUTHENTICATED", CONFIG),
+        ("Auth error from APNS or Web Push Service", CONFIG),
+        ('oauth2: cannot fetch token: 400 Bad Request\nResponse: {"error":"invalid_grant"}', CONFIG),
+        ("oauth2: cannot fetch token: 401 Unauthorized", CONFIG),
+        ("oauth2: cannot fetch token: 429 Too Many Requests", TRANSIENT),
+        ("oauth2: cannot fetch token: 503 Service Unavailable", TRANSIENT),
+        ("oauth2: cannot fetch token: dial tcp: i/o timeout", TRANSIENT),
+        ("private key should be a PEM or plain PKCS1 or PKCS8", CONFIG),
+        ("Quota exceeded for quota metric", TRANSIENT),
+        ("Resource has been exhausted (e.g. check quota).", TRANSIENT),
+        ("Message rate exceeded", TRANSIENT),
+        ("The service is currently unavailable.", TRANSIENT),
+        ("Internal error encountered.", TRANSIENT),
+        ("unexpected http response with status: 502\n<html>Bad Gateway</html>", TRANSIENT),
+        ("unexpected http response with status: 429\n", TRANSIENT),
+        ("unexpected http response with status: 404\n<html>Not Found</html>", CONFIG),
+        ("unexpected http response with status: 400\n", CONFIG),
+        ("failed to establish a connection: dial tcp: connection refused", TRANSIENT),
+        ('Post "https://fcm.googleapis.com": x509: certificate signed by unknown authority', CONFIG),
+        ("tls: failed to verify certificate", CONFIG),
+        ("timed out while making an http call: i/o timeout", AMBIGUOUS),
+        ("unknown error while making an http call: EOF", AMBIGUOUS),
+        ("context canceled", AMBIGUOUS),
+        ("context deadline exceeded", AMBIGUOUS),
+        ("error while parsing response: unexpected EOF", AMBIGUOUS),
+        ("exactly one of token, topic or condition must be specified", PAYLOAD),
+        ("priority must be 'normal' or 'high'", PAYLOAD),
+        ("malformed topic name", PAYLOAD),
+        ("invalid image URL: 'x'", PAYLOAD),
+        ("invalid message at index 0", PAYLOAD),
+        ("you can specify up to 500 device registration tokens", PAYLOAD),
+        ("please provide at least one device token", PAYLOAD),
+        ("max capacity reached", TRANSIENT),
+        ("something new", TRANSIENT),
+        ("", TRANSIENT),
+    ],
+)
+def test_errors_of_android(error, outcome):
+    assert classify(ANDROID, error).outcome is outcome
+    assert classify(ANDROID, f"  {error.upper()}\n").outcome is outcome
+
+
+@given(st.sampled_from([IOS, ANDROID]), st.text())
+def test_no_error_means_success_and_no_code_quotes_one(token_type, error):
+    rule = classify(token_type, error)
+    assert rule.outcome is not Outcome.DELIVERED
+    assert rule.code in {rule.code for rule in [*APPLE, *FIREBASE]} | {"unknown"}
+
+
+@given(st.text())
+def test_an_unknown_text_never_kills_a_token(error):
+    if not any(rule.matches(error.strip().lower()) for rule in FIREBASE if rule.outcome is DEAD):
+        assert classify(ANDROID, error).outcome is not DEAD

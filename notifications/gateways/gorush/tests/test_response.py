@@ -1,0 +1,138 @@
+"""What an answer of gorush means: shapes, statuses, and anything else a peer may send."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from notifications.gateways.gorush.response import read_response
+from notifications.gateways.gorush.tests.test_request import APPLE, FIREBASE
+from notifications.messages import Outcome, Result
+
+OK = b'{"success":"ok","counts":1,"logs":[]}'
+
+
+def entry(error, **fields):
+    return {"type": "failed-push", "platform": "ios", "token": "device-token", "message": "m", "error": error} | fields
+
+
+def answer(*entries):
+    return json.dumps({"success": "ok", "counts": 1, "logs": entries}).encode()
+
+
+def test_no_entry_means_that_apple_or_google_took_it():
+    assert read_response(200, OK, APPLE) == Result(Outcome.DELIVERED)
+    assert read_response(200, b'{"success":"ok","logs":null}', FIREBASE) == Result(Outcome.DELIVERED)
+
+
+@pytest.mark.parametrize("token", ["device-token", "**********", "**********-tok**********", ""])
+def test_an_entry_is_about_the_one_token_sent_however_it_is_masked(token):
+    assert read_response(200, answer(entry("Unregistered", token=token)), APPLE).outcome is Outcome.DEAD
+
+
+def test_an_error_is_read_in_the_words_of_its_platform():
+    assert read_response(200, answer(entry("BadDeviceToken")), APPLE).outcome is Outcome.DEAD
+    assert read_response(200, answer(entry("BadDeviceToken")), FIREBASE).outcome is Outcome.TRANSIENT
+
+
+def test_the_last_of_several_entries_counts():
+    entries = [entry("ServiceUnavailable"), entry("Unregistered")]
+    assert read_response(200, answer(*entries), APPLE).code == "Unregistered"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>welcome to our proxy</html>",
+        b"null",
+        b"[]",
+        b'"ok"',
+        b"{}",
+        b'{"success":"ok","logs":{}}',
+        b'{"success":"ok","logs":"none"}',
+        b'{"success":"no","logs":[]}',
+        b'{"success":true,"logs":[]}',
+        b'{"logs":[]}',
+        b'{"success":"ok","logs":[null]}',
+        b'{"success":"ok","logs":[{}]}',
+        b'{"success":"ok","logs":[{"error":null}]}',
+        b'{"success":"ok","logs":["Unregistered"]}',
+        OK[:-1],
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_not_understood_may_have_been_sent(body):
+    assert read_response(200, body, APPLE).outcome is Outcome.AMBIGUOUS
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (400, Outcome.PAYLOAD),
+        (429, Outcome.TRANSIENT),
+        (500, Outcome.TRANSIENT),
+        (502, Outcome.TRANSIENT),
+        (503, Outcome.TRANSIENT),
+        (504, Outcome.AMBIGUOUS),
+        (301, Outcome.CONFIG),
+        (401, Outcome.CONFIG),
+        (404, Outcome.CONFIG),
+        (204, Outcome.CONFIG),
+    ],
+)
+def test_a_status_decides_whatever_the_body_says(status, outcome):
+    assert read_response(status, OK, APPLE) == Result(outcome, f"http_{status}")
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("", 0),
+        ("0", 0),
+        ("120", 120),
+        ("999999999", 3600),
+        ("-1", 0),
+        ("1.5", 0),
+        ("soon", 0),
+        ("²", 0),
+        ("٣", 0),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", 0),
+        ("9" * 5000, 3600),
+    ],
+)
+def test_waits_as_long_as_it_is_told_but_not_for_ever(header, seconds):
+    assert read_response(503, b"", APPLE, retry_after=header).retry_after_seconds == seconds
+
+
+@given(st.integers(100, 599), st.binary(), st.text(max_size=20))
+def test_reads_any_bytes_and_takes_none_for_success(status, body, retry_after):
+    result = read_response(status, body, APPLE, retry_after=retry_after)
+    assert result.outcome is not Outcome.DELIVERED
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+)
+SHAPES = st.fixed_dictionaries({}, optional={"success": JSON | st.just("ok"), "logs": JSON | st.lists(JSON)})
+
+
+@given(SHAPES)
+def test_any_shape_but_the_right_one_is_no_success(shape):
+    result = read_response(200, json.dumps(shape).encode(), FIREBASE)
+    is_right = shape.get("success") == "ok" and shape.get("logs") in (None, [])
+    assert (result.outcome is Outcome.DELIVERED) == is_right
+
+
+@pytest.mark.parametrize("push", [APPLE, FIREBASE])
+def test_a_device_token_in_an_error_goes_nowhere(push):
+    push = replace(push, device_token="secret-device-token")
+    for error in (
+        'Post "https://api.push.apple.com/3/device/secret-device-token": EOF',
+        "Invalid value at 'message.token' (TYPE_STRING), \"secret-device-token\"",
+        "secret-device-token",
+    ):
+        assert "secret-device-token" not in repr(read_response(200, answer(entry(error)), push))
