@@ -27,6 +27,7 @@ from waku_bridge.node import WakuNode
 PATIENCE_SECONDS = 30.0
 APN_TOPIC = "im.status.ethereum"
 CONNECTIONS = 64
+PLATFORMS = ("ios", "android")
 OPEN_STATES = ("pending", "in_flight", "retrying", "ambiguous")
 
 T = TypeVar("T")
@@ -94,6 +95,12 @@ class Network:
         """Those to one device, once nothing is on its way any more."""
         self.wait_until_delivered()
         return [push for push in self.pushes() if push["token"] == address.device_token]
+
+    def pushes_under_way(self) -> int:
+        """How many gorush has taken and Apple or Google not yet."""
+        counters = self._run(self._http.get(f"{self._gorush_url}/api/stat/app")).json()
+        settled = sum(counters[platform]["push_success"] + counters[platform]["push_error"] for platform in PLATFORMS)
+        return int(counters["success_tasks"]) - settled
 
     def break_gorush(self, **faults: object) -> None:
         self._run(self._http.post(f"{self._gorush_url}/dev/faults", json=faults))
