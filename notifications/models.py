@@ -87,7 +87,7 @@ class Notification(models.Model):
     next_attempt_at = models.DateTimeField(null=True)
     enqueued_at = models.DateTimeField(null=True)  # when its id was last put into the queue
     lease_until = models.DateTimeField(null=True)
-    created_at = models.DateTimeField(db_index=True)
+    created_at = models.DateTimeField()
     expires_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
 
@@ -127,7 +127,8 @@ class Attempt(models.Model):
         TRANSIENT = "transient"
         AMBIGUOUS = "ambiguous"
 
-    notification = models.ForeignKey(Notification, on_delete=models.CASCADE, related_name="attempts")
+    # No index of its own: the unique constraint below begins with it.
+    notification = models.ForeignKey(Notification, on_delete=models.CASCADE, related_name="attempts", db_index=False)
     number = models.PositiveSmallIntegerField()
     gateway = models.TextField()
     token_type = models.PositiveSmallIntegerField()
