@@ -35,7 +35,8 @@ def number(content_topic: str) -> int | None:
         topic = int(content_topic[len(PREFIX) : -len(SUFFIX)], 16)
     except ValueError:
         return None
-    return topic if content_topic == f"{PREFIX}{topic:08x}{SUFFIX}" else None
+    is_canonical = topic >= 0 and content_topic == f"{PREFIX}{topic:08x}{SUFFIX}"
+    return topic if is_canonical else None
 
 
 def listen_to(public_key_hashes: Iterable[bytes], *, now: datetime) -> None:
