@@ -12,6 +12,8 @@ from registrations.console.search import by_hash, hash_digits
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 HASH_BYTES = 32
+# More than these have the same first digits only when hardly any were typed.
+MAX_REQUESTS = 100
 
 
 def envelope_url(envelope_hash: bytes | memoryview) -> str:
@@ -54,8 +56,9 @@ class InboundEnvelopeAdmin(FactAdmin):
         asked_by = by_hash(digits, (("amm_message_id", HASH_BYTES),)) if digits else Q()
         if not asked_by:
             return super().matching(term)
-        requests = NotificationRequest.objects.filter(asked_by)
-        return super().matching(term) | Q(hash__in=requests.values("envelope_hash"))
+        # Looked up at once: "or in (select ...)" would make the database read every envelope.
+        requests = NotificationRequest.objects.filter(asked_by).values_list("envelope_hash", flat=True)
+        return super().matching(term) | Q(hash__in=list(requests[:MAX_REQUESTS]))
 
 
 @admin.register(OutboundReply)

@@ -5,6 +5,7 @@ from typing import Any
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
 from django.core.paginator import Paginator
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 
@@ -17,11 +18,17 @@ MAX_PAGES = 100
 class UncountedPaginator(Paginator):  # type: ignore[type-arg]
     """Knows of a page whether there is a next one, and nothing about how many rows there are."""
 
+    object_list: QuerySet[Any]
+
     def rows(self, number: int) -> tuple[list[Any], bool]:
-        """One page, and whether another follows: read as one row more than is shown."""
+        """One page, and whether another follows: looked up as one row more than is shown.
+
+        First the keys, then the rows: whatever is joined or worked out for a row is so for those of this page only.
+        """
         first = (number - 1) * self.per_page
-        found = list(self.object_list[first : first + self.per_page + 1])
-        return found[: self.per_page], len(found) > self.per_page and number < MAX_PAGES
+        keys = list(self.object_list.values_list("pk", flat=True)[first : first + self.per_page + 1])
+        shown = self.object_list.filter(pk__in=keys[: self.per_page])
+        return list(shown), len(keys) > self.per_page and number < MAX_PAGES
 
 
 class UncountedChangeList(ChangeList):
