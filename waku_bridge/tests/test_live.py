@@ -80,6 +80,11 @@ def test_a_broken_message_is_counted_and_does_not_stop_its_neighbours(broken, re
 # The reader -----------------------------------------------------------------------------------------------------------
 
 
+def close_connection():
+    """That of the thread it runs in."""
+    connection.close()
+
+
 class Node:
     """A node that answers reads with these, in turn."""
 
@@ -129,7 +134,7 @@ def run():
             try:
                 return [await reader._read_once() for _ in range(len(node.answers))]
             finally:
-                await asyncio.to_thread(connection.close)
+                await asyncio.to_thread(close_connection)
 
         return asyncio.run(main()), enqueued
 
