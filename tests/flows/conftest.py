@@ -1,7 +1,6 @@
 """A whole server for the flow tests: every process real, on a database and a broker database of its own."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -41,17 +40,17 @@ def environment(postgres: EmbeddedPostgres, valkey: EmbeddedValkey) -> dict[str,
 def fleet(environment: dict[str, str], guard: Guard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     running = Fleet(tmp_path_factory.mktemp("flows"), environment, guard)
     try:
-        _start(running, running.folder)
+        _start(running)
         yield running
     finally:
         running.stop(*running.running)
 
 
-def _start(fleet: Fleet, folder: Path) -> None:
+def _start(fleet: Fleet) -> None:
     node_url, gorush_url = fleet.environment["WAKU_NODES"], fleet.environment["GORUSH_URL"]
     fleet.run(processes.migrate())
     fleet.start(processes.node(_port(node_url)), processes.gorush(_port(gorush_url)))
-    fleet.start(processes.envelope_worker(), processes.delivery_worker(), processes.beat(folder), processes.bridge())
+    fleet.start(*processes.services(fleet.folder).values())
     processes.wait_for_http(f"{node_url}/health", f"{gorush_url}/healthz")
 
 

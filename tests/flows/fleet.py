@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import SIGKILL
 
 from pushserver.embedded.parts import answers
-from pushserver.stack.plan import celery, manage, worker
+from pushserver.stack import plan
 from pushserver.supervisor.guard import Guard, kill_group
 from pushserver.supervisor.processes import ProcessSpec, Stage, python
 
@@ -86,23 +86,13 @@ def gorush(port: int) -> ProcessSpec:
 
 
 def migrate() -> ProcessSpec:
-    return manage("migrate", "migrate", "--verbosity=0", stage=Stage.FRONT)
+    return plan.manage("migrate", "migrate", "--verbosity=0", stage=Stage.FRONT)
 
 
-def bridge() -> ProcessSpec:
-    return manage("bridge", "run_waku_bridge", stage=Stage.FRONT)
-
-
-def beat(folder: Path) -> ProcessSpec:
-    return celery("beat", "beat", f"--schedule={folder / 'celerybeat-schedule'}", stage=Stage.SCHEDULER)
-
-
-def envelope_worker() -> ProcessSpec:
-    return worker("envelopes", "envelopes,maintenance", "--pool=prefork", "--concurrency=1")
-
-
-def delivery_worker() -> ProcessSpec:
-    return worker("delivery", "delivery,replies", "--pool=threads", "--concurrency=8")
+def services(folder: Path) -> dict[str, ProcessSpec]:
+    """Those of `manage.py up`, by name, but one process per kind of worker and no web server."""
+    planned = plan.services(data_dir=folder, host="127.0.0.1", port=0, cpus=1, delivery_processes=1)
+    return {spec.name: spec for spec in planned if spec.name != "web"}
 
 
 def wait_until(

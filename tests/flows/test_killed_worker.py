@@ -6,11 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.flows import load
-from tests.flows.fleet import Fleet, delivery_worker, envelope_worker, wait_until
+from tests.flows.fleet import Fleet, services, wait_until
 from tests.flows.load import Load
 from tests.flows.network import Network
 
 REQUESTS = 1000
+WORKERS = ("envelopes", "delivery1", "replies")
 GORUSH_DELAY_MS = 1000  # long enough for a kill between a push and its result
 
 
@@ -23,12 +24,12 @@ def slow_gorush(network: Network) -> Iterator[None]:
 
 @pytest.mark.usefixtures("slow_gorush")
 def test_killed_workers_lose_nothing_and_double_at_most_what_was_on_its_way(fleet: Fleet, network: Network) -> None:
-    prepared = _fill_the_queue(fleet, network, "envelopes")
-    fleet.start(envelope_worker())
+    prepared = _fill_the_queue(fleet, network)
+    _start(fleet, "envelopes")
     _wait_for_the_middle(network)
-    fleet.kill("envelopes", "delivery")
+    fleet.kill(*WORKERS)
     on_their_way = _in_flight(network)
-    fleet.start(envelope_worker(), delivery_worker())
+    _start(fleet, *WORKERS)
     load.wait_until_done(network)
     pushes = load.pushes_by_message(network, prepared)
     twice = {message_id for message_id, each in pushes.items() if len(each) == 2}
@@ -42,11 +43,11 @@ def test_killed_workers_lose_nothing_and_double_at_most_what_was_on_its_way(flee
 
 @pytest.mark.usefixtures("slow_gorush")
 def test_a_killed_envelope_worker_loses_nothing_and_doubles_nothing(fleet: Fleet, network: Network) -> None:
-    prepared = _fill_the_queue(fleet, network, "envelopes")
-    fleet.start(envelope_worker())
+    prepared = _fill_the_queue(fleet, network)
+    _start(fleet, "envelopes")
     _wait_for_the_middle(network)
     fleet.kill("envelopes")
-    fleet.start(envelope_worker())
+    _start(fleet, "envelopes")
     load.wait_until_done(network)
     pushes = load.pushes_by_message(network, prepared)
     assert Counter(len(each) for each in pushes.values()) == {1: REQUESTS}
@@ -54,10 +55,14 @@ def test_a_killed_envelope_worker_loses_nothing_and_doubles_nothing(fleet: Fleet
     assert load.replies_by_message(network, prepared) == Counter(prepared.message_ids)
 
 
-def _fill_the_queue(fleet: Fleet, network: Network, worker: str) -> Load:
+def _start(fleet: Fleet, *names: str) -> None:
+    fleet.start(*(services(fleet.folder)[name] for name in names))
+
+
+def _fill_the_queue(fleet: Fleet, network: Network) -> Load:
     """All envelopes in the inbox, and nobody there who would process them."""
     prepared = load.prepare(network, REQUESTS)
-    fleet.stop(worker)
+    fleet.stop("envelopes")
     network.publish(*prepared.messages)
     load.wait_until_received(network, prepared)
     return prepared
