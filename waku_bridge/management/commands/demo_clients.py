@@ -18,6 +18,7 @@ from waku_bridge.identity import server_identity
 from waku_bridge.node import WakuNode
 
 NODE_TIMEOUT_SECONDS = 10.0
+POLL_SECONDS = 0.05  # so that the milliseconds of the log are the server's
 log = structlog.get_logger(__name__)
 
 
@@ -36,7 +37,8 @@ class Command(BaseCommand):
 
 async def _live_until_stopped(seed: int, pause_seconds: float) -> None:
     async with new_client(timeout_seconds=NODE_TIMEOUT_SECONDS) as client:
-        session = Session(WakuNode(settings.WAKU_NODES[0], client), pubsub_topic=settings.WAKU_PUBSUB_TOPICS[0])
+        node, pubsub_topic = WakuNode(settings.WAKU_NODES[0], client), settings.WAKU_PUBSUB_TOPICS[0]
+        session = Session(node, pubsub_topic=pubsub_topic, poll_seconds=POLL_SECONDS)
         people = cast(seed, version=int(time.time()))
         life = Life(session, server_identity().pub33, people, seed=seed, pause_seconds=pause_seconds)
         living = asyncio.create_task(life.live())
