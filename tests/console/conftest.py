@@ -17,10 +17,11 @@ SWITCHES = [
 PASSWORD = "correct horse battery staple"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium(require_or_skip: Callable[[bool, str], None]) -> Iterator[Browser]:
+    """For one module only: while Playwright runs, this thread has an event loop, and other tests want their own."""
     require_or_skip(CHROMIUM.exists(), f"there is no {CHROMIUM}")
-    # Playwright runs an event loop in this thread, and Django takes that for a sign of asynchronous code.
+    # Django takes the loop for a sign of asynchronous code.
     before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
     with sync_playwright() as playwright:
