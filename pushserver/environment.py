@@ -67,7 +67,8 @@ class Environment:
         urls = [url.rstrip("/") for url in self.items(name, default)]
         if all(_is_http_url(url) for url in urls):
             return urls
-        self.report(3, f"{name} is not a comma list of http:// or https:// URLs.", "Example: http://127.0.0.1:8645")
+        # Without user and password: the URLs of peers stand in logs, metrics and the console.
+        self.report(3, f"{name} is not a comma list of plain http(s) URLs.", "Example: http://127.0.0.1:8645")
         return []
 
     def secret(self, name: str) -> str:
@@ -110,7 +111,7 @@ class Environment:
 def _is_http_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0 and not parts.username
     except ValueError:
         return False
 

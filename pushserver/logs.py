@@ -60,6 +60,8 @@ def configure_logging(*, as_json: bool, level: str) -> None:
                 "celery.beat": {"level": "WARNING"},
                 "httpx": {"level": "WARNING"},
                 "django.request": {"level": "ERROR"},
+                # Its statements quote what they store.
+                "django.db.backends": {"level": "WARNING"},
             },
         }
     )
