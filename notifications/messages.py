@@ -103,9 +103,15 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a gateway said about one push. ``code`` is a fixed word of ours, never the gateway's own text."""
+    """What a gateway said about one push. ``code`` is a fixed word of ours, never the gateway's own text.
+
+    ``retry_after_seconds`` is what the gateway asked for, ``retry_base_seconds`` where the backoff of this error starts
+    (0: where it always does). ``is_guarded``: the same answer also comes when the set-up is wrong and the token is fine.
+    """
 
     outcome: Outcome
     code: str = ""
     retry_after_seconds: float = 0.0
     latency_ms: int = 0
+    is_guarded: bool = False
+    retry_base_seconds: float = 0.0

@@ -1,6 +1,7 @@
 """The HTTP client of gorush."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from time import monotonic
 
 import httpx
@@ -27,7 +28,7 @@ class GorushGateway:
     async def send(self, push: Push) -> Result:
         started = monotonic()
         result = await self._send(push)
-        return Result(result.outcome, result.code, result.retry_after_seconds, round((monotonic() - started) * 1000))
+        return replace(result, latency_ms=round((monotonic() - started) * 1000))
 
     async def _send(self, push: Push) -> Result:
         body = build_request(push, self._presentation)
