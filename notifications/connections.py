@@ -19,6 +19,7 @@ CONNECT_TIMEOUT_SECONDS = 2.0
 # Waiting for a free connection ends well before the lease of what is to be sent.
 POOL_TIMEOUT_SECONDS = 10.0
 MAX_CONNECTIONS = 256
+MAX_ANSWER_BYTES = 1024 * 1024
 
 T = TypeVar("T")
 
@@ -33,17 +34,47 @@ class _Transport(AiohttpTransport):
             raise httpx.RemoteProtocolError(type(error).__name__, request=request) from error
 
 
-def new_client(*, timeout_seconds: float) -> httpx.AsyncClient:
-    """An httpx client over aiohttp's transport, which costs a seventh of the CPU time of httpx's own.
+class PlainClient(httpx.AsyncClient):
+    """An httpx client for peers that need no cookies, redirects or authentication: each request goes straight to the
+    transport, for half the CPU time, and answers beyond ``max_answer_bytes`` are cut off.
+    """
+
+    def __init__(self, transport: httpx.AsyncBaseTransport, timeout: httpx.Timeout, max_answer_bytes: int) -> None:
+        super().__init__(transport=transport, timeout=timeout, trust_env=False)
+        self._straight = transport
+        self._extensions = {"timeout": timeout.as_dict()}
+        self._max_answer_bytes = max_answer_bytes
+
+    async def request(self, method: str, url: httpx.URL | str, **options: Any) -> httpx.Response:
+        """Of httpx's options these count: content, headers, params."""
+        content = {name: options[name] for name in ("content", "headers", "params") if name in options}
+        request = httpx.Request(method, url, extensions=self._extensions, **content)
+        answer = await self._straight.handle_async_request(request)
+        try:
+            body = await self._read(answer, request)
+        finally:
+            await answer.aclose()
+        return httpx.Response(answer.status_code, headers=answer.headers, content=body, request=request)
+
+    async def _read(self, answer: httpx.Response, request: httpx.Request) -> bytes:
+        assert isinstance(answer.stream, httpx.AsyncByteStream)  # noqa: S101 - it comes from an async transport
+        chunks, size = [], 0
+        async for chunk in answer.stream:
+            size += len(chunk)
+            if size > self._max_answer_bytes:
+                raise httpx.RemoteProtocolError("the answer is too large", request=request)
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+
+def new_client(*, timeout_seconds: float, max_answer_bytes: int = MAX_ANSWER_BYTES) -> PlainClient:
+    """A client over aiohttp's transport, which costs a seventh of the CPU time of httpx's own.
 
     Environment proxies are ignored: gorush and Waku nodes are named in the settings, and are meant to be reached so.
     """
     limits = httpx.Limits(max_connections=MAX_CONNECTIONS, keepalive_expiry=30.0)
-    return httpx.AsyncClient(
-        transport=_Transport(limits=limits, trust_env=False),
-        timeout=httpx.Timeout(timeout_seconds, connect=CONNECT_TIMEOUT_SECONDS, pool=POOL_TIMEOUT_SECONDS),
-        trust_env=False,
-    )
+    timeout = httpx.Timeout(timeout_seconds, connect=CONNECT_TIMEOUT_SECONDS, pool=POOL_TIMEOUT_SECONDS)
+    return PlainClient(_Transport(limits=limits, trust_env=False), timeout, max_answer_bytes)
 
 
 def once(make: Callable[[], T]) -> Callable[[], T]:

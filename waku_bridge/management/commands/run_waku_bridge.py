@@ -16,6 +16,8 @@ from waku_bridge.query_topics import QueryTopics
 from waku_bridge.tasks import enqueue_envelopes
 
 READ_TIMEOUT_SECONDS = 30.0
+# A page is gone from the node once it is read, so the limit only keeps a broken node from filling our memory.
+MAX_PAGE_BYTES = 512 * 1024 * 1024
 log = structlog.get_logger(__name__)
 
 
@@ -33,7 +35,8 @@ async def _read_all() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     log.info("bridge_started", nodes=settings.WAKU_NODES, pubsub_topics=settings.WAKU_PUBSUB_TOPICS)
-    async with new_client(timeout_seconds=READ_TIMEOUT_SECONDS) as client, asyncio.TaskGroup() as group:
+    new = new_client(timeout_seconds=READ_TIMEOUT_SECONDS, max_answer_bytes=MAX_PAGE_BYTES)
+    async with new as client, asyncio.TaskGroup() as group:
         for url in settings.WAKU_NODES:
             for pubsub_topic in settings.WAKU_PUBSUB_TOPICS:
                 # A set of topics each: readers run in parallel threads, and a refresh belongs to one of them.
