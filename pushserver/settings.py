@@ -92,7 +92,7 @@ NOTIFICATION_TTL_SECONDS = env.count("NOTIFICATION_TTL_SECONDS", 86_400, minimum
 GORUSH_URLS = env.urls("GORUSH_URL", EMBEDDED.get("GORUSH_URL", ""))
 GORUSH_TIMEOUT_SECONDS = env.number("GORUSH_TIMEOUT_SECONDS", 65.0, minimum=1, maximum=600)
 # How long a worker may hold a notification before it is taken for dead, and its push for ambiguous.
-DELIVERY_LEASE_SECONDS = env.number("DELIVERY_LEASE_SECONDS", 120.0, minimum=10, maximum=3600)
+DELIVERY_LEASE_SECONDS = env.number("DELIVERY_LEASE_SECONDS", 90.0, minimum=10, maximum=3600)
 if DELIVERY_LEASE_SECONDS < GORUSH_TIMEOUT_SECONDS + 12:  # waiting for a connection and making it, see connections.py
     env.report(
         12,
@@ -140,7 +140,7 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
 CELERY_TASK_DEFAULT_QUEUE = "maintenance"
 # A queue entry older than this is taken for lost with a worker or the broker; too early costs an empty task.
-QUEUE_PATIENCE_SECONDS = env.number("QUEUE_PATIENCE_SECONDS", 30.0, minimum=1, maximum=3600)
+QUEUE_PATIENCE_SECONDS = env.number("QUEUE_PATIENCE_SECONDS", 10.0, minimum=1, maximum=3600)
 CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "waku_bridge.tasks.sweep", "schedule": 2.0, "options": {"expires": 10}},
     # Often and briefly, so that a day's worth never piles up.

@@ -191,7 +191,9 @@ def _decide_and_record(items: Sequence[_Item], *, now: datetime) -> Processed:
         replies += [Reply(a.envelope_hash, a.reply_to, PushResponse(a.message_id, a.reports)) for a in accepted.answers]
         reply_ids = outbound.record(replies, now=now)
         _close(items, now=now)
-    log.info("envelopes_processed", **Counter(item.reason or "accepted" for item in items))
+    outcomes = Counter(item.reason or "accepted" for item in items)
+    # A line per batch is noise while all is well, and at once when something was dropped or refused.
+    (log.debug if outcomes.keys() == {"accepted"} else log.info)("envelopes_processed", **outcomes)
     return Processed(reply_ids, accepted.notification_ids, accepted.waiting_request_ids)
 
 
