@@ -10,7 +10,7 @@ RUN_GROUPS := --group embedded
 DEV_GROUPS := -c requirements/run.txt --group embedded --group reports --group test --group check
 export REQUIRE_ALL
 
-.PHONY: help install dev run up test check bench lock format clean
+.PHONY: help install dev run up test check bench lock format clean peers
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -46,6 +46,10 @@ check: dev ## format, lint, types, import contracts, migrations, drift of genera
 	$(UV) $(COMPILE) $(RUN_GROUPS) -o "$$folder/run.txt" >/dev/null && diff "$$folder/run.txt" requirements/run.txt && \
 	$(UV) $(COMPILE) $(DEV_GROUPS) -o "$$folder/dev.txt" >/dev/null && diff "$$folder/dev.txt" requirements/dev.txt
 
+peers: ## build the real gorush from its Go module into .peers
+	@requirements/system.sh go
+	@tests/interop/peers/build.sh gorush
+
 bench: dev ## benchmarks with ratios; ARGS for its options
 	$(PYTHON) -m bench $(ARGS)
 
@@ -58,4 +62,4 @@ format: dev ## format and fix what can be fixed
 	.venv/bin/ruff check --fix .
 
 clean: ## remove installed packages and caches; data in .data stays
-	rm -rf .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache staticfiles test-results
+	rm -rf .peers .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache staticfiles test-results

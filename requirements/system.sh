@@ -1,5 +1,5 @@
 #!/bin/sh
-# System parts:  requirements/system.sh chromium java
+# System parts:  requirements/system.sh chromium go java
 # Installs what is missing where that is possible (root, apt), and otherwise names it in one line. Never fails for that:
 # tests without their part are skipped with the reason, or fail with REQUIRE_ALL=1.
 #   requirements/system.sh --package NAME...   installs the first of these Debian packages that exists
@@ -25,6 +25,15 @@ has_chromium() {
     command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null
 }
 
+# 1.21 is the first that fetches the toolchain a go.mod asks for.
+has_go() {
+    go version 2>/dev/null | grep -Eq 'go1\.(2[1-9]|[3-9][0-9])'
+}
+
+offers_go() {
+    apt-cache show golang-go 2>/dev/null | grep -Eq '^Version: 2:1\.(2[1-9]|[3-9][0-9])'
+}
+
 if [ "${1:-}" = --package ]; then
     shift
     install_first_of "$@"
@@ -36,6 +45,8 @@ for part in "$@"; do
             echo "Java 17 or 21 is missing (on Debian: apt-get install openjdk-17-jre-headless): no Spark reports." >&2 ;;
         chromium) has_chromium || { echo "Installing Chromium ..."; install_first_of chromium; } ||
             echo "Chromium is missing (on Debian: apt-get install chromium): no browser tests." >&2 ;;
+        go) has_go || { offers_go && echo "Installing Go ..." && install_first_of golang-go; } ||
+            echo "Go 1.25 or newer is missing (go.dev/dl; golang-go of Debian 12 is too old): no real gorush." >&2 ;;
         *) echo "unknown system part: $part" >&2; exit 2 ;;
     esac
 done
