@@ -27,7 +27,7 @@ from waku_bridge.node import WakuNode
 PATIENCE_SECONDS = 30.0
 APN_TOPIC = "im.status.ethereum"
 CONNECTIONS = 64
-PLATFORMS = ("ios", "android")
+MAX_RECORD_BYTES = 2**30  # of all pushes of a load
 OPEN_STATES = ("pending", "in_flight", "retrying", "ambiguous")
 
 T = TypeVar("T")
@@ -99,8 +99,7 @@ class Network:
     def pushes_under_way(self) -> int:
         """How many gorush has taken and Apple or Google not yet."""
         counters = self._run(self._http.get(f"{self._gorush_url}/api/stat/app")).json()
-        settled = sum(counters[platform]["push_success"] + counters[platform]["push_error"] for platform in PLATFORMS)
-        return int(counters["success_tasks"]) - settled
+        return int(counters["submitted_tasks"] - counters["success_tasks"] - counters["failure_tasks"])
 
     def break_gorush(self, **faults: object) -> None:
         self._run(self._http.post(f"{self._gorush_url}/dev/faults", json=faults))
@@ -134,7 +133,7 @@ class Network:
 
 
 async def _make_client() -> httpx.AsyncClient:
-    return new_client(timeout_seconds=PATIENCE_SECONDS)
+    return new_client(timeout_seconds=PATIENCE_SECONDS, max_answer_bytes=MAX_RECORD_BYTES)
 
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
