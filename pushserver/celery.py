@@ -8,6 +8,7 @@ from celery import Celery, signals
 from django.core.cache import cache
 from django.utils import timezone
 from kombu import Queue
+from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "pushserver.settings")
@@ -16,6 +17,7 @@ QUEUES = ("envelopes", "delivery", "replies", "reports", "maintenance")
 HEARTBEAT_KEY = "worker:{queue}"
 # Workers beat every 2 seconds: one that hangs for a moment is not gone.
 HEARTBEAT_TTL_SECONDS = 15
+WATCH_AFTER_SECONDS = 5
 
 app = Celery("pushserver")
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -26,6 +28,14 @@ app.conf.task_queues = [Queue(name) for name in QUEUES]
 @signals.setup_logging.connect
 def keep_our_logging(**_kwargs: Any) -> None:
     """Connected so that Celery leaves the logging of `settings` alone."""
+
+
+@signals.worker_ready.connect
+def watch_at_start(**_kwargs: Any) -> None:
+    """Beat comes to it minutes later. A little late itself, as gorush may be starting, too."""
+    if app.conf.task_default_queue in app.amqp.queues.consume_from:
+        with contextlib.suppress(OperationalError):  # the broker is away again: beat will ask
+            app.send_task("waku_bridge.tasks.watch_gorush", countdown=WATCH_AFTER_SECONDS, expires=60)
 
 
 @signals.heartbeat_sent.connect

@@ -3,7 +3,7 @@
 Both are open to anybody, so answers name hosts and queues, but no user, password, path or exception text.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from notifications.gateways.gorush.watch import board
 from pushserver.celery import HEARTBEAT_KEY
 from registrations.console.columns import host_of
 from waku_bridge.live import LAST_READ_KEY
@@ -57,7 +58,11 @@ def healthz(_request: HttpRequest) -> HttpResponse:
 def readyz(_request: HttpRequest) -> HttpResponse:
     checks = run_checks()
     is_ready = not any(check.reason for check in checks.values())
-    answer = {"status": "ready" if is_ready else "not ready", "checks": {n: c.to_json() for n, c in checks.items()}}
+    answer = {
+        "status": "ready" if is_ready else "not ready",
+        "checks": {name: check.to_json() for name, check in checks.items()},
+        "warnings": list(warnings()),
+    }
     response = JsonResponse(answer, status=200 if is_ready else 503)
     # Django logs a 503 as an error of the server; this one is an answer, repeated every few seconds.
     setattr(response, "_has_been_logged", True)  # noqa: B010 - undeclared, hence unknown to type checkers
@@ -127,6 +132,17 @@ def _is_alive(client: httpx.Client, url: str) -> bool:
         return not client.get(f"{url}/healthz").is_server_error
     except (httpx.HTTPError, httpx.InvalidURL):
         return False
+
+
+def warnings() -> Iterator[dict[str, str]]:
+    """What an operator should know of while everything runs. It never makes a server unready: pushes still go out."""
+    notices = board.read(settings.GORUSH_URLS)
+    for url in settings.GORUSH_URLS:
+        if url not in notices:
+            yield {"gorush": host_of(url), "id": "not_watched", "what": "its configuration was not looked at lately"}
+        else:
+            for deviation in notices[url].deviations:
+                yield {"gorush": host_of(url), "id": deviation.id, "what": deviation.what}
 
 
 def check_workers() -> Check:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,17 @@ NOTIFICATION_TTL_SECONDS = env.count("NOTIFICATION_TTL_SECONDS", 86_400, minimum
 # gorush ---------------------------------------------------------------------------------------------------------------
 GORUSH_URLS = env.urls("GORUSH_URL", EMBEDDED.get("GORUSH_URL", ""))
 GORUSH_TIMEOUT_SECONDS = env.number("GORUSH_TIMEOUT_SECONDS", 65.0, minimum=1, maximum=600)
+# Nobody but us reaches gorush, though it listens on every interface: the operator's word, see docs/gorush.md.
+GORUSH_SHIELDED = env.flag("GORUSH_SHIELDED")
+# Opens /hooks/gorush. As part of a header in gorush's settings it can hold neither colon nor space.
+GORUSH_HOOK_SECRET = env.secret("GORUSH_HOOK_SECRET")
+if GORUSH_HOOK_SECRET and not re.fullmatch(r"[A-Za-z0-9_-]{32,200}", GORUSH_HOOK_SECRET):
+    env.report(
+        20,
+        "GORUSH_HOOK_SECRET is not 32 to 200 letters, digits, - or _.",
+        "Make one: openssl rand -hex 32. gorush drops a header with a second colon without a word.",
+    )
+    GORUSH_HOOK_SECRET = ""
 # How long a worker may hold a notification before it is taken for dead, and its push for ambiguous.
 DELIVERY_LEASE_SECONDS = env.number("DELIVERY_LEASE_SECONDS", 90.0, minimum=10, maximum=3600)
 if DELIVERY_LEASE_SECONDS < GORUSH_TIMEOUT_SECONDS + 12:  # waiting for a connection and making it, see connections.py
@@ -145,6 +157,7 @@ CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "waku_bridge.tasks.sweep", "schedule": 2.0, "options": {"expires": 10}},
     # Often and briefly, so that a day's worth never piles up.
     "purge": {"task": "waku_bridge.tasks.purge", "schedule": 300.0, "options": {"expires": 300}},
+    "watch_gorush": {"task": "waku_bridge.tasks.watch_gorush", "schedule": 300.0, "options": {"expires": 300}},
 }
 CELERY_TASK_ROUTES = {
     "waku_bridge.tasks.process_envelopes": {"queue": "envelopes"},

@@ -2,11 +2,13 @@ from django.contrib import admin
 from django.urls import path
 from django.views.generic import RedirectView
 
+from pushserver.console.gorush import gorush_configuration
 from pushserver.console.search import search_facts
 from pushserver.health import healthz, readyz
 
 urlpatterns = [
     path("admin/search/<app_label>/<model_name>/", admin.site.admin_view(search_facts), name="search_facts"),
+    path("admin/gorush/", admin.site.admin_view(gorush_configuration), name="gorush_configuration"),
     path("admin/", admin.site.urls),
     path("healthz", healthz, name="healthz"),
     path("readyz", readyz, name="readyz"),

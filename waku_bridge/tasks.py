@@ -23,6 +23,7 @@ from notifications import delivery
 from notifications import retention as notification_retention
 from notifications.connections import lasting_client, once
 from notifications.gateways.gorush.client import configured_gateway
+from notifications.gateways.gorush.watch.look import look
 from registrations import retention as registration_retention
 from waku_bridge import inbound, inbox, outbound, retention
 from waku_bridge.node import WakuNode
@@ -139,6 +140,11 @@ def _batched(items: Iterable[T], size: int) -> Iterable[list[T]]:
     remaining = iter(items)
     while batch := list(islice(remaining, size)):
         yield batch
+
+
+@shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment
+def watch_gorush() -> None:
+    look(settings.GORUSH_URLS, now=timezone.now())
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment

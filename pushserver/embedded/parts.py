@@ -39,7 +39,7 @@ def waku_node(data_dir: Path, pubsub_topics: Sequence[str]) -> EmbeddedPart:
 
 
 def gorush(data_dir: Path) -> EmbeddedPart:
-    arguments = ["notifications.gateways.gorush.devserver", "--data", str(data_dir / "gorush.sqlite3")]
+    arguments = ["notifications.gateways.gorush.devserver", "--data", str(data_dir / "gorush.sqlite3"), "--hide-token"]
     return _peer("gorush", "GORUSH_URL", arguments, "/healthz", data_dir)
 
 

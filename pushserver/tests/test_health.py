@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
@@ -15,11 +16,15 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
+from notifications.gateways.gorush.watch import board
+from notifications.gateways.gorush.watch.board import Notice
+from notifications.gateways.gorush.watch.rules import Deviation
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.embedded.ports import free_port
 from pushserver.health import NEEDED_QUEUES
 from waku_bridge.live import LAST_READ_KEY
 
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NODE_URL = "http://reader:secret-of-the-node@127.0.0.1:8645/path-key"
 
 
@@ -216,3 +221,30 @@ def failing(client: Client) -> dict[str, str]:
     assert response.status_code == 503, response.content
     assert response.json()["status"] == "not ready"
     return {name: check["reason"] for name, check in json.loads(response.content)["checks"].items() if not check["ok"]}
+
+
+@pytest.mark.usefixtures("all_well")
+def test_a_deviation_of_gorush_is_a_warning_and_no_reason_to_be_unready(client: Client, settings: LazySettings) -> None:
+    (url,) = settings.GORUSH_URLS
+    board.pin(Notice(url, NOW, (Deviation("not_sync", "core.sync is off", "why", "todo"),), {"not_sync": NOW}, None))
+
+    response = client.get("/readyz")
+
+    assert response.status_code == 200
+    gorush = url.removeprefix("http://")
+    assert response.json()["warnings"] == [{"gorush": gorush, "id": "not_sync", "what": "core.sync is off"}]
+
+
+@pytest.mark.usefixtures("all_well")
+def test_a_gorush_without_deviations_has_no_warning(client: Client, settings: LazySettings) -> None:
+    board.pin(Notice(settings.GORUSH_URLS[0], NOW, (), {}, None))
+
+    assert client.get("/readyz").json()["warnings"] == []
+
+
+@pytest.mark.usefixtures("all_well")
+def test_a_gorush_that_nobody_looked_at_is_a_warning(client: Client) -> None:
+    response = client.get("/readyz")
+
+    assert [warning["id"] for warning in response.json()["warnings"]] == ["not_watched"]
+    assert response.status_code == 200

@@ -1,0 +1,113 @@
+"""The shell of the watch: ask every gorush, judge what it says, note it, and log what changed."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from urllib.parse import urlsplit
+
+import httpx
+import structlog
+from django.conf import settings
+from django.db.models import Count
+
+from notifications.connections import MAX_CONNECTIONS, new_client, submit
+from notifications.gateways.gorush.watch import board
+from notifications.gateways.gorush.watch.board import Notice
+from notifications.gateways.gorush.watch.readings import Reading, read_config, read_counters, read_version
+from notifications.gateways.gorush.watch.rules import Expectations, deviations
+from notifications.models import Attempt
+from registrations.messages import TokenType
+from registrations.models import Route
+
+# Short, because on a small machine the sweep waits for this.
+TIMEOUT_SECONDS = 2.0
+ANSWERED = range(200, 300)  # versions of gorush differ: 200 or 201
+# A push that gorush has counted may have begun this long before, and its attempt with it.
+LONGEST_PUSH = timedelta(minutes=2)
+PLATFORM_OF = {TokenType.APN: "ios", TokenType.FIREBASE: "android"}
+
+log = structlog.get_logger(__name__)
+
+
+def look(urls: Sequence[str], *, now: datetime) -> None:
+    """Look at each gorush once. Safe to run twice, and whatever the peer answers."""
+    before = board.read(urls)
+    readings = submit(_read_all(urls)).result()
+    expected = _expectations()
+    failures = _failures_since(min((notice.looked_at for notice in before.values()), default=now) - LONGEST_PUSH)
+    for url, reading in zip(urls, readings, strict=True):
+        known = before.get(url)
+        own = replace(expected, previous=known.counters if known else None, failures=failures)
+        _note(_notice(url, reading, own, known=known, now=now), known)
+
+
+def _expectations() -> Expectations:
+    active = Route.objects.filter(state=Route.State.ACTIVE)
+    return Expectations(
+        concurrency=MAX_CONNECTIONS,
+        platforms=frozenset(name for number, name in PLATFORM_OF.items() if active.filter(token_type=number).exists()),
+        is_hook_open=bool(settings.GORUSH_HOOK_SECRET),
+        is_shielded=settings.GORUSH_SHIELDED,
+    )
+
+
+def _failures_since(start: datetime) -> Mapping[str, int]:
+    """Attempts that did not succeed, or are not over: more rather than fewer, so that a warning means something."""
+    attempts = Attempt.objects.filter(started_at__gte=start).exclude(outcome=Attempt.Outcome.DELIVERED)
+    counts = attempts.order_by().values_list("token_type").annotate(Count("pk"))
+    return {PLATFORM_OF[TokenType(number)]: count for number, count in counts if number in PLATFORM_OF}
+
+
+async def _read_all(urls: Collection[str]) -> list[Reading]:
+    async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client:
+        return await asyncio.gather(*(_read(client, url) for url in urls))
+
+
+async def _read(client: httpx.AsyncClient, url: str) -> Reading:
+    paths = ("/api/config", "/version", "/api/stat/app")
+    bodies = await asyncio.gather(*(_fetch(client, url + path) for path in paths))
+    config, version, counters = (body or b"" for body in bodies)
+    return Reading(
+        is_reachable=any(body is not None for body in bodies),
+        config=read_config(config),
+        version=read_version(version),
+        counters=read_counters(counters),
+    )
+
+
+async def _fetch(client: httpx.AsyncClient, url: str) -> bytes | None:
+    """None when nobody answers; empty for an answer that says nothing. What exceeds 1 MiB the client does not take."""
+    try:
+        # Its own time-out starts over with every byte that trickles in.
+        answer = await asyncio.wait_for(client.get(url, headers={"Accept-Encoding": "identity"}), TIMEOUT_SECONDS)
+    except (httpx.RemoteProtocolError, httpx.DecodingError):
+        return b""
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+        return None
+    return answer.content if answer.status_code in ANSWERED else b""
+
+
+def _notice(url: str, reading: Reading, expected: Expectations, *, known: Notice | None, now: datetime) -> Notice:
+    found = tuple(deviations(reading, expected))
+    first_seen = known.since if known else {}
+    return Notice(
+        url=url,
+        looked_at=now,
+        deviations=found,
+        since={deviation.id: first_seen.get(deviation.id, now) for deviation in found},
+        counters=reading.counters,
+    )
+
+
+def _note(notice: Notice, known: Notice | None) -> None:
+    """One line when a deviation comes and one when it goes, not one per look."""
+    gorush, before = urlsplit(notice.url).netloc, known.since if known else {}
+    for deviation in notice.deviations:
+        if deviation.id not in before:
+            log.warning(
+                "gorush_deviates", gorush=gorush, deviation=deviation.id, what=deviation.what, todo=deviation.action
+            )
+    for deviation_id in before.keys() - notice.since.keys():
+        log.info("gorush_deviates_no_more", gorush=gorush, deviation=deviation_id)
+    board.pin(notice)

@@ -1,0 +1,131 @@
+"""What gorush says about itself: `/api/config`, `/version` and `/api/stat/app` (gorush.md, 1.1 and 1.7).
+
+Nothing is trusted: whatever is no clean answer reads as "not said". Values are asked for one by one and as flags,
+numbers or known words, so that no secret of a configuration gets any further.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import yaml
+
+MAX_DEPTH = 8  # gorush's own configuration has three levels
+MAX_DIGITS = 18
+VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})(?!\d)")
+TRUE, FALSE = frozenset({"true", "yes", "on"}), frozenset({"false", "no", "off"})
+PLATFORMS = ("ios", "android")
+
+# PyYAML's C parser recurses into a document when it builds values, and dies of deep ones; its events are a flat stream.
+_Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The running configuration, by gorush's own names (``core.sync``). None: not said, or not in a way we know."""
+
+    values: Mapping[str, str] = field(repr=False)
+
+    def text(self, name: str) -> str | None:
+        return self.values.get(name)
+
+    def flag(self, name: str) -> bool | None:
+        word = self.values.get(name, "").lower()
+        return word in TRUE if word in TRUE | FALSE else None
+
+    def number(self, name: str) -> int | None:
+        digits = self.values.get(name, "")
+        is_number = digits.isascii() and digits.removeprefix("-").isdigit() and len(digits) <= MAX_DIGITS
+        return int(digits) if is_number else None
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Pushes that failed at Apple (``ios``) or Google (``android``) since gorush started."""
+
+    push_errors: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One look at one gorush. None: that answer was missing or not understood."""
+
+    is_reachable: bool
+    config: Config | None = None
+    version: tuple[int, ...] | None = None
+    counters: Counters | None = None
+
+
+def read_config(body: bytes) -> Config | None:
+    """YAML with sections, of which at least ``core`` has to be there: a page of a proxy may be YAML, too."""
+    try:
+        values = dict(_flatten(yaml.parse(body, Loader=_Loader)))
+    except (yaml.YAMLError, ValueError):
+        return None
+    return Config(values) if any(name.startswith("core.") for name in values) else None
+
+
+def _flatten(events: Iterator[Any]) -> Iterator[tuple[str, str]]:
+    """Every scalar with its dotted name; items of lists have their list's name and a star. Raises ValueError for what
+    gorush never writes: anchors, aliases, tags, keys that are no text, several documents, great depth.
+    """
+    place: list[_Collection] = []
+    for event in events:
+        if getattr(event, "anchor", None) or getattr(event, "tag", None) or len(place) > MAX_DEPTH:
+            raise ValueError
+        match event:
+            case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
+                name = place[-1].name_of_value() if place else ""
+                place.append(_Collection(name, is_list=isinstance(event, yaml.SequenceStartEvent)))
+            case yaml.CollectionEndEvent():
+                place.pop()
+            case yaml.ScalarEvent() if place and place[-1].takes_key():
+                place[-1].key = event.value
+            case yaml.ScalarEvent() if place:
+                yield place[-1].name_of_value(), event.value
+
+
+@dataclass(slots=True)
+class _Collection:
+    """A mapping or list that is being read. ``key`` is the one whose value comes next."""
+
+    name: str
+    is_list: bool
+    key: str | None = None
+
+    def takes_key(self) -> bool:
+        return not self.is_list and self.key is None
+
+    def name_of_value(self) -> str:
+        key, self.key = ("*" if self.is_list else self.key), None
+        if key is None:
+            raise ValueError
+        return f"{self.name}.{key}" if self.name else key
+
+
+def read_version(body: bytes) -> tuple[int, ...] | None:
+    """Three numbers. A gorush that was built without being told its version says so in words: None."""
+    found = VERSION.match(str(_read_object(body).get("version")))
+    return tuple(map(int, found.groups())) if found else None
+
+
+def read_counters(body: bytes) -> Counters | None:
+    answer = _read_object(body)
+    push_errors = {platform: _count(answer.get(platform)) for platform in PLATFORMS}
+    known = {platform: count for platform, count in push_errors.items() if count is not None}
+    return Counters(known) if known else None
+
+
+def _count(platform: Any) -> int | None:
+    count = platform.get("push_error") if isinstance(platform, dict) else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
+
+
+def _read_object(body: bytes) -> dict[str, Any]:
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return answer if isinstance(answer, dict) else {}

@@ -1,0 +1,267 @@
+"""Which readings of a gorush deviate from what our delivery relies on, and what an operator does about each.
+
+Pure. What gorush did not say is no deviation, except for what everything rests on. Texts hold names and numbers of ours
+and numbers of gorush's, never its texts: a configuration holds secrets, and `/readyz` is open to anybody.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from notifications.gateways.gorush.watch.readings import PLATFORMS, Config, Counters, Reading
+
+TESTED_VERSION = (1, 22, 0)
+DEFAULT_QUEUE_NUM = 8192
+ESSENTIAL = ("core.sync", "queue.engine", *(f"{p}.{key}" for p in PLATFORMS for key in ("enabled", "max_retry")))
+EXTERNAL_ENGINES = ("redis", "nsq", "nats")
+ANY_ADDRESS = ("", "0.0.0.0", "::", "[::]")  # noqa: S104 - looked for, not bound to
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """``id`` is stable, and its heading in docs/gorush.md."""
+
+    id: str
+    what: str
+    why: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expectations:
+    """What holds on our side. ``concurrency`` is how many pushes one delivery process has under way at gorush.
+
+    ``failures``: attempts of ours without success, per platform, since shortly before ``previous`` was counted.
+    """
+
+    concurrency: int
+    platforms: frozenset[str] = frozenset(PLATFORMS)  # that active routes lead to
+    is_hook_open: bool = False
+    is_shielded: bool = False  # the operator says that nobody else reaches gorush
+    previous: Counters | None = None
+    failures: Mapping[str, int] = field(default_factory=dict)
+
+
+Rule = Callable[[Config, Expectations], Iterator[Deviation]]
+
+
+def deviations(reading: Reading, expected: Expectations) -> list[Deviation]:
+    if not reading.is_reachable:
+        return [UNREACHABLE]
+    found = [deviation for rule in RULES for deviation in rule(reading.config, expected)] if reading.config else []
+    return [*_unreadable(reading), *found, *_outdated(reading), *_hidden_failures(reading, expected)]
+
+
+UNREACHABLE = Deviation(
+    "unreachable",
+    "gorush does not answer",
+    "No push goes through it; with no other gorush, all pushes wait.",
+    "Start it, or correct GORUSH_URL.",
+)
+
+
+def _unreadable(reading: Reading) -> Iterator[Deviation]:
+    missing = [
+        path for path, answer in (("/api/config", reading.config), ("/api/stat/app", reading.counters)) if not answer
+    ]
+    if missing:
+        yield Deviation(
+            "unreadable",
+            f"no usable answer from {' and '.join(missing)}",
+            "Whether gorush is set up so that no push is lost or doubled is unknown.",
+            "Let this server read these paths at GORUSH_URL: the api.* settings of gorush or a proxy stand in the way.",
+        )
+
+
+def _incomplete(config: Config, _expected: Expectations) -> Iterator[Deviation]:
+    missing = [name for name in ESSENTIAL if config.text(name) is None]
+    if missing:
+        yield Deviation(
+            "incomplete",
+            f"/api/config does not say {', '.join(missing)}",
+            "Whether gorush is set up so that no push is lost or doubled is unknown.",
+            "Use the tested version of gorush.",
+        )
+
+
+def _not_sync(config: Config, _expected: Expectations) -> Iterator[Deviation]:
+    if config.flag("core.sync") is False:
+        yield Deviation(
+            "not_sync",
+            "core.sync is off",
+            "gorush answers before it has sent anything: every push counts as delivered, dead tokens are never found.",
+            "Set GORUSH_CORE_SYNC=true.",
+        )
+
+
+def _queue_engine(config: Config, _expected: Expectations) -> Iterator[Deviation]:
+    engine = config.text("queue.engine")
+    if engine is not None and engine != "local":
+        yield Deviation(
+            "queue_engine",
+            f"queue.engine is {engine if engine in EXTERNAL_ENGINES else 'neither local nor known'}",
+            "It switches sync mode off without a word, and loses pushes or sends them twice.",
+            "Set GORUSH_QUEUE_ENGINE=local.",
+        )
+
+
+def _max_retry(config: Config, _expected: Expectations) -> Iterator[Deviation]:
+    for platform in PLATFORMS:
+        retries = config.number(f"{platform}.max_retry") or 0
+        if retries > 0:
+            yield Deviation(
+                f"max_retry_{platform}",
+                f"{platform}.max_retry is {retries}",
+                "gorush reports a failure even when its retry succeeded, so we send that push a second time.",
+                f"Set GORUSH_{platform.upper()}_MAX_RETRY=0: retries are ours.",
+            )
+
+
+def _platform_off(config: Config, expected: Expectations) -> Iterator[Deviation]:
+    for platform in PLATFORMS:
+        if platform in expected.platforms and config.flag(f"{platform}.enabled") is False:
+            yield Deviation(
+                f"platform_off_{platform}",
+                f"{platform}.enabled is off, and phones of this platform are registered",
+                "gorush drops their pushes and answers as if they were delivered.",
+                f"Set GORUSH_{platform.upper()}_ENABLED=true and its key.",
+            )
+
+
+def _worker_num(config: Config, expected: Expectations) -> Iterator[Deviation]:
+    workers = config.number("core.worker_num")
+    if workers is not None and workers < expected.concurrency:
+        shown = workers if workers > 0 else "0: one per CPU"
+        yield Deviation(
+            "worker_num",
+            f"core.worker_num ({shown}) is below the {expected.concurrency} pushes of a delivery process at once",
+            "The rest waits inside gorush while our time-out runs, and ends ambiguous.",
+            f"Set GORUSH_CORE_WORKER_NUM to {expected.concurrency} for each delivery process.",
+        )
+
+
+def _max_concurrent_pushes(config: Config, expected: Expectations) -> Iterator[Deviation]:
+    limit = config.number("ios.max_concurrent_pushes")
+    if limit is not None and limit < expected.concurrency and "ios" in expected.platforms:
+        yield Deviation(
+            "max_concurrent_pushes",
+            f"ios.max_concurrent_pushes ({limit}) is below the {expected.concurrency} pushes of a delivery process",
+            "However many workers there are, pushes to Apple wait for each other while our time-out runs.",
+            "Set GORUSH_IOS_MAX_CONCURRENT_PUSHES to the number of workers.",
+        )
+
+
+def _queue_num(config: Config, expected: Expectations) -> Iterator[Deviation]:
+    places = config.number("core.queue_num")
+    if places is not None and (places or DEFAULT_QUEUE_NUM) < expected.concurrency:
+        yield Deviation(
+            "queue_num",
+            f"core.queue_num ({places}) is below the {expected.concurrency} pushes of a delivery process at once",
+            "In sync mode a full queue never answers: each push above it ends ambiguous.",
+            f"Set GORUSH_CORE_QUEUE_NUM to {DEFAULT_QUEUE_NUM}.",
+        )
+
+
+def _max_notification(config: Config, _expected: Expectations) -> Iterator[Deviation]:
+    limit = config.number("core.max_notification")
+    if limit is not None and limit < 1:
+        yield Deviation(
+            "max_notification",
+            f"core.max_notification is {limit}",
+            "gorush refuses every request, and a refused push is given up.",
+            "Set GORUSH_CORE_MAX_NOTIFICATION=100.",
+        )
+
+
+def _unmasked(config: Config, _expected: Expectations) -> Iterator[Deviation]:
+    if config.flag("log.hide_token") is False:
+        yield Deviation(
+            "tokens_in_log",
+            "log.hide_token is off",
+            "gorush's log holds device tokens, and whoever reads it can reach phones. We need none of them there.",
+            "Set GORUSH_LOG_HIDE_TOKEN=true, and keep old logs to yourself.",
+        )
+
+
+def _open_address(config: Config, expected: Expectations) -> Iterator[Deviation]:
+    if config.text("core.address") in ANY_ADDRESS and not expected.is_shielded:
+        yield Deviation(
+            "open_address",
+            "core.address is every interface",
+            "gorush asks nobody for a password: whoever reaches it can send pushes in your name.",
+            "Set GORUSH_CORE_ADDRESS=127.0.0.1; or keep others out by network or proxy, and set our GORUSH_SHIELDED=1.",
+        )
+
+
+def _grpc(config: Config, _expected: Expectations) -> Iterator[Deviation]:
+    if config.flag("grpc.enabled"):
+        yield Deviation(
+            "grpc_open",
+            "grpc.enabled is on",
+            "Its port listens on every interface, whatever core.address says, and asks nobody for a password.",
+            "Set GORUSH_GRPC_ENABLED=false: we do not use it.",
+        )
+
+
+def _hook(config: Config, expected: Expectations) -> Iterator[Deviation]:
+    url = config.text("core.feedback_hook_url")
+    if url and not expected.is_hook_open:
+        yield Deviation(
+            "hook_not_ours",
+            "core.feedback_hook_url is set, and our webhook is off",
+            "Each failed push keeps a worker of gorush busy until the hook has answered, and tells us nothing.",
+            "Remove GORUSH_CORE_FEEDBACK_HOOK_URL, or open our webhook with GORUSH_HOOK_SECRET.",
+        )
+    if url == "" and expected.is_hook_open:
+        yield Deviation(
+            "hook_unused",
+            "our webhook is open, and core.feedback_hook_url is not set",
+            "This gorush never calls it.",
+            "Set GORUSH_CORE_FEEDBACK_HOOK_URL and GORUSH_CORE_FEEDBACK_HEADER, or remove GORUSH_HOOK_SECRET.",
+        )
+
+
+def _outdated(reading: Reading) -> Iterator[Deviation]:
+    if reading.version and reading.version < TESTED_VERSION:
+        yield Deviation(
+            "old_version",
+            f"version {_dotted(reading.version)} is older than {_dotted(TESTED_VERSION)}, the one we tested",
+            "Its answers may mean something else than we read in them.",
+            f"Update gorush to {_dotted(TESTED_VERSION)} or newer.",
+        )
+
+
+def _hidden_failures(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
+    """A counter that fell was reset: then there is nothing to compare."""
+    if not reading.counters or not expected.previous:
+        return
+    for platform, count in reading.counters.push_errors.items():
+        grown = count - expected.previous.push_errors.get(platform, count)
+        known = expected.failures.get(platform, 0)
+        if grown > known:
+            yield Deviation(
+                f"hidden_failures_{platform}",
+                f"{platform}.push_error grew by {grown}, and we know of {known} failures",
+                "gorush failed pushes that it answered as delivered, or somebody else sends through it.",
+                "Look for the errors in gorush's log; see that nobody else reaches it.",
+            )
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+RULES: tuple[Rule, ...] = (
+    _incomplete,
+    _not_sync,
+    _queue_engine,
+    _max_retry,
+    _platform_off,
+    _worker_num,
+    _max_concurrent_pushes,
+    _queue_num,
+    _max_notification,
+    _unmasked,
+    _open_address,
+    _grpc,
+    _hook,
+)
