@@ -10,7 +10,7 @@ RUN_GROUPS := --group embedded
 DEV_GROUPS := -c requirements/run.txt --group embedded --group reports --group test --group check
 export REQUIRE_ALL
 
-.PHONY: help install dev run up test check bench lock format clean peers
+.PHONY: help install dev run up test check bench lock format clean peers chaos
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -30,6 +30,9 @@ dev: ## install what tests and checks need, too
 test: dev ## the whole test suite, with real servers; ARGS="-k name" for a part
 	@requirements/system.sh chromium java
 	$(PYTHON) -m pytest $(ARGS)
+
+chaos: dev ## fault runs: thousands of notifications while servers and workers are killed (several minutes)
+	$(PYTHON) -m pytest -m chaos -s tests/chaos $(ARGS)
 
 check: dev ## format, lint, types, import contracts, migrations, drift of generated files
 	.venv/bin/ruff format --check .

@@ -40,7 +40,7 @@ def prepare(network: Network, count: int) -> Load:
     return Load(message_ids, messages, senders, since_ns)
 
 
-def wait_until_done(network: Network) -> None:
+def wait_until_done(network: Network, *, seconds: float = LOAD_SECONDS) -> None:
     """Until nothing waits anywhere: envelopes, pushes, replies."""
     waiting = """
         SELECT (SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state = 'received')
@@ -49,7 +49,7 @@ def wait_until_done(network: Network) -> None:
              + (SELECT count(*) FROM notifications_notificationrequest WHERE state = 'waiting')
              + (SELECT count(*) FROM waku_bridge_outboundreply WHERE state = 'pending')
     """
-    wait_until(lambda: network.rows(waiting) == [(0,)], seconds=LOAD_SECONDS, what="everything is done")
+    wait_until(lambda: network.rows(waiting) == [(0,)], seconds=seconds, what="everything is done")
 
 
 def wait_until_received(network: Network, load: Load) -> None:
