@@ -7,35 +7,15 @@ from dataclasses import asdict
 import orjson
 from aiohttp import web
 
+from notifications.gateways.gorush.devserver.config import CONFIG
 from notifications.gateways.gorush.devserver.gateway import GATEWAY, Gateway, Settled
 from notifications.gateways.gorush.devserver.masking import mask
 from notifications.gateways.gorush.devserver.outcomes import Answer, Platform
-from notifications.gateways.gorush.devserver.request import BadRequestError, count, read_push
+from notifications.gateways.gorush.devserver.request import BadRequestError, count, is_enabled, read_push
 
 VERSION = "v1.22.0-devserver"
 JSON = "application/json"
 HANG_CHECK_SECONDS = 0.5
-CONFIG = """core:
-  enabled: true
-  sync: true
-  max_notification: 100
-  feedback_hook_url: ""
-queue:
-  engine: local
-ios:
-  enabled: true
-  max_retry: 0
-  key_base64: '[REDACTED]'
-android:
-  enabled: true
-  max_retry: 0
-  credential: '[REDACTED]'
-huawei:
-  enabled: false
-log:
-  hide_token: {hide_token}
-"""
-
 routes = web.RouteTableDef()
 
 
@@ -53,8 +33,8 @@ async def push(request: web.Request) -> web.Response:
     answer = max((one.outcome.answer for one in settled), default=Answer.RESULT)
     if answer is not Answer.RESULT:
         return await _withhold(request, answer)
-    logs = _failures(gateway, settled)
-    return _json({"counts": sum(map(count, notifications)), "logs": logs, "success": "ok"})
+    counts = sum(map(count, filter(is_enabled, notifications)))
+    return _json({"counts": counts, "logs": _failures(gateway, settled), "success": "ok"})
 
 
 def _failures(gateway: Gateway, settled: Sequence[Settled]) -> list[dict[str, str]]:
@@ -109,12 +89,12 @@ async def health(_request: web.Request) -> web.Response:
     return web.Response()
 
 
-@routes.get("/version")
+@routes.get("/version", allow_head=False)
 async def version(_request: web.Request) -> web.Response:
     return _json({"source": "https://github.com/appleboy/gorush", "version": VERSION})
 
 
-@routes.get("/")
+@routes.get("/", allow_head=False)
 async def welcome(_request: web.Request) -> web.Response:
     return _json({"text": "Welcome to notification server."})
 
@@ -126,10 +106,9 @@ async def statistics(request: web.Request) -> web.Response:
 
 @routes.get("/api/config")
 async def config(request: web.Request) -> web.Response:
-    """Show the settings as YAML, with 201: gorush says `http.StatusCreated` here."""
-    hide_token = str(request.app[GATEWAY].settings.hide_token).lower()
-    text = CONFIG.format(hide_token=hide_token)
-    return web.Response(status=201, text=text, content_type="application/yaml")
+    """Show the settings as YAML."""
+    text = CONFIG.format(hide_token=str(request.app[GATEWAY].settings.hide_token).lower())
+    return web.Response(text=text, content_type="application/yaml", charset="utf-8")
 
 
 def _json(body: object, status: int = 200) -> web.Response:

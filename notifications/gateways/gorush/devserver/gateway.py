@@ -9,14 +9,19 @@ from pathlib import Path
 from aiohttp import web
 
 from notifications.gateways.gorush.devserver.faults import Faults
-from notifications.gateways.gorush.devserver.outcomes import Outcome, Platform, Refusal, decide
+from notifications.gateways.gorush.devserver.outcomes import Outcome, Platform, Refusal, decide, refuse
 from notifications.gateways.gorush.devserver.pushes import Pushes
 from notifications.gateways.gorush.devserver.request import (
     Notification,
     addressed_tokens,
     count,
+    is_enabled,
+    is_invalid,
     is_too_large,
+    is_unaddressed,
 )
+
+MAX_COLLAPSE_ID_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class PlatformCounters:
 
 @dataclass(slots=True)
 class Counters:
-    """gorush's `/api/stat/app`. A task is a notification; one whose pushes were dropped unsent is a failed task."""
+    """gorush's `/api/stat/app`. A task is a notification, counted when it ends; one dropped unsent is a failed task."""
 
     success_tasks: int = 0
     failure_tasks: int = 0
@@ -64,19 +69,24 @@ class Gateway:
 
     async def send_all(self, notifications: Sequence[Notification]) -> list[Settled]:
         """Send everything at once and return when the slowest push is settled, as gorush in sync mode."""
-        self.counters.total_count += sum(map(count, notifications))
-        if len(notifications) == 1:
-            return await self._send(notifications[0])
-        settled = await asyncio.gather(*map(self._send, notifications))
+        enabled = [notification for notification in notifications if is_enabled(notification)]
+        self.counters.total_count += sum(map(count, enabled))
+        if len(enabled) == 1:
+            return await self._send(enabled[0])
+        settled = await asyncio.gather(*map(self._send, enabled))
         return [one for several in settled for one in several]
 
     async def _send(self, notification: Notification) -> list[Settled]:
-        tokens = addressed_tokens(notification)
         self.counters.submitted_tasks += 1
-        if not tokens:
+        if is_unaddressed(notification) or is_invalid(notification):
             self.counters.failure_tasks += 1
+            self.counters.android.push_error += not is_unaddressed(notification)
             return []
+        settled = await self._push_all(notification, addressed_tokens(notification))
         self.counters.success_tasks += 1
+        return settled
+
+    async def _push_all(self, notification: Notification, tokens: Sequence[str]) -> list[Settled]:
         if notification.platform == Platform.ANDROID and notification.topic:
             self._settle(notification, "", Outcome())
         if len(tokens) == 1:
@@ -100,7 +110,8 @@ class Gateway:
     def _settle(self, notification: Notification, token: str, outcome: Outcome) -> Settled:
         if outcome.is_sent:
             received_ms = time.time_ns() // 1_000_000
-            self.pushes.record(notification, token, error=outcome.error, received_ms=received_ms)
+            for _ in range(outcome.sends):
+                self.pushes.record(notification, token, error=outcome.upstream_error, received_ms=received_ms)
             self._count(Platform(notification.platform), is_accepted=not outcome.error)
         return Settled(notification, token, outcome)
 
@@ -113,11 +124,16 @@ class Gateway:
 
 
 def _outcome(notification: Notification, token: str, platform: Platform, tries: int) -> Outcome:
-    """Decide by the token, after the two things Apple and Google check before it."""
-    if not token:
-        return Outcome(error="MissingDeviceToken")
+    """Decide by the token, after what Apple and Google look at before it."""
+    if platform is Platform.IOS:
+        if not token:
+            return Outcome(error="MissingDeviceToken")
+        if not notification.topic:
+            return Outcome(error="MissingTopic")
+        if len(notification.collapse_id.encode()) > MAX_COLLAPSE_ID_BYTES:
+            return Outcome(error="BadCollapseId")
     if is_too_large(notification):
-        return Outcome(error=Refusal.BIG.text(platform))
+        return refuse(Refusal.BIG, platform, token)
     return decide(token, platform, tries)
 
 

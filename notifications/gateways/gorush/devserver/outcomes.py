@@ -3,12 +3,25 @@
 token              the push                              iOS error                 Android error
 anything else      is delivered                          -                         -
 dead-…             is refused: app uninstalled           Unregistered              Requested entity was not found.
+expired-…          is refused: token no longer valid     ExpiredToken              NotRegistered
+uninstalled-…      is refused: app uninstalled           Unregistered              … uninstalled or unregistered …
 bad-…              is refused: no such token             BadDeviceToken            … not a valid FCM registration token
+invalid-…          is refused: no such token             BadDeviceToken            Invalid registration token …
 wrong-…            is refused: another app's token       DeviceTokenNotForTopic    SenderId mismatch
 config-…           is refused: operator must act         InvalidProviderToken      Permission '…' denied …
+topic-…            is refused: operator must act         TopicDisallowed           Auth error from APNS …
 big-…              is refused: payload too large         PayloadTooLarge           Android message is too big
+argument-…         is refused: payload wrong             BadPriority               Request contains an invalid argument.
 quota-…            is refused for now                    TooManyRequests           Quota exceeded …
 busy-…             is refused for now, every time        ServiceUnavailable        The service is currently unavailable.
+outage-…           is the same on iOS; on Android the Firebase SDK tries five times before it says so
+internal-…         is refused for now                    InternalServerError       Internal error encountered.
+new-…              is refused in words nobody knows      SomethingNew              Something new.
+html-…             is refused by a proxy's page          invalid character '<' …   unexpected http response …
+reset-…            is delivered, but the connection reset before the answer: as lost-, in words of a connection that
+                   failed before anything was sent
+lost-…             is delivered, but the connection lost before the answer: an error of the transport, with the token
+                   in it on iOS; on Android the Firebase SDK tries again, and it is delivered five times
 flaky<N>-…         is refused like busy N times per notification (token and collapse id), then delivered
 slow<ms>-REST      takes that long, then goes like the token REST
 hang-…             is not sent, and the request never answered: gorush's queue is full
@@ -21,6 +34,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
+
+PAGE = "<html><body>502 Bad Gateway</body></html>"
+APPLE_URL = "https://api.sandbox.push.apple.com/3/device/"
+GOOGLE_URL = "https://fcm.googleapis.com/v1/projects/status-im/messages:send"
+READ_RESET = "read tcp 127.0.0.1:50000->127.0.0.1:443: read: connection reset by peer"
+FIREBASE_SENDS = 5
 
 
 class Platform(IntEnum):
@@ -45,29 +64,65 @@ class Refusal(Enum):
     """An error of Apple or Google: the texts gorush passes on for iOS and for Android."""
 
     DEAD = ("Unregistered", "Requested entity was not found.")
+    EXPIRED = ("ExpiredToken", "NotRegistered")
+    UNINSTALLED = ("Unregistered", "The app has been uninstalled or unregistered from the device.")
     BAD = ("BadDeviceToken", "The registration token is not a valid FCM registration token")
+    INVALID = ("BadDeviceToken", "Invalid registration token provided.")
     WRONG = ("DeviceTokenNotForTopic", "SenderId mismatch")
     CONFIG = ("InvalidProviderToken", "Permission 'cloudmessaging.messages.create' denied on resource")
+    TOPIC = ("TopicDisallowed", "Auth error from APNS or Web Push Service")
     BIG = ("PayloadTooLarge", "Android message is too big")
+    ARGUMENT = ("BadPriority", "Request contains an invalid argument.")
     QUOTA = ("TooManyRequests", "Quota exceeded for quota metric 'Send requests'")
     BUSY = ("ServiceUnavailable", "The service is currently unavailable.")
+    OUTAGE = ("ServiceUnavailable ", "The service is currently unavailable. ")  # another member, not an alias of BUSY
+    INTERNAL = ("InternalServerError", "Internal error encountered.")
+    NEW = ("SomethingNew", "Something new.")
+    HTML = (
+        "invalid character '<' looking for beginning of value",
+        f"unexpected http response with status: 502\n{PAGE}",
+    )
+    LOST = (
+        f'Post "{APPLE_URL}{{token}}": unexpected EOF',
+        f'unknown error while making an http call: Post "{GOOGLE_URL}": unexpected EOF',
+    )
+    RESET = (
+        f'Post "{APPLE_URL}{{token}}": unexpected EOF',
+        f'failed to establish a connection: Post "{GOOGLE_URL}": {READ_RESET}',
+    )
 
-    def text(self, platform: Platform) -> str:
+    def text(self, platform: Platform, token: str) -> str:
         ios, android = self.value
-        return ios if platform is Platform.IOS else android
+        return (ios if platform is Platform.IOS else android).strip().replace("{token}", token)
+
+    def sends(self, platform: Platform) -> int:
+        """How often gorush sends one push: the Firebase SDK repeats what failed so, and cannot be told not to."""
+        return FIREBASE_SENDS if platform is Platform.ANDROID and self in REPEATED_BY_FIREBASE else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`is_sent` says whether the push reaches Apple or Google, `error` what they answer (empty: accepted)."""
+    """`is_sent` says whether the push reaches Apple or Google, `error` what they answer (empty: accepted).
+
+    A refused push reaches them `sends` times.
+    """
 
     error: str = ""
+    refusal: Refusal | None = None
+    sends: int = 1
     is_sent: bool = True
     answer: Answer = Answer.RESULT
     delay_ms: int = 0
 
+    @property
+    def upstream_error(self) -> str:
+        """What Apple or Google think of it: a push whose answer got lost is accepted."""
+        return "" if self.refusal in ANSWER_LOST else self.error
+
 
 DELIVERED = Outcome()
+REPEATED_BY_FIREBASE = (Refusal.OUTAGE, Refusal.LOST, Refusal.RESET)
+ANSWER_LOST = (Refusal.LOST, Refusal.RESET)
 REFUSALS: Mapping[str, Refusal] = {f"{refusal.name.lower()}-": refusal for refusal in Refusal}
 ANSWERS: Mapping[str, Outcome] = {
     "hang-": Outcome(is_sent=False, answer=Answer.HANG),
@@ -87,9 +142,13 @@ def decide(token: str, platform: Platform, earlier_tries: int) -> Outcome:
         return replace(rest, delay_ms=rest.delay_ms + int(slow[1]))
     if flaky := FLAKY.match(token):
         is_refused = earlier_tries < int(flaky[1])
-        return Outcome(error=Refusal.BUSY.text(platform)) if is_refused else DELIVERED
+        return refuse(Refusal.BUSY, platform, token) if is_refused else DELIVERED
     match = PREFIX.match(token)
     prefix = match[0] if match else ""
     if prefix in REFUSALS:
-        return Outcome(error=REFUSALS[prefix].text(platform))
+        return refuse(REFUSALS[prefix], platform, token)
     return ANSWERS.get(prefix, DELIVERED)
+
+
+def refuse(refusal: Refusal, platform: Platform, token: str) -> Outcome:
+    return Outcome(error=refusal.text(platform, token), refusal=refusal, sends=refusal.sends(platform))

@@ -35,7 +35,9 @@ class Pushes:
     def record(self, notification: Notification, token: str, *, error: str, received_ms: int) -> None:
         """Keep one push. An empty token means an FCM broadcast to `topic`; `error` is empty for an accepted push."""
         body = orjson.dumps(notification.fields)
-        row = (received_ms, notification.platform, token, notification.topic, notification.collapse_id, error, body)
+        # A message of Firebase goes to a token or to a topic; a notification with both makes two messages.
+        topic = "" if token and notification.platform == Platform.ANDROID else notification.topic
+        row = (received_ms, notification.platform, token, topic, notification.collapse_id, error, body)
         self._connection.execute(INSERT, row)
 
     def tries(self, token: str, collapse_id: str) -> int:

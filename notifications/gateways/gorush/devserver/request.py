@@ -1,9 +1,11 @@
 """The body of `POST /api/push`: what gorush refuses with 400, and what it drops without a word. Pure.
 
-Go's decoder decides what is well-formed: a field of a wrong type refuses the whole request, `null` and unknown fields
-are ignored.
+Go's decoder decides what is well-formed: a field of a wrong type refuses the whole request; `null`, unknown fields, the
+case of names and whatever follows the first JSON value are ignored.
 """
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,7 @@ MAX_NOTIFICATIONS = 100
 MAX_ANDROID_TOKENS = 500
 MAX_PAYLOAD_BYTES = 4096
 PRIORITIES = ("", "normal", "high")
+FCM_TOPIC = re.compile(r"(/topics/)?(private/)?[a-zA-Z0-9-_.~%]*")
 FIELD_TYPES: Mapping[str, type] = {
     **dict.fromkeys(("platform", "retry", "expiration", "badge"), int),
     **dict.fromkeys(("notif_id", "to", "topic", "message", "title", "image", "priority"), str),
@@ -23,6 +26,10 @@ FIELD_TYPES: Mapping[str, type] = {
     **dict.fromkeys(("content_available", "mutable_content", "production", "development"), bool),
     **dict.fromkeys(("data", "alert", "notification", "android", "webpush", "apns", "fcm_options"), dict),
     "tokens": list,
+}
+ANDROID_TYPES: Mapping[str, type] = {
+    **dict.fromkeys(("collapse_key", "priority", "ttl", "restricted_package_name"), str),
+    **dict.fromkeys(("notification", "data"), dict),
 }
 
 
@@ -32,9 +39,10 @@ class BadRequestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One notification as sent, and the few fields that decide what happens to it."""
+    """One notification: its fields as sent, those gorush knows, and the few that decide what happens to it."""
 
     fields: Mapping[str, Any]
+    known: Mapping[str, Any]
     platform: int
     tokens: tuple[str, ...]
     notif_id: str
@@ -55,22 +63,27 @@ def read_push(body: bytes) -> list[Notification]:
 
 def _listed(body: bytes) -> list[Notification]:
     try:
-        listed = orjson.loads(body)["notifications"]
-        if not isinstance(listed, list):
-            raise TypeError("not a list")  # noqa: TRY301
+        listed = _known(_decode(body), {"notifications": list})["notifications"]
         return [_notification(fields or {}) for fields in listed]
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise BadRequestError("Missing notifications field.") from exc
 
 
+def _decode(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        # Go reads the first value, whatever follows, and replaces what is no UTF-8.
+        return json.JSONDecoder().raw_decode(body.decode(errors="replace").lstrip())[0]
+
+
 def _notification(fields: Mapping[str, Any]) -> Notification:
-    known = {name: value for name, value in fields.items() if value is not None and name in FIELD_TYPES}
-    for name, value in known.items():
-        if type(value) is not FIELD_TYPES[name]:  # not isinstance: True is an int to Python
-            raise TypeError(name)
+    known = _known(fields, FIELD_TYPES)
     platform = known.get("platform", 0)
+    _known(known.get("android", {}), ANDROID_TYPES)
     return Notification(
         fields=fields,
+        known=known,
         platform=platform,
         tokens=_tokens(known),
         notif_id=known.get("notif_id", ""),
@@ -80,8 +93,18 @@ def _notification(fields: Mapping[str, Any]) -> Notification:
     )
 
 
+def _known(fields: Mapping[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
+    """Raises TypeError for a field of a wrong type."""
+    lower = ((name.lower(), value) for name, value in fields.items())
+    known = {name: value for name, value in lower if value is not None and name in types}
+    for name, value in known.items():
+        if type(value) is not types[name]:  # not isinstance: True is an int to Python
+            raise TypeError(name)
+    return known
+
+
 def _tokens(known: Mapping[str, Any]) -> tuple[str, ...]:
-    tokens = tuple(known.get("tokens", ()))
+    tokens = tuple("" if token is None else token for token in known.get("tokens", ()))
     if not all(isinstance(token, str) for token in tokens):
         raise TypeError("tokens")
     return tokens
@@ -93,30 +116,49 @@ def _collapse_id(known: Mapping[str, Any], platform: int) -> str:
     return str(known.get("collapse_id", ""))
 
 
+def is_enabled(notification: Notification) -> bool:
+    """Others are gone before anything counts them. Huawei is disabled here."""
+    return notification.platform in (Platform.IOS, Platform.ANDROID)
+
+
 def count(notification: Notification) -> int:
-    """Count like gorush: one for a topic besides the tokens, nothing for Huawei, which is disabled here."""
-    if notification.platform == Platform.HUAWEI:
-        return 0
+    """Count like gorush: one for a topic besides the tokens."""
     return len(notification.tokens) + bool(notification.topic)
 
 
 def addressed_tokens(notification: Notification) -> tuple[str, ...]:
-    """Return the tokens gorush sends to; of what it drops nothing shows but this emptiness.
+    """Return the tokens gorush sends to; `to` is ignored on iOS."""
+    to = notification.known.get("to") if notification.platform == Platform.ANDROID else ""
+    return (*notification.tokens, to) if to else notification.tokens
 
-    An Android notification with one invalid field is dropped as a whole, because the library refuses it before sending.
-    """
-    if notification.platform == Platform.IOS:
-        return notification.tokens  # `to` is ignored on iOS
-    if notification.platform != Platform.ANDROID:
-        return ()
-    to = notification.fields.get("to") or ""
-    tokens = (*notification.tokens, to) if to else notification.tokens
-    is_valid = all(tokens) and len(tokens) <= MAX_ANDROID_TOKENS
-    return tokens if is_valid and (notification.fields.get("priority") or "") in PRIORITIES else ()
+
+def is_unaddressed(notification: Notification) -> bool:
+    """Say whether gorush drops a notification because it is addressed to nobody, or to too many; on Android only."""
+    tokens = addressed_tokens(notification)
+    is_android = notification.platform == Platform.ANDROID
+    return is_android and (not (tokens or notification.topic) or len(tokens) > MAX_ANDROID_TOKENS)
+
+
+def is_invalid(notification: Notification) -> bool:
+    """Say whether the Firebase SDK refuses to send this: one invalid field drops all of an Android notification."""
+    known = notification.known
+    priorities = known.get("priority", ""), known.get("android", {}).get("priority") or ""
+    return notification.platform == Platform.ANDROID and not (
+        all(addressed_tokens(notification))
+        and all(priority in PRIORITIES for priority in priorities)
+        and FCM_TOPIC.fullmatch(notification.topic)
+    )
 
 
 def is_too_large(notification: Notification) -> bool:
-    """Say whether the payload exceeds what Apple and Google take, counting text and data only."""
-    data = notification.fields.get("data") or {}
-    payload = {"aps": {"alert": notification.message, "sound": "default", "content-available": 1}, **data}
-    return len(orjson.dumps(payload)) > MAX_PAYLOAD_BYTES
+    """Say whether the payload exceeds what Apple and Google take."""
+    data, text = notification.known.get("data", {}), notification.message
+    if notification.platform == Platform.ANDROID:
+        return _size({"body": text} if text else {}) + _size(data) > MAX_PAYLOAD_BYTES
+    sound, is_available = notification.fields.get("sound"), notification.known.get("content_available")
+    aps = {"alert": text, "sound": sound, "content-available": int(bool(is_available))}
+    return _size({"aps": {name: value for name, value in aps.items() if value}, **data}) > MAX_PAYLOAD_BYTES
+
+
+def _size(body: object) -> int:
+    return len(orjson.dumps(body))

@@ -33,7 +33,7 @@ async def cut_when_down(request: web.Request, handler: Handler) -> web.StreamRes
 
 async def refuse_unknown(_request: web.Request) -> web.Response:
     """Answer 404 for a known path with a wrong method, too, and for `//api/push`, which bare gorush does not merge."""
-    return web.Response(status=404, text="404 page not found")
+    return web.Response(status=404, body=b"404 page not found", content_type="text/plain")
 
 
 async def add_version(_request: web.Request, response: web.StreamResponse) -> None:

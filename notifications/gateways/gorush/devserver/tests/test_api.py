@@ -10,7 +10,8 @@ IOS, ANDROID = 1, 2
 
 
 def body(*tokens: str, platform: int = IOS, **fields: object) -> dict[str, object]:
-    return {"notifications": [{"platform": platform, "tokens": list(tokens), "message": "m", **fields}]}
+    notification = {"platform": platform, "tokens": list(tokens), "message": "m", **fields}
+    return {"notifications": [notification if platform == ANDROID else {"topic": "im.status", **notification}]}
 
 
 async def push(client, *tokens: str, **fields: object) -> dict:
@@ -25,7 +26,7 @@ async def pushed(client) -> list[str]:
 
 def test_a_delivered_push_is_ok_with_empty_logs(run):
     async def scenario(client):
-        assert await push(client, "ok-1") == {"success": "ok", "counts": 1, "logs": []}
+        assert await push(client, "ok-1") == {"success": "ok", "counts": 2, "logs": []}
         assert await pushed(client) == ["ok-1"]
 
     run(scenario)
@@ -57,7 +58,7 @@ def test_every_failed_token_of_a_request_has_its_entry(run):
             ]
         }
         reply = await (await client.post("/api/push", json=request)).json()
-        assert ([each["token"] for each in reply["logs"]], reply["counts"]) == (["dead-1", "bad-1", "busy-1"], 4)
+        assert ([each["token"] for each in reply["logs"]], reply["counts"]) == (["dead-1", "bad-1", "busy-1"], 5)
         assert sorted(await pushed(client)) == ["bad-1", "busy-1", "dead-1", "ok-1"]
 
     run(scenario)
@@ -66,21 +67,42 @@ def test_every_failed_token_of_a_request_has_its_entry(run):
 @pytest.mark.parametrize(
     "request_body",
     [
-        body("ok-1", platform=9),
-        body("ok-1", platform=3),
         body("ok-1", platform=ANDROID, priority="urgent"),
+        body("ok-1", platform=ANDROID, android={"priority": "urgent"}),
+        body("ok-1", platform=ANDROID, topic="not a topic"),
         body("", platform=ANDROID),
         body(*["ok-1"] * 501, platform=ANDROID),
-        body(),
-        body(to="ok-1"),
+        body(platform=ANDROID),
     ],
 )
-def test_what_gorush_drops_silently_is_ok_with_empty_logs_and_never_sent(run, request_body):
+def test_what_gorush_drops_silently_is_a_failed_task_and_never_sent(run, request_body):
     async def scenario(client):
         reply = await client.post("/api/push", json=request_body)
         assert (reply.status, (await reply.json())["logs"], await pushed(client)) == (200, [], [])
         statistics = await (await client.get("/api/stat/app")).json()
-        assert statistics["failure_tasks"] == 1
+        assert (statistics["submitted_tasks"], statistics["failure_tasks"]) == (1, 1)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("platform", [0, 3, 9])
+def test_a_platform_that_is_not_enabled_leaves_no_trace_at_all(run, platform):
+    async def scenario(client):
+        reply = await client.post("/api/push", json=body("ok-1", platform=platform))
+        assert await reply.json() == {"success": "ok", "counts": 0, "logs": []}
+        statistics = await (await client.get("/api/stat/app")).json()
+        assert (statistics["submitted_tasks"], await pushed(client)) == (0, [])
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("request_body", [body(), body(to="ok-1")])
+def test_an_ios_notification_to_nobody_succeeds(run, request_body):
+    async def scenario(client):
+        reply = await client.post("/api/push", json=request_body)
+        assert (reply.status, (await reply.json())["logs"], await pushed(client)) == (200, [], [])
+        statistics = await (await client.get("/api/stat/app")).json()
+        assert statistics["success_tasks"] == 1
 
     run(scenario)
 
@@ -89,7 +111,7 @@ def test_a_firebase_push_with_a_topic_is_broadcast_too(run):
     async def scenario(client):
         await push(client, "ok-1", platform=ANDROID, topic="im.status")
         listed = (await (await client.get("/dev/pushes")).json())["pushes"]
-        assert [(each["token"], each["topic"]) for each in listed] == [("", "im.status"), ("ok-1", "im.status")]
+        assert [(each["token"], each["topic"]) for each in listed] == [("", "im.status"), ("ok-1", "")]
 
     run(scenario)
 
@@ -102,9 +124,17 @@ def test_a_payload_over_4096_bytes_is_refused_upstream(run):
     run(scenario)
 
 
-def test_an_empty_ios_token_is_refused_upstream(run):
+@pytest.mark.parametrize(
+    ("token", "fields", "error"),
+    [
+        ("", {}, "MissingDeviceToken"),
+        ("ok-1", {"topic": ""}, "MissingTopic"),
+        ("ok-1", {"collapse_id": "c" * 65}, "BadCollapseId"),
+    ],
+)
+def test_apple_refuses_what_is_wrong_with_the_request_itself(run, token, fields, error):
     async def scenario(client):
-        assert [each["error"] for each in (await push(client, ""))["logs"]] == ["MissingDeviceToken"]
+        assert [each["error"] for each in (await push(client, token, **fields))["logs"]] == [error]
 
     run(scenario)
 
@@ -200,7 +230,7 @@ def test_a_bad_request_gets_400_and_gorushs_text(run, request_body, message):
 
 def test_the_content_type_of_a_request_does_not_matter(run):
     async def scenario(client):
-        data = b'{"notifications": [{"platform": 1, "tokens": ["ok-1"]}]}'
+        data = b'{"notifications": [{"platform": 1, "tokens": ["ok-1"], "topic": "im.status"}]}'
         assert (await client.post("/api/push", data=data)).status == 200
 
     run(scenario)
@@ -225,11 +255,12 @@ def test_tokens_are_masked_when_told_so(run, hide_token, shown):
         ("GET", "/api/push", 404),
         ("GET", "/nothing", 404),
         ("GET", "/", 200),
+        ("HEAD", "/", 404),
         ("GET", "/healthz", 200),
         ("HEAD", "/healthz", 200),
         ("GET", "/version", 200),
         ("GET", "/api/stat/app", 200),
-        ("GET", "/api/config", 201),
+        ("GET", "/api/config", 200),
     ],
 )
 def test_every_answer_carries_the_version(run, method, path, status):
@@ -258,7 +289,7 @@ def test_statistics_count_successes_and_errors_per_platform(run):
         statistics = await (await client.get("/api/stat/app")).json()
         assert statistics["ios"] == {"push_success": 1, "push_error": 2}
         assert statistics["android"] == {"push_success": 1, "push_error": 0}
-        assert statistics["total_count"] == 4
+        assert statistics["total_count"] == 7  # the topics of iOS count, too
 
     run(scenario)
 

@@ -5,7 +5,7 @@ import pytest
 
 from notifications.gateways.gorush.devserver.gateway import Settings
 
-REQUEST = {"notifications": [{"platform": 1, "tokens": ["ok-1"], "collapse_id": "c"}]}
+REQUEST = {"notifications": [{"platform": 1, "topic": "im.status", "tokens": ["ok-1"], "message": "m"}]}
 
 
 async def listed(client, **parameters: object) -> dict:

@@ -20,8 +20,8 @@ BUSY_IOS, BUSY_ANDROID = "ServiceUnavailable", "The service is currently unavail
     ],
 )
 def test_refuses_in_the_words_of_each_platform(token, ios, android):
-    assert decide(token, Platform.IOS, 0) == Outcome(error=ios)
-    assert decide(token, Platform.ANDROID, 0) == Outcome(error=android)
+    assert decide(token, Platform.IOS, 0).error == ios
+    assert decide(token, Platform.ANDROID, 0).error == android
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_delivers_every_other_token(token):
         ("garbage-1", Outcome(is_sent=False, answer=Answer.GARBAGE)),
         ("cut-1", Outcome(answer=Answer.CUT)),
         ("slow250-x", Outcome(delay_ms=250)),
-        ("slow250-dead-x", Outcome(error="Unregistered", delay_ms=250)),
+        ("slow250-dead-x", Outcome(error="Unregistered", refusal=Refusal.DEAD, delay_ms=250)),
         ("slow1-slow2-cut-x", Outcome(answer=Answer.CUT, delay_ms=3)),
     ],
 )
@@ -56,7 +56,16 @@ def test_every_refusal_has_a_prefix_and_two_texts():
     for refusal in Refusal:
         for platform in (Platform.IOS, Platform.ANDROID):
             outcome = decide(f"{refusal.name.lower()}-x", platform, 0)
-            assert outcome.error == refusal.text(platform) != ""
+            assert outcome.error == refusal.text(platform, f"{refusal.name.lower()}-x") != ""
+            assert outcome.refusal is refusal
+
+
+@pytest.mark.parametrize("token", ["lost-x", "reset-x"])
+@pytest.mark.parametrize(("platform", "sends"), [(Platform.IOS, 1), (Platform.ANDROID, 5)])
+def test_an_answer_that_got_lost_leaves_an_accepted_push(token, platform, sends):
+    outcome = decide(token, platform, 0)
+    assert (outcome.upstream_error, outcome.sends) == ("", sends)
+    assert (token in outcome.error) is (platform is Platform.IOS)
 
 
 @given(st.text(), st.sampled_from([Platform.IOS, Platform.ANDROID]), st.integers(0, 9))
