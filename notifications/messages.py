@@ -106,7 +106,8 @@ class Result:
     """What a gateway said about one push. ``code`` is a fixed word of ours, never the gateway's own text.
 
     ``retry_after_seconds`` is what the gateway asked for, ``retry_base_seconds`` where the backoff of this error starts
-    (0: where it always does). ``is_guarded``: the same answer also comes when the set-up is wrong and the token is fine.
+    (0: where it always does). ``is_guarded``: tokens that are fine get the same answer when the set-up is wrong.
+    ``unknown_signature`` is what remains of an error text that no rule knows, without anything secret or of one device.
     """
 
     outcome: Outcome
@@ -115,3 +116,4 @@ class Result:
     latency_ms: int = 0
     is_guarded: bool = False
     retry_base_seconds: float = 0.0
+    unknown_signature: str = ""

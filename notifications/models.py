@@ -6,6 +6,8 @@ notification is over.
 
 from typing import ClassVar
 
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import models
 
 from registrations.fields import BytesField
@@ -145,3 +147,107 @@ class Attempt(models.Model):
 
     def __str__(self) -> str:
         return f"Attempt {self.number} of notification {self.notification_id} ({self.outcome or 'open'})"
+
+
+class GatewayPlatform(models.TextChoices):
+    IOS = "ios"
+    ANDROID = "android"
+    ANY = "any"
+
+
+class GatewayErrorRule(models.Model):
+    """What an error text of the gateway means. Rules are tried by position, and the first that matches decides.
+
+    They come from `gateways/gorush/error_rules.yaml`; workers take up a change within seconds.
+    """
+
+    class Match(models.TextChoices):
+        EXACT = "exact"  # the whole error
+        PREFIX = "prefix"
+        CONTAINS = "contains"
+
+    class Outcome(models.TextChoices):
+        DEAD = "dead"  # the address no longer exists: the route is disabled
+        CONFIG = "config"  # an operator must act; the address is fine
+        PAYLOAD = "payload"  # this push can never be sent; the address is fine
+        TRANSIENT = "transient"  # not sent; tried again later
+        AMBIGUOUS = "ambiguous"  # may have been sent; tried once more with the same collapse id
+
+    class Origin(models.TextChoices):
+        SEED = "seed"  # as in the file, and follows it
+        OPERATOR = "operator"  # made or changed in the console: the file no longer touches it
+
+    # Parts that are shorter are in many errors, and a token that is taken for dead by mistake gets no pushes.
+    MIN_PART = 3
+    MIN_DEAD_PART = 8
+    MAX_RETRY_BASE_SECONDS = 86_400
+
+    position = models.PositiveIntegerField(db_index=True, help_text="The first rule that matches decides.")
+    platform = models.TextField(choices=GatewayPlatform.choices)
+    match = models.TextField(choices=Match.choices, default=Match.CONTAINS)
+    text = models.TextField(
+        blank=True,
+        help_text="Upper and lower case are the same. Empty, with an exact match: an answer without an error text.",
+    )
+    outcome = models.TextField("class", choices=Outcome.choices)
+    code = models.TextField(
+        help_text="What attempts, logs and reports call it.",
+        validators=[RegexValidator(r"\A[A-Za-z][A-Za-z0-9_]{0,63}\Z", "Letters, digits and _ only, 64 at most.")],
+    )
+    is_guarded = models.BooleanField(
+        "guarded",
+        default=False,
+        help_text="Only for dead: tokens that are fine get this answer too, if we are set up wrong.",
+    )
+    retry_base_seconds = models.PositiveIntegerField(
+        default=0,
+        help_text="Where the backoff starts; 0: where it always does.",
+        validators=[MaxValueValidator(MAX_RETRY_BASE_SECONDS)],
+    )
+    is_enabled = models.BooleanField("enabled", default=True)
+    remark = models.TextField(blank=True)
+    origin = models.TextField(choices=Origin.choices, default=Origin.OPERATOR, editable=False)
+    # Names the entry of the file that this row is, whatever operators make of it; null for their own rules.
+    seed_key = models.TextField(null=True, unique=True, editable=False)  # noqa: DJ001
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        ordering: ClassVar = ["position", "pk"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["platform", "match", "text"], name="one_rule_per_error"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.platform}: {self.match} {self.text!r} → {self.outcome} ({self.code})"
+
+    def clean(self) -> None:
+        self._clean_text()
+        if self.is_guarded and self.outcome != self.Outcome.DEAD:
+            raise ValidationError({"is_guarded": "Only a dead token needs a guard."})
+        if self.retry_base_seconds and self.outcome in {self.Outcome.DEAD, self.Outcome.PAYLOAD}:
+            raise ValidationError({"retry_base_seconds": f"What is {self.outcome} is not tried again."})
+
+    def _clean_text(self) -> None:
+        self.text = self.text.strip()
+        for_whole, for_part = (1, self.MIN_DEAD_PART) if self.outcome == self.Outcome.DEAD else (0, self.MIN_PART)
+        needed = for_whole if self.match == self.Match.EXACT else for_part
+        if len(self.text) < needed:
+            raise ValidationError({"text": f"At least {needed} characters: anything shorter is in too many errors."})
+
+
+class UnknownGatewayError(models.Model):
+    """How often an error came that no rule knows. The signature is the error without anything of one device."""
+
+    platform = models.TextField(choices=GatewayPlatform.choices)
+    signature = models.TextField(blank=True)
+    count = models.PositiveBigIntegerField(default=0)
+    first_seen_at = models.DateTimeField()
+    last_seen_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["platform", "signature"], name="one_count_per_unknown_error"),
+        ]
+
+    def __str__(self) -> str:
+        return self.signature or "(nothing but the device token)"

@@ -23,6 +23,7 @@ from notifications import delivery
 from notifications import retention as notification_retention
 from notifications.connections import lasting_client, once
 from notifications.gateways.gorush.client import configured_gateway
+from notifications.gateways.gorush.unknown_errors import unknown_errors
 from notifications.gateways.gorush.watch.look import look
 from registrations import retention as registration_retention
 from waku_bridge import inbound, inbox, outbound, retention
@@ -81,6 +82,7 @@ def deliver_notifications(notification_ids: list[int]) -> None:
     lease = timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)
     for request_ids in delivery.deliver(notification_ids, configured_gateway(), lease=lease):
         _answer(request_ids)
+    unknown_errors().record(now=timezone.now())
 
 
 def _answer(request_ids: Iterable[int]) -> None:

@@ -1,6 +1,6 @@
 """The HTTP client of gorush."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
 
@@ -8,26 +8,42 @@ import httpx
 from django.conf import settings
 
 from notifications.connections import lasting_client, once, was_never_sent
+from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule
 from notifications.gateways.gorush.request import Presentation, build_request
 from notifications.gateways.gorush.response import read_response
+from notifications.gateways.gorush.rules_file import shipped_rules
+from notifications.gateways.gorush.rules_table import current_rules
+from notifications.gateways.gorush.unknown_errors import unknown_errors
 from notifications.messages import Outcome, Push, Result
 
 JSON_HEADERS = {"Content-Type": "application/json"}
 
 
 class GorushGateway:
-    """Sends pushes to the first gorush that can be reached, in the order of ``urls``."""
+    """Sends pushes to the first gorush that can be reached, in the order of ``urls``.
+
+    ``rules`` returns the rules of the moment; it is asked for every answer, and must not look further than the memory.
+    """
 
     name = "gorush"
 
-    def __init__(self, urls: Sequence[str], presentation: Presentation, client: httpx.AsyncClient) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        presentation: Presentation,
+        client: httpx.AsyncClient,
+        rules: Callable[[], Sequence[ErrorRule]] = shipped_rules,
+    ) -> None:
         self._urls = [f"{url}/api/push" for url in urls]
         self._presentation = presentation
         self._client = client
+        self._rules = rules
 
     async def send(self, push: Push) -> Result:
         started = monotonic()
         result = await self._send(push)
+        if result.code == UNKNOWN.code:
+            unknown_errors().note(push.token_type, result.unknown_signature)
         return replace(result, latency_ms=round((monotonic() - started) * 1000))
 
     async def _send(self, push: Push) -> Result:
@@ -42,15 +58,24 @@ class GorushGateway:
                 is_timeout = isinstance(error.__cause__ or error, TimeoutError | httpx.TimeoutException)
                 return Result(Outcome.AMBIGUOUS, "timeout" if is_timeout else "cut_off")
             retry_after = response.headers.get("Retry-After", "")
-            return read_response(response.status_code, response.content, push, retry_after=retry_after)
+            rules = self._rules()
+            return read_response(response.status_code, response.content, push, rules, retry_after=retry_after)
         return Result(Outcome.TRANSIENT, "unreachable")
 
 
-@once
 def configured_gateway() -> GorushGateway:
-    """The gorush of the settings, one per process."""
+    """The gorush of the settings, one per process, with error rules that are a few seconds old at most.
+
+    Asked for once per batch, in a thread that may wait for the database: pushes themselves never do.
+    """
+    current_rules().refresh()
+    return _gateway()
+
+
+@once
+def _gateway() -> GorushGateway:
     presentation = Presentation(
         settings.PUSH_TEXTS, settings.PUSH_DEEP_LINKS, settings.PUSH_SOUND, settings.PUSH_PRIORITY
     )
     client = lasting_client(timeout_seconds=settings.GORUSH_TIMEOUT_SECONDS)
-    return GorushGateway(settings.GORUSH_URLS, presentation, client)
+    return GorushGateway(settings.GORUSH_URLS, presentation, client, lambda: current_rules().rules)

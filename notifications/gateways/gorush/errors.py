@@ -1,96 +1,55 @@
-"""What gorush's error strings mean. First match wins; an unknown string is transient: nothing is lost by trying.
+"""What gorush's error strings mean: the first rule that matches decides, and an unknown string is transient.
 
 gorush passes on Apple's reason verbatim, Google's human text without its code, and transport errors with the full
-device token in them. So rules give a code of our own, and the text itself goes nowhere.
+device token in them. So rules give a code of our own, and the text itself goes nowhere. The rules are data
+(`error_rules.yaml`, then the table `GatewayErrorRule`) and an argument here. No Django and no I/O.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from notifications.messages import Outcome
-from registrations.messages import TokenType
+
+
+class Match(StrEnum):
+    EXACT = "exact"  # the whole error
+    PREFIX = "prefix"
+    CONTAINS = "contains"
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorRule:
-    """``text`` is compared in lower case: the whole error, or a part of it."""
+    """``text`` is case-folded, as is every error it is compared with. ``token_type`` is None for any platform.
+
+    ``is_guarded`` and ``retry_base_seconds`` are passed on in the result, and explained there.
+    """
 
     code: str
     outcome: Outcome
     text: str
-    is_exact: bool = False
+    match: Match = Match.CONTAINS
+    token_type: int | None = None
+    is_guarded: bool = False
+    retry_base_seconds: float = 0.0
 
     def matches(self, error: str) -> bool:
-        return error == self.text if self.is_exact else self.text in error
+        if self.match is Match.CONTAINS:
+            return self.text in error
+        return error == self.text if self.match is Match.EXACT else error.startswith(self.text)
 
 
-def _reasons(outcome: Outcome, *reasons: str) -> list[ErrorRule]:
-    """Apple's reasons, exact, under their own names."""
-    return [ErrorRule(reason, outcome, reason.lower(), is_exact=True) for reason in reasons]
-
-
-def _parts(outcome: Outcome, code: str, *texts: str) -> list[ErrorRule]:
-    return [ErrorRule(code, outcome, text.lower()) for text in texts]
-
-
-APPLE = [
-    *_reasons(
-        Outcome.DEAD,
-        *("Unregistered", "ExpiredToken", "BadDeviceToken", "DeviceTokenNotForTopic", "MissingDeviceToken"),
-    ),
-    *_reasons(Outcome.CONFIG, "TopicDisallowed", "BadTopic", "MissingTopic", "BadCertificate"),
-    *_reasons(Outcome.CONFIG, "BadCertificateEnvironment", "Forbidden", "InvalidProviderToken", "MissingProviderToken"),
-    *_reasons(Outcome.CONFIG, "UnrelatedKeyIdInToken", "BadEnvironmentKeyIdInToken", "ExpiredProviderToken"),
-    *_reasons(Outcome.TRANSIENT, "TooManyProviderTokenUpdates", "TooManyRequests", "IdleTimeout"),
-    *_reasons(Outcome.TRANSIENT, "InternalServerError", "ServiceUnavailable", "Shutdown"),
-    *_reasons(Outcome.PAYLOAD, "PayloadTooLarge", "PayloadEmpty", "BadCollapseId", "BadExpirationDate", "BadMessageId"),
-    *_reasons(Outcome.PAYLOAD, "BadPriority", "InvalidPushType", "DuplicateHeaders", "BadPath", "MethodNotAllowed"),
-    ErrorRule("empty", Outcome.TRANSIENT, "", is_exact=True),
-    *_parts(Outcome.TRANSIENT, "not_json", "invalid character"),
-    *_parts(Outcome.CONFIG, "tls", "certificate has expired", "revoked certificate", "bad certificate", "x509:"),
-    *_parts(Outcome.CONFIG, "tls", "failed to verify certificate"),
-    *_parts(Outcome.TRANSIENT, "unreachable", "no such host", "connection refused", "dial tcp", "bad gateway"),
-    *_parts(Outcome.AMBIGUOUS, "timeout", "client.timeout exceeded", "context deadline exceeded"),
-    *_parts(Outcome.AMBIGUOUS, "cancelled", "context canceled"),
-    *_parts(Outcome.AMBIGUOUS, "connection_lost", 'post "https://api.'),
-]
-
-FIREBASE = [
-    *_parts(Outcome.DEAD, "unregistered", "requested entity was not found", "uninstalled or unregistered"),
-    ErrorRule("unregistered", Outcome.DEAD, "notregistered", is_exact=True),
-    *_parts(Outcome.DEAD, "invalid_token", "not a valid fcm registration token", "invalid registration"),
-    *_parts(Outcome.DEAD, "sender_id_mismatch", "senderid mismatch"),
-    *_parts(Outcome.PAYLOAD, "too_large", "message is too big"),
-    *_parts(Outcome.PAYLOAD, "invalid_argument", "request contains an invalid argument", "invalid value at"),
-    *_parts(Outcome.PAYLOAD, "invalid_argument", "invalid data payload key", "exactly one of token"),
-    *_parts(Outcome.PAYLOAD, "invalid_argument", "priority must be", "malformed topic", "invalid message at index"),
-    *_parts(Outcome.PAYLOAD, "invalid_argument", "invalid image url", "you can specify up to 500"),
-    *_parts(Outcome.PAYLOAD, "invalid_argument", "please provide at least one device token"),
-    *_parts(Outcome.CONFIG, "permission", "permission '", "has not been used in project"),
-    *_parts(Outcome.CONFIG, "permission", "firebase cloud messaging api", "invalid authentication credentials"),
-    *_parts(Outcome.CONFIG, "permission", "missing required authentication", "unauthenticated", "invalid_grant"),
-    *_parts(Outcome.CONFIG, "third_party_auth", "auth error from apns or web push service"),
-    *_parts(Outcome.CONFIG, "service_account", "private key should be a pem"),
-    *_parts(Outcome.TRANSIENT, "http_429", "cannot fetch token: 429"),
-    *_parts(Outcome.CONFIG, "service_account", "cannot fetch token: 4"),
-    *_parts(Outcome.TRANSIENT, "cannot_fetch_token", "cannot fetch token"),
-    *_parts(Outcome.TRANSIENT, "quota_exceeded", "quota exceeded", "resource has been exhausted", "rate exceeded"),
-    *_parts(Outcome.TRANSIENT, "unavailable", "currently unavailable"),
-    *_parts(Outcome.TRANSIENT, "internal", "internal error"),
-    *_parts(Outcome.TRANSIENT, "http_5xx", "unexpected http response with status: 5"),
-    *_parts(Outcome.TRANSIENT, "http_429", "unexpected http response with status: 429"),
-    *_parts(Outcome.CONFIG, "http_4xx", "unexpected http response with status: 4"),
-    *_parts(Outcome.TRANSIENT, "unreachable", "failed to establish a connection"),
-    *_parts(Outcome.CONFIG, "tls", "x509", "failed to verify certificate"),
-    *_parts(Outcome.AMBIGUOUS, "timeout", "timed out while making", "context deadline exceeded"),
-    *_parts(Outcome.AMBIGUOUS, "cancelled", "context canceled"),
-    *_parts(Outcome.AMBIGUOUS, "connection_lost", "unknown error while making", "error while parsing response"),
-]
-
+# Nothing is lost by trying again, and nothing is known about the token.
 UNKNOWN = ErrorRule("unknown", Outcome.TRANSIENT, "")
 
 
-def classify(token_type: int, error: str) -> ErrorRule:
-    """The rule that an error string of gorush falls under."""
-    text = error.strip().lower()
-    rules = APPLE if token_type == TokenType.APN else FIREBASE
-    return next((rule for rule in rules if rule.matches(text)), UNKNOWN)
+def classify(token_type: int, error: str, rules: Sequence[ErrorRule]) -> ErrorRule:
+    """The rule that an error falls under; ``error`` comes without the device token (`redaction.without_token`).
+
+    Its author is whoever registered: a token like `x509:` must not speak for Apple.
+    """
+    text = error.casefold().strip()
+    for rule in rules:
+        if rule.token_type in {None, token_type} and rule.matches(text):
+            return rule
+    return UNKNOWN

@@ -3,11 +3,13 @@
 gorush reports failures only: 200 without an entry means that Apple or Google took the push.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
-from notifications.gateways.gorush.errors import classify
+from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule, classify
+from notifications.gateways.gorush.redaction import signature, without_token
 from notifications.messages import Outcome, Push, Result
 
 HTTP_OK = 200
@@ -18,8 +20,8 @@ HTTP_GATEWAY_TIMEOUT = 504
 MAX_RETRY_AFTER_SECONDS = 3600.0
 
 
-def read_response(status: int, body: bytes, push: Push, *, retry_after: str = "") -> Result:
-    """What the answer says about ``push``. Whatever is not understood is never read as success."""
+def read_response(status: int, body: bytes, push: Push, rules: Sequence[ErrorRule], *, retry_after: str = "") -> Result:
+    """What the answer says about ``push``, by these rules. Whatever is not understood is never read as success."""
     if status != HTTP_OK:
         return _read_status(status, retry_after)
     try:
@@ -28,7 +30,7 @@ def read_response(status: int, body: bytes, push: Push, *, retry_after: str = ""
         return Result(Outcome.AMBIGUOUS, "not_json")
     if not isinstance(answer, dict) or answer.get("success") != "ok" or not isinstance(answer.get("logs"), list | None):
         return Result(Outcome.AMBIGUOUS, "not_understood")
-    return _read_entries(answer.get("logs") or [], push)
+    return _read_entries(answer.get("logs") or [], push, rules)
 
 
 def _read_status(status: int, retry_after: str) -> Result:
@@ -47,12 +49,22 @@ def _seconds(retry_after: str) -> float:
     return min(float(retry_after), MAX_RETRY_AFTER_SECONDS) if retry_after.isascii() and retry_after.isdigit() else 0.0
 
 
-def _read_entries(entries: list[Any], push: Push) -> Result:
+def _read_entries(entries: list[Any], push: Push, rules: Sequence[ErrorRule]) -> Result:
     """One token was sent, so any entry is about it, also one whose token is masked or empty."""
     errors = [entry["error"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("error"), str)]
     if not entries:
         return Result(Outcome.DELIVERED)
     if not errors:
         return Result(Outcome.AMBIGUOUS, "not_understood")
-    rule = classify(push.token_type, errors[-1])
-    return Result(rule.outcome, rule.code)
+    return _read_error(errors[-1], push, rules)
+
+
+def _read_error(error: str, push: Push, rules: Sequence[ErrorRule]) -> Result:
+    rule = classify(push.token_type, without_token(error, push.device_token), rules)
+    return Result(
+        rule.outcome,
+        rule.code,
+        is_guarded=rule.is_guarded,
+        retry_base_seconds=rule.retry_base_seconds,
+        unknown_signature=signature(error, push.device_token) if rule is UNKNOWN else "",
+    )

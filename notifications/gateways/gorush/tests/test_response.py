@@ -2,16 +2,22 @@
 
 import json
 from dataclasses import replace
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifications.gateways.gorush.response import read_response
+from notifications.gateways.gorush import response
+from notifications.gateways.gorush.rules_file import shipped_rules
 from notifications.gateways.gorush.tests.test_request import APPLE, FIREBASE
 from notifications.messages import Outcome, Result
 
 OK = b'{"success":"ok","counts":1,"logs":[]}'
+
+
+def read_response(status, body, push, *, retry_after=""):
+    return response.read_response(status, body, push, shipped_rules(), retry_after=retry_after)
 
 
 def entry(error, **fields):
@@ -136,3 +142,40 @@ def test_a_device_token_in_an_error_goes_nowhere(push):
         "secret-device-token",
     ):
         assert "secret-device-token" not in repr(read_response(200, answer(entry(error)), push))
+
+
+@pytest.mark.parametrize(
+    ("error", "is_guarded", "retry_base_seconds"),
+    [
+        ("BadDeviceToken", True, 0),
+        ("Unregistered", False, 0),
+        ("TooManyRequests", False, 60),
+        ("TooManyProviderTokenUpdates", False, 1200),
+        ("ServiceUnavailable", False, 0),
+    ],
+)
+def test_hands_on_what_the_rule_says_about_guards_and_patience(error, is_guarded, retry_base_seconds):
+    result = read_response(200, answer(entry(error)), APPLE)
+    assert (result.is_guarded, result.retry_base_seconds) == (is_guarded, retry_base_seconds)
+
+
+def test_an_error_that_no_rule_knows_is_transient_and_has_a_signature():
+    result = read_response(200, answer(entry("Teapot 418: device-token is short and stout")), APPLE)
+    assert result == Result(Outcome.TRANSIENT, "unknown", unknown_signature="teapot <n>: <token> is short and stout")
+
+
+def test_an_error_that_a_rule_knows_needs_no_signature():
+    assert read_response(200, answer(entry("Unregistered")), APPLE).unknown_signature == ""
+
+
+@pytest.mark.parametrize(
+    "token", ["x509:", "x509: certificate has expired", "bad certificate", 'a"b x509:', "%78509:x509:"]
+)
+def test_a_device_token_cannot_speak_for_apple_or_google(token):
+    """Its owner would stop the channel of everybody."""
+    for path in (token, quote(token), quote(token, safe=""), json.dumps(token)[1:-1]):
+        error = f'Post "https://api.push.apple.com/3/device/{path}": EOF'
+        assert read_response(200, answer(entry(error)), replace(APPLE, device_token=token)).outcome is Outcome.AMBIGUOUS
+        error = f"timed out while making an http call: {path}"
+        read = read_response(200, answer(entry(error)), replace(FIREBASE, device_token=token))
+        assert read.outcome is Outcome.AMBIGUOUS

@@ -1,0 +1,74 @@
+"""Error texts without what belongs to one device: for matching, and as signatures that operators may see.
+
+gorush repeats the full device token in transport errors, whatever its setting says, and masks parts of it elsewhere.
+The token is chosen by whoever registers, so that what it says must not be taken for the words of Apple or Google.
+"""
+
+import json
+import re
+from urllib.parse import quote, quote_plus, unquote
+
+from notifications.gateways.gorush.devserver.masking import MARK, mask
+
+# A token of 4 KiB, percent-encoded, stands before the part that matters.
+MAX_ERROR_LENGTH = 32_768
+MAX_SIGNATURE_LENGTH = 200
+# Shorter parts are ordinary words.
+MIN_SECRET_PART = 8
+TOKEN = "<token>"  # noqa: S105 - stands in for one
+# What Go leaves as it is in the path of a URL.
+SAFE_IN_PATHS = "$&+,/:;=@"
+
+# Go quotes the URL of a failed request, with \" for a quote inside. Possessive: linear, also when nothing closes it.
+_QUOTED_URL = re.compile(r'"(https?://)(?:[^/?#@"\\\s]*@)?([^/?#"\\\s]*)(?:[^"\\]|\\.)*+("|$)', re.DOTALL)
+_BARE_URL = re.compile(r"(https?://)(?:[^/?#@\"'\s]*@)?([^/?#\"'\s]+)[^\"'\s]*")
+_PLACEHOLDERS = (
+    (re.compile(r"[\w.+-]{1,64}@[\w.-]+"), "<email>"),
+    (re.compile(r"(?:0x)?[0-9a-f]{16,}"), "<hex>"),
+    (re.compile(r"[a-z0-9+/_=-]{20,}"), "<base64>"),
+    (re.compile(r"\d+"), "<n>"),
+)
+_ANY_PLACEHOLDER = re.compile(r"<(?:token|email|hex|base64|n)>")
+
+
+def without_token(error: str, device_token: str) -> str:
+    """The error, case-folded, without the token in any shape and without what follows the host in a URL.
+
+    A placeholder is left, because closing the gap could make a new word out of two halves.
+    """
+    text = error[:MAX_ERROR_LENGTH].casefold()
+    for shape in _shapes(device_token):
+        text = text.replace(shape, TOKEN)
+    return _QUOTED_URL.sub(r'"\1\2"', text)
+
+
+def signature(error: str, device_token: str) -> str:
+    """What is common to errors of this kind, at most 200 characters; empty when the token cannot be told from it."""
+    text = _BARE_URL.sub(r"\1\2", without_token(error, device_token))
+    for pattern, placeholder in _PLACEHOLDERS:
+        text = pattern.sub(placeholder, text)
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())[:MAX_SIGNATURE_LENGTH].strip()
+    # What was put together here may look like the token again, when that is short or made for it.
+    return "" if any(shape in text for shape in _shapes(device_token)) else text
+
+
+def longest_literal(signature: str) -> str:
+    """The part of a signature that a rule can look for."""
+    return max((part.strip() for part in _ANY_PLACEHOLDER.split(signature)), key=len)
+
+
+def _shapes(device_token: str) -> list[str]:
+    """The token as errors may show it, longest first: raw, percent-encoded, escaped, masked."""
+    shapes = {
+        device_token,
+        unquote(device_token),
+        quote_plus(device_token, errors="replace"),
+        *(quote(device_token, safe=safe, errors="replace") for safe in ("", "/", SAFE_IN_PATHS)),
+        *(json.dumps(device_token, ensure_ascii=as_ascii)[1:-1] for as_ascii in (True, False)),
+    }
+    middle = device_token[MARK:-MARK]
+    if len(middle) >= MIN_SECRET_PART:
+        shapes |= {middle, mask(device_token)}
+    elif middle:
+        shapes.add(mask(device_token))
+    return sorted({shape.casefold() for shape in shapes} - {""}, key=len, reverse=True)

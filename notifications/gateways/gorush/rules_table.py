@@ -1,0 +1,109 @@
+"""The table of error rules: loaded from the file, and kept in memory by every process, a few seconds old at most."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from time import monotonic
+from typing import Any
+
+import structlog
+from django.db import DatabaseError, InterfaceError, transaction
+
+from notifications.connections import once
+from notifications.gateways.gorush.errors import ErrorRule
+from notifications.gateways.gorush.rules_file import SeedRule, error_rule, seed_rules, shipped_rules
+from notifications.models import GatewayErrorRule
+
+log = structlog.get_logger(__name__)
+
+REFRESH_SECONDS = 5.0
+MATCHED_COLUMNS = ("platform", "match", "text", "outcome", "code", "is_guarded", "retry_base_seconds")
+
+Rules = tuple[ErrorRule, ...]
+
+
+def load_rules() -> Rules:
+    """One query. The file's own rules where the table has none: nobody loaded it yet."""
+    rows = list(GatewayErrorRule.objects.order_by("position", "pk").values_list("is_enabled", *MATCHED_COLUMNS))
+    return tuple(error_rule(*row[1:]) for row in rows if row[0]) if rows else shipped_rules()
+
+
+def rule_of(row: GatewayErrorRule) -> ErrorRule:
+    return error_rule(*(getattr(row, column) for column in MATCHED_COLUMNS))
+
+
+class CurrentRules:
+    """Starts with the rules of the file, then follows ``load``. ``clock`` counts seconds.
+
+    The whole table is read, not only whether it changed: a hundred rows cost little more, and neither a deleted row nor
+    one that was committed late goes unnoticed. Whoever sends looks at ``rules``, which is never half new.
+    """
+
+    def __init__(self, load: Callable[[], Rules] = load_rules, clock: Callable[[], float] = monotonic) -> None:
+        self.rules = shipped_rules()
+        self._load, self._clock = load, clock
+        self._due_at = clock()
+        self._lock = threading.Lock()
+
+    def refresh(self) -> None:
+        """Load the rules when they are old. While one thread does, and when the database is away, the old ones hold."""
+        if self._clock() < self._due_at or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._due_at = self._clock() + REFRESH_SECONDS
+            self._replace(self._load())
+        except (DatabaseError, InterfaceError) as error:
+            log.warning("error_rules_not_loaded", error=type(error).__name__)
+        finally:
+            self._lock.release()
+
+    def _replace(self, rules: Rules) -> None:
+        if rules != self.rules:
+            self.rules = rules
+            log.info("error_rules_changed", count=len(rules))
+
+
+current_rules = once(CurrentRules)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    added: int
+    refreshed: int
+    removed: int
+    kept: int  # changed by operators
+
+
+def load_seed(model: Any = GatewayErrorRule, seeds: Sequence[SeedRule] | None = None) -> Loaded:
+    """Bring the rows that follow the file in line with it. Rows of operators, and what they changed, stay.
+
+    ``model`` is also the one of a migration, which may lack columns that came later. Safe to run twice.
+    """
+    seeds = seed_rules() if seeds is None else seeds
+    columns = {field.name for field in model._meta.get_fields()}  # noqa: SLF001 - the documented way
+    wanted = {seed.key: {k: v for k, v in asdict(seed).items() if k in columns} for seed in seeds}
+    with transaction.atomic():
+        following = model.objects.filter(origin=GatewayErrorRule.Origin.SEED)
+        removed, _ = following.exclude(seed_key__in=wanted).delete()
+        rows = {row.seed_key: row for row in model.objects.select_for_update().exclude(seed_key=None)}
+        return _write(model, wanted, rows, removed)
+
+
+def _write(model: Any, wanted: dict[str, dict[str, Any]], rows: dict[str, Any], removed: int) -> Loaded:
+    added = refreshed = 0
+    for key, values in wanted.items():
+        row = rows.get(key)
+        if row is None:
+            added += _add(model, key, values)
+        elif row.origin == GatewayErrorRule.Origin.SEED and any(getattr(row, k) != v for k, v in values.items()):
+            refreshed += model.objects.filter(pk=row.pk).update(**values)
+    return Loaded(added, refreshed, removed, sum(row.origin != GatewayErrorRule.Origin.SEED for row in rows.values()))
+
+
+def _add(model: Any, key: str, values: dict[str, Any]) -> int:
+    """An operator's own rule about the same error goes first."""
+    same = {name: values[name] for name in ("platform", "match", "text")}
+    if model.objects.filter(**same).exists():
+        return 0
+    model.objects.create(seed_key=key, origin=GatewayErrorRule.Origin.SEED, **values)
+    return 1
