@@ -90,6 +90,7 @@ def make_a_story() -> None:
         installation_id=registration.installation_id,
     )
     factories.make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
+    factories.make_unknown_error()
 
 
 def show(page: Page, name: str) -> None:

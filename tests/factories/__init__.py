@@ -1,7 +1,13 @@
 """One valid row of each kind, with the fewest facts; a test names only what it is about."""
 
 from tests.factories.envelopes import make_envelope, make_reply
-from tests.factories.notifications import make_answered_request, make_attempt, make_notification, make_request
+from tests.factories.notifications import (
+    make_answered_request,
+    make_attempt,
+    make_notification,
+    make_request,
+    make_unknown_error,
+)
 from tests.factories.registrations import make_event, make_grant, make_registration, make_route, make_topic_key
 
 __all__ = [
@@ -16,4 +22,5 @@ __all__ = [
     "make_request",
     "make_route",
     "make_topic_key",
+    "make_unknown_error",
 ]

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from django.utils import timezone
 
-from notifications.models import Attempt, Notification, NotificationRequest
+from notifications.models import Attempt, Notification, NotificationRequest, UnknownGatewayError
 from registrations.messages import TokenType
 
 REQUEST_ANSWERED_AFTER = timedelta(seconds=1)
@@ -65,3 +65,15 @@ def make_attempt(notification: Notification | None = None, **fields: Any) -> Att
         "started_at": notification.created_at,
     }
     return Attempt.objects.create(notification=notification, **defaults | fields)
+
+
+def make_unknown_error(**fields: Any) -> UnknownGatewayError:
+    now = timezone.now()
+    defaults: dict[str, Any] = {
+        "platform": "ios",
+        "signature": f"something {uuid4()}",
+        "count": 1,
+        "first_seen_at": now,
+        "last_seen_at": now,
+    }
+    return UnknownGatewayError.objects.create(**defaults | fields)

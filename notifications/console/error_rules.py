@@ -1,0 +1,152 @@
+"""The pages of error rules, which operators may change, and of the errors that no rule knows.
+
+Every change leaves a log entry that says what was there before: a wrong rule can stop a channel or disable tokens.
+"""
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import admin
+from django.contrib.admin.models import DELETION, LogEntry
+from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
+from django.core.exceptions import PermissionDenied
+from django.db import models
+from django.db.models import Max, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
+from django.views.decorators.debug import sensitive_post_parameters
+
+from notifications.gateways.gorush.errors import UNKNOWN, classify
+from notifications.gateways.gorush.redaction import longest_literal, without_token
+from notifications.gateways.gorush.rules_file import POSITION_STEP, TOKEN_TYPES
+from notifications.gateways.gorush.rules_table import current_rules, rule_of
+from notifications.models import GatewayErrorRule, GatewayPlatform, UnknownGatewayError
+from registrations.console.columns import age, link, moment, word
+from registrations.console.facts import FactAdmin
+from registrations.console.filters import WordFilter
+
+EDITED = (
+    *("position", "platform", "match", "text", "outcome", "code"),
+    *("is_guarded", "retry_base_seconds", "is_enabled", "remark"),
+)
+MAX_TRIED_LENGTH = 10_000
+
+
+@admin.register(GatewayErrorRule)
+class GatewayErrorRuleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    list_display = (
+        *("shown_text", "position", "is_enabled", "platform", "match"),
+        *(word("outcome", "class"), "code", "is_guarded", "retry_base_seconds", word("origin")),
+    )
+    list_editable = ("position", "is_enabled")
+    list_filter = ("platform", ("outcome", WordFilter), ("origin", WordFilter), "is_enabled")
+    list_per_page = 300
+    search_fields = ("text", "code", "remark")
+    fields = (*EDITED, "origin", "updated_at")
+    readonly_fields = ("origin", "updated_at")
+    formfield_overrides: ClassVar[Any] = {models.TextField: {"widget": AdminTextInputWidget}}
+    change_list_template = "admin/notifications/gatewayerrorrule/change_list.html"
+
+    @admin.display(description="text", ordering="text")
+    def shown_text(self, rule: GatewayErrorRule) -> str:
+        return rule.text or "(no text)"
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """At the end, unless the link that leads here says otherwise: an unknown error passed all the others by."""
+        last = GatewayErrorRule.objects.aggregate(last=Max("position"))["last"] or 0
+        return {"position": last + POSITION_STEP, **super().get_changeform_initial_data(request)}
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """A rule of the file would come back with the next `load_error_rules`; it can be switched off for good."""
+        return super().has_delete_permission(request, obj) and (obj is None or obj.seed_key is None)
+
+    def save_model(self, request: HttpRequest, obj: GatewayErrorRule, form: Any, change: bool) -> None:
+        if form.changed_data or not change:
+            obj.origin = GatewayErrorRule.Origin.OPERATOR
+        super().save_model(request, obj, form, change)
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: ARG002
+        if add:
+            return _described(form.instance)
+        changed = [f"{name}: {form.initial.get(name)!r} → {form.cleaned_data[name]!r}" for name in form.changed_data]
+        return ", ".join(changed) or "nothing changed"
+
+    def log_deletions(self, request: HttpRequest, queryset: Iterable[GatewayErrorRule]) -> Any:
+        """One entry per rule, with what it said."""
+        return [
+            LogEntry.objects.log_actions(request.user.pk or 0, [rule], DELETION, _described(rule)) for rule in queryset
+        ]
+
+    def get_urls(self) -> list[URLPattern]:
+        trying = path("try/", self.admin_site.admin_view(self.try_view), name="notifications_gatewayerrorrule_try")
+        return [trying, *super().get_urls()]
+
+    # What is pasted here may hold a device token: it comes by POST, and goes nowhere.
+    @method_decorator(sensitive_post_parameters("error"))
+    def try_view(self, request: HttpRequest) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        form = TriedErrorForm(request.POST if request.method == "POST" else None)
+        is_tried = form.is_valid()
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": "Try an error text",
+            "form": form,
+            "is_tried": is_tried,
+            "rule": matching_rule(**form.cleaned_data) if is_tried else None,
+        }
+        return TemplateResponse(request, "admin/notifications/gatewayerrorrule/try.html", context)
+
+
+class TriedErrorForm(forms.Form):
+    platform = forms.ChoiceField(choices=[(value, value) for value in ("ios", "android")])
+    error = forms.CharField(
+        required=False, max_length=MAX_TRIED_LENGTH, label="Error text", widget=AdminTextareaWidget(attrs={"rows": 4})
+    )
+
+
+def matching_rule(platform: str, error: str) -> GatewayErrorRule | None:
+    """The row that decides what ``error`` means, as the table is now."""
+    text, token_type = without_token(error, ""), TOKEN_TYPES[platform] or 0
+    rows = GatewayErrorRule.objects.filter(is_enabled=True).order_by("position", "pk")
+    return next((row for row in rows if classify(token_type, text, [rule_of(row)]) is not UNKNOWN), None)
+
+
+def _described(rule: GatewayErrorRule) -> str:
+    return ", ".join(f"{name}: {getattr(rule, name)!r}" for name in EDITED)
+
+
+def rule_url(error: UnknownGatewayError) -> str:
+    """The form for a new rule, with what is known."""
+    known = {"platform": error.platform, "match": "contains", "text": longest_literal(error.signature)}
+    return f"{reverse('admin:notifications_gatewayerrorrule_add')}?{urlencode(known | {'outcome': 'transient'})}"
+
+
+@admin.register(UnknownGatewayError)
+class UnknownGatewayErrorAdmin(FactAdmin):
+    list_display = (
+        *("__str__", "platform", "count", age("last_seen_at", "last seen"), age("first_seen_at", "first seen")),
+        *("read_as", link(rule_url, "rule", "make a rule of it")),
+    )
+    list_filter = ("platform",)
+    ordering = ("-last_seen_at", "-pk")
+    shown = (
+        *("signature", "platform", "count", moment("first_seen_at"), moment("last_seen_at")),
+        *("read_as", link(rule_url, "rule", "make a rule of it")),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        current_rules().refresh()
+        return super().get_queryset(request)
+
+    @admin.display(description="read by now as")
+    def read_as(self, error: UnknownGatewayError) -> str:
+        """A rule may have been made meanwhile."""
+        token_type = TOKEN_TYPES[GatewayPlatform(error.platform)] or 0
+        rule = classify(token_type, error.signature, current_rules().rules)
+        return f"{rule.outcome} ({rule.code})"
