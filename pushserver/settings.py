@@ -98,7 +98,7 @@ GORUSH_SHIELDED = env.flag("GORUSH_SHIELDED")
 GORUSH_HOOK_SECRET = env.secret("GORUSH_HOOK_SECRET")
 if GORUSH_HOOK_SECRET and not re.fullmatch(r"[A-Za-z0-9_-]{32,200}", GORUSH_HOOK_SECRET):
     env.report(
-        20,
+        13,
         "GORUSH_HOOK_SECRET is not 32 to 200 letters, digits, - or _.",
         "Make one: openssl rand -hex 32. gorush drops a header with a second colon without a word.",
     )

@@ -30,6 +30,7 @@ WRONG = {
     "REDIS_URL": ("amqp://host", ""),  # its file comes first
     "WAKU_PUBSUB_TOPICS": ("status", "E010"),
     "PUSH_PRIORITY": ("urgent", "E011"),
+    "GORUSH_HOOK_SECRET": ("5ecret: with a colon, which gorush would drop", "E013"),
 }
 
 

@@ -14,6 +14,8 @@ from notifications.gateways.gorush.watch import board
 from notifications.gateways.gorush.watch.board import Notice
 from notifications.gateways.gorush.watch.rules import Deviation
 from pushserver import celery
+from pushserver.embedded.ports import free_port
+from waku_bridge import tasks
 
 pytestmark = pytest.mark.django_db
 PAGE = "/admin/gorush/"
@@ -94,6 +96,19 @@ def test_a_worker_that_maintains_looks_when_it_starts(
     celery.watch_at_start()
 
     assert sent == (["waku_bridge.tasks.watch_gorush"] if is_asked else [])
+
+
+def test_the_task_looks_at_every_gorush_of_the_settings(settings: LazySettings) -> None:
+    settings.GORUSH_URLS = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
+
+    tasks.watch_gorush()
+
+    assert [notice.deviations[0].id for notice in board.read(settings.GORUSH_URLS).values()] == ["unreachable"] * 2
+
+
+def test_beat_knows_the_task(settings: LazySettings) -> None:
+    assert settings.CELERY_BEAT_SCHEDULE["watch_gorush"]["task"] == tasks.watch_gorush.name
+    assert settings.CELERY_BEAT_SCHEDULE["watch_gorush"]["schedule"] == board.LOOK_EVERY_SECONDS
 
 
 def test_a_worker_starts_without_the_broker_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ CONFIG = """core:
   shutdown_timeout: 30
   port: "8088"
   max_notification: 100
-  worker_num: 64
+  worker_num: 256
   queue_num: 8192
   mode: release
   sync: true
@@ -52,7 +52,7 @@ ios:
   key_type: p8
   password: ""
   production: false
-  max_concurrent_pushes: 100
+  max_concurrent_pushes: 256
   max_retry: 0
   key_id: "[REDACTED]"
   team_id: "[REDACTED]"
