@@ -25,10 +25,10 @@ _BARE_URL = re.compile(r"(https?://)(?:[^/?#@\"'\s]*@)?([^/?#\"'\s]+)[^\"'\s]*")
 _PLACEHOLDERS = (
     (re.compile(r"[\w.+-]{1,64}@[\w.-]+"), "<email>"),
     (re.compile(r"(?:0x)?[0-9a-f]{16,}"), "<hex>"),
-    (re.compile(r"[a-z0-9+/_=-]{20,}"), "<base64>"),
+    (re.compile(r"[a-z0-9+/_=-]{20,}"), "<blob>"),
     (re.compile(r"\d+"), "<n>"),
 )
-_ANY_PLACEHOLDER = re.compile(r"<(?:token|email|hex|base64|n)>")
+_ANY_PLACEHOLDER = re.compile(r"<(?:token|email|hex|blob|n)>")
 
 
 def without_token(error: str, device_token: str) -> str:
