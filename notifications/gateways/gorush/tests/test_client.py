@@ -7,11 +7,15 @@ import httpx
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
+from django.utils import timezone
 
 from notifications.connections import new_client
 from notifications.gateways.gorush.client import GorushGateway
+from notifications.gateways.gorush.errors import ErrorRule
 from notifications.gateways.gorush.tests.test_request import APPLE, PRESENTATION
+from notifications.gateways.gorush.unknown_errors import unknown_errors
 from notifications.messages import Outcome
+from notifications.models import UnknownGatewayError
 
 OK = {"success": "ok", "counts": 1, "logs": []}
 
@@ -86,6 +90,32 @@ def test_nothing_reachable_is_tried_again_later(urls):
 
     result = sent(handler, urls)
     assert (result.outcome, result.code) == (Outcome.TRANSIENT, "unreachable")
+
+
+def test_each_answer_is_read_by_the_rules_of_the_moment():
+    rules = [(), (ErrorRule("gone", Outcome.DEAD, "teapot"),)]
+
+    def handler(_request):
+        return httpx.Response(200, json=OK | {"logs": [{"error": "Teapot"}]})
+
+    async def main():
+        async with httpx.AsyncClient(transport=httpx.MockTransport(handler)) as client:
+            gateway = GorushGateway(["http://one"], PRESENTATION, client, lambda: rules.pop(0))
+            return [await gateway.send(APPLE) for _ in range(2)]
+
+    assert [result.code for result in asyncio.run(main())] == ["unknown", "gone"]
+
+
+@pytest.mark.django_db
+def test_what_no_rule_knows_is_counted_without_the_device_token():
+    unknown_errors().record(now=timezone.now())  # what earlier tests left
+    error = f"Teapot for {APPLE.device_token} after 17 s"
+    sent(lambda _request: httpx.Response(200, json=OK | {"logs": [{"error": error}]}))
+
+    unknown_errors().record(now=timezone.now())
+
+    row = UnknownGatewayError.objects.get(signature__startswith="teapot")
+    assert (row.platform, row.signature, row.count) == ("ios", "teapot for <token> after <n> s", 1)
 
 
 # Over real sockets ----------------------------------------------------------------------------------------------------
