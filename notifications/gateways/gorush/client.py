@@ -9,6 +9,7 @@ from django.conf import settings
 
 from notifications.connections import lasting_client, once, was_never_sent
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule
+from notifications.gateways.gorush.peers import Peers
 from notifications.gateways.gorush.request import Presentation, build_request
 from notifications.gateways.gorush.response import read_response
 from notifications.gateways.gorush.rules_file import shipped_rules
@@ -20,7 +21,7 @@ JSON_HEADERS = {"Content-Type": "application/json"}
 
 
 class GorushGateway:
-    """Sends pushes to the first gorush that can be reached, in the order of ``urls``.
+    """Sends pushes to the first gorush that can be reached: those that failed a moment ago are asked last.
 
     ``rules`` returns the rules of the moment; it is asked for every answer, and must not look further than the memory.
     """
@@ -34,7 +35,7 @@ class GorushGateway:
         client: httpx.AsyncClient,
         rules: Callable[[], Sequence[ErrorRule]] = shipped_rules,
     ) -> None:
-        self._urls = [f"{url}/api/push" for url in urls]
+        self._peers = Peers(urls)
         self._presentation = presentation
         self._client = client
         self._rules = rules
@@ -48,15 +49,17 @@ class GorushGateway:
 
     async def _send(self, push: Push) -> Result:
         body = build_request(push, self._presentation)
-        for url in self._urls:
+        for url in self._peers.in_order(monotonic()):
             try:
-                response = await self._client.post(url, content=body, headers=JSON_HEADERS)
+                response = await self._client.post(f"{url}/api/push", content=body, headers=JSON_HEADERS)
             except httpx.HTTPError as error:
+                self._peers.failed(url, monotonic())
                 if isinstance(error, httpx.TransportError) and was_never_sent(error):
                     continue
                 # The aiohttp transport reports a broken connection as a timeout too; only the cause tells.
                 is_timeout = isinstance(error.__cause__ or error, TimeoutError | httpx.TimeoutException)
                 return Result(Outcome.AMBIGUOUS, "timeout" if is_timeout else "cut_off")
+            self._peers.answered(url)
             retry_after = response.headers.get("Retry-After", "")
             rules = self._rules()
             return read_response(response.status_code, response.content, push, rules, retry_after=retry_after)
