@@ -10,7 +10,7 @@ RUN_GROUPS := --group embedded
 DEV_GROUPS := -c requirements/run.txt --group embedded --group reports --group test --group check
 export REQUIRE_ALL
 
-.PHONY: help install dev run up test check bench lock format clean peers chaos
+.PHONY: help install dev run up test check bench lock format clean peers interop chaos
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -52,6 +52,9 @@ check: dev ## format, lint, types, import contracts, migrations, drift of genera
 peers: ## build the real gorush from its Go module into .peers
 	@requirements/system.sh go
 	@tests/interop/peers/build.sh gorush
+
+interop: dev peers ## the tests that need real peers, without a network; ARGS="-k name" for a part
+	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/interop -m peers $(ARGS)
 
 bench: dev ## benchmarks with ratios; ARGS for its options
 	$(PYTHON) -m bench $(ARGS)

@@ -16,6 +16,7 @@ from notifications.gateways.gorush.devserver.request import BadRequestError, cou
 VERSION = "v1.22.0-devserver"
 JSON = "application/json"
 HANG_CHECK_SECONDS = 0.5
+REDIRECT = 307
 routes = web.RouteTableDef()
 
 
@@ -80,7 +81,7 @@ def cut(request: web.Request) -> web.Response:
 
 @routes.post("/api/push/")
 async def redirect(_request: web.Request) -> web.Response:
-    return web.Response(status=307, headers={"Location": "/api/push"})
+    return web.Response(status=REDIRECT, headers={"Location": "/api/push"})
 
 
 @routes.get("/healthz")

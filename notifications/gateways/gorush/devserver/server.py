@@ -37,7 +37,8 @@ async def refuse_unknown(_request: web.Request) -> web.Response:
 
 
 async def add_version(_request: web.Request, response: web.StreamResponse) -> None:
-    response.headers["X-GORUSH-VERSION"] = api.VERSION
+    if response.status != api.REDIRECT:  # gin redirects before anything of gorush's sees the request
+        response.headers["X-GORUSH-VERSION"] = api.VERSION
 
 
 async def commit_pushes(app: web.Application) -> AsyncIterator[None]:

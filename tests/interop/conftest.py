@@ -1,0 +1,48 @@
+"""The servers under test: the development gorush in every run, the real one with fakes of Apple and Google behind it in
+`make interop`, which says in PEERS where the real ones are.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pushserver.embedded.ports import free_port
+from pushserver.supervisor.guard import Guard
+from tests.flows.fleet import Fleet
+from tests.interop.servers import Server, Servers
+
+PEERS = os.environ.get("PEERS")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "peers: needs a real peer; `make interop` runs it")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if PEERS is None:
+        others = [item for item in items if item.get_closest_marker("peers")]
+        items[:] = [item for item in items if not item.get_closest_marker("peers")]
+        config.hook.pytest_deselected(items=others)
+
+
+@pytest.fixture(scope="session")
+def servers(guard: Guard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Starts them as tests ask for them."""
+    fleet = Fleet(tmp_path_factory.mktemp("interop"), {}, guard)
+    yield Servers(fleet, gorush=Path(PEERS or "").resolve() / "gorush", fakes_port=free_port())
+    fleet.kill(*reversed(fleet.running))  # a gorush with a full queue would take its 30 seconds to end
+
+
+@pytest.fixture(scope="session")
+def real_gorush(servers: Servers, require_or_skip: Callable[[bool, str], None]) -> Server:
+    require_or_skip(servers.gorush.exists(), "there is no real gorush: `make peers` builds it")
+    return servers.real("gorush")
+
+
+@pytest.fixture(scope="session", params=["development", pytest.param("real", marks=pytest.mark.peers)])
+def server(request: pytest.FixtureRequest, servers: Servers) -> Server:
+    if request.param == "development":
+        return servers.development("development")
+    return request.getfixturevalue("real_gorush")

@@ -1,0 +1,74 @@
+"""`python -m tests.interop.fakes --port 9000 --folder /tmp/fakes`: run until SIGTERM.
+
+The folder gets the authority to trust (`ca.pem`) and credentials for gorush (`credentials.py`) before the port opens.
+"""
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from ssl import SSLContext, SSLError
+
+from h2.exceptions import ProtocolError
+
+from tests.interop.fakes import apns, control, fcm, http1
+from tests.interop.fakes.certificates import serve_as
+from tests.interop.fakes.credentials import write_credentials
+from tests.interop.fakes.http2 import Http2
+from tests.interop.fakes.ledger import Ledger
+from tests.interop.fakes.messages import Answer
+
+HOST = "127.0.0.1"
+HEAD_END = b"\r\n\r\n"
+
+
+class Proxy:
+    def __init__(self, tls: SSLContext) -> None:
+        self._tls = tls
+        ledger = Ledger()
+        self._control: Answer = partial(control.answer, ledger=ledger)
+        self._hosts: dict[str, Answer] = {
+            **dict.fromkeys(apns.HOSTS, partial(apns.answer, ledger=ledger)),
+            **dict.fromkeys(fcm.HOSTS, partial(fcm.answer, ledger=ledger)),
+        }
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection. A peer that breaks it off does what some tests are about."""
+        with suppress(OSError, EOFError, SSLError, ProtocolError):
+            head = await reader.readuntil(HEAD_END)
+            if head.startswith(b"CONNECT "):
+                await self._tunnel(head, reader, writer)
+            else:
+                await http1.serve(reader, writer, self._control, already_read=head)
+        writer.close()
+
+    async def _tunnel(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host = head.split()[1].decode().removesuffix(":443")
+        if host not in self._hosts:
+            writer.write(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
+            return
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        await writer.drain()
+        await writer.start_tls(self._tls)
+        if writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2":
+            await Http2(reader, writer, self._hosts[host]).serve()
+        else:
+            await http1.serve(reader, writer, self._hosts[host])
+
+
+async def run(port: int, folder: Path) -> None:
+    tls = serve_as([*apns.HOSTS, *fcm.HOSTS], folder)
+    write_credentials(folder, f"http://{HOST}:{port}")
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]] = Proxy(tls).serve
+    async with await asyncio.start_server(serve, HOST, port) as server:
+        await server.serve_forever()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m tests.interop.fakes", description=__doc__.splitlines()[0])
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    arguments = parser.parse_args()
+    asyncio.run(run(arguments.port, arguments.folder))

@@ -1,0 +1,31 @@
+"""What the port answers without CONNECT: Google's token endpoint, and the record for tests.
+
+`/dev/pushes` has the fields of the development gorush's, so that the same test reads either.
+"""
+
+from http import HTTPStatus
+from urllib.parse import parse_qs, urlsplit
+
+from tests.interop.fakes.ledger import Ledger
+from tests.interop.fakes.messages import Reply, Request, json_reply
+
+ACCESS_TOKEN = "an-access-token"
+GRANT_TYPE = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+TOKEN = {"access_token": ACCESS_TOKEN, "token_type": "Bearer", "expires_in": 3600}
+REVOKED = {"error": "invalid_grant", "error_description": "Invalid grant: account not found"}
+
+
+async def answer(request: Request, ledger: Ledger) -> Reply:
+    target = urlsplit(request.path)
+    match request.method, target.path:
+        case "POST", "/token" if parse_qs(request.body.decode()).get("grant_type") == [GRANT_TYPE]:
+            return json_reply(TOKEN)
+        case "POST", "/token" | "/token/revoked":
+            return json_reply(REVOKED, HTTPStatus.BAD_REQUEST)
+        case "GET", "/dev/pushes":
+            since = int(parse_qs(target.query).get("since", ["0"])[0])
+            pushes = ledger.since(since)
+            return json_reply({"pushes": pushes, "last_id": since + len(pushes)})
+        case "GET", "/healthz":
+            return Reply()
+    return Reply(HTTPStatus.NOT_FOUND)

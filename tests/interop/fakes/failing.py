@@ -1,0 +1,13 @@
+"""Failures below Apple's and Google's own words: what stands before them answers, or nobody does."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from notifications.gateways.gorush.devserver.outcomes import PAGE, Refusal
+from tests.interop.fakes.messages import Break, Reply
+
+fail: Mapping[Refusal | None, Reply | Break] = {
+    Refusal.HTML: Reply(HTTPStatus.BAD_GATEWAY, PAGE.encode(), {"content-type": "text/html"}),
+    Refusal.LOST: Break.CLOSE,
+    Refusal.RESET: Break.RESET,
+}

@@ -1,0 +1,54 @@
+"""Every push that Apple and Google received, in order: the ground truth for "sent once"."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from notifications.gateways.gorush.devserver.outcomes import Outcome, Platform, decide
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One push. ``error`` is what it was refused with, empty if it was accepted; ``body`` the JSON as sent."""
+
+    id: int
+    received_ms: int
+    platform: str
+    token: str
+    topic: str
+    collapse_id: str
+    error: str
+    headers: Mapping[str, str]
+    body: Mapping[str, Any]
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self._received: list[Received] = []
+        self._tries: Counter[tuple[str, str]] = Counter()
+
+    def receive(
+        self,
+        platform: Platform,
+        *,
+        token: str,
+        topic: str,
+        collapse_id: str,
+        headers: Mapping[str, str],
+        body: Mapping[str, Any],
+        refusal: str = "",
+    ) -> Outcome:
+        """Keep one push and say what becomes of it: ``refusal``, or else the fate that its token names."""
+        outcome = Outcome(error=refusal) if refusal else decide(token, platform, self._tries[token, collapse_id])
+        self._tries[token, collapse_id] += 1
+        error, now_ms, name = outcome.upstream_error, time.time_ns() // 1_000_000, platform.name.lower()
+        self._received.append(
+            Received(len(self._received) + 1, now_ms, name, token, topic, collapse_id, error, headers, body)
+        )
+        return outcome
+
+    def since(self, push_id: int) -> list[dict[str, Any]]:
+        """Return the pushes after this id, oldest first."""
+        return [asdict(push) for push in self._received[push_id:]]

@@ -1,0 +1,178 @@
+"""A gorush, and where to read what reached Apple and Google through it."""
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from notifications.connections import new_client
+from notifications.gateways.gorush.client import GorushGateway
+from notifications.gateways.gorush.request import Presentation
+from notifications.messages import NotificationType, Push, Result
+from pushserver.embedded.ports import free_port
+from pushserver.supervisor.processes import ProcessSpec, Stage, python
+from registrations.messages import TokenType
+from tests.flows import fleet as processes
+from tests.flows.fleet import Fleet
+
+PRESENTATION = Presentation(
+    texts={"message": "New message", "mention": "New mention", "request_to_join": "Join?", "contact_request": "Hello?"},
+    deep_links={"message": "status-app://chats", "contact_request": "status-app://cr", "other": "status-app://ac"},
+    sound="default",
+    priority="high",
+)
+APN_TOPIC = "im.status.ethereum"
+KEY_ID, TEAM_ID = "KEY1234567", "TEAM123456"
+# Longer than the seven seconds that the Firebase SDK tries.
+PATIENCE_SECONDS = 20.0
+SETTLING_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``body`` is the JSON, or bytes where it is none."""
+
+    status: int
+    body: Any
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """``record_url`` answers `/dev/pushes`: the development gorush itself, or the fakes behind a real one."""
+
+    url: str
+    record_url: str
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> Answer:
+        return ask(self.url, method, path, body)
+
+    def last_push(self) -> int:
+        return int(ask(self.record_url, "GET", "/dev/pushes").body["last_id"])
+
+    def pushes(self, *, since: int = 0) -> list[dict[str, Any]]:
+        """Those that Apple and Google received, oldest first."""
+        return list(ask(self.record_url, "GET", f"/dev/pushes?since={since}").body["pushes"])
+
+    def pushes_to(self, token: str, *, at_least: int = 1) -> list[dict[str, Any]]:
+        """Those to one device, once there are enough: our side may give up before Apple and Google have it."""
+        deadline = time.monotonic() + SETTLING_SECONDS
+        while True:
+            found = [push for push in self.pushes() if push["token"] == token]
+            if len(found) >= at_least or time.monotonic() > deadline:
+                return found
+            time.sleep(0.05)
+
+    def counters(self) -> dict[str, Any]:
+        return dict(self.ask("GET", "/api/stat/app").body)
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Starts servers on loopback. ``gorush`` is the real binary; all real ones share the fakes of Apple and Google."""
+
+    fleet: Fleet
+    gorush: Path
+    fakes_port: int
+
+    @property
+    def fakes_url(self) -> str:
+        return f"http://127.0.0.1:{self.fakes_port}"
+
+    def development(self, name: str, *arguments: str) -> Server:
+        port = free_port()
+        module = "notifications.gateways.gorush.devserver"
+        self._start(python(name, "-m", module, "--port", str(port), *arguments, stage=Stage.PEER), port)
+        return Server(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port}")
+
+    def real(self, name: str, *, authority: str = "", **settings: str) -> Server:
+        """``settings`` are gorush's, by their names in the environment without the prefix; ``authority`` is a file with
+        other certificates to trust than that of the fakes.
+        """
+        self.fakes()
+        port = free_port()
+        environment = self._environment(port) | {f"GORUSH_{key}": value for key, value in settings.items()}
+        if authority:
+            environment["SSL_CERT_FILE"] = authority
+        spec = ProcessSpec(name=name, command=[str(self.gorush)], stage=Stage.PEER, environment=environment)
+        self._start(spec, port)
+        return Server(f"http://127.0.0.1:{port}", self.fakes_url)
+
+    def fakes(self, port: int | None = None, folder: Path | None = None) -> str:
+        """The shared ones, or others on a port of their own; returns the name of the process."""
+        port, folder = port or self.fakes_port, folder or self.fleet.folder
+        name = f"fakes-{port}"
+        if name not in self.fleet.running:
+            arguments = ["tests.interop.fakes", "--port", str(port), "--folder", str(folder)]
+            self._start(python(name, "-m", *arguments, stage=Stage.PEER), port)
+        return name
+
+    def _start(self, spec: ProcessSpec, port: int) -> None:
+        self.fleet.start(spec)
+        processes.wait_for_http(f"http://127.0.0.1:{port}/healthz")
+
+    def _environment(self, port: int) -> dict[str, str]:
+        """What docs recommend, but for the proxy and the authority that lead to the fakes."""
+        folder = self.fleet.folder
+        return {
+            "GORUSH_CORE_ADDRESS": "127.0.0.1",
+            "GORUSH_CORE_PORT": str(port),
+            "GORUSH_CORE_SYNC": "true",
+            "GORUSH_CORE_WORKER_NUM": "64",
+            "GORUSH_CORE_HTTP_PROXY": self.fakes_url,
+            "GORUSH_IOS_ENABLED": "true",
+            "GORUSH_IOS_KEY_PATH": str(folder / "apple.p8"),
+            "GORUSH_IOS_KEY_ID": KEY_ID,
+            "GORUSH_IOS_TEAM_ID": TEAM_ID,
+            "GORUSH_ANDROID_ENABLED": "true",
+            "GORUSH_ANDROID_KEY_PATH": str(folder / "google.json"),
+            "GORUSH_LOG_HIDE_TOKEN": "false",
+            "SSL_CERT_FILE": str(folder / "ca.pem"),
+        }
+
+
+def ask(url: str, method: str, path: str, body: bytes | None = None) -> Answer:
+    """Without a client that tidies paths, follows redirects or reads proxies from the environment."""
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_SECONDS)
+    try:
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        content = response.read()
+        headers = {name.lower(): value for name, value in response.getheaders()}
+    finally:
+        connection.close()
+    is_json = headers.get("content-type", "").startswith("application/json") and content
+    return Answer(response.status, json.loads(content) if is_json else content, headers)
+
+
+def send(urls: Sequence[str], push: Push, *, timeout_seconds: float = PATIENCE_SECONDS) -> Result:
+    """With the gateway and the HTTP client of production."""
+
+    async def main() -> Result:
+        async with new_client(timeout_seconds=timeout_seconds) as client:
+            return await GorushGateway(urls, PRESENTATION, client).send(push)
+
+    return replace(asyncio.run(main()), latency_ms=0)
+
+
+def new_push(token_type: TokenType, fate: str = "", message: bytes = b"ciphertext") -> Push:
+    """To a device nobody has pushed to before."""
+    unique = uuid.uuid4().hex
+    return Push(
+        notification_id=7,
+        attempt_number=1,
+        token_type=token_type,
+        device_token=fate + unique,
+        apn_topic=APN_TOPIC if token_type == TokenType.APN else "",
+        type=NotificationType.MESSAGE,
+        public_key_hash=b"\x0a" * 64,
+        chat_id=b"\x0b" * 64,
+        message=message,
+        collapse_id=unique,
+    )

@@ -1,0 +1,19 @@
+"""The shared table: what our gateway concludes, and what really reached Apple and Google."""
+
+import pytest
+
+from tests.interop.cases import CASES, Case
+from tests.interop.servers import Server, new_push, send
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_our_verdict_and_the_pushes_received(server: Server, case: Case, request: pytest.FixtureRequest) -> None:
+    if case.known_fault:
+        request.applymarker(pytest.mark.xfail(reason=case.known_fault, strict=False))
+    push = new_push(case.token_type, case.fate, message=bytes(case.message_size))
+    result = send([server.url], push, timeout_seconds=case.timeout_seconds)
+    assert (result.outcome, result.code, result.is_guarded) == (case.outcome, case.code, case.is_guarded)
+    received = server.pushes_to(push.device_token, at_least=case.accepted + case.refused)
+    errors = [one["error"] for one in received]
+    assert (errors.count(""), len(errors) - errors.count("")) == (case.accepted, case.refused)
+    assert {one["collapse_id"] for one in received} == {push.collapse_id}

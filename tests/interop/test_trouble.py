@@ -1,0 +1,200 @@
+"""Trouble of a whole gorush, rather than of one push."""
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from notifications.messages import Outcome
+from pushserver.embedded.ports import free_port
+from registrations.messages import TokenType
+from tests.interop.servers import Server, Servers, ask, new_push, send
+
+IOS, ANDROID = TokenType.APN, TokenType.FIREBASE
+BOTH = pytest.mark.parametrize("token_type", [IOS, ANDROID], ids=["iOS", "Android"])
+MASKED = "*" * 10
+
+
+@pytest.fixture(scope="module", params=["development", pytest.param("real", marks=pytest.mark.peers)])
+def hiding(request: pytest.FixtureRequest, servers: Servers) -> Server:
+    """A gorush that masks tokens, as it does unless told otherwise."""
+    if request.param == "development":
+        return servers.development("development-hiding", "--hide-token")
+    request.getfixturevalue("real_gorush")
+    return servers.real("gorush-hiding", LOG_HIDE_TOKEN="true")
+
+
+@BOTH
+def test_a_masked_token_is_dead_all_the_same(hiding: Server, token_type: TokenType) -> None:
+    push = new_push(token_type, "dead-")
+    assert send([hiding.url], push).outcome is Outcome.DEAD
+    body = {"platform": token_type, "tokens": [push.device_token]} | ({"topic": "t"} if token_type == IOS else {})
+    (entry,) = hiding.ask("POST", "/api/push", json.dumps({"notifications": [body]}).encode()).body["logs"]
+    assert entry["token"] == MASKED + push.device_token[10:-10] + MASKED
+
+
+def test_a_transport_error_shows_the_whole_token_even_so(hiding: Server) -> None:
+    """Why no text of gorush's may be stored or logged as it is."""
+    token = new_push(IOS, "lost-").device_token
+    body = b'{"notifications":[{"platform":1,"tokens":["%s"],"topic":"t"}]}' % token.encode()
+    (entry,) = hiding.ask("POST", "/api/push", body).body["logs"]
+    assert MASKED in entry["token"]
+    assert token in entry["error"]
+
+
+@BOTH
+def test_the_next_gorush_takes_over_from_one_that_is_down(server: Server, token_type: TokenType) -> None:
+    push = new_push(token_type)
+    down = f"http://127.0.0.1:{free_port()}"
+    assert send([down, server.url], push).outcome is Outcome.DELIVERED
+    assert len(server.pushes_to(push.device_token)) == 1
+
+
+@BOTH
+def test_no_second_gorush_gets_what_the_first_may_have_sent(
+    server: Server, servers: Servers, token_type: TokenType
+) -> None:
+    push = new_push(token_type, "slow1500-")
+    result = send([server.url, server.url.replace("127.0.0.1", "localhost")], push, timeout_seconds=0.5)
+    assert result.outcome is Outcome.AMBIGUOUS
+    time.sleep(2)
+    assert len(server.pushes_to(push.device_token)) == 1
+
+
+def test_a_base_url_with_a_trailing_slash_is_a_matter_for_the_operator(server: Server) -> None:
+    push = new_push(IOS)
+    result = send([server.url + "/"], push)
+    assert (result.outcome, result.code) == (Outcome.CONFIG, "http_404")
+    assert server.pushes_to(push.device_token, at_least=0) == []
+
+
+# What a real gorush does only under circumstances, the development one does on demand. --------------------------------
+
+
+@pytest.fixture(scope="module")
+def development(servers: Servers) -> Iterator[Server]:
+    server = servers.development("development-trouble")
+    yield server
+    ask(server.url, "DELETE", "/dev/faults")
+
+
+@pytest.mark.parametrize(
+    ("fate", "outcome", "code", "pushed"),
+    [
+        ("500-", Outcome.TRANSIENT, "http_500", 0),
+        ("hang-", Outcome.AMBIGUOUS, "timeout", 0),
+        ("garbage-", Outcome.AMBIGUOUS, "not_json", 0),
+        ("cut-", Outcome.AMBIGUOUS, "cut_off", 1),
+    ],
+)
+def test_answers_that_are_none(development: Server, fate: str, outcome: Outcome, code: str, pushed: int) -> None:
+    push = new_push(IOS, fate)
+    result = send([development.url], push, timeout_seconds=0.5)
+    assert (result.outcome, result.code) == (outcome, code)
+    assert len(development.pushes_to(push.device_token, at_least=pushed)) == pushed
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (301, Outcome.CONFIG),
+        (307, Outcome.CONFIG),
+        (401, Outcome.CONFIG),
+        (404, Outcome.CONFIG),
+        (429, Outcome.TRANSIENT),
+        (502, Outcome.TRANSIENT),
+        (504, Outcome.AMBIGUOUS),
+    ],
+)
+def test_words_of_something_between_us_and_gorush(development: Server, status: int, outcome: Outcome) -> None:
+    ask(development.url, "POST", "/dev/faults", b'{"status": %d}' % status)
+    result = send([development.url], new_push(IOS))
+    assert (result.outcome, result.code) == (outcome, f"http_{status}")
+
+
+# The circumstances of the real one. -----------------------------------------------------------------------------------
+
+SMALL = {"CORE_QUEUE_NUM": "1", "CORE_WORKER_NUM": "1"}
+
+
+def overflow(server: Server) -> list[tuple[Outcome, str, int]]:
+    """Six pushes of a second each at a queue of one: outcome and code of each, and how often it was pushed."""
+    pushes = [new_push(IOS, "slow1000-") for _ in range(6)]
+    with ThreadPoolExecutor(len(pushes)) as pool:
+        results = list(pool.map(lambda push: send([server.url], push, timeout_seconds=4), pushes))
+    counts = [len(server.pushes_to(push.device_token, at_least=0)) for push in pushes]
+    return sorted((r.outcome, r.code, count) for r, count in zip(results, counts, strict=True))
+
+
+@pytest.mark.peers
+def test_a_full_queue_never_answers_and_never_sends(real_gorush: Server, servers: Servers) -> None:
+    found = overflow(servers.real("gorush-small", **SMALL))
+    assert set(found) == {(Outcome.DELIVERED, "", 1), (Outcome.AMBIGUOUS, "timeout", 0)}
+
+
+@pytest.mark.peers
+def test_a_full_queue_without_sync_answers_500_and_never_sends(real_gorush: Server, servers: Servers) -> None:
+    found = overflow(servers.real("gorush-async", CORE_SYNC="false", **SMALL))
+    assert (Outcome.TRANSIENT, "http_500", 0) in found
+    # The rest was taken, which is all one learns without sync: why the watch of the configuration insists on it.
+    assert {outcome for outcome, _, _ in found} == {Outcome.TRANSIENT, Outcome.DELIVERED}
+
+
+@pytest.mark.peers
+@BOTH
+def test_without_the_authority_of_their_certificates_the_operator_is_asked(
+    real_gorush: Server, servers: Servers, token_type: TokenType
+) -> None:
+    server = servers.real(f"gorush-distrustful-{token_type}", authority="/dev/null")
+    result = send([server.url], new_push(token_type))
+    assert (result.outcome, result.code) == (Outcome.CONFIG, "tls")
+
+
+@pytest.mark.peers
+def test_a_revoked_service_account_is_a_matter_for_the_operator(real_gorush: Server, servers: Servers) -> None:
+    server = servers.real("gorush-revoked", ANDROID_KEY_PATH=str(servers.fleet.folder / "revoked.json"))
+    result = send([server.url], new_push(ANDROID))
+    assert (result.outcome, result.code) == (Outcome.CONFIG, "service_account")
+
+
+@pytest.mark.peers
+@BOTH
+def test_out_of_reach_nothing_is_sent_and_all_tried_again(
+    real_gorush: Server, servers: Servers, token_type: TokenType
+) -> None:
+    server = servers.real(f"gorush-offline-{token_type}", CORE_HTTP_PROXY=f"http://127.0.0.1:{free_port()}")
+    assert send([server.url], new_push(token_type)).outcome is Outcome.TRANSIENT
+
+
+@pytest.mark.peers
+@BOTH
+def test_when_the_way_to_apple_and_google_ends_nothing_is_sent_and_all_tried_again(
+    real_gorush: Server, servers: Servers, token_type: TokenType, tmp_path: Path
+) -> None:
+    """With connections open and Google's access token at hand, that is in other words than from the start."""
+    port = free_port()
+    fakes = servers.fakes(port, tmp_path)
+    server = servers.real(
+        f"gorush-cut-off-{token_type}",
+        authority=str(tmp_path / "ca.pem"),
+        CORE_HTTP_PROXY=f"http://127.0.0.1:{port}",
+        ANDROID_KEY_PATH=str(tmp_path / "google.json"),
+    )
+    assert send([server.url], new_push(token_type)).outcome is Outcome.DELIVERED
+    servers.fleet.kill(fakes)
+    result = send([server.url], new_push(token_type))
+    assert (result.outcome, result.code) == (Outcome.TRANSIENT, "unreachable")
+
+
+@pytest.mark.peers
+def test_a_platform_that_gorush_has_disabled_is_dropped_like_a_success(real_gorush: Server, servers: Servers) -> None:
+    """No answer can tell: hence the watch of its configuration."""
+    server = servers.real("gorush-ios-only", ANDROID_ENABLED="false")
+    push = new_push(ANDROID)
+    body = b'{"notifications":[{"platform":2,"tokens":["%s"]}]}' % push.device_token.encode()
+    assert server.ask("POST", "/api/push", body).body == {"counts": 0, "logs": [], "success": "ok"}
+    assert server.pushes_to(push.device_token, at_least=0) == []
+    assert b"android:\n  enabled: false\n" in server.ask("GET", "/api/config").body
