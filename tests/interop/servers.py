@@ -70,7 +70,14 @@ class Server:
             time.sleep(0.05)
 
     def counters(self) -> dict[str, Any]:
-        return dict(self.ask("GET", "/api/stat/app").body)
+        """Once nothing is under way: gorush answers a moment before it counts."""
+        deadline = time.monotonic() + SETTLING_SECONDS
+        while True:
+            counters = dict(self.ask("GET", "/api/stat/app").body)
+            ended = counters["success_tasks"] + counters["failure_tasks"]
+            if ended == counters["submitted_tasks"] or time.monotonic() > deadline:
+                return counters
+            time.sleep(0.01)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from notifications.gateways.gorush.devserver.config import CONFIG
+from notifications.gateways.gorush.devserver.urls import APPLE_URL
 from tests.interop.servers import Server
 
 IOS, ANDROID, HUAWEI = 1, 2, 3
@@ -134,9 +135,27 @@ def test_a_push_is_answered_and_done(server: Server, case: Case) -> None:
     assert (answer.status, answer.body) == (case.status, case.answer)
     assert answer.headers["content-type"] == "application/json; charset=utf-8"
     pushes = server.pushes(since=last)
-    assert tuple((push["token"], push["topic"], push["error"]) for push in pushes) == case.pushed
+    # Sorted: gorush sends the messages of a notification at the same time.
+    assert sorted((push["token"], push["topic"], push["error"]) for push in pushes) == sorted(case.pushed)
     after = server.counters()
     assert tuple(after[name] - before[name] for name in ("success_tasks", "failure_tasks")) == case.tasks
+
+
+@pytest.mark.parametrize(
+    ("token", "error", "is_sent"),
+    [
+        ("lost-a b", "Post {url}lost-a%20b{quote}: unexpected EOF", True),
+        ('lost-x509: "é', "Post {url}lost-x509:%20%22%C3%A9{quote}: unexpected EOF", True),
+        ("lost-a%zz", "parse {url}lost-a%zz{quote}: invalid URL escape {quote}%zz{quote}", False),
+        ("lost-a\nb", "parse {url}lost-a\\nb{quote}: net/url: invalid control character in URL", False),
+    ],
+)
+def test_a_token_is_written_into_a_url(server: Server, token: str, error: str, is_sent: bool) -> None:
+    """Escaped in the error, which has to be known to redact it; and what makes no URL is never sent."""
+    last = server.last_push()
+    (entry,) = server.ask("POST", "/api/push", body(one(token))).body["logs"]
+    assert (entry["token"], entry["error"]) == (token, error.format(url=f'"{APPLE_URL}', quote='"'))
+    assert [push["token"] for push in server.pushes(since=last)] == [token] * is_sent
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from notifications.gateways.gorush.devserver.request import (
     is_too_large,
     is_unaddressed,
 )
+from notifications.gateways.gorush.devserver.urls import unusable
 
 MAX_COLLAPSE_ID_BYTES = 64
 
@@ -112,6 +113,7 @@ class Gateway:
             received_ms = time.time_ns() // 1_000_000
             for _ in range(outcome.sends):
                 self.pushes.record(notification, token, error=outcome.upstream_error, received_ms=received_ms)
+        if outcome.is_sent or outcome.error:
             self._count(Platform(notification.platform), is_accepted=not outcome.error)
         return Settled(notification, token, outcome)
 
@@ -124,17 +126,22 @@ class Gateway:
 
 
 def _outcome(notification: Notification, token: str, platform: Platform, tries: int) -> Outcome:
-    """Decide by the token, after what Apple and Google look at before it."""
-    if platform is Platform.IOS:
-        if not token:
-            return Outcome(error="MissingDeviceToken")
-        if not notification.topic:
-            return Outcome(error="MissingTopic")
-        if len(notification.collapse_id.encode()) > MAX_COLLAPSE_ID_BYTES:
-            return Outcome(error="BadCollapseId")
+    """Decide by the token, after what gorush, Apple and Google look at before it."""
+    if platform is Platform.IOS and (error := unusable(token)):
+        return Outcome(error=error, is_sent=False)
+    if platform is Platform.IOS and (reason := _refusal_of_apple(notification, token)):
+        return Outcome(error=reason)
     if is_too_large(notification):
         return refuse(Refusal.BIG, platform, token)
     return decide(token, platform, tries)
+
+
+def _refusal_of_apple(notification: Notification, token: str) -> str:
+    if not token:
+        return "MissingDeviceToken"
+    if not notification.topic:
+        return "MissingTopic"
+    return "BadCollapseId" if len(notification.collapse_id.encode()) > MAX_COLLAPSE_ID_BYTES else ""
 
 
 GATEWAY: web.AppKey[Gateway] = web.AppKey("gateway", Gateway)

@@ -35,9 +35,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
+from notifications.gateways.gorush.devserver.urls import APPLE_URL, GOOGLE_URL, as_shown
+
 PAGE = "<html><body>502 Bad Gateway</body></html>"
-APPLE_URL = "https://api.sandbox.push.apple.com/3/device/"
-GOOGLE_URL = "https://fcm.googleapis.com/v1/projects/status-im/messages:send"
 READ_RESET = "read tcp 127.0.0.1:50000->127.0.0.1:443: read: connection reset by peer"
 FIREBASE_SENDS = 5
 
@@ -93,7 +93,7 @@ class Refusal(Enum):
 
     def text(self, platform: Platform, token: str) -> str:
         ios, android = self.value
-        return (ios if platform is Platform.IOS else android).strip().replace("{token}", token)
+        return (ios if platform is Platform.IOS else android).strip().replace("{token}", as_shown(token))
 
     def sends(self, platform: Platform) -> int:
         """How often gorush sends one push: the Firebase SDK repeats what failed so, and cannot be told not to."""
