@@ -61,10 +61,3 @@ def test_google_gets_one_message_for_the_token_and_none_for_a_topic(real_gorush:
             "android": {"collapse_key": push.collapse_id, "notification": {"tag": push.collapse_id}},
         }
     }
-
-
-def test_repetitions_of_the_firebase_sdk_replace_each_other_on_the_phone(real_gorush: Server) -> None:
-    push = new_push(TokenType.FIREBASE, "lost-")
-    send([real_gorush.url], push)
-    android = [one["body"]["message"]["android"] for one in real_gorush.pushes_to(push.device_token, at_least=5)]
-    assert android == [{"collapse_key": push.collapse_id, "notification": {"tag": push.collapse_id}}] * 5
