@@ -26,12 +26,36 @@ _TEXT_KEYS: dict[int, str] = {
     NotificationType.REQUEST_TO_JOIN_COMMUNITY: "request_to_join",
     NotificationType.CONTACT_REQUEST: "contact_request",
 }
+# What Apple and Google take, as they see it (gorush.md, 3.7).
+MAX_PAYLOAD_BYTES = 4096
+NO_CIPHERTEXT = "0x"
 # What a type is shown as that this server does not know yet: like status-go, a mention.
 _GENERIC = "mention"
 
 
 def build_request(push: Push, presentation: Presentation) -> bytes:
-    """JSON bytes. gorush loses failure entries of requests with several tokens, so there is one (gorush.md, 3.2)."""
+    """JSON bytes. gorush loses failure entries of requests with several tokens, so there is one (gorush.md, 3.2).
+
+    What would be too large goes without its ciphertext at once: a phone that is woken can fetch the message itself.
+    """
+    notification = _notification(push, presentation)
+    if payload_size_bytes(notification) > MAX_PAYLOAD_BYTES:
+        notification["data"]["encryptedMessage"] = NO_CIPHERTEXT
+    return orjson.dumps({"notifications": [notification]})
+
+
+def payload_size_bytes(notification: dict[str, Any]) -> int:
+    """Of what Apple or Google receive of a notification for gorush, a little more rather than less."""
+    text, data = notification["message"], notification["data"]
+    if notification["platform"] == TokenType.APN:
+        # gorush puts the data beside `aps`; none of our keys is called so.
+        return len(
+            orjson.dumps({"aps": {"alert": text, "content-available": 1, "sound": notification["sound"]}} | data)
+        )
+    return len(orjson.dumps({"notification": {"body": text}, "data": data, "android": notification["android"]}))
+
+
+def _notification(push: Push, presentation: Presentation) -> dict[str, Any]:
     notification: dict[str, Any] = {
         "notif_id": notif_id(push),
         "tokens": [push.device_token],
@@ -47,7 +71,7 @@ def build_request(push: Push, presentation: Presentation) -> bytes:
         _address_apple(notification, push, presentation)
     else:
         _address_firebase(notification, push)
-    return orjson.dumps({"notifications": [notification]})
+    return notification
 
 
 def notif_id(push: Push) -> str:

@@ -5,7 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from notifications.gateways.gorush.request import _TEXT_KEYS, Presentation, build_request
+from notifications.gateways.gorush.request import (
+    _TEXT_KEYS,
+    MAX_PAYLOAD_BYTES,
+    Presentation,
+    build_request,
+    payload_size_bytes,
+)
 from notifications.messages import NotificationType, Push
 
 PRESENTATION = Presentation(
@@ -94,3 +100,17 @@ def test_quotes_a_token_that_looks_like_json():
 def test_every_type_that_is_notified_about_has_a_text():
     assert set(_TEXT_KEYS) == set(NotificationType) - {NotificationType.UNKNOWN}
     assert set(_TEXT_KEYS.values()) == set(PRESENTATION.texts)
+
+
+@pytest.mark.parametrize("push", [APPLE, FIREBASE])
+def test_what_apple_or_google_would_refuse_as_too_large_goes_without_its_ciphertext(push):
+    whole = payload_size_bytes(built(replace(push, message=b"")))
+    fits = (MAX_PAYLOAD_BYTES - whole) // 2  # two digits per byte
+    assert built(replace(push, message=b"x" * fits))["data"]["encryptedMessage"] == "0x" + "78" * fits
+    assert payload_size_bytes(built(replace(push, message=b"x" * fits))) <= MAX_PAYLOAD_BYTES
+    assert built(replace(push, message=b"x" * (fits + 1)))["data"]["encryptedMessage"] == "0x"
+
+
+@pytest.mark.parametrize("push", [APPLE, FIREBASE])
+def test_the_data_never_holds_what_is_apples_own(push):
+    assert "aps" not in built(push)["data"]
