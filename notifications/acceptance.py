@@ -12,10 +12,12 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db import transaction
 
+from notifications.backlog import own_backlog
 from notifications.messages import Answer, NotificationType, PushNotification, PushRequest, Report
 from notifications.models import Notification, NotificationRequest
 from notifications.policy import Recipient, Verdict, evaluate
 from notifications.reports import load_reports, report_of
+from notifications.transitions import OVER, move
 from registrations.encryption import Purpose, Stored
 from registrations.keyring import keyring
 from registrations.models import Registration, Route
@@ -75,6 +77,7 @@ _CONSEQUENCES: dict[Verdict, tuple[Notification.State, Notification.Reports | No
     Verdict.DUPLICATE: (Notification.State.DUPLICATE, Notification.Reports.SUCCESS),
     Verdict.WRONG_TOKEN: (Notification.State.REFUSED, Notification.Reports.WRONG_TOKEN),
     Verdict.NOT_REGISTERED: (Notification.State.REFUSED, Notification.Reports.NOT_REGISTERED),
+    Verdict.OVERLOADED: (Notification.State.REFUSED, Notification.Reports.INTERNAL_ERROR),
 }
 
 
@@ -82,10 +85,8 @@ def withdraw(installations: Collection[InstallationKey], *, now: datetime) -> No
     """Nothing goes to these installations any more: they unregistered, and their routes are gone."""
     if not installations:
         return
-    Notification.objects.filter(
-        IsOneOf(installations),
-        state__in=[Notification.State.PENDING, Notification.State.RETRYING, Notification.State.AMBIGUOUS],
-    ).update(state=Notification.State.WITHDRAWN, finished_at=now, chat_id=None, message=None, next_attempt_at=None)
+    waiting = Notification.objects.filter(IsOneOf(installations))
+    move(waiting, Notification.State.WITHDRAWN, finished_at=now, **OVER)
 
 
 def _find_requests(amm_message_ids: Iterable[bytes]) -> dict[bytes, NotificationRequest]:
@@ -96,11 +97,12 @@ def _find_requests(amm_message_ids: Iterable[bytes]) -> dict[bytes, Notification
 def _decide_all(batch: Sequence[Incoming], *, now: datetime) -> tuple[list[NotificationRequest], list[Notification]]:
     recipients = _find_recipients(batch)
     taken = _find_taken(batch, now=now)
+    is_overloaded = own_backlog().is_full(settings.MAX_OPEN_NOTIFICATIONS)
     requests, notifications = [], []
     for incoming in batch:
         request = _new_request(incoming, now=now)
         decided = [
-            _decide(request, position, notification, recipients, taken, now=now)
+            _decide(request, position, notification, recipients, taken, is_overloaded=is_overloaded, now=now)
             for position, notification in enumerate(incoming.request.notifications)
             if notification.type != NotificationType.UNKNOWN  # gets no report at all, as in status-go
         ]
@@ -181,6 +183,7 @@ def _decide(
     recipients: dict[InstallationKey, _Recipient],
     taken: set[bytes],
     *,
+    is_overloaded: bool,
     now: datetime,
 ) -> Notification:
     recipient = recipients.get((notification.public_key_hash, notification.installation_id))
@@ -190,6 +193,7 @@ def _decide(
         recipient.rules if recipient else None,
         is_token_right=recipient is not None and _is_token_right(notification, recipient),
         is_duplicate=key in taken,
+        is_overloaded=is_overloaded,
     )
     state, report = _CONSEQUENCES[verdict]
     row = Notification(

@@ -5,6 +5,9 @@ These dataclasses travel between the stages of a message's life. They know neith
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+from registrations.messages import TokenType
 
 
 class NotificationType(IntEnum):
@@ -69,6 +72,18 @@ class Answer:
     reply_to: bytes
     message_id: bytes
     reports: tuple[Report, ...]
+
+
+class ChannelKey(NamedTuple):
+    """One app on one platform: what is set up, breaks and is mended together."""
+
+    token_type: int
+    apn_topic: str
+
+
+def channel_key(token_type: int, apn_topic: str) -> ChannelKey:
+    """The app topic counts at Apple only: a Firebase registration may carry one, and it means nothing."""
+    return ChannelKey(token_type, apn_topic if token_type == TokenType.APN else "")
 
 
 class Outcome(StrEnum):

@@ -50,18 +50,18 @@ class Notification(models.Model):
         RETRYING = "retrying"  # a try failed for now; the next one is scheduled
         AMBIGUOUS = "ambiguous"  # a try may have reached the device; one more is scheduled, with the same collapse id
         DELIVERED = "delivered"  # accepted by Apple or Google, according to the gateway
-        DEAD_TOKEN = "dead_token"
+        DEAD_TOKEN = "dead_token"  # the address no longer exists; the sender is told, if it still waits
         UNDELIVERABLE = "undeliverable"  # the payload can never be sent
         UNCONFIRMED = "unconfirmed"  # tried twice, and nobody knows whether it arrived
         EXPIRED = "expired"  # its time to live ran out before a try succeeded
         WITHDRAWN = "withdrawn"  # the recipient unregistered first
         SUPPRESSED = "suppressed"  # filtered by the recipient's rules; the sender is told success
         DUPLICATE = "duplicate"  # the same message to the same installation within a day; the sender is told success
-        REFUSED = "refused"  # wrong token or not registered; never a push
+        REFUSED = "refused"  # wrong token, not registered, or we were overloaded; never a push
 
         @property
         def is_terminal(self) -> bool:
-            return self not in _OPEN_STATES
+            return self not in TRANSITIONS
 
     class Reports(models.TextChoices):
         """What the sender was told. Fixed once: a repeat of the request gets the same answer."""
@@ -84,6 +84,7 @@ class Notification(models.Model):
     dedup_key = BytesField(null=True, unique=True)
     chat_id = BytesField(null=True)
     message = BytesField(null=True)
+    payload_dropped = models.BooleanField(default=False)  # too large for Apple or Google: tried without the ciphertext
     attempt_count = models.PositiveSmallIntegerField(default=0)
     ambiguous_count = models.PositiveSmallIntegerField(default=0)
     next_attempt_at = models.DateTimeField(null=True)
@@ -108,14 +109,18 @@ class Notification(models.Model):
         return f"Notification {self.pk} ({self.state})"
 
 
-_OPEN_STATES = frozenset(
-    {
-        Notification.State.PENDING,
-        Notification.State.IN_FLIGHT,
-        Notification.State.RETRYING,
-        Notification.State.AMBIGUOUS,
-    }
-)
+_State = Notification.State
+# What the result of an earlier attempt may still do to a notification whose lease was lost with it.
+_BY_LATE_RESULTS = frozenset({_State.DELIVERED, _State.DEAD_TOKEN, _State.UNDELIVERABLE})
+_WITHOUT_TRYING = frozenset({_State.WITHDRAWN, _State.EXPIRED, _State.DEAD_TOKEN})
+# Every change of state there is, from → to; `transitions.move` makes no other. A state that is missing is terminal.
+TRANSITIONS: dict[Notification.State, frozenset[Notification.State]] = {
+    _State.PENDING: _WITHOUT_TRYING | {_State.IN_FLIGHT, _State.RETRYING},
+    _State.IN_FLIGHT: frozenset({_State.DELIVERED, _State.DEAD_TOKEN, _State.UNDELIVERABLE})
+    | {_State.RETRYING, _State.AMBIGUOUS, _State.UNCONFIRMED, _State.EXPIRED},
+    _State.RETRYING: _WITHOUT_TRYING | _BY_LATE_RESULTS | {_State.IN_FLIGHT, _State.RETRYING},
+    _State.AMBIGUOUS: _WITHOUT_TRYING | _BY_LATE_RESULTS | {_State.IN_FLIGHT, _State.RETRYING},
+}
 
 
 class Attempt(models.Model):
@@ -139,10 +144,15 @@ class Attempt(models.Model):
     latency_ms = models.PositiveIntegerField(null=True)
     outcome = models.TextField(choices=Outcome.choices, null=True)  # noqa: DJ001 - null: not known (yet)
     code = models.TextField(blank=True)  # the gateway's error in our words: never its text, which may hold the token
+    is_guarded = models.BooleanField(default=False)  # the same verdict also comes when the set-up is wrong
 
     class Meta:
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["notification", "number"], name="one_attempt_per_number"),
+        ]
+        indexes: ClassVar = [
+            # The newest sends of one channel, which its breakers look at.
+            models.Index(fields=["token_type", "apn_topic", "started_at"], name="attempt_channel"),
         ]
 
     def __str__(self) -> str:
@@ -251,3 +261,30 @@ class UnknownGatewayError(models.Model):
 
     def __str__(self) -> str:
         return self.signature or "(nothing but the device token)"
+
+
+class Channel(models.Model):
+    """One app on one platform. What has no row yet runs: rows are made at the first success, pause or trip."""
+
+    class State(models.TextChoices):
+        RUNNING = "running"
+        PAUSED = "paused"  # by an operator; nothing is sent until an operator resumes it
+        TRIPPED = "tripped"  # by a breaker; one push at a time probes it, and a success closes the breaker again
+
+    token_type = models.PositiveSmallIntegerField(choices=Route.TokenTypes.choices)
+    apn_topic = models.TextField(blank=True)  # empty for Firebase, where it means nothing
+    state = models.TextField(choices=State.choices, default=State.RUNNING)
+    reason = models.TextField(blank=True)
+    changed_by = models.TextField(blank=True)  # an operator's name; empty for the server itself
+    since = models.DateTimeField()
+    next_probe_at = models.DateTimeField(null=True)
+    last_success_at = models.DateTimeField(null=True)  # to the minute
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["token_type", "apn_topic"], name="one_channel_each"),
+        ]
+        permissions: ClassVar = [("operate_channel", "Can pause and resume channels, and undo disabling")]
+
+    def __str__(self) -> str:
+        return f"{self.get_token_type_display()} {self.apn_topic}".strip()

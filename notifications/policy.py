@@ -1,19 +1,26 @@
-"""Who is woken, and when to try again: pure decisions.
+"""Who is woken, when to try again, and when a channel is broken: pure decisions.
 
 The order of checks is status-go's (71/STATUS-PUSH-NOTIFICATION-SERVER, "Handling push notification requests").
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from notifications.messages import NotificationType, PushNotification
+from notifications.messages import NotificationType, Outcome, Push, PushNotification, Result
+from registrations.messages import TokenType
 
 FIRST_RETRY_SECONDS = 2.0
 MAX_RETRY_SECONDS = 600.0
 # What only an operator can mend is tried less often from the start.
 CONFIG_RETRY_SECONDS = 60.0
+# A push that may have arrived is sent once more, with the same collapse id.
+MAX_AMBIGUOUS_ATTEMPTS = 2
+# Fewer dead tokens say nothing about the set-up, whatever share they are.
+MIN_DEAD_TOKENS = 20
+CONFIG_SHARE = 0.5
+MAX_COLLAPSE_ID_BYTES = 64  # Apple's limit
 MAX_DOUBLINGS = 20  # keeps the power small; the cap above is reached long before
 
 
@@ -25,6 +32,7 @@ class Verdict(StrEnum):
     DUPLICATE = "duplicate"
     WRONG_TOKEN = "wrong_token"  # noqa: S105 - a label
     NOT_REGISTERED = "not_registered"
+    OVERLOADED = "overloaded"  # refused for good: what a sender is told to have failed must not arrive later
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +47,12 @@ class Recipient:
 
 
 def evaluate(
-    notification: PushNotification, recipient: Recipient | None, *, is_token_right: bool, is_duplicate: bool
+    notification: PushNotification,
+    recipient: Recipient | None,
+    *,
+    is_token_right: bool,
+    is_duplicate: bool,
+    is_overloaded: bool = False,
 ) -> Verdict:
     """``recipient`` is None when the installation is unknown, unregistered, or its device token is dead.
 
@@ -51,7 +64,9 @@ def evaluate(
         return Verdict.WRONG_TOKEN
     if not recipient.enabled or _is_filtered(notification, recipient):
         return Verdict.SUPPRESSED
-    return Verdict.DUPLICATE if is_duplicate else Verdict.DELIVER
+    if is_duplicate:
+        return Verdict.DUPLICATE
+    return Verdict.OVERLOADED if is_overloaded else Verdict.DELIVER
 
 
 def _is_filtered(notification: PushNotification, recipient: Recipient) -> bool:
@@ -79,3 +94,40 @@ def retry_at(
     doublings = min(max(attempt_count - 1, 0), MAX_DOUBLINGS)
     span = min(base_seconds * 2**doublings, MAX_RETRY_SECONDS)
     return now + timedelta(seconds=max(span * jitter, after_seconds))
+
+
+def retry_base_seconds(result: Result) -> float:
+    """Where the backoff of this result starts: what its error asks for, else by what kind of failure it is."""
+    usual = CONFIG_RETRY_SECONDS if result.outcome is Outcome.CONFIG else FIRST_RETRY_SECONDS
+    return result.retry_base_seconds or usual
+
+
+def find_fault(push: Push) -> str:
+    """Why a push must not even be tried, in a word; empty when it may. gorush drops such input without saying so."""
+    if push.token_type not in {TokenType.APN, TokenType.FIREBASE}:
+        return "unknown_platform"
+    if not push.device_token:
+        return "no_device_token"
+    return "" if len(push.collapse_id.encode()) <= MAX_COLLAPSE_ID_BYTES else "collapse_id_too_long"
+
+
+FAULTS = frozenset({"unknown_platform", "no_device_token", "collapse_id_too_long"})
+
+
+def may_help_to_drop_payload(push: Push, code: str) -> bool:
+    """Whether a push that can never be sent might be sent without its ciphertext, which fills most of it."""
+    return bool(push.message) and code not in FAULTS
+
+
+def is_misconfigured(newest: Sequence[str], *, minimum: int) -> bool:
+    """``newest`` are the outcomes of a channel's latest sends, the newest first. Refused for the set-up were at least
+    ``minimum``, and these in a row or half of all.
+    """
+    refused = newest.count(Outcome.CONFIG)
+    in_a_row = len(newest) >= minimum and all(outcome == Outcome.CONFIG for outcome in newest[:minimum])
+    return in_a_row or (refused >= minimum and refused >= CONFIG_SHARE * len(newest))
+
+
+def is_dying(dead_count: int, send_count: int, *, share: float) -> bool:
+    """More tokens than usual die at once: it is not the tokens."""
+    return dead_count >= MIN_DEAD_TOKENS and dead_count > share * send_count

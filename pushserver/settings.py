@@ -111,6 +111,18 @@ if DELIVERY_LEASE_SECONDS < GORUSH_TIMEOUT_SECONDS + 12:  # waiting for a connec
         "DELIVERY_LEASE_SECONDS is shorter than GORUSH_TIMEOUT_SECONDS and 12 seconds.",
         "A push that is still on its way would be sent a second time.",
     )
+# How long a worker's thread sits with pushes; then it leaves them to the process and takes the next task. The maximum
+# is shorter than any lease.
+DELIVERY_PATIENCE_SECONDS = env.number("DELIVERY_PATIENCE_SECONDS", 2.0, minimum=0.1, maximum=10)
+# Pushes of one channel (app and platform) under way in one process; of its 256 connections, others need some, too.
+CHANNEL_IN_FLIGHT = env.count("CHANNEL_IN_FLIGHT", 128, minimum=1, maximum=256)
+MAX_OPEN_NOTIFICATIONS = env.count("MAX_OPEN_NOTIFICATIONS", 200_000, minimum=1, maximum=100_000_000)
+# Breakers: refused for the set-up, tokens dying in numbers, routes that never work.
+CONFIG_TRIP_COUNT = env.count("CONFIG_TRIP_COUNT", 5, minimum=2, maximum=100)
+CONFIG_TRIP_SECONDS = env.number("CONFIG_TRIP_SECONDS", 300.0, minimum=10, maximum=86_400)
+CHANNEL_PROBE_SECONDS = env.number("CHANNEL_PROBE_SECONDS", 30.0, minimum=1, maximum=3600)
+DEAD_TOKEN_SHARE = env.number("DEAD_TOKEN_SHARE", 0.2, minimum=0.01, maximum=1)
+ROUTE_FAILING_HOURS = env.number("ROUTE_FAILING_HOURS", 72.0, minimum=1, maximum=8760)
 PUSH_TEXTS = {
     "message": env.text("PUSH_TEXT_MESSAGE", "New message in Messenger"),
     "mention": env.text("PUSH_TEXT_MENTION", "New mention or reply in Communities"),

@@ -19,7 +19,7 @@ class Route(models.Model):
 
     class State(models.TextChoices):
         ACTIVE = "active"
-        DISABLED = "disabled"  # its token is dead: takes no pushes until the client registers again
+        DISABLED = "disabled"  # dead, or failing for days: takes no pushes until the client registers again
 
     class TokenTypes(models.IntegerChoices):
         APN = TokenType.APN, "APN"
@@ -34,7 +34,9 @@ class Route(models.Model):
     disabled_at = models.DateTimeField(null=True)
     # Grows with every accepted registration. A verdict about a token counts only for the generation it was sent with.
     generation = models.PositiveBigIntegerField(default=1)
+    # The clock of a route that fails. Moved forward by the time in which its whole channel failed, see `disabling`.
     failing_since = models.DateTimeField(null=True)
+    last_failure_at = models.DateTimeField(null=True)  # means nothing while failing_since is null
     last_success_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField()
 
@@ -109,7 +111,8 @@ class RegistrationEvent(models.Model):
         SETTINGS_CHANGED = "settings_changed"
         UNREGISTERED = "unregistered"
         TOKEN_DIED = "token_died"
-        EXPIRED = "expired"
+        EXPIRED = "expired"  # every push failed for days, while others of its channel arrived
+        REVIVED = "revived"  # an operator undid the disabling
 
     kind = models.TextField(choices=Kind.choices)
     pseudonym = models.UUIDField()

@@ -80,7 +80,9 @@ def process_envelopes(envelope_hashes_hex: list[str]) -> None:
 @shared_task(base=MessageTask)
 def deliver_notifications(notification_ids: list[int]) -> None:
     lease = timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)
-    for request_ids in delivery.deliver(notification_ids, configured_gateway(), lease=lease):
+    patience = timedelta(seconds=settings.DELIVERY_PATIENCE_SECONDS)
+    gateway = configured_gateway()
+    for request_ids in delivery.deliver(notification_ids, gateway, lease=lease, patience=patience, when_late=_answer):
         _answer(request_ids)
     unknown_errors().record(now=timezone.now())
 
@@ -123,7 +125,7 @@ def enqueue_envelopes(hashes: Sequence[bytes]) -> None:
 
 
 def enqueue_notifications(notification_ids: Sequence[int]) -> None:
-    for batch in _batched(notification_ids, delivery.BATCH_SIZE):
+    for batch in delivery.split_by_channel(notification_ids):
         deliver_notifications.delay(batch)
 
 

@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from notifications import delivery
+from notifications import acceptance, delivery
 from notifications.acceptance import _CONSEQUENCES, Incoming, accept, dedup_key, withdraw
+from notifications.backlog import Backlog
 from notifications.messages import PushNotification, PushRequest, ReportError
 from notifications.models import Notification, NotificationRequest
 from notifications.policy import Verdict
@@ -297,3 +298,38 @@ def test_every_verdict_has_its_consequence():
 def test_every_report_has_its_wire_code():
     assert set(REPORT_ERRORS) == set(Notification.Reports)
     assert set(REPORT_ERRORS.values()) == set(ReportError)
+
+
+@pytest.fixture
+def overloaded(settings, monkeypatch):
+    settings.MAX_OPEN_NOTIFICATIONS = 1
+    make_notification()
+    monkeypatch.setattr(acceptance, "own_backlog", Backlog)
+
+
+@pytest.mark.django_db
+def test_what_is_refused_for_overload_is_told_and_never_delivered(overloaded):
+    make_recipient()
+    accepted = accept([incoming(push())], now=NOW)
+    assert [told(answer) for answer in accepted.answers] == [[(False, ReportError.INTERNAL_ERROR)]]
+    assert (accepted.notification_ids, accepted.waiting_request_ids) == ([], [])
+    row = Notification.objects.get(request__amm_message_id=b"\x01" * 32)
+    assert (row.state, row.dedup_key, row.message, row.next_attempt_at) == (State.REFUSED, None, None, None)
+
+
+@pytest.mark.django_db
+def test_a_new_request_for_what_was_refused_for_overload_is_delivered(overloaded, settings):
+    make_recipient()
+    accept([incoming(push())], now=NOW)
+    settings.MAX_OPEN_NOTIFICATIONS = 100
+    assert len(accept([incoming(push(), amm=b"\x02" * 32, envelope=b"\x0f" * 32)], now=NOW).notification_ids) == 1
+
+
+@pytest.mark.django_db
+def test_the_backlog_is_counted_now_and_then_only(django_assert_num_queries):
+    backlog = Backlog()
+    with django_assert_num_queries(1):
+        assert [backlog.is_full(1) for _ in range(3)] == [False] * 3
+    make_notification()
+    assert Backlog().is_full(1)
+    assert not Backlog().is_full(2)

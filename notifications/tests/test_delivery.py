@@ -2,60 +2,21 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection, transaction
 
 from notifications import delivery
-from notifications.delivery import FINISHED_BY, claim, deliver, hand_out_due, record, settle, take_up_lost
-from notifications.messages import Outcome, Push, ReportError, Result
+from notifications.delivery import BATCH_SIZE, FINISHED_BY, hand_out_due, record, settle, split_by_channel, take_up_lost
+from notifications.messages import Outcome, ReportError, Result
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.encryption import Keyring, Purpose
 from registrations.models import Registration, RegistrationEvent, Route
+from tests.delivering import LEASE, LONG_AGO, NOW, RecordingGateway, claimed, fresh, make_due, make_due_to_app, send
 from tests.factories import make_notification, make_registration, make_request, make_route
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-LEASE = timedelta(seconds=120)
-LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 State = Notification.State
-
-
-class RecordingGateway:
-    """Takes every push, and answers each with what ``answer`` makes of it."""
-
-    name = "recording"
-
-    def __init__(self, answer: Callable[[Push], Result] | Outcome = Outcome.DELIVERED) -> None:
-        self.answer = answer if callable(answer) else lambda _: Result(answer, "code", latency_ms=7)
-        self.pushes: list[Push] = []
-
-    async def send(self, push: Push) -> Result:
-        self.pushes.append(push)
-        await asyncio.sleep(0)
-        return self.answer(push)
-
-
-def make_due(*, route=None, **fields):
-    """A notification to somebody registered, due since long ago and alive for ages."""
-    route = route or make_registration().route
-    fields = {"at": LONG_AGO, "expires_at": datetime(2100, 1, 1, tzinfo=UTC), "chat_id": b"c", "message": b"m"} | fields
-    return make_notification(route=route, route_generation=route.generation, **fields)
-
-
-def send(*notifications, gateway=None, lease=LEASE):
-    """Deliver; returns the requests concerned."""
-    gateway = gateway or RecordingGateway()
-    return set().union(*deliver([n.pk for n in notifications], gateway, lease=lease))
-
-
-def claimed(*notifications, now=NOW):
-    return claim([n.pk for n in notifications], gateway_name="recording", now=now, lease=LEASE)
-
-
-def fresh(row):
-    return type(row).objects.get(pk=row.pk)
 
 
 @pytest.mark.django_db
@@ -71,7 +32,7 @@ def fresh(row):
     ],
 )
 def test_what_the_gateway_says_decides_the_state(outcome, state):
-    notification = make_due()
+    notification = make_due(message=b"")
     assert send(notification, gateway=RecordingGateway(outcome)) == {notification.request_id}
     row, attempt = fresh(notification), Attempt.objects.get()
     assert (row.state, row.attempt_count, row.lease_until) == (state, 1, None)
@@ -265,20 +226,6 @@ def test_a_notification_whose_route_is_gone_or_dead_is_not_sent():
     assert (fresh(dead).message, fresh(gone).message) == (None, None)
 
 
-@pytest.mark.django_db
-def test_notes_since_when_a_route_fails_and_when_it_last_worked():
-    route = make_registration().route
-    first, second, third = (make_due(route=route) for _ in range(3))
-    for notification, outcome, at in (
-        (first, Outcome.TRANSIENT, NOW),
-        (second, Outcome.TRANSIENT, NOW + timedelta(minutes=1)),
-    ):
-        record([(held, Result(outcome)) for held in claimed(notification)], now=at)
-    assert fresh(route).failing_since == NOW
-    record([(held, Result(Outcome.DELIVERED)) for held in claimed(third)], now=NOW + timedelta(minutes=2))
-    assert (fresh(route).failing_since, fresh(route).last_success_at) == (None, NOW + timedelta(minutes=2))
-
-
 # Trying again ---------------------------------------------------------------------------------------------------------
 
 
@@ -290,6 +237,7 @@ def test_notes_since_when_a_route_fails_and_when_it_last_worked():
         (Result(Outcome.TRANSIENT, retry_after_seconds=300), 300, 300),
         (Result(Outcome.CONFIG), 0, 60),
         (Result(Outcome.AMBIGUOUS), 0, 2),
+        (Result(Outcome.TRANSIENT, retry_base_seconds=60, retry_after_seconds=3), 3, 60),
     ],
 )
 def test_the_first_retry_comes_in_its_time(result, earliest, latest):
@@ -339,6 +287,52 @@ def test_failures_between_do_not_buy_an_ambiguous_push_more_attempts():
         Notification.objects.update(next_attempt_at=LONG_AGO)
         send(notification, gateway=gateway)
     assert fresh(notification).state == State.UNCONFIRMED
+
+
+@pytest.mark.django_db
+def test_what_is_too_large_is_tried_once_more_without_its_ciphertext():
+    notification = make_due()
+    gateway = RecordingGateway(Outcome.PAYLOAD)
+    send(notification, gateway=gateway)
+    row = fresh(notification)
+    assert (row.state, row.payload_dropped, row.message, bytes(row.chat_id)) == (State.RETRYING, True, None, b"c")
+    send(notification, gateway=gateway)
+    assert [push.message for push in gateway.pushes] == [b"m", b""]
+    assert fresh(notification).state == State.UNDELIVERABLE
+
+
+@pytest.mark.django_db
+def test_a_late_payload_error_does_not_touch_the_attempt_that_is_under_way():
+    notification = make_due()
+    [lost] = claimed(notification)
+    take_up_lost(now=NOW + LEASE)
+    [_current] = claimed(notification, now=NOW + LEASE)
+    record([(lost, Result(Outcome.PAYLOAD))], now=NOW + LEASE)
+    assert (fresh(notification).state, bytes(fresh(notification).message)) == (State.IN_FLIGHT, b"m")
+
+
+@pytest.mark.django_db
+def test_what_gorush_would_drop_without_a_word_is_not_even_sent():
+    gateway = RecordingGateway()
+    notification = make_due(route=make_registration(route=make_route(token_type=3)).route)
+    send(notification, gateway=gateway)
+    assert (gateway.pushes, fresh(notification).state) == ([], State.UNDELIVERABLE)
+    assert (Attempt.objects.get().outcome, Attempt.objects.get().code) == ("payload", "unknown_platform")
+
+
+@pytest.mark.django_db
+def test_tasks_hold_notifications_of_one_channel_each():
+    apple, other_app = [make_due_to_app() for _ in range(2)], make_due_to_app("im.status.pr")
+    google = [make_due(route=make_registration(route=make_route(apn_topic=topic)).route) for topic in ("", "x")]
+    batches = list(split_by_channel([n.pk for n in (*apple, other_app, *google)]))
+    assert sorted(batches) == sorted([[n.pk for n in apple], [other_app.pk], [n.pk for n in google]])
+
+
+@pytest.mark.django_db
+def test_a_task_holds_no_more_than_a_batch():
+    route = make_registration().route
+    ids = [make_due(route=route).pk for _ in range(BATCH_SIZE + 1)]
+    assert list(split_by_channel(ids)) == [ids[:BATCH_SIZE], ids[BATCH_SIZE:]]
 
 
 @pytest.mark.django_db

@@ -7,8 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifications.messages import NotificationType, PushNotification
-from notifications.policy import CONFIG_RETRY_SECONDS, MAX_RETRY_SECONDS, Recipient, Verdict, evaluate, retry_at
+from notifications.messages import NotificationType, Outcome, Push, PushNotification, Result
+from notifications.policy import (
+    CONFIG_RETRY_SECONDS,
+    FAULTS,
+    MAX_RETRY_SECONDS,
+    Recipient,
+    Verdict,
+    evaluate,
+    find_fault,
+    is_dying,
+    is_misconfigured,
+    may_help_to_drop_payload,
+    retry_at,
+    retry_base_seconds,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CHAT, AUTHOR, NOBODY = b"chat", b"author", frozenset[bytes]()
@@ -75,3 +88,76 @@ def test_starts_slower_where_only_an_operator_can_help():
 def test_never_waits_longer_than_the_maximum_or_shorter_than_it_was_told(attempts, jitter, base, after):
     wait = (retry_at(NOW, attempts, jitter=jitter, base_seconds=base, after_seconds=after) - NOW).total_seconds()
     assert after - 1e-6 <= wait <= max(MAX_RETRY_SECONDS, after) + 1e-6
+
+
+def test_overload_is_told_only_to_whom_we_would_have_delivered():
+    def verdict(**facts):
+        notification = PushNotification(b"key", "id", "token", MESSAGE, chat_id=CHAT, author=AUTHOR)
+        usual = {"is_token_right": True, "is_duplicate": False}
+        return evaluate(notification, EVERYTHING, **usual | facts, is_overloaded=True)
+
+    assert verdict() is Verdict.OVERLOADED
+    assert verdict(is_duplicate=True) is Verdict.DUPLICATE
+    assert verdict(is_token_right=False) is Verdict.WRONG_TOKEN
+
+
+@pytest.mark.parametrize(
+    ("result", "seconds"),
+    [
+        (Result(Outcome.TRANSIENT), 2),
+        (Result(Outcome.TRANSIENT, retry_base_seconds=60), 60),
+        (Result(Outcome.CONFIG), CONFIG_RETRY_SECONDS),
+        (Result(Outcome.CONFIG, retry_base_seconds=1200), 1200),
+    ],
+)
+def test_a_quota_error_starts_its_backoff_where_it_asks_for(result, seconds):
+    assert retry_base_seconds(result) == seconds
+
+
+PUSH = Push(1, 1, 2, "token", "", 1, b"key", b"chat", b"message", "c" * 64)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({}, ""),
+        ({"token_type": 1}, ""),
+        ({"token_type": 3}, "unknown_platform"),
+        ({"token_type": 0}, "unknown_platform"),
+        ({"device_token": ""}, "no_device_token"),
+        ({"collapse_id": "c" * 65}, "collapse_id_too_long"),
+    ],
+)
+def test_a_push_that_gorush_would_drop_has_a_fault(change, fault):
+    assert find_fault(replace(PUSH, **change)) == fault
+    assert not fault or fault in FAULTS
+
+
+def test_dropping_the_ciphertext_helps_where_there_is_one_and_nothing_else_is_wrong():
+    assert may_help_to_drop_payload(PUSH, "too_large")
+    assert not may_help_to_drop_payload(replace(PUSH, message=b""), "too_large")
+    assert not any(may_help_to_drop_payload(PUSH, fault) for fault in FAULTS)
+
+
+@pytest.mark.parametrize(
+    ("newest", "expected"),
+    [
+        ("ccccc", True),
+        ("cccc", False),
+        ("cccccdddddddddddddd", True),
+        ("dccccc", True),
+        ("cdcdcdcdcd", True),
+        ("dcddcddcddcddcdd", False),
+        ("", False),
+    ],
+)
+def test_a_channel_is_misconfigured_when_enough_is_refused_in_a_row_or_half_of_all(newest, expected):
+    outcomes = [Outcome.CONFIG if letter == "c" else Outcome.DELIVERED for letter in newest]
+    assert is_misconfigured(outcomes, minimum=5) is expected
+
+
+@pytest.mark.parametrize(
+    ("dead", "sent", "expected"), [(20, 99, True), (20, 100, False), (19, 19, False), (21, 100, True), (0, 0, False)]
+)
+def test_tokens_die_in_numbers_when_they_are_many_and_a_large_share(dead, sent, expected):
+    assert is_dying(dead, sent, share=0.2) is expected

@@ -30,6 +30,8 @@ WRONG = {
     "REDIS_URL": ("amqp://host", ""),  # its file comes first
     "WAKU_PUBSUB_TOPICS": ("status", "E010"),
     "PUSH_PRIORITY": ("urgent", "E011"),
+    "CHANNEL_IN_FLIGHT": ("0", "E002"),
+    "DEAD_TOKEN_SHARE": ("20", "E002"),
     "GORUSH_HOOK_SECRET": ("5ecret: with a colon, which gorush would drop", "E013"),
 }
 

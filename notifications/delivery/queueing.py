@@ -1,0 +1,77 @@
+"""What is to be put into the queue, and when."""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import F, Q
+
+from notifications import channels
+from notifications.messages import ChannelKey, Outcome, channel_key
+from notifications.models import Attempt, Notification
+from notifications.policy import MAX_AMBIGUOUS_ATTEMPTS
+from notifications.transitions import DUE, OVER, move
+
+State = Notification.State
+
+# How many pushes one task sends at once. Also how many may be ambiguous when a worker is killed.
+BATCH_SIZE = 64
+# When there may be room again in a channel that was full.
+CROWDED_SECONDS = 2.0
+CROWDED_SPREAD_SECONDS = 6.0
+
+
+def split_by_channel(notification_ids: Sequence[int]) -> Iterator[list[int]]:
+    """Batches of one channel each: what hangs blocks its own tasks only."""
+    rows = Notification.objects.filter(pk__in=notification_ids).order_by("pk")
+    by_channel: defaultdict[ChannelKey, list[int]] = defaultdict(list)
+    for pk, token_type, apn_topic in rows.values_list("pk", "route__token_type", "route__apn_topic"):
+        by_channel[channel_key(token_type or 0, apn_topic or "")].append(pk)
+    for ids in by_channel.values():
+        for start in range(0, len(ids), BATCH_SIZE):
+            yield ids[start : start + BATCH_SIZE]
+
+
+def hand_out_due(*, now: datetime, limit: int, patience: timedelta) -> list[int]:
+    """Notifications to put into the queue now: retries that are due, and any whose queue entry seems lost because it is
+    older than ``patience``. Too little of that costs an empty task, nothing else.
+    """
+    channels.release_probes(now=now)
+    due = Notification.objects.filter(
+        Q(enqueued_at__isnull=True) | Q(enqueued_at__lte=now - patience), state__in=DUE, next_attempt_at__lte=now
+    )
+    ids = list(due.order_by("next_attempt_at").values_list("pk", flat=True)[:limit])
+    Notification.objects.filter(pk__in=ids).update(enqueued_at=now)
+    return ids
+
+
+def put_back(notification_ids: Sequence[int], *, now: datetime) -> None:
+    """Their channel is full. They have not been tried; the sweep hands them out again in a few seconds."""
+    delay = CROWDED_SECONDS + random.random() * CROWDED_SPREAD_SECONDS  # noqa: S311 - spreads load, guards nothing
+    Notification.objects.filter(pk__in=notification_ids, state__in=DUE).update(
+        next_attempt_at=now + timedelta(seconds=delay), enqueued_at=None
+    )
+
+
+def take_up_lost(*, now: datetime) -> int:
+    """Notifications that a killed worker held: its push may have left, so they are ambiguous."""
+    lost = Notification.objects.filter(state=State.IN_FLIGHT, lease_until__lte=now)
+    with transaction.atomic():
+        locked = list(lost.select_for_update(skip_locked=True).order_by("pk").values_list("pk", "ambiguous_count"))
+        twice = [pk for pk, count in locked if count + 1 >= MAX_AMBIGUOUS_ATTEMPTS]
+        again = [pk for pk, count in locked if count + 1 < MAX_AMBIGUOUS_ATTEMPTS]
+        Attempt.objects.filter(notification__in=twice + again, outcome__isnull=True).update(
+            outcome=Outcome.AMBIGUOUS.value, code="worker_lost"
+        )
+        move(Notification.objects.filter(pk__in=twice), State.UNCONFIRMED, finished_at=now, **OVER)
+        move(
+            Notification.objects.filter(pk__in=again),
+            State.AMBIGUOUS,
+            ambiguous_count=F("ambiguous_count") + 1,
+            next_attempt_at=now,
+            enqueued_at=None,
+            lease_until=None,
+        )
+    return len(locked)

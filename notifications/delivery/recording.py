@@ -1,0 +1,168 @@
+"""Recording what the gateway said: attempts, routes, channels and notifications, in one transaction."""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from time import monotonic, sleep
+
+import structlog
+from django.db import InterfaceError, OperationalError, close_old_connections, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from notifications import breakers, channels, disabling
+from notifications.delivery.claim import Claim
+from notifications.delivery.sending import Done
+from notifications.messages import ChannelKey, Outcome, Result
+from notifications.models import Attempt, Notification
+from notifications.policy import MAX_AMBIGUOUS_ATTEMPTS, may_help_to_drop_payload, retry_at, retry_base_seconds
+from notifications.transitions import OVER, move
+
+log = structlog.get_logger(__name__)
+State = Notification.State
+
+FIRST_PAUSE_SECONDS = 0.1
+MAX_PAUSE_SECONDS = 5.0
+FINISHED_BY = {
+    Outcome.DELIVERED: State.DELIVERED,
+    Outcome.DEAD: State.DEAD_TOKEN,
+    Outcome.PAYLOAD: State.UNDELIVERABLE,
+}
+
+
+def record_however_long_it_takes(results: Sequence[Done], *, patience: timedelta) -> None:
+    """What was sent is known nowhere but here: not recorded, it would be taken for lost and sent a second time."""
+    deadline, pause = monotonic() + patience.total_seconds(), FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return record(results, now=timezone.now())
+        except (OperationalError, InterfaceError) as error:
+            if monotonic() + pause > deadline:
+                raise
+            log.warning("results_not_recorded", count=len(results), error=type(error).__name__)
+        sleep(pause)
+        pause = min(pause * 2, MAX_PAUSE_SECONDS)
+        close_old_connections()
+
+
+@transaction.atomic
+def record(results: Sequence[Done], *, now: datetime) -> None:
+    """Write what the gateway said. A notification whose lease was lost meanwhile keeps what its new holder decides."""
+    _complete_attempts(results)
+    known = channels.find({claim.channel for claim, _ in results})
+    doubted = breakers.judge([(claim.channel, result) for claim, result in results], known, now=now)
+    believed = [(claim, _believe(claim.channel, result, doubted)) for claim, result in results]
+    _note_channels(believed, known, now=now)
+    # Routes before notifications, as in unregistering: the other way round they would dead-lock.
+    _note_routes(believed, known, now=now)
+    _finish_or_try_again(believed, now=now)
+
+
+def _complete_attempts(results: Iterable[Done]) -> None:
+    """One upsert on rows that exist: a statement for all, where bulk_update would build a CASE per column."""
+    Attempt.objects.bulk_create(
+        [
+            Attempt(
+                pk=claim.attempt_id,
+                notification_id=claim.notification_id,
+                number=claim.push.attempt_number,
+                started_at=claim.expires_at,  # never written: the row exists
+                token_type=claim.push.token_type,
+                outcome=result.outcome.value,
+                code=result.code,
+                latency_ms=result.latency_ms,
+                is_guarded=result.is_guarded,
+            )
+            for claim, result in results
+        ],
+        update_conflicts=True,
+        unique_fields=["id"],
+        update_fields=["outcome", "code", "latency_ms", "is_guarded"],
+    )
+
+
+def _believe(channel: ChannelKey, result: Result, doubted: set[ChannelKey]) -> Result:
+    """While tokens seem to die because of the set-up, such a verdict is about the set-up."""
+    is_doubtful = result.outcome is Outcome.DEAD and result.is_guarded and channel in doubted
+    return replace(result, outcome=Outcome.CONFIG) if is_doubtful else result
+
+
+def _note_channels(results: Sequence[Done], known: channels.Known, *, now: datetime) -> None:
+    delivered = [claim for claim, result in results if result.outcome is Outcome.DELIVERED]
+    channels.note_success({claim.channel for claim in delivered}, known, now=now)
+    for channel in sorted({claim.channel for claim in delivered if claim.is_probe}):
+        channels.close_breaker(channel, now=now)
+
+
+def _note_routes(results: Sequence[Done], known: channels.Known, *, now: datetime) -> None:
+    disabling.note_success([claim.route_id for claim, r in results if r.outcome is Outcome.DELIVERED], now=now)
+    failed = [claim for claim, r in results if r.outcome is Outcome.TRANSIENT]
+    for channel in sorted({claim.channel for claim in failed}):
+        row = known.get(channel)
+        disabling.note_failure(
+            [claim.route_id for claim in failed if claim.channel == channel],
+            channel_success_at=row.last_success_at if row else None,
+            now=now,
+        )
+    for claim, result in results:
+        if result.outcome is Outcome.DEAD:
+            disabling.disable_dead(claim.route_id, claim.route_generation, result.code, now=now)
+
+
+def _finish_or_try_again(results: Sequence[Done], *, now: datetime) -> None:
+    smaller = [(c, r) for c, r in results if r.outcome is Outcome.PAYLOAD and may_help_to_drop_payload(c.push, r.code)]
+    for claim, _ in smaller:
+        _try_without_payload(claim, now=now)
+    kept = {claim.attempt_id for claim, _ in smaller}
+    for outcome, state in FINISHED_BY.items():
+        over = [c.notification_id for c, r in results if r.outcome is outcome and c.attempt_id not in kept]
+        if over:
+            move(Notification.objects.filter(pk__in=over), state, finished_at=now, **OVER)
+    for claim, result in results:
+        if result.outcome not in FINISHED_BY:
+            _schedule_again(claim, result, now=now)
+
+
+def _held(claim: Claim) -> QuerySet[Notification]:
+    """Only while this attempt holds it: once the lease was lost, the next attempt decides."""
+    return Notification.objects.filter(
+        pk=claim.notification_id, state=State.IN_FLIGHT, attempt_count=claim.push.attempt_number
+    )
+
+
+def _try_without_payload(claim: Claim, *, now: datetime) -> None:
+    move(
+        _held(claim),
+        State.RETRYING,
+        payload_dropped=True,
+        message=None,
+        next_attempt_at=now,
+        enqueued_at=None,
+        lease_until=None,
+    )
+
+
+def _schedule_again(claim: Claim, result: Result, *, now: datetime) -> None:
+    is_ambiguous = result.outcome is Outcome.AMBIGUOUS
+    if is_ambiguous and claim.ambiguous_count + 1 >= MAX_AMBIGUOUS_ATTEMPTS:
+        move(_held(claim), State.UNCONFIRMED, finished_at=now, **OVER)
+        return
+    next_attempt_at = retry_at(
+        now,
+        claim.push.attempt_number,
+        jitter=random.random(),  # noqa: S311 - spreads load, guards nothing
+        base_seconds=retry_base_seconds(result),
+        after_seconds=result.retry_after_seconds,
+    )
+    if next_attempt_at >= claim.expires_at:
+        move(_held(claim), State.EXPIRED, finished_at=now, **OVER)
+        return
+    move(
+        _held(claim),
+        State.AMBIGUOUS if is_ambiguous else State.RETRYING,
+        ambiguous_count=claim.ambiguous_count + is_ambiguous,
+        next_attempt_at=next_attempt_at,
+        enqueued_at=None,
+        lease_until=None,
+    )

@@ -1,0 +1,111 @@
+"""Disabling routes: dead ones at once, failing ones after days; and undoing it.
+
+The clock of a failing route ignores its provider's outages. The time between two of its failures counts only when the
+channel delivered something in between, and then at most `MAX_COUNTED`: who was not tried for longer may have been fine.
+All other time moves `failing_since` forward. So an outage, in which nothing of the channel is delivered, stops the
+clocks of all its routes at the first failure after its last success.
+"""
+
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Case, DateTimeField, DurationField, ExpressionWrapper, F, Q, QuerySet, Value, When
+from django.db.models.functions import Least
+
+from notifications.messages import ChannelKey
+from registrations.messages import TokenType
+from registrations.models import Registration, RegistrationEvent, Route
+
+MAX_COUNTED = timedelta(hours=6)
+FAILING = "failing"
+UNDO_CHUNK = 1000
+Kind = RegistrationEvent.Kind
+
+
+def note_success(route_ids: Collection[int], *, now: datetime) -> None:
+    """At most one write per route and hour: nobody needs it more exactly, and a busy device is pushed to often."""
+    if route_ids:
+        Route.objects.filter(pk__in=set(route_ids)).filter(
+            Q(failing_since__isnull=False)
+            | Q(last_success_at__isnull=True)
+            | Q(last_success_at__lt=now - timedelta(hours=1))
+        ).update(last_success_at=now, failing_since=None)
+
+
+def note_failure(route_ids: Iterable[int], *, channel_success_at: datetime | None, now: datetime) -> None:
+    """Advance the clocks of these routes of one channel, and disable those that have failed for too long."""
+    routes = Route.objects.filter(pk__in=set(route_ids))
+    routes.filter(failing_since__isnull=False).update(
+        failing_since=F("failing_since") + _uncounted(channel_success_at, now), last_failure_at=now
+    )
+    routes.filter(failing_since__isnull=True).update(failing_since=now, last_failure_at=now)
+    limit = now - timedelta(hours=settings.ROUTE_FAILING_HOURS)
+    _disable(routes.filter(failing_since__lte=limit), FAILING, Kind.EXPIRED, now=now)
+
+
+def _uncounted(channel_success_at: datetime | None, now: datetime) -> Case:
+    """The part of the time since the last failure that says nothing against the route."""
+    since_last = ExpressionWrapper(Value(now, DateTimeField()) - F("last_failure_at"), DurationField())
+    counted = Least(since_last, Value(MAX_COUNTED, DurationField()))
+    did_others_arrive = Q(last_failure_at__lt=channel_success_at) if channel_success_at else Q(pk__in=[])
+    return Case(
+        When(did_others_arrive, then=ExpressionWrapper(since_last - counted, DurationField())),
+        default=since_last,
+        output_field=DurationField(),
+    )
+
+
+def disable_dead(route_id: int, generation: int, code: str, *, now: datetime) -> None:
+    """Only if the address is still the one that was sent to: the client may have registered a new token meanwhile."""
+    _disable(Route.objects.filter(pk=route_id, generation=generation), code, Kind.TOKEN_DIED, now=now)
+
+
+def _disable(routes: QuerySet[Route], reason: str, kind: RegistrationEvent.Kind, *, now: datetime) -> None:
+    ids = list(routes.filter(state=Route.State.ACTIVE).select_for_update(no_key=True).values_list("pk", flat=True))
+    if ids:
+        Route.objects.filter(pk__in=ids).update(state=Route.State.DISABLED, disabled_reason=reason, disabled_at=now)
+        _tell(ids, kind, now=now)
+
+
+def _tell(route_ids: Collection[int], kind: RegistrationEvent.Kind, *, now: datetime) -> None:
+    owners = Registration.objects.filter(route__in=route_ids).order_by("pk")
+    RegistrationEvent.objects.bulk_create(
+        RegistrationEvent(kind=kind, pseudonym=pseudonym, token_type=token_type, apn_topic=apn_topic, at=now)
+        for pseudonym, token_type, apn_topic in owners.values_list("pseudonym", "route__token_type", "route__apn_topic")
+        if pseudonym
+    )
+
+
+def disabled_since(key: ChannelKey, since: datetime) -> QuerySet[Route]:
+    """Routes that died since then and were not registered again: registering activates a route, with a new generation.
+
+    Those that failed for days are left out: no wrong set-up of a moment disabled them.
+    """
+    own = Q(token_type=key.token_type)
+    if key.token_type == TokenType.APN:
+        own &= Q(apn_topic=key.apn_topic)
+    return Route.objects.filter(own, state=Route.State.DISABLED, disabled_at__gte=since).exclude(
+        disabled_reason=FAILING
+    )
+
+
+def undo_disabling(key: ChannelKey, since: datetime, *, now: datetime) -> int:
+    """Make these routes active again: their tokens were fine, the set-up was not. Returns how many."""
+    revived = 0
+    while ids := _undo_some(key, since, now=now):
+        revived += ids
+    return revived
+
+
+@transaction.atomic
+def _undo_some(key: ChannelKey, since: datetime, *, now: datetime) -> int:
+    """A part of them, so that a registration waits for a moment only."""
+    chunk = disabled_since(key, since).select_for_update(no_key=True).order_by("pk")[:UNDO_CHUNK]
+    ids = [route.pk for route in chunk]
+    Route.objects.filter(pk__in=ids).update(
+        state=Route.State.ACTIVE, disabled_reason="", disabled_at=None, failing_since=None
+    )
+    _tell(ids, Kind.REVIVED, now=now)
+    return len(ids)

@@ -1,0 +1,134 @@
+"""What trips a channel by itself: refusals for the set-up, and tokens that die in numbers."""
+
+from datetime import timedelta
+
+import pytest
+
+from notifications import channels
+from notifications.delivery import record
+from notifications.messages import ChannelKey, Outcome, Result
+from notifications.models import Attempt, Channel, Notification
+from registrations.models import RegistrationEvent, Route
+from tests.delivering import APP, NOW, answered, claimed, fresh, make_due, make_due_to_app
+
+APPLE = ChannelKey(1, APP)
+DEAD = Result(Outcome.DEAD, "BadDeviceToken", is_guarded=True)
+REFUSED = Result(Outcome.CONFIG, "InvalidProviderToken")
+DELIVERED = Result(Outcome.DELIVERED)
+State = Notification.State
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _limits(settings):
+    settings.CONFIG_TRIP_COUNT, settings.CONFIG_TRIP_SECONDS, settings.DEAD_TOKEN_SHARE = 5, 300, 0.2
+
+
+def sends(result, count, *, now=NOW):
+    answered(result, *[make_due_to_app() for _ in range(count)], now=now)
+
+
+def is_tripped(key=APPLE):
+    return Channel.objects.filter(**key._asdict(), state=Channel.State.TRIPPED).exists()
+
+
+def disabled_count():
+    return Route.objects.filter(state=Route.State.DISABLED).count()
+
+
+def test_refusals_in_a_row_trip_the_channel_and_no_other():
+    answered(REFUSED, *[make_due() for _ in range(4)])
+    sends(DELIVERED, 20, now=NOW - timedelta(seconds=1))
+    sends(REFUSED, 4)
+    assert not is_tripped()
+    sends(REFUSED, 1, now=NOW + timedelta(seconds=1))
+    assert is_tripped()
+    assert Channel.objects.get(state="tripped").reason == "5 of 25 sends refused: InvalidProviderToken"
+    assert not is_tripped(ChannelKey(2, ""))
+
+
+def test_refusals_of_half_of_the_sends_trip_the_channel():
+    for _ in range(5):
+        sends(REFUSED, 1)
+        sends(DELIVERED, 1)
+    assert is_tripped()
+
+
+def test_a_few_refusals_among_many_sends_do_not():
+    for _ in range(5):
+        sends(REFUSED, 1)
+        sends(DELIVERED, 2)
+    assert not is_tripped()
+
+
+def test_refusals_of_long_ago_do_not_count():
+    sends(REFUSED, 4, now=NOW - timedelta(seconds=301))
+    sends(REFUSED, 4)
+    assert not is_tripped()
+
+
+def test_what_was_refused_before_the_channel_was_resumed_does_not_count():
+    sends(REFUSED, 5)
+    later = NOW + timedelta(seconds=10)
+    channels.resume(APPLE, by="ann", now=later)
+    sends(REFUSED, 4, now=later)
+    assert not is_tripped()
+    sends(REFUSED, 1, now=later)
+    assert is_tripped()
+
+
+def test_a_trip_keeps_the_queue():
+    refused = [make_due_to_app() for _ in range(5)]
+    answered(REFUSED, *refused)
+    assert {fresh(n).state for n in refused} == {State.RETRYING}
+    assert claimed(make_due_to_app()) == []
+
+
+def test_tokens_dying_in_numbers_trip_the_channel_and_nothing_is_disabled_any_more():
+    sends(DELIVERED, 79)
+    sends(DEAD, 19)
+    assert (is_tripped(), disabled_count()) == (False, 19)
+    sends(DEAD, 10)
+    assert (is_tripped(), disabled_count()) == (True, 19)
+    assert RegistrationEvent.objects.filter(kind=RegistrationEvent.Kind.TOKEN_DIED).count() == 19
+    assert Channel.objects.get(state="tripped").reason == "29 of 108 sends found a dead token"
+
+
+def test_a_batch_that_trips_the_channel_disables_nothing_at_all():
+    sends(DEAD, 20)
+    assert (is_tripped(), disabled_count()) == (True, 0)
+
+
+def test_what_met_a_doubtful_verdict_is_kept_and_tried_again():
+    doubtful = [make_due_to_app() for _ in range(20)]
+    answered(DEAD, *doubtful)
+    assert {fresh(n).state for n in doubtful} == {State.RETRYING}
+    assert set(Attempt.objects.values_list("outcome", "is_guarded")) == {("dead", True)}
+
+
+def test_results_that_come_in_after_the_trip_disable_nothing():
+    late = [(held, DEAD) for held in claimed(make_due_to_app())]
+    channels.trip(APPLE, reason="", now=NOW)
+    record(late, now=NOW)
+    assert disabled_count() == 0
+
+
+def test_a_usual_share_of_dead_tokens_is_disabled_one_by_one():
+    sends(DELIVERED, 100)
+    sends(DEAD, 25)
+    assert (is_tripped(), disabled_count()) == (False, 25)
+
+
+def test_verdicts_that_no_set_up_explains_are_always_believed():
+    sends(Result(Outcome.DEAD, "Unregistered"), 30)
+    assert (is_tripped(), disabled_count()) == (False, 30)
+    channels.trip(APPLE, reason="", now=NOW)
+    record([(held, Result(Outcome.DEAD)) for held in claimed(make_due_to_app(), now=NOW + timedelta(hours=1))], now=NOW)
+    assert disabled_count() == 31
+
+
+def test_deaths_of_more_than_an_hour_ago_do_not_count():
+    sends(DEAD, 19, now=NOW - timedelta(hours=1, seconds=1))
+    sends(DEAD, 19)
+    assert not is_tripped()

@@ -1,0 +1,135 @@
+"""Routes that fail for days, and undoing what a wrong set-up disabled."""
+
+from datetime import timedelta
+
+import pytest
+
+from notifications import disabling
+from notifications.messages import ChannelKey, Outcome, Result
+from notifications.models import Channel
+from registrations.models import RegistrationEvent, Route
+from tests.delivering import APP, NOW, answered, fresh, make_due, make_due_to_app
+from tests.factories import make_registration, make_route
+
+pytestmark = pytest.mark.django_db
+HOUR = timedelta(hours=1)
+APPLE, GOOGLE = ChannelKey(1, APP), ChannelKey(2, "")
+Kind = RegistrationEvent.Kind
+
+
+@pytest.fixture(autouse=True)
+def _hours(settings):
+    settings.ROUTE_FAILING_HOURS = 72
+
+
+def fails(route, *, after, others_arrive=True):
+    """One more failure of a route; in between the channel delivered something else, or nothing."""
+    now = NOW + after
+    if others_arrive:
+        Channel.objects.update_or_create(
+            **GOOGLE._asdict(), defaults={"since": NOW, "last_success_at": now - timedelta(minutes=1)}
+        )
+    answered(Result(Outcome.TRANSIENT), make_due(route=route, expires_at=now + timedelta(days=1)), now=now)
+
+
+def failing_for(route, *, at):
+    return NOW + at - fresh(route).failing_since
+
+
+def test_a_route_that_fails_while_others_work_is_disabled_after_three_days():
+    registration = make_registration()
+    for hour in range(0, 72, 4):
+        fails(registration.route, after=hour * HOUR)
+    assert fresh(registration.route).state == Route.State.ACTIVE
+    fails(registration.route, after=72 * HOUR)
+    route = fresh(registration.route)
+    assert (route.state, route.disabled_reason, route.disabled_at) == ("disabled", "failing", NOW + 72 * HOUR)
+    event = RegistrationEvent.objects.get()
+    assert (event.kind, event.pseudonym) == (Kind.EXPIRED, registration.pseudonym)
+
+
+def test_the_clock_stands_still_while_nothing_of_the_channel_is_delivered():
+    route = make_registration().route
+    for hour in range(0, 49, 4):
+        fails(route, after=hour * HOUR)
+    for hour in range(52, 148, 4):
+        fails(route, after=hour * HOUR, others_arrive=False)
+    # Of the outage counts the time up to the first failure in it, at most.
+    assert failing_for(route, at=144 * HOUR) <= 52 * HOUR
+    assert fresh(route).state == Route.State.ACTIVE
+    for hour in range(148, 148 + 28, 4):
+        fails(route, after=hour * HOUR)
+    assert fresh(route).state == Route.State.DISABLED
+
+
+def test_time_in_which_nobody_tried_counts_for_six_hours_only():
+    route = make_registration().route
+    fails(route, after=0 * HOUR)
+    fails(route, after=100 * HOUR)
+    assert failing_for(route, at=100 * HOUR) == 6 * HOUR
+
+
+def test_a_success_stops_the_clock():
+    route = make_registration().route
+    fails(route, after=0 * HOUR)
+    answered(Result(Outcome.DELIVERED), make_due(route=route), now=NOW + HOUR)
+    assert (fresh(route).failing_since, fresh(route).last_success_at) == (None, NOW + HOUR)
+    fails(route, after=2 * HOUR)
+    assert fresh(route).failing_since == NOW + 2 * HOUR
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CONFIG, Outcome.AMBIGUOUS, Outcome.PAYLOAD])
+def test_failures_that_are_not_the_address_do_not_start_the_clock(outcome):
+    route = make_registration().route
+    answered(Result(outcome), make_due(route=route))
+    assert fresh(route).failing_since is None
+
+
+# Undoing --------------------------------------------------------------------------------------------------------------
+
+
+def make_disabled(*, at=NOW, reason="BadDeviceToken", apn_topic=APP, token_type=1):
+    route = make_route(token_type=token_type, apn_topic=apn_topic)
+    Route.objects.filter(pk=route.pk).update(state="disabled", disabled_reason=reason, disabled_at=at)
+    return make_registration(route=fresh(route))
+
+
+def test_undoing_brings_back_what_died_since_then_and_says_so():
+    registration = make_disabled()
+    assert disabling.undo_disabling(APPLE, NOW, now=NOW + HOUR) == 1
+    route = fresh(registration.route)
+    assert (route.state, route.disabled_reason, route.disabled_at) == ("active", "", None)
+    event = RegistrationEvent.objects.get()
+    assert (event.kind, event.pseudonym, event.at) == (Kind.REVIVED, registration.pseudonym, NOW + HOUR)
+
+
+def test_undoing_leaves_alone_what_it_is_not_about():
+    make_disabled(at=NOW - timedelta(seconds=1))
+    make_disabled(reason=disabling.FAILING)
+    make_disabled(apn_topic="other")
+    make_disabled(token_type=2, apn_topic="")
+    assert disabling.disabled_since(APPLE, NOW).count() == disabling.undo_disabling(APPLE, NOW, now=NOW) == 0
+    assert not RegistrationEvent.objects.exists()
+
+
+def test_undoing_does_not_touch_a_token_registered_meanwhile():
+    registration = make_disabled()
+    Route.objects.update(state="active", disabled_at=None, generation=2, last_success_at=NOW)
+    assert disabling.undo_disabling(APPLE, NOW, now=NOW) == 0
+    assert fresh(registration.route).generation == 2
+
+
+def test_undoing_goes_on_until_all_are_back(monkeypatch):
+    monkeypatch.setattr(disabling, "UNDO_CHUNK", 2)
+    for _ in range(5):
+        make_disabled()
+    assert disabling.undo_disabling(APPLE, NOW, now=NOW) == 5
+
+
+def test_what_came_back_is_pushed_to_again():
+    notification = make_due_to_app()
+    answered(Result(Outcome.DEAD, "BadDeviceToken"), notification)
+    disabling.undo_disabling(APPLE, NOW, now=NOW)
+    other = make_due(route=fresh(notification.route))
+    answered(Result(Outcome.DELIVERED), other)
+    assert fresh(other).state == "delivered"

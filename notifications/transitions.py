@@ -1,0 +1,24 @@
+"""The one way a stored notification changes its state.
+
+Every change is an update guarded by the states it may start from (`TRANSITIONS`), so whoever comes second changes
+nothing, whatever it read before.
+"""
+
+from typing import Any
+
+from django.db.models import QuerySet
+
+from notifications.models import TRANSITIONS, Notification
+
+State = Notification.State
+OPEN = list(TRANSITIONS)
+# Waiting to be tried. `notification_due`, the partial index of the queue, knows them too.
+DUE = [State.PENDING, State.RETRYING, State.AMBIGUOUS]
+SOURCES = {to: [state for state in OPEN if to in TRANSITIONS[state]] for to in State}
+# What was meant for the device, and when to try again: gone with the end.
+OVER: dict[str, Any] = {"lease_until": None, "next_attempt_at": None, "chat_id": None, "message": None}
+
+
+def move(notifications: QuerySet[Notification], to: Notification.State, **changes: Any) -> int:
+    """Bring those of ``notifications`` that may go there into state ``to``; returns how many did."""
+    return notifications.filter(state__in=SOURCES[to]).update(state=to, **changes)
