@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 
-from notifications.console import error_rules  # noqa: F401 - registers its pages
+from notifications.console import channels, error_rules  # noqa: F401 - register their pages
 from notifications.delivery import DUE
 from notifications.messages import NotificationType
 from notifications.models import Attempt, Notification, NotificationRequest

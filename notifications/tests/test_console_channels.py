@@ -1,0 +1,97 @@
+"""Operating channels in the console: who may, what it says before, and what it leaves behind."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.utils import timezone
+
+from notifications import channels
+from notifications.models import Channel
+from registrations.models import Route
+from tests.delivering import APP, make_due_to_app
+from tests.factories import make_route
+
+pytestmark = pytest.mark.django_db
+PAGES = "/admin/notifications/channel/"
+
+
+@pytest.fixture
+def channel():
+    return Channel.objects.create(token_type=1, apn_topic=APP, since=timezone.now(), state="running")
+
+
+def page(channel, operation):
+    return f"{PAGES}{channel.pk}/operate/{operation}/"
+
+
+def state_of(channel):
+    channel.refresh_from_db()
+    return channel.state
+
+
+def test_lists_channels_with_state_and_reason(admin_client, channel):
+    channels.pause(channels._key(channel), by="ann", why="new key", now=timezone.now())
+    html = admin_client.get(PAGES).content.decode()
+    assert "APN im.status" in html
+    assert "paused" in html
+    assert "new key" in html
+
+
+def test_pausing_and_resuming_are_confirmed_and_leave_an_entry(admin_client, admin_user, channel):
+    assert "until somebody resumes it" in admin_client.get(page(channel, "pause")).content.decode()
+    assert state_of(channel) == "running"
+    admin_client.post(page(channel, "pause"), {"why": "new key", "confirmed": "1"})
+    assert (state_of(channel), channel.reason, channel.changed_by) == ("paused", "new key", "admin")
+    channels.park([make_due_to_app().pk])
+    assert "1 notifications wait" in admin_client.get(page(channel, "resume")).content.decode()
+    admin_client.post(page(channel, "resume"), {"confirmed": "1"})
+    assert state_of(channel) == "running"
+    entries = LogEntry.objects.filter(object_id=str(channel.pk), user=admin_user).order_by("pk")
+    assert [entry.change_message for entry in entries] == ["Paused: new key", "Resumed, 1 notifications released."]
+
+
+def test_nobody_pauses_without_saying_why(admin_client, channel):
+    response = admin_client.post(page(channel, "pause"), {"why": "", "confirmed": "1"})
+    assert (response.status_code, state_of(channel)) == (200, "running")
+
+
+def test_undoing_says_how_many_before_and_after(admin_client, channel):
+    now = timezone.now()
+    route = make_route(token_type=1, apn_topic=APP, state=Route.State.DISABLED, disabled_at=now)
+    since = {"since": f"{now - timedelta(minutes=5):%Y-%m-%d %H:%M:%S}"}
+    html = admin_client.post(page(channel, "undo"), since).content.decode()
+    assert "1 addresses of APN im.status" in html
+    route.refresh_from_db()
+    assert route.state == Route.State.DISABLED
+    html = admin_client.post(page(channel, "undo"), since | {"confirmed": "1"}, follow=True).content.decode()
+    assert "Undid the disabling of 1 addresses" in html
+    route.refresh_from_db()
+    assert route.state == Route.State.ACTIVE
+    assert LogEntry.objects.get().change_message.startswith("Undid the disabling of 1 addresses")
+
+
+@pytest.mark.parametrize("operation", ["pause", "resume", "undo"])
+def test_whoever_may_only_view_can_do_nothing(client, channel, operation):
+    user = User.objects.create_user("support", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_channel"))
+    client.force_login(user)
+    shown = client.get(f"{PAGES}{channel.pk}/change/")
+    assert (shown.status_code, page(channel, operation) in shown.content.decode()) == (200, False)
+    refused = client.post(page(channel, operation), {"why": "x", "since": "2020-01-01 00:00:00", "confirmed": "1"})
+    assert (refused.status_code, state_of(channel)) == (403, "running")
+
+
+def test_operators_find_the_operations_on_the_page_of_a_channel(client, channel):
+    user = User.objects.create_user("operator", is_staff=True)
+    codenames = ["view_channel", "operate_channel"]
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    client.force_login(user)
+    html = client.get(f"{PAGES}{channel.pk}/change/").content.decode()
+    assert all(page(channel, operation) in html for operation in ("pause", "resume", "undo"))
+
+
+def test_what_does_not_exist_is_not_found(admin_client, channel):
+    assert admin_client.get(page(channel, "explode")).status_code == 404
+    assert admin_client.get(f"{PAGES}987654/operate/pause/").status_code == 404
