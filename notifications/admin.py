@@ -104,7 +104,7 @@ class NotificationRequestAdmin(FactAdmin):
 
 class AttemptInline(FactInline):
     model = Attempt
-    shown = ("number", "gateway", word("outcome"), word("code"), "latency_ms", moment("started_at"))
+    shown = ("number", "gateway", word("outcome"), word("code"), word("late_code"), "latency_ms", moment("started_at"))
     ordering = ("number",)
 
 
@@ -172,6 +172,7 @@ class AttemptAdmin(FactAdmin):
         "apn_topic",
         word("outcome"),
         word("code"),
+        word("late_code"),
         "latency",
         age("started_at"),
     )
@@ -184,6 +185,7 @@ class AttemptAdmin(FactAdmin):
         "apn_topic",
         word("outcome"),
         word("code"),
+        word("late_code"),
         "latency",
         moment("started_at"),
     )

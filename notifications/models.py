@@ -145,6 +145,9 @@ class Attempt(models.Model):
     outcome = models.TextField(choices=Outcome.choices, null=True)  # noqa: DJ001 - null: not known (yet)
     code = models.TextField(blank=True)  # the gateway's error in our words: never its text, which may hold the token
     is_guarded = models.BooleanField(default=False)  # the same verdict also comes when the set-up is wrong
+    # Like `code`, from the gateway's feedback hook: shown to operators, and nothing depends on it. The default of the
+    # database is for workers that do not know the column yet.
+    late_code = models.TextField(blank=True, default="", db_default="")
 
     class Meta:
         constraints: ClassVar = [

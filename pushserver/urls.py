@@ -2,6 +2,7 @@ from django.contrib import admin
 from django.urls import path
 from django.views.generic import RedirectView
 
+from notifications.gateways.gorush.feedback import receive_feedback
 from pushserver.console.gorush import gorush_configuration
 from pushserver.console.search import search_facts
 from pushserver.health import healthz, readyz
@@ -12,5 +13,6 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("healthz", healthz, name="healthz"),
     path("readyz", readyz, name="readyz"),
+    path("hooks/gorush", receive_feedback, name="gorush_feedback"),
     path("", RedirectView.as_view(pattern_name="admin:index")),
 ]

@@ -1,0 +1,117 @@
+"""gorush's feedback hook, `POST /hooks/gorush`: what it says a second time about pushes that failed (gorush.md, 2.1).
+
+The rule that keeps it harmless: it notes `Attempt.late_code` for operators, once, and decides nothing. No state, route,
+retry or reply depends on it (docs/decisions/0008-gorush-feedback.md).
+"""
+
+import hmac
+import re
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import orjson
+from django.conf import settings
+from django.http import Http404, HttpRequest, HttpResponse, UnreadablePostError
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+from notifications.gateways.gorush.errors import classify
+from notifications.gateways.gorush.redaction import without_token
+from notifications.gateways.gorush.rules_table import current_rules
+from notifications.models import Attempt
+from registrations.messages import TokenType
+
+SECRET_HEADER = "X-Gorush-Secret"  # noqa: S105 - a name
+MAX_BODY_BYTES = 64 * 1024
+READ = ("type", "platform", "error", "notif_id")  # gorush leaves out the last one when it is empty
+NOTIF_ID = re.compile(r"([1-9][0-9]{0,17})-([1-9][0-9]{0,3})")
+TOKEN_TYPES = {"ios": TokenType.APN, "android": TokenType.FIREBASE}
+# gorush gives up every push by then; whatever is older is a replay.
+MAX_AGE = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One entry of the hook. ``attempt``: id of the notification and number of the attempt, if it may be one of ours.
+
+    ``error`` may hold the device token.
+    """
+
+    attempt: tuple[int, int] | None
+    token_type: int | None
+    error: str = field(repr=False)
+
+
+@csrf_exempt  # gorush has no cookies; the header is what counts
+@never_cache
+def receive_feedback(request: HttpRequest) -> HttpResponse:
+    if not settings.GORUSH_HOOK_SECRET:
+        raise Http404
+    return _receive(request)
+
+
+@require_POST
+def _receive(request: HttpRequest) -> HttpResponse:
+    """Exactly 200 for whatever is understood, even if it is about nothing of ours: all else gorush logs as an error."""
+    if not _is_authentic(request):
+        return HttpResponse(status=403)
+    body = _read_body(request)
+    if len(body) > MAX_BODY_BYTES:
+        return HttpResponse(status=413)
+    failure = read_failure(body)
+    if failure is None:
+        return HttpResponse(status=400)
+    note(failure, now=timezone.now())
+    return HttpResponse(status=200)
+
+
+def _is_authentic(request: HttpRequest) -> bool:
+    presented = request.headers.get(SECRET_HEADER, "").encode(errors="replace")
+    return hmac.compare_digest(presented, settings.GORUSH_HOOK_SECRET.encode())
+
+
+def _read_body(request: HttpRequest) -> bytes:
+    """As little as shows that it is too large; nothing of one that was cut off."""
+    try:
+        return request.read(MAX_BODY_BYTES + 1)
+    except UnreadablePostError:
+        return b""
+
+
+def read_failure(body: bytes) -> Failure | None:
+    """None for what is no entry. Of the token nothing is read: it may be masked, empty or missing."""
+    try:
+        entry = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(entry, dict) or not all(isinstance(entry.get(name, ""), str) for name in READ):
+        return None
+    if not {"type", "platform", "error"} <= entry.keys():
+        return None
+    return Failure(_attempt(entry), TOKEN_TYPES.get(entry["platform"]), entry["error"])
+
+
+def _attempt(entry: dict[str, Any]) -> tuple[int, int] | None:
+    found = NOTIF_ID.fullmatch(entry.get("notif_id", "")) if entry["type"] == "failed-push" else None
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def note(failure: Failure, *, now: datetime) -> None:
+    """Write it beside the attempt, if there is one that gorush may still be talking about. The first entry stays."""
+    if failure.attempt is None or failure.token_type is None:
+        return
+    notification_id, number = failure.attempt
+    rules = current_rules()
+    rules.refresh()
+    rule = classify(failure.token_type, without_token(failure.error, ""), rules.rules)
+    Attempt.objects.filter(
+        notification=notification_id,
+        number=number,
+        gateway="gorush",
+        token_type=failure.token_type,
+        late_code="",
+        started_at__gte=now - MAX_AGE,
+    ).update(late_code=rule.code)

@@ -1,0 +1,246 @@
+"""The feedback webhook: who is heard, what is understood, and that nothing but a note for operators can change."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.forms.models import model_to_dict
+from django.http import HttpResponse
+from django.test import Client
+from django.utils import timezone
+from hypothesis import given
+from hypothesis import strategies as st
+
+from notifications.gateways.gorush.feedback import Failure, read_failure
+from notifications.models import Attempt, Notification, NotificationRequest
+from registrations.messages import TokenType
+from registrations.models import Route
+from tests import factories
+
+SECRET = "a-secret-of-the-hook-that-is-long-enough"
+TOKEN = "the-full-device-token-of-somebody"
+ENTRY = {
+    "notif_id": "1-1",
+    "type": "failed-push",
+    "platform": "android",
+    "token": "**********",
+    "message": "New message in Messenger",
+    "error": "Requested entity was not found.",
+}
+
+Call = Callable[..., HttpResponse]
+
+
+@pytest.fixture(autouse=True)
+def hook_is_open(settings: LazySettings) -> None:
+    settings.GORUSH_HOOK_SECRET = SECRET
+
+
+@pytest.fixture
+def call(db: None) -> Call:
+    client = Client(enforce_csrf_checks=True)
+
+    def post(body: Any, secret: str = SECRET) -> HttpResponse:
+        content = body if isinstance(body, bytes) else json.dumps(body)
+        return client.post("/hooks/gorush", content, "application/json", headers={"X-Gorush-Secret": secret})
+
+    return post
+
+
+def entry_about(attempt: Attempt, **changes: Any) -> dict[str, Any]:
+    return {**ENTRY, "notif_id": f"{attempt.notification_id}-{attempt.number}", **changes}
+
+
+def late_codes() -> list[str]:
+    return list(Attempt.objects.order_by("pk").values_list("late_code", flat=True))
+
+
+@pytest.mark.parametrize("outcome", [None, *Attempt.Outcome])
+def test_notes_the_failure_beside_its_attempt(call: Call, outcome: str | None) -> None:
+    attempt, other = factories.make_attempt(outcome=outcome), factories.make_attempt()
+
+    assert call(entry_about(attempt)).status_code == 200
+
+    attempt.refresh_from_db()
+    other.refresh_from_db()
+    assert (attempt.late_code, attempt.outcome, other.late_code) == ("unregistered", outcome, "")
+
+
+@pytest.mark.parametrize(
+    ("token_type", "changes", "code"),
+    [
+        (TokenType.APN, {"platform": "ios", "error": "BadDeviceToken", "token": ""}, "BadDeviceToken"),
+        (TokenType.FIREBASE, {"token": "*" * 19}, "unregistered"),
+        (TokenType.FIREBASE, {"error": "something new"}, "unknown"),
+        (TokenType.FIREBASE, {"message": None, "token": None, "more": [1]}, "unregistered"),
+    ],
+    ids=["empty token", "masked token", "unknown error", "other fields"],
+)
+def test_what_an_entry_is_read_as(call: Call, token_type: int, changes: dict[str, Any], code: str) -> None:
+    attempt = factories.make_attempt(token_type=token_type)
+
+    assert call(entry_about(attempt, **changes)).status_code == 200
+
+    assert late_codes() == [code]
+
+
+@pytest.mark.parametrize("state", Notification.State)
+def test_no_state_route_or_reply_changes(call: Call, state: str) -> None:
+    """Whoever holds the secret can neither silence a phone nor make us send anything."""
+    route = factories.make_route(token_type=TokenType.FIREBASE)
+    notification = factories.make_notification(route=route, state=state)
+    attempt = factories.make_attempt(notification, outcome=Attempt.Outcome.DELIVERED)
+    rows = (route, notification, notification.request)
+    before = [model_to_dict(row) for row in rows]
+
+    for error in ("Requested entity was not found.", "NotRegistered", "message is too big", "Quota exceeded"):
+        assert call(entry_about(attempt, error=error)).status_code == 200
+
+    fresh = (Route.objects.get(), Notification.objects.get(), NotificationRequest.objects.get())
+    assert [model_to_dict(row) for row in fresh] == before
+
+
+def test_a_replay_and_a_second_failure_change_nothing(call: Call) -> None:
+    attempt = factories.make_attempt()
+    for error in ("Quota exceeded", "Quota exceeded", "Requested entity was not found."):
+        assert call(entry_about(attempt, error=error)).status_code == 200
+    assert late_codes() == ["quota_exceeded"]
+
+
+def test_a_replay_of_long_ago_is_not_noted(call: Call) -> None:
+    attempt = factories.make_attempt(started_at=timezone.now() - timedelta(hours=2))
+    assert call(entry_about(attempt)).status_code == 200
+    assert late_codes() == [""]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"notif_id": "999999999-1"},
+        {"notif_id": "999999999999999999-9999"},
+        {"notif_id": "9999999999999999999999-1"},
+        {"notif_id": "1"},
+        {"notif_id": "one-two"},
+        {"notif_id": "-1--1"},
+        {"notif_id": "\u0661-\u0661"},
+        {"notif_id": "1-1\n"},
+        {"notif_id": ""},
+        {"type": "succeeded-push"},
+        {"platform": "huawei"},
+        {"platform": "ios"},
+    ],
+)
+def test_what_concerns_no_attempt_of_ours_is_accepted_and_ignored(call: Call, changes: dict[str, str]) -> None:
+    attempt = factories.make_attempt()
+    assert call(entry_about(attempt, **changes)).status_code == 200
+    assert late_codes() == [""]
+
+
+def test_an_entry_without_an_id_is_accepted(call: Call) -> None:
+    assert call({name: value for name, value in ENTRY.items() if name != "notif_id"}).status_code == 200
+
+
+def test_an_attempt_of_another_number_is_left_alone(call: Call) -> None:
+    attempt = factories.make_attempt()
+    assert call(entry_about(attempt, notif_id=f"{attempt.notification_id}-2")).status_code == 200
+    assert late_codes() == [""]
+
+
+@pytest.mark.parametrize("secret", ["", "wrong", SECRET[:-1], SECRET + "x", SECRET.upper(), "é"])
+def test_refuses_a_wrong_secret(call: Call, secret: str) -> None:
+    attempt = factories.make_attempt()
+    assert call(entry_about(attempt), secret).status_code == 403
+    assert late_codes() == [""]
+
+
+def test_reads_nothing_from_strangers(call: Call) -> None:
+    assert call(b"\x00", "wrong").status_code == 403
+
+
+def test_does_not_exist_without_a_secret(call: Call, client: Client, settings: LazySettings) -> None:
+    settings.GORUSH_HOOK_SECRET = ""
+    assert call(ENTRY, "").status_code == 404
+    assert client.get("/hooks/gorush").status_code == 404
+
+
+def test_takes_posts_only(client: Client, db: None) -> None:
+    assert client.get("/hooks/gorush", headers={"X-Gorush-Secret": SECRET}).status_code == 405
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff\x00",
+        b"<html></html>",
+        b"[" * 60_000,
+        [],
+        [ENTRY],
+        "text",
+        7,
+        None,
+        {},
+        {**ENTRY, "notif_id": 1},
+        {**ENTRY, "notif_id": None},
+        {**ENTRY, "error": None},
+        {**ENTRY, "error": {"a": 1}},
+        {**ENTRY, "type": 1},
+        {**ENTRY, "platform": ["ios"]},
+        {name: value for name, value in ENTRY.items() if name != "error"},
+    ],
+    ids=repr,
+)
+def test_refuses_what_is_no_entry(call: Call, body: Any) -> None:
+    assert call(body).status_code == 400
+
+
+@pytest.mark.parametrize("size", [64 * 1024 + 1, 20 * 1024 * 1024])
+def test_refuses_what_is_too_large(call: Call, size: int) -> None:
+    assert call(b'{"error": "' + b"x" * size + b'"}').status_code == 413
+
+
+def test_takes_what_is_just_not_too_large(call: Call) -> None:
+    attempt = factories.make_attempt()
+    small = json.dumps(entry_about(attempt, message="")).encode()
+    padded = json.dumps(entry_about(attempt, message="x" * (64 * 1024 - len(small)))).encode()
+    assert call(padded).status_code == 200
+    assert late_codes() == ["unregistered"]
+
+
+def test_no_token_message_or_header_is_stored_or_logged(
+    call: Call, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    attempt = factories.make_attempt(token_type=TokenType.APN)
+    error = f'Post "https://api.push.apple.com/3/device/{TOKEN}": EOF'
+    entry = entry_about(attempt, platform="ios", token=TOKEN, message="secret text", error=error)
+    with caplog.at_level("DEBUG"):
+        for body, secret in [(entry, SECRET), (entry, "wrong-secret"), (b"secret text", SECRET)]:
+            call(body, secret)
+    said = caplog.text + "".join(capfd.readouterr()) + repr(Attempt.objects.values())
+    assert not [secret for secret in (TOKEN, "secret text", SECRET, "wrong-secret") if secret in said]
+    assert late_codes() == ["connection_lost"]
+
+
+@given(st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps).map(str.encode))
+def test_no_bytes_break_the_reader(body: bytes) -> None:
+    read_failure(body)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(ENTRY)), st.text() | st.integers() | st.none()))
+def test_no_entry_breaks_the_reader(entry: dict[str, Any]) -> None:
+    failure = read_failure(json.dumps(entry).encode())
+    assert failure is None or isinstance(failure, Failure)
+
+
+def test_operators_see_the_late_code(call: Call, admin_client: Client) -> None:
+    attempt = factories.make_attempt(outcome=Attempt.Outcome.DELIVERED)
+    call(entry_about(attempt))
+    pages = [
+        "/admin/notifications/attempt/",
+        f"/admin/notifications/attempt/{attempt.pk}/change/",
+        f"/admin/notifications/notification/{attempt.notification_id}/change/",
+    ]
+    assert all("unregistered" in admin_client.get(page).content.decode() for page in pages)
