@@ -1,0 +1,66 @@
+"""docs/gorush.md and compose.yaml say the same, and neither deviates from what the watch expects."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from notifications.connections import MAX_CONNECTIONS
+from notifications.gateways.gorush.feedback import SECRET_HEADER
+from notifications.gateways.gorush.watch import rules
+from notifications.gateways.gorush.watch.readings import Counters, Reading, read_config
+from notifications.gateways.gorush.watch.rules import Expectations, deviations
+
+ROOT = Path(__file__).parents[4]
+DOCUMENT = (ROOT / "docs" / "gorush.md").read_text(encoding="utf-8")
+COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]["gorush"]["environment"]
+EXPECTED = Expectations(concurrency=MAX_CONNECTIONS)
+# Containers reach each other through other interfaces; the rest is the same everywhere.
+OF_CONTAINERS = {"GORUSH_CORE_ADDRESS"}
+OF_OPERATORS = {"GORUSH_IOS_KEY_ID", "GORUSH_IOS_TEAM_ID"}
+
+
+def block(language: str) -> str:
+    return re.findall(rf"```{language}\n(.*?)```", DOCUMENT, re.DOTALL)[0]
+
+
+def as_environment(values: Any, path: str = "GORUSH") -> dict[str, str]:
+    if not isinstance(values, dict):
+        return {path: str(values).lower() if isinstance(values, bool) else str(values)}
+    found = {}
+    for name, value in values.items():
+        found |= as_environment(value, f"{path}_{name.upper()}")
+    return found
+
+
+DOCUMENTED = as_environment(yaml.safe_load(block("yaml")))
+
+
+def test_the_two_forms_say_the_same() -> None:
+    assert dict(line.split("=", maxsplit=1) for line in block("sh").splitlines()) == DOCUMENTED
+
+
+def test_compose_does_what_the_document_says() -> None:
+    of_document = {name: value for name, value in DOCUMENTED.items() if value and name not in OF_CONTAINERS}
+    assert COMPOSE.keys() == of_document.keys()
+    assert {n: v for n, v in COMPOSE.items() if n not in OF_OPERATORS} == {
+        n: v for n, v in of_document.items() if n not in OF_OPERATORS
+    }
+
+
+def test_the_documented_configuration_has_no_deviation() -> None:
+    reading = Reading(is_reachable=True, config=read_config(block("yaml").encode()), counters=Counters({}))
+    assert deviations(reading, EXPECTED) == []
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(re.findall(r'^\s+f?"([a-z_{}]+)",$', Path(rules.__file__).read_text(), re.MULTILINE)))
+)
+def test_every_warning_is_explained(name: str) -> None:
+    assert f"| `{name.replace('{platform}', 'ios')}`" in DOCUMENT
+
+
+def test_the_header_is_the_one_we_look_for() -> None:
+    assert f"GORUSH_CORE_FEEDBACK_HEADER={SECRET_HEADER}:" in DOCUMENT
