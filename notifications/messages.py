@@ -97,6 +97,10 @@ class Outcome(StrEnum):
     AMBIGUOUS = "ambiguous"  # may have been sent
 
 
+# The code of a result when the gateway itself could not be reached, so that nothing was sent.
+UNREACHABLE = "unreachable"
+
+
 @dataclass(frozen=True, slots=True)
 class Push:
     """One notification on its way to one device, as a gateway needs it.

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from notifications.messages import NotificationType, Outcome, Push, PushNotification, Result
+from notifications.messages import UNREACHABLE, NotificationType, Outcome, Push, PushNotification, Result
 from registrations.messages import TokenType
 
 FIRST_RETRY_SECONDS = 2.0
 MAX_RETRY_SECONDS = 600.0
+MAX_UNREACHABLE_RETRY_SECONDS = 20.0
 # What only an operator can mend is tried less often from the start.
 CONFIG_RETRY_SECONDS = 60.0
 # A push that may have arrived is sent once more, with the same collapse id.
@@ -88,11 +89,12 @@ def retry_at(
     *,
     jitter: float,
     base_seconds: float = FIRST_RETRY_SECONDS,
+    max_seconds: float = MAX_RETRY_SECONDS,
     after_seconds: float = 0,
 ) -> datetime:
     """When to try again: exponential with full jitter (``jitter`` in 0..1), never before ``after_seconds``."""
     doublings = min(max(attempt_count - 1, 0), MAX_DOUBLINGS)
-    span = min(base_seconds * 2**doublings, MAX_RETRY_SECONDS)
+    span = min(base_seconds * 2**doublings, max_seconds)
     return now + timedelta(seconds=max(span * jitter, after_seconds))
 
 
@@ -100,6 +102,13 @@ def retry_base_seconds(result: Result) -> float:
     """Where the backoff of this result starts: what its error asks for, else by what kind of failure it is."""
     usual = CONFIG_RETRY_SECONDS if result.outcome is Outcome.CONFIG else FIRST_RETRY_SECONDS
     return result.retry_base_seconds or usual
+
+
+def retry_max_seconds(result: Result) -> float:
+    """How long the backoff of this result gets. While the gateway itself is away everything waits for it, and a try
+    costs next to nothing: so the queue is empty soon after it is back.
+    """
+    return MAX_UNREACHABLE_RETRY_SECONDS if result.code == UNREACHABLE else MAX_RETRY_SECONDS
 
 
 def find_fault(push: Push) -> str:

@@ -16,7 +16,13 @@ from notifications.delivery.claim import Claim
 from notifications.delivery.sending import Done
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Attempt, Notification
-from notifications.policy import MAX_AMBIGUOUS_ATTEMPTS, may_help_to_drop_payload, retry_at, retry_base_seconds
+from notifications.policy import (
+    MAX_AMBIGUOUS_ATTEMPTS,
+    may_help_to_drop_payload,
+    retry_at,
+    retry_base_seconds,
+    retry_max_seconds,
+)
 from notifications.transitions import OVER, move
 
 log = structlog.get_logger(__name__)
@@ -153,6 +159,7 @@ def _schedule_again(claim: Claim, result: Result, *, now: datetime) -> None:
         claim.push.attempt_number,
         jitter=random.random(),  # noqa: S311 - spreads load, guards nothing
         base_seconds=retry_base_seconds(result),
+        max_seconds=retry_max_seconds(result),
         after_seconds=result.retry_after_seconds,
     )
     if next_attempt_at >= claim.expires_at:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifications.messages import NotificationType, Outcome, Push, PushNotification, Result
+from notifications.messages import UNREACHABLE, NotificationType, Outcome, Push, PushNotification, Result
 from notifications.policy import (
     CONFIG_RETRY_SECONDS,
     FAULTS,
@@ -21,6 +21,7 @@ from notifications.policy import (
     may_help_to_drop_payload,
     retry_at,
     retry_base_seconds,
+    retry_max_seconds,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -112,6 +113,12 @@ def test_overload_is_told_only_to_whom_we_would_have_delivered():
 )
 def test_a_quota_error_starts_its_backoff_where_it_asks_for(result, seconds):
     assert retry_base_seconds(result) == seconds
+
+
+def test_a_gateway_that_is_away_is_tried_often_so_that_the_queue_is_empty_soon_after_it_is_back():
+    away, busy = Result(Outcome.TRANSIENT, UNREACHABLE), Result(Outcome.TRANSIENT, "unavailable")
+    latest = [retry_at(NOW, 12, jitter=1.0, max_seconds=retry_max_seconds(result)) - NOW for result in (away, busy)]
+    assert latest == [timedelta(seconds=20), timedelta(seconds=600)]
 
 
 PUSH = Push(1, 1, 2, "token", "", 1, b"key", b"chat", b"message", "c" * 64)

@@ -15,7 +15,7 @@ from notifications.gateways.gorush.response import read_response
 from notifications.gateways.gorush.rules_file import shipped_rules
 from notifications.gateways.gorush.rules_table import current_rules
 from notifications.gateways.gorush.unknown_errors import unknown_errors
-from notifications.messages import Outcome, Push, Result
+from notifications.messages import UNREACHABLE, Outcome, Push, Result
 
 JSON_HEADERS = {"Content-Type": "application/json"}
 
@@ -63,7 +63,7 @@ class GorushGateway:
             retry_after = response.headers.get("Retry-After", "")
             rules = self._rules()
             return read_response(response.status_code, response.content, push, rules, retry_after=retry_after)
-        return Result(Outcome.TRANSIENT, "unreachable")
+        return Result(Outcome.TRANSIENT, UNREACHABLE)
 
 
 def configured_gateway() -> GorushGateway:
