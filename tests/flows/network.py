@@ -1,6 +1,7 @@
 """The world around the server, as a test drives it: phones, the Waku node between them, and gorush at the end."""
 
 import asyncio
+import json
 import os
 import uuid
 from collections.abc import Coroutine, Iterable, Sequence
@@ -102,7 +103,9 @@ class Network:
         return int(counters["submitted_tasks"] - counters["success_tasks"] - counters["failure_tasks"])
 
     def break_gorush(self, **faults: object) -> None:
-        self._run(self._http.post(f"{self._gorush_url}/dev/faults", json=faults))
+        """A fault that was not taken would make the test prove nothing."""
+        response = self._run(self._http.post(f"{self._gorush_url}/dev/faults", content=json.dumps(faults).encode()))
+        assert response.status_code == httpx.codes.OK
 
     def mend_gorush(self) -> None:
         self._run(self._http.delete(f"{self._gorush_url}/dev/faults"))
