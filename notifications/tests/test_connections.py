@@ -65,13 +65,15 @@ def test_stops_reading_an_answer_that_never_ends():
         asyncio.run(ask())
 
 
-def test_unpacks_what_the_peer_compressed():
+def test_takes_nothing_packed():
     packed = gzip.compress(b"answer")
 
-    def handler(_request: httpx.Request) -> httpx.Response:
+    def handler(request: httpx.Request) -> httpx.Response:
+        assert request.headers["Accept-Encoding"] == "identity"
         return httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=_Stream(packed))
 
-    assert _answered(httpx.MockTransport(handler)).content == b"answer"
+    with pytest.raises(httpx.RemoteProtocolError):
+        _answered(httpx.MockTransport(handler))
 
 
 class _Stream(httpx.AsyncByteStream):
