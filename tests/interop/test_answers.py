@@ -69,8 +69,15 @@ def dropped(name: str, counts: int, notification: object) -> Case:
     return Case(name, body(notification), ok(counts), tasks=(0, 1))
 
 
+def filled(size: int, around: Mapping[str, Any]) -> dict[str, str]:
+    """Data that make a payload of so many bytes with what is around them."""
+    return {"x": "a" * (size - len(orjson.dumps({**around, "x": ""})))}
+
+
 SENT = (("ok-1", TOPIC, ""),)
 DEAD = (("dead-1", TOPIC, "Unregistered"),)
+APS = {"aps": {"alert": "m"}}
+TOO_BIG = "Android message is too big"
 GONE = "Requested entity was not found."
 CASES = [
     Case("accepted", body(one("ok-1")), ok(2), SENT, (1, 0)),  # the topic counts, too
@@ -92,6 +99,11 @@ CASES = [
     Case("something after the JSON", body(one("ok-1")) + b" x", ok(2), SENT, (1, 0)),
     Case("to, Android", body(one(platform=ANDROID, to="dead-1")), ok(0, failed("dead-1", GONE, "android")),
          (("dead-1", "", GONE),), (1, 0)),
+    Case("largest payload", body(one("ok-1", data=filled(4096, APS))), ok(2), SENT, (1, 0)),
+    Case("payload too large", body(one("ok-1", data=filled(4097, APS))), ok(2, failed("ok-1", "PayloadTooLarge")),
+         (("ok-1", TOPIC, "PayloadTooLarge"),), (1, 0)),
+    Case("payload too large, Android", body(one("ok-1", platform=ANDROID, data=filled(4097, {}))),
+         ok(1, failed("ok-1", TOO_BIG, "android")), (("ok-1", "", TOO_BIG),), (1, 0)),
     # What the reference warns of: everybody subscribed gets it.
     Case("topic, Android", body(one("dead-1", platform=ANDROID, topic="t")), ok(2, failed("dead-1", GONE, "android")),
          (("", "t", ""), ("dead-1", "", GONE)), (1, 0)),
