@@ -46,7 +46,9 @@ class PlainClient(httpx.AsyncClient):
         self._max_answer_bytes = max_answer_bytes
 
     async def request(self, method: str, url: httpx.URL | str, **options: Any) -> httpx.Response:
-        """Of httpx's options these count: content, headers, params."""
+        """Takes content, headers and params, and refuses httpx's other ways to give a request a body."""
+        if unknown := [name for name in ("data", "files", "json") if options.get(name) is not None]:
+            raise TypeError(f"{', '.join(unknown)}: give the content as bytes")
         content = {name: options[name] for name in ("content", "params") if name in options}
         # Nothing packed is asked for or taken: a few bytes could unpack to more than the memory holds.
         headers = {"Accept-Encoding": "identity", **(options.get("headers") or {})}

@@ -3,6 +3,7 @@
 The order of checks is status-go's (71/STATUS-PUSH-NOTIFICATION-SERVER, "Handling push notification requests").
 """
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -117,10 +118,20 @@ def find_fault(push: Push) -> str:
         return "unknown_platform"
     if not push.device_token:
         return "no_device_token"
+    if push.token_type == TokenType.APN and not _IN_A_URL.fullmatch(push.device_token):
+        return "unsendable_token"
     return "" if len(push.collapse_id.encode()) <= MAX_COLLAPSE_ID_BYTES else "collapse_id_too_long"
 
 
-FAULTS = frozenset({"unknown_platform", "no_device_token", "collapse_id_too_long"})
+# What each fault makes of the push. A token that can never be sent is as good as dead.
+FAULTS = {
+    "unknown_platform": Outcome.PAYLOAD,
+    "no_device_token": Outcome.DEAD,
+    "unsendable_token": Outcome.DEAD,
+    "collapse_id_too_long": Outcome.PAYLOAD,
+}
+# gorush writes Apple's tokens into a URL as they are: "x#1" would reach the device of "x", "a%zz" nobody.
+_IN_A_URL = re.compile(r"[A-Za-z0-9._~:@!$&'()*+,;=-]+")
 
 
 def may_help_to_drop_payload(push: Push, code: str) -> bool:

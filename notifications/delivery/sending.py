@@ -14,7 +14,7 @@ from notifications.delivery.claim import Claim
 from notifications.delivery.lanes import Lanes
 from notifications.gateways.interface import Gateway
 from notifications.messages import Outcome, Result
-from notifications.policy import find_fault
+from notifications.policy import FAULTS, find_fault
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +72,7 @@ class Flight:
 
     async def _try(self, claim: Claim) -> Result:
         if fault := find_fault(claim.push):
-            return Result(Outcome.PAYLOAD, fault)
+            return Result(FAULTS[fault], fault)
         try:
             # The client's own timeout starts over with every byte that trickles in.
             return await asyncio.wait_for(self._gateway.send(claim.push), self._timeout_seconds)

@@ -33,6 +33,15 @@ def test_sends_method_headers_and_content_as_given():
     assert (answer.status_code, answer.content, answer.headers["Retry-After"]) == (201, b"answer", "3")
 
 
+def test_refuses_a_body_that_it_would_not_send():
+    async def ask() -> None:
+        async with new_client(timeout_seconds=5) as client:
+            await client.post("http://peer/", json={"a": 1})
+
+    with pytest.raises(TypeError, match="json"):
+        asyncio.run(ask())
+
+
 def test_follows_no_redirect():
     answer = _answered(httpx.MockTransport(lambda _: httpx.Response(307, headers={"Location": "http://elsewhere/"})))
     assert answer.status_code == 307

@@ -20,6 +20,7 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
+from notifications.gateways.gorush.rules_table import current_rules
 from registrations.console.facts import FactAdmin
 from registrations.messages import TokenType
 from registrations.models import Registration

@@ -7,9 +7,7 @@ from tests.interop.servers import Server, new_push, send
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_our_verdict_and_the_pushes_received(server: Server, case: Case, request: pytest.FixtureRequest) -> None:
-    if case.known_fault:
-        request.applymarker(pytest.mark.xfail(reason=case.known_fault, strict=False))
+def test_our_verdict_and_the_pushes_received(server: Server, case: Case) -> None:
     push = new_push(case.token_type, case.fate, message=bytes(case.message_size))
     result = send([server.url], push, timeout_seconds=case.timeout_seconds)
     assert (result.outcome, result.code, result.is_guarded) == (case.outcome, case.code, case.is_guarded)

@@ -4,12 +4,11 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from notifications.messages import Outcome, Push
+from notifications.messages import Outcome
 from pushserver.embedded.ports import free_port
 from registrations.messages import TokenType
 from tests.interop.servers import Server, Servers, ask, new_push, send
@@ -70,27 +69,6 @@ def test_a_base_url_with_a_trailing_slash_is_a_matter_for_the_operator(server: S
     result = send([server.url + "/"], push)
     assert (result.outcome, result.code) == (Outcome.CONFIG, "http_404")
     assert server.pushes_to(push.device_token, at_least=0) == []
-
-
-@pytest.mark.xfail(
-    reason="registrations are checked, pushes are not looked at again before they are sent", strict=False
-)
-@pytest.mark.parametrize(
-    "push",
-    [replace(new_push(ANDROID), device_token=""), replace(new_push(ANDROID), token_type=3)],
-    ids=["no token", "unknown platform"],
-)
-def test_what_gorush_drops_without_a_word_is_not_called_delivered(server: Server, push: Push) -> None:
-    last = server.last_push()
-    outcome = send([server.url], push).outcome
-    assert server.pushes(since=last) == []
-    assert outcome is not Outcome.DELIVERED
-
-
-@pytest.mark.xfail(reason="a rule for the error and a check at registration are missing", strict=False)
-@pytest.mark.parametrize("token", ["a%zz", "a\nb"])
-def test_a_token_that_can_never_be_sent_is_dead(server: Server, token: str) -> None:
-    assert send([server.url], replace(new_push(IOS), device_token=token)).outcome is Outcome.DEAD
 
 
 # What a real gorush does only under circumstances, the development one does on demand. --------------------------------

@@ -99,6 +99,7 @@ def test_other_errors_of_ios(error, outcome):
         ("unexpected http response with status: 404\nRequested entity was not found", CONFIG),
         ("multiple sound specifications", PAYLOAD),
         ("failed to establish a connection: dial tcp: connection refused", TRANSIENT),
+        ("failed to establish a connection: read tcp: read: connection reset by peer", AMBIGUOUS),
         ('Post "https://fcm.googleapis.com": x509: certificate signed by unknown authority', CONFIG),
         ("tls: failed to verify certificate", CONFIG),
         ("timed out while making an http call: i/o timeout", AMBIGUOUS),

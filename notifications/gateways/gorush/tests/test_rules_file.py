@@ -36,7 +36,7 @@ PARTS = {
     "rate exceeded|currently unavailable|Internal error|unexpected http response with status: 5|"
     "unexpected http response with status: 429|failed to establish a connection",
     ("android", "ambiguous"): "timed out while making|unknown error while making|context canceled|"
-    "context deadline exceeded|error while parsing response",
+    "context deadline exceeded|error while parsing response|read: connection reset",
     ("any", "transient"): "max capacity reached",
 }
 
