@@ -173,7 +173,7 @@ CELERY_BEAT_SCHEDULE = {
 }
 CELERY_TASK_ROUTES = {
     "waku_bridge.tasks.process_envelopes": {"queue": "envelopes"},
-    "waku_bridge.tasks.answer_overdue_requests": {"queue": "envelopes"},
+    "waku_bridge.tasks.answer_overdue_requests": {"queue": "replies"},
     "waku_bridge.tasks.deliver_notifications": {"queue": "delivery"},
     "waku_bridge.tasks.publish_replies": {"queue": "replies"},
 }
