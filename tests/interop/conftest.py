@@ -16,17 +16,6 @@ from tests.interop.servers import Server, Servers
 PEERS = os.environ.get("PEERS")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "peers: needs a real peer; `make interop` runs it")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if PEERS is None:
-        others = [item for item in items if item.get_closest_marker("peers")]
-        items[:] = [item for item in items if not item.get_closest_marker("peers")]
-        config.hook.pytest_deselected(items=others)
-
-
 @pytest.fixture(scope="session")
 def servers(guard: Guard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """Starts them as tests ask for them."""
