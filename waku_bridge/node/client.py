@@ -3,9 +3,6 @@
 Reading drains: what a GET returned is gone from the node, so the caller must store a page before it does anything else.
 """
 
-import base64
-import binascii
-import json
 from typing import Any
 from urllib.parse import quote
 
@@ -13,29 +10,13 @@ import httpx
 import orjson
 
 from waku_bridge.messages import WakuMessage
+from waku_bridge.node.dialect import parse, to_json
+from waku_bridge.node.errors import NodeError, NotSubscribed
 
 JSON_HEADERS = {"Content-Type": "application/json"}
-INT64_MAX = 2**63 - 1
 HTTP_OK = 200
 HTTP_BAD_REQUEST = 400
 HTTP_NOT_FOUND = 404
-
-
-class NodeError(Exception):
-    """The node cannot be reached, or did not do what it was asked.
-
-    NodeError
-    ├── NotSubscribed       the node forgot the shard, usually because it restarted
-    └── BadNodeMessage      one message of a page is not what 14/WAKU2-MESSAGE describes
-    """
-
-
-class NotSubscribed(NodeError):  # noqa: N818 - says what is wrong
-    pass
-
-
-class BadNodeMessage(NodeError):  # noqa: N818 - says what is wrong
-    pass
 
 
 class WakuNode:
@@ -103,58 +84,6 @@ class WakuNode:
         if response.status_code != HTTP_OK:
             raise NodeError(f"{self.url} answered {response.status_code}")
         try:
-            return _parse(response.content)
+            return parse(response.content)
         except (ValueError, RecursionError) as error:
             raise NodeError(f"{self.url} answered something else than JSON") from error
-
-
-def _parse(content: bytes) -> Any:
-    """A page is gone from the node once it is read, so one message with a broken text must not cost its neighbours:
-    nwaku passes content topics on as they came, whether they are UTF-8 or not.
-    """
-    try:
-        return orjson.loads(content)
-    except orjson.JSONDecodeError:
-        return json.loads(content.decode(errors="replace"), strict=False)
-
-
-def to_json(message: WakuMessage) -> dict[str, Any]:
-    return {
-        "payload": base64.b64encode(message.payload).decode(),
-        "contentTopic": message.content_topic,
-        "version": message.version,
-        "timestamp": message.timestamp_ns,
-        "ephemeral": message.ephemeral,
-    }
-
-
-def from_json(raw: Any) -> WakuMessage:
-    """Read one message of a page; fields that a node leaves out are zero. Raises BadNodeMessage."""
-    if not isinstance(raw, dict):
-        raise BadNodeMessage("not an object")
-    content_topic = raw.get("contentTopic")
-    if not isinstance(content_topic, str):
-        raise BadNodeMessage("no content topic")
-    return WakuMessage(
-        payload=_bytes(raw, "payload"),
-        content_topic=content_topic,
-        timestamp_ns=_integer(raw, "timestamp"),
-        version=_integer(raw, "version"),
-        ephemeral=bool(raw.get("ephemeral")),
-        meta=_bytes(raw, "meta"),
-    )
-
-
-def _bytes(raw: dict[str, Any], name: str) -> bytes:
-    text = raw.get(name) or ""
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, TypeError, ValueError):
-        raise BadNodeMessage(f"{name} is not base64") from None
-
-
-def _integer(raw: dict[str, Any], name: str) -> int:
-    value = raw.get(name) or 0
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > INT64_MAX:
-        raise BadNodeMessage(f"{name} is not a 64-bit integer")
-    return value
