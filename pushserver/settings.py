@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,28 @@ CELERY_TASK_ROUTES = {
 }
 
 # Django ---------------------------------------------------------------------------------------------------------------
+# Metrics --------------------------------------------------------------------------------------------------------------
+# Of one machine or container only: the files in it are named after process ids.
+METRICS_DIR = Path(env.text("METRICS_DIR", str(DATA_DIR / "metrics"))).resolve()
+METRICS_TOKEN = env.secret("METRICS_TOKEN")
+METRICS_HOST = env.text("METRICS_HOST", "127.0.0.1")
+METRICS_PORT = env.count("METRICS_PORT", 0, minimum=0, maximum=65535)  # 0: none
+
+
+def _share_metrics() -> None:
+    """Every process counts in files of its own in this folder. prometheus_client looks for it when it is imported, and
+    nothing of ours imports it before the settings are read.
+    """
+    with suppress(OSError):
+        METRICS_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if os.access(METRICS_DIR, os.R_OK | os.W_OK | os.X_OK):
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(METRICS_DIR)
+    else:
+        env.report(14, "METRICS_DIR cannot be written to.", "Name a folder on a local disk, of this machine alone.")
+
+
+_share_metrics()
+
 INSTALLED_APPS = [
     "django.contrib.admin",
     "django.contrib.auth",

@@ -1,0 +1,228 @@
+"""What this app measures. The text of each metric says what it is and, after "When it moves:", what an operator does.
+
+Only shells and modules that do I/O count, in sums per batch and after the commit. A label is a word from a fixed set,
+or names a part of our own configuration: ``node`` is host and port of a node's URL. Never a hash, a key or a token.
+
+Gauges are of living processes only (``live…``): what a dead one said last is forgotten. Times are exported as such, so
+that `time() - x` goes on growing when nobody moves them.
+"""
+
+from prometheus_client import Counter, Gauge
+
+from notifications.histograms import BatchHistogram
+
+# Reading --------------------------------------------------------------------------------------------------------------
+MESSAGES_READ = Counter(
+    "pushserver_bridge_messages_read_total",
+    "Messages that nodes handed out, for us or not; path is live or store. "
+    "When it moves: a live path at zero while other nodes of the shard are busy has lost its peers; see its /health.",
+    ["node", "path"],
+)
+MESSAGES_MATCHED = Counter(
+    "pushserver_bridge_messages_matched_total",
+    "Messages on a topic of ours; path is live or store. "
+    "When it moves: zero on all nodes while clients are active means that topics do not match; compare the cluster and "
+    "the shard in WAKU_PUBSUB_TOPICS with those of the clients.",
+    ["node", "path"],
+)
+MESSAGES_SKIPPED = Counter(
+    "pushserver_bridge_messages_skipped_total",
+    "Messages on a topic of ours that cannot be taken, by reason. "
+    "When it moves: a few are noise of the network. Many: a client version sends nonsense; see the dead letters.",
+    ["reason"],
+)
+DEAD_LETTERS = Counter(
+    "pushserver_bridge_dead_letters_total",
+    "Messages kept with their raw JSON because they cannot be read, by reason. "
+    "When it moves: look at them in the console; a new kind of node may speak a dialect that we do not know.",
+    ["reason"],
+)
+RING_FILL_RATIO = BatchHistogram(
+    "pushserver_bridge_ring_fill_ratio",
+    "How full the node's relay cache was when it was read: messages of a page to --rest-relay-cache-capacity. "
+    "When it moves: above 0.5 raise --rest-relay-cache-capacity; at 1 messages are lost until the store brings them.",
+    ["node"],
+    buckets=(0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0),
+)
+LAST_READ_TIMESTAMP_SECONDS = Gauge(
+    "pushserver_bridge_last_read_timestamp_seconds",
+    "When the node's cache was last read, in Unix time. "
+    "When it moves: older than 15 s, the node does not answer or no bridge holds the lease; see the bridge's log.",
+    ["node", "pubsub_topic"],
+    multiprocess_mode="livemax",
+)
+LAST_MESSAGE_TIMESTAMP_SECONDS = Gauge(
+    "pushserver_bridge_last_message_timestamp_seconds",
+    "When the last message came on the live path, for us or not, in Unix time. "
+    "When it moves: older than 60 s on a busy shard, the node is cut off: look at its peers and its /health.",
+    ["node", "pubsub_topic"],
+    multiprocess_mode="livemax",
+)
+READ_ERRORS = Counter(
+    "pushserver_bridge_read_errors_total",
+    "Live reads that failed, by status of the answer or `unreachable`. The store is searched for what they lost. "
+    "When it moves: look at the node; a restart shows as a handful.",
+    ["node", "code"],
+)
+STORE_ONLY = Counter(
+    "pushserver_bridge_store_only_total",
+    "Messages of ours that the live path missed and the store had. Each is one that nearly got lost. "
+    "When it moves: compare with restarts of node and bridge and with the ring fill; steadily: add a second node.",
+    ["node"],
+)
+LIVE_ONLY = Counter(
+    "pushserver_bridge_live_only_total",
+    "Messages of ours that the live path brought and that the node's store did not have two minutes later. "
+    "When it moves: check the clocks of node and senders, and whether the node's store is on; nothing is lost yet.",
+    ["node"],
+)
+STORE_MISSING = Counter(
+    "pushserver_bridge_store_missing_total",
+    "Messages of ours that another store had and this one did not: the difference of the nodes' sets of hashes. "
+    "When it moves: look at the node's archive (waku_archive_errors) and at --store-sync.",
+    ["node"],
+)
+STORE_WATERMARK_TIMESTAMP_SECONDS = Gauge(
+    "pushserver_bridge_store_watermark_timestamp_seconds",
+    "Up to when the store was searched completely, in Unix time. "
+    "When it moves: falling behind by minutes, the store is slow, refuses us, or there is much to catch up.",
+    ["node", "pubsub_topic"],
+    multiprocess_mode="livemax",
+)
+STORE_WINDOW_SECONDS = BatchHistogram(
+    "pushserver_bridge_store_window_seconds",
+    "How long it took to search one window of the store; loop is fast, slow or backfill. "
+    "When it moves: the node's database is slow (nwaku #4106: index bloat), or the window covers an outage.",
+    ["node", "loop"],
+    buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
+)
+STORE_PAGES = Counter(
+    "pushserver_bridge_store_pages_total",
+    "Pages read from the store; with the count of windows, how many each took. "
+    "When it moves: it follows the traffic of the shard; a jump without traffic is an outage being caught up.",
+    ["node", "loop"],
+)
+STORE_ERRORS = Counter(
+    "pushserver_bridge_store_errors_total",
+    "Store queries that failed, by status of the answer, or `unreachable`, `cursor_not_found`, `rate_limited`. "
+    "When it moves: 412 is a node without a store; rate_limited a fleet node that is asked too much; others, its log.",
+    ["node", "code"],
+)
+MESSAGE_SKEW_SECONDS = BatchHistogram(
+    "pushserver_bridge_message_skew_seconds",
+    "Our clock at reception minus the sender's timestamp, of live messages of ours; negative is a clock ahead. "
+    "When it moves: all senders at once means our clock or the node's is wrong; stores refuse what is 20 s off.",
+    ["node"],
+    buckets=(-20, -5, -1, -0.25, 0, 0.1, 0.25, 0.5, 1, 2.5, 5, 20, 60),
+)
+NODE_HEALTHY = Gauge(
+    "pushserver_bridge_node_healthy",
+    "1 while the node's /health says that it is ready, else 0. "
+    "When it moves: see the node's log; the other nodes carry the traffic meanwhile.",
+    ["node"],
+    multiprocess_mode="livemostrecent",
+)
+NODE_MESH_PEERS = Gauge(
+    "pushserver_bridge_node_mesh_peers",
+    "Peers in the node's relay mesh of our shard, where the node tells (--rest-admin). "
+    "When it moves: below 4 it hears late or nothing; check its network, its --dns-discovery-url and the cluster.",
+    ["node"],
+    multiprocess_mode="livemostrecent",
+)
+NODE_VERSION_TIMESTAMP_SECONDS = Gauge(
+    "pushserver_bridge_node_version_timestamp_seconds",
+    "When the node last said that it is of this version, in Unix time; the newest is what it runs. "
+    "When it moves: nothing; a new version may explain what else moved.",
+    ["node", "version"],
+    multiprocess_mode="livemax",
+)
+NODE_CLOCK_SKEW_SECONDS = Gauge(
+    "pushserver_bridge_node_clock_skew_seconds",
+    "The node's clock minus ours. "
+    "When it moves: beyond 5 s either way repair NTP on the one that is wrong; at 20 s stores refuse messages.",
+    ["node"],
+    multiprocess_mode="livemostrecent",
+)
+LEASE_HELD = Gauge(
+    "pushserver_bridge_lease_held",
+    "Bridges that hold the lease of this node and shard: 1. "
+    "When it moves: 0 for more than 10 s means that no bridge reads it; start one. 2 cannot be: report it.",
+    ["node", "pubsub_topic"],
+    multiprocess_mode="livesum",
+)
+QUERY_TOPICS = Gauge(
+    "pushserver_bridge_query_topics",
+    "Query topics that the bridge matches: one per registered key. "
+    "When it moves: it follows the registrations; a drop to zero is a bridge that could not load them.",
+    multiprocess_mode="livemax",
+)
+
+# The inbox ------------------------------------------------------------------------------------------------------------
+INBOX_ENVELOPES = Counter(
+    "pushserver_inbox_envelopes_total",
+    "Envelopes offered to the inbox; novelty is new, or duplicate for what another path or node had brought before. "
+    "When it moves: duplicates near zero with two nodes or a store mean that only one path still works.",
+    ["novelty"],
+)
+ENVELOPES_PROCESSED = Counter(
+    "pushserver_inbox_processed_total",
+    "Envelopes by type of message (`unknown` when it could not be read) and how they ended: accepted, a refusal, the "
+    "reason of a drop, or failed. "
+    "When it moves: failed is a fault of ours: see the log. A reason that grows points to a client version or a key.",
+    ["type", "outcome"],
+)
+INBOX_WAIT_SECONDS = BatchHistogram(
+    "pushserver_inbox_wait_seconds",
+    "From the commit of an envelope into the inbox to the commit of its decision. "
+    "When it moves: workers of the queue `envelopes` are too few, away, or wait for the database.",
+    buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600),
+)
+SWEPT = Counter(
+    "pushserver_swept_total",
+    "Rows that the sweep put into a queue again, by kind: envelopes, notifications, replies, overdue_requests, "
+    "lost_pushes. "
+    "When it moves: retries are normal for notifications; envelopes and lost_pushes follow the death of a worker.",
+    ["kind"],
+)
+
+# Publishing -----------------------------------------------------------------------------------------------------------
+REPLIES_PUBLISHED = Counter(
+    "pushserver_replies_published_total",
+    "Replies that a node took, by way: lightpush or relay. "
+    "When it moves: relay instead of lightpush means that the node has no lightpush peers; zero while "
+    "requests come in means that no reply leaves: look at the nodes.",
+    ["node", "path"],
+)
+REPLIES_CONFIRMED = Counter(
+    "pushserver_replies_confirmed_total",
+    "Replies that the store nodes knew when asked for their hash. "
+    "When it moves: it follows what is published by a few seconds.",
+)
+REPLIES_UNCONFIRMED = Counter(
+    "pushserver_replies_unconfirmed_total",
+    "Replies that a node took and no store knew, each time that was found. They are published again. "
+    "When it moves: the publishing node has no mesh peers, or the stores are behind; clients repeat their requests.",
+)
+REPLIES_REPUBLISHED = Counter(
+    "pushserver_replies_republished_total",
+    "Replies published again: identical bytes, or reencoded once stores would refuse the old timestamp. "
+    "When it moves: see pushserver_replies_unconfirmed_total.",
+    ["form"],
+)
+REPLIES_ABANDONED = Counter(
+    "pushserver_replies_abandoned_total",
+    "Replies given up: nobody waits for them any more. Their senders saw a server that does not answer. "
+    "When it moves: no node took them for an hour, or no store ever knew them; look at the nodes.",
+)
+PUBLISH_ERRORS = Counter(
+    "pushserver_replies_publish_errors_total",
+    "Tries at a node that failed, by status of the answer or `unreachable`. Another node, or a later try, takes over. "
+    "When it moves: 503 is a node without peers; 413 or 400 a --max-msg-size that is too small.",
+    ["node", "code"],
+)
+PUBLISH_SECONDS = BatchHistogram(
+    "pushserver_replies_publish_seconds",
+    "From the commit of a reply into the outbox to the node that took it. "
+    "When it moves: clients wait 3 s; workers of the queue `replies` are too few, or the first node is slow.",
+    buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 10, 60, 600),
+)
