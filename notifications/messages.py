@@ -99,6 +99,10 @@ class Outcome(StrEnum):
 
 # The code of a result when the gateway itself could not be reached, so that nothing was sent.
 UNREACHABLE = "unreachable"
+# The code of a result when the connection to the gateway broke before there was an answer.
+CUT_OFF = "cut_off"
+# The code of a result when the gateway was stopped and gave up what it was sending.
+CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class Notification(models.Model):
         DELIVERED = "delivered"  # accepted by Apple or Google, according to the gateway
         DEAD_TOKEN = "dead_token"  # the address no longer exists; the sender is told, if it still waits
         UNDELIVERABLE = "undeliverable"  # the payload can never be sent
-        UNCONFIRMED = "unconfirmed"  # tried twice, and nobody knows whether it arrived
+        UNCONFIRMED = "unconfirmed"  # nobody knows whether it arrived, and it is not tried again: policy.is_left_alone
         EXPIRED = "expired"  # its time to live ran out before a try succeeded
         WITHDRAWN = "withdrawn"  # the recipient unregistered first
         SUPPRESSED = "suppressed"  # filtered by the recipient's rules; the sender is told success

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from notifications.messages import UNREACHABLE, NotificationType, Outcome, Push, PushNotification, Result
+from notifications.messages import (
+    CANCELLED,
+    CUT_OFF,
+    UNREACHABLE,
+    NotificationType,
+    Outcome,
+    Push,
+    PushNotification,
+    Result,
+)
 from registrations.messages import TokenType
 
 FIRST_RETRY_SECONDS = 2.0
@@ -19,6 +28,11 @@ MAX_UNREACHABLE_RETRY_SECONDS = 20.0
 CONFIG_RETRY_SECONDS = 60.0
 # A push that may have arrived is sent once more, with the same collapse id.
 MAX_AMBIGUOUS_ATTEMPTS = 2
+# What ended with a process of ours, a worker or gorush, says nothing about the push and does not use up that one more
+# attempt. The limit is for a push that kills whoever sends it.
+MAX_INTERRUPTED_ATTEMPTS = 5
+WORKER_LOST = "worker_lost"
+INTERRUPTIONS = frozenset({WORKER_LOST, CUT_OFF, CANCELLED})
 # Fewer dead tokens say nothing about the set-up, whatever share they are.
 MIN_DEAD_TOKENS = 20
 CONFIG_SHARE = 0.5
@@ -110,6 +124,12 @@ def retry_max_seconds(result: Result) -> float:
     costs next to nothing: so the queue is empty soon after it is back.
     """
     return MAX_UNREACHABLE_RETRY_SECONDS if result.code == UNREACHABLE else MAX_RETRY_SECONDS
+
+
+def is_left_alone(ambiguous_count: int, interrupted_count: int) -> bool:
+    """Whether a push that may have arrived is not sent again. Attempts so far; those interrupted are ambiguous, too."""
+    answered_count = ambiguous_count - interrupted_count
+    return answered_count >= MAX_AMBIGUOUS_ATTEMPTS or interrupted_count >= MAX_INTERRUPTED_ATTEMPTS
 
 
 def find_fault(push: Push) -> str:

@@ -9,9 +9,10 @@ from django.db import transaction
 from django.db.models import F, Q
 
 from notifications import channels
+from notifications.delivery.doubts import find_left_alone
 from notifications.messages import ChannelKey, Outcome, channel_key
 from notifications.models import Attempt, Notification
-from notifications.policy import MAX_AMBIGUOUS_ATTEMPTS
+from notifications.policy import WORKER_LOST
 from notifications.transitions import DUE, OVER, move
 
 State = Notification.State
@@ -60,14 +61,14 @@ def take_up_lost(*, now: datetime) -> int:
     lost = Notification.objects.filter(state=State.IN_FLIGHT, lease_until__lte=now)
     with transaction.atomic():
         locked = list(lost.select_for_update(skip_locked=True).order_by("pk").values_list("pk", "ambiguous_count"))
-        twice = [pk for pk, count in locked if count + 1 >= MAX_AMBIGUOUS_ATTEMPTS]
-        again = [pk for pk, count in locked if count + 1 < MAX_AMBIGUOUS_ATTEMPTS]
-        Attempt.objects.filter(notification__in=twice + again, outcome__isnull=True).update(
-            outcome=Outcome.AMBIGUOUS.value, code="worker_lost"
+        ambiguous_counts = {pk: count + 1 for pk, count in locked}
+        Attempt.objects.filter(notification__in=ambiguous_counts, outcome__isnull=True).update(
+            outcome=Outcome.AMBIGUOUS.value, code=WORKER_LOST
         )
-        move(Notification.objects.filter(pk__in=twice), State.UNCONFIRMED, finished_at=now, **OVER)
+        left_alone = find_left_alone(ambiguous_counts)
+        move(Notification.objects.filter(pk__in=left_alone), State.UNCONFIRMED, finished_at=now, **OVER)
         move(
-            Notification.objects.filter(pk__in=again),
+            Notification.objects.filter(pk__in=ambiguous_counts.keys() - left_alone),
             State.AMBIGUOUS,
             ambiguous_count=F("ambiguous_count") + 1,
             next_attempt_at=now,

@@ -13,16 +13,11 @@ from django.utils import timezone
 
 from notifications import breakers, channels, disabling
 from notifications.delivery.claim import Claim
+from notifications.delivery.doubts import find_left_alone
 from notifications.delivery.sending import Done
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Attempt, Notification
-from notifications.policy import (
-    MAX_AMBIGUOUS_ATTEMPTS,
-    may_help_to_drop_payload,
-    retry_at,
-    retry_base_seconds,
-    retry_max_seconds,
-)
+from notifications.policy import may_help_to_drop_payload, retry_at, retry_base_seconds, retry_max_seconds
 from notifications.transitions import OVER, move
 
 log = structlog.get_logger(__name__)
@@ -125,8 +120,12 @@ def _finish_or_try_again(results: Sequence[Done], *, now: datetime) -> None:
         over = [c.notification_id for c, r in results if r.outcome is outcome and c.attempt_id not in kept]
         if over:
             move(Notification.objects.filter(pk__in=over), state, finished_at=now, **OVER)
+    ambiguous = [claim for claim, result in results if result.outcome is Outcome.AMBIGUOUS]
+    left_alone = find_left_alone({claim.notification_id: claim.ambiguous_count + 1 for claim in ambiguous})
     for claim, result in results:
-        if result.outcome not in FINISHED_BY:
+        if result.outcome is Outcome.AMBIGUOUS and claim.notification_id in left_alone:
+            move(_held(claim), State.UNCONFIRMED, finished_at=now, **OVER)
+        elif result.outcome not in FINISHED_BY:
             _schedule_again(claim, result, now=now)
 
 
@@ -151,9 +150,6 @@ def _try_without_payload(claim: Claim, *, now: datetime) -> None:
 
 def _schedule_again(claim: Claim, result: Result, *, now: datetime) -> None:
     is_ambiguous = result.outcome is Outcome.AMBIGUOUS
-    if is_ambiguous and claim.ambiguous_count + 1 >= MAX_AMBIGUOUS_ATTEMPTS:
-        move(_held(claim), State.UNCONFIRMED, finished_at=now, **OVER)
-        return
     next_attempt_at = retry_at(
         now,
         claim.push.attempt_number,

@@ -13,7 +13,18 @@ from notifications.messages import Outcome, ReportError, Result
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.encryption import Keyring, Purpose
 from registrations.models import Registration, RegistrationEvent, Route
-from tests.delivering import LEASE, LONG_AGO, NOW, RecordingGateway, claimed, fresh, make_due, make_due_to_app, send
+from tests.delivering import (
+    LEASE,
+    LONG_AGO,
+    NOW,
+    RecordingGateway,
+    answered,
+    claimed,
+    fresh,
+    make_due,
+    make_due_to_app,
+    send,
+)
 from tests.factories import make_notification, make_registration, make_request, make_route
 
 State = Notification.State
@@ -370,12 +381,59 @@ def test_what_a_killed_worker_held_is_ambiguous():
     assert hand_out_due(now=NOW + LEASE, limit=10, patience=LEASE) == [notification.pk]
 
 
+KILLED = "killed"
+UNCERTAIN, BROKEN, STOPPED, LATER = (
+    Result(Outcome.AMBIGUOUS, "timeout"),
+    Result(Outcome.AMBIGUOUS, "cut_off"),
+    Result(Outcome.AMBIGUOUS, "cancelled"),
+    Result(Outcome.TRANSIENT, "unreachable"),
+)
+
+
+def gone_through(notification, *ends):
+    """Try it once for each of these ends, a worker killed in the middle or a result."""
+    for number, end in enumerate(ends):
+        Notification.objects.filter(next_attempt_at__isnull=False).update(next_attempt_at=LONG_AGO)
+        now = NOW + number * 2 * LEASE
+        if end == KILLED:
+            claimed(notification, now=now)
+            take_up_lost(now=now + LEASE)
+        else:
+            answered(end, notification, now=now)
+    return fresh(notification)
+
+
 @pytest.mark.django_db
-def test_what_two_killed_workers_held_is_left():
-    notification = make_due(ambiguous_count=1)
-    claimed(notification)
-    take_up_lost(now=NOW + LEASE)
-    assert (fresh(notification).state, fresh(notification).message) == (State.UNCONFIRMED, None)
+@pytest.mark.parametrize(
+    ("ends", "state"),
+    [
+        ([UNCERTAIN], State.AMBIGUOUS),
+        ([UNCERTAIN, UNCERTAIN], State.UNCONFIRMED),
+        ([UNCERTAIN, LATER, UNCERTAIN], State.UNCONFIRMED),
+        ([KILLED, KILLED], State.AMBIGUOUS),
+        ([BROKEN, STOPPED], State.AMBIGUOUS),
+        ([UNCERTAIN, KILLED], State.AMBIGUOUS),
+        ([UNCERTAIN, BROKEN], State.AMBIGUOUS),
+        ([KILLED, UNCERTAIN], State.AMBIGUOUS),
+        ([KILLED, UNCERTAIN, UNCERTAIN], State.UNCONFIRMED),
+        ([UNCERTAIN, KILLED, BROKEN, UNCERTAIN], State.UNCONFIRMED),
+        ([KILLED, BROKEN, STOPPED, KILLED], State.AMBIGUOUS),
+        ([KILLED, BROKEN, STOPPED, KILLED, BROKEN], State.UNCONFIRMED),
+        ([BROKEN, BROKEN, BROKEN, BROKEN, KILLED], State.UNCONFIRMED),
+    ],
+)
+def test_one_more_attempt_is_one_that_no_process_of_ours_interrupted(ends, state):
+    """And a push that kills whoever sends it is left alone in the end."""
+    row = gone_through(make_due(), *ends)
+    assert (row.state, row.message is None) == (state, state == State.UNCONFIRMED)
+    assert row.attempt_count == len(ends)
+
+
+@pytest.mark.django_db
+def test_interruptions_of_others_do_not_count():
+    left, other = make_due(), make_due()
+    gone_through(other, KILLED)
+    assert gone_through(left, UNCERTAIN, UNCERTAIN).state == State.UNCONFIRMED
 
 
 @pytest.mark.django_db

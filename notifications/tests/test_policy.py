@@ -17,6 +17,7 @@ from notifications.policy import (
     evaluate,
     find_fault,
     is_dying,
+    is_left_alone,
     is_misconfigured,
     may_help_to_drop_payload,
     retry_at,
@@ -74,6 +75,25 @@ def test_a_duplicate_counts_only_when_it_would_have_been_delivered():
     assert evaluated(MESSAGE, is_duplicate=True) is Verdict.DUPLICATE
     assert evaluated(MESSAGE, is_duplicate=True, is_token_right=False) is Verdict.WRONG_TOKEN
     assert evaluated(MESSAGE, replace(EVERYTHING, muted={CHAT}), is_duplicate=True) is SUPPRESSED
+
+
+@pytest.mark.parametrize(
+    ("answered", "interrupted", "expected"),
+    [
+        (0, 1, False),
+        (0, 2, False),
+        (0, 4, False),
+        (0, 5, True),
+        (1, 0, False),
+        (1, 1, False),
+        (1, 4, False),
+        (1, 5, True),
+        (2, 0, True),
+        (2, 1, True),
+    ],
+)
+def test_what_may_have_arrived_is_sent_once_more_and_again_while_processes_of_ours_end(answered, interrupted, expected):
+    assert is_left_alone(answered + interrupted, interrupted) is expected
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(0, 2), (1, 2), (2, 4), (3, 8), (9, 512), (10, 600), (10_000, 600)])

@@ -7,7 +7,7 @@ from time import monotonic
 import httpx
 from django.conf import settings
 
-from notifications.connections import lasting_client, once, was_never_sent
+from notifications.connections import HttpClient, lasting_client, once, was_never_sent
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule
 from notifications.gateways.gorush.peers import Peers
 from notifications.gateways.gorush.request import Presentation, build_request
@@ -15,7 +15,7 @@ from notifications.gateways.gorush.response import read_response
 from notifications.gateways.gorush.rules_file import shipped_rules
 from notifications.gateways.gorush.rules_table import current_rules
 from notifications.gateways.gorush.unknown_errors import unknown_errors
-from notifications.messages import UNREACHABLE, Outcome, Push, Result
+from notifications.messages import CUT_OFF, UNREACHABLE, Outcome, Push, Result
 
 JSON_HEADERS = {"Content-Type": "application/json"}
 
@@ -32,7 +32,7 @@ class GorushGateway:
         self,
         urls: Sequence[str],
         presentation: Presentation,
-        client: httpx.AsyncClient,
+        client: HttpClient,
         rules: Callable[[], Sequence[ErrorRule]] = shipped_rules,
     ) -> None:
         self._peers = Peers(urls)
@@ -51,19 +51,26 @@ class GorushGateway:
         body = build_request(push, self._presentation)
         for url in self._peers.in_order(monotonic()):
             try:
-                response = await self._client.post(f"{url}/api/push", content=body, headers=JSON_HEADERS)
+                response = await self._client.request(
+                    "POST", f"{url}/api/push", content=body, headers=JSON_HEADERS
+                )
             except httpx.HTTPError as error:
                 self._peers.failed(url, monotonic())
                 if isinstance(error, httpx.TransportError) and was_never_sent(error):
                     continue
-                # The aiohttp transport reports a broken connection as a timeout too; only the cause tells.
-                is_timeout = isinstance(error.__cause__ or error, TimeoutError | httpx.TimeoutException)
-                return Result(Outcome.AMBIGUOUS, "timeout" if is_timeout else "cut_off")
+                return Result(Outcome.AMBIGUOUS, _without_answer(error))
             self._peers.answered(url)
             retry_after = response.headers.get("Retry-After", "")
             rules = self._rules()
             return read_response(response.status_code, response.content, push, rules, retry_after=retry_after)
         return Result(Outcome.TRANSIENT, UNREACHABLE)
+
+
+def _without_answer(error: httpx.HTTPError) -> str:
+    """What to call it. The aiohttp transport reports a broken connection as a timeout, too; only the cause tells."""
+    if isinstance(error, httpx.RemoteProtocolError):
+        return "not_http"  # or too large, or packed: an answer, and whoever gives it may give it every time
+    return "timeout" if isinstance(error.__cause__ or error, TimeoutError | httpx.TimeoutException) else CUT_OFF
 
 
 def configured_gateway() -> GorushGateway:

@@ -1,6 +1,7 @@
 """The client: over a mock transport, and against servers on loopback that misbehave as real ones do."""
 
 import asyncio
+import gzip
 import json
 
 import httpx
@@ -59,7 +60,7 @@ def test_goes_to_the_next_gorush_only_when_the_first_cannot_have_got_it():
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(httpx.ReadTimeout, "timeout"), (httpx.WriteError, "cut_off"), (httpx.RemoteProtocolError, "cut_off")],
+    [(httpx.ReadTimeout, "timeout"), (httpx.WriteError, "cut_off"), (httpx.RemoteProtocolError, "not_http")],
 )
 def test_does_not_ask_a_second_gorush_for_what_the_first_may_be_sending(error, code):
     asked = []
@@ -169,6 +170,14 @@ async def answer_nonsense(request):
     return web.Response()
 
 
+async def answer_twenty_megabytes(_request):
+    return web.Response(body=b'{"success":"ok","logs":[]' + b" " * 20_000_000 + b"}", content_type="application/json")
+
+
+async def answer_packed(_request):
+    return web.Response(body=gzip.compress(json.dumps(OK).encode()), headers={"Content-Encoding": "gzip"})
+
+
 def test_a_refused_connection_leads_to_the_next_gorush():
     result, seen = sent_to(answer_ok, unreachable_first=True)
     assert (result.outcome, seen) == (Outcome.DELIVERED, 1)
@@ -179,7 +188,9 @@ def test_a_refused_connection_leads_to_the_next_gorush():
     [
         (close_after_reading, 5.0, "cut_off"),
         (close_within_the_answer, 5.0, "cut_off"),
-        (answer_nonsense, 5.0, "cut_off"),
+        (answer_nonsense, 5.0, "not_http"),
+        (answer_twenty_megabytes, 5.0, "not_http"),
+        (answer_packed, 5.0, "not_http"),
         (answer_too_late, 0.2, "timeout"),
     ],
 )
