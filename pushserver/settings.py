@@ -9,6 +9,7 @@ from typing import Any
 
 import dj_database_url
 
+from pushserver.console.theme import THEME
 from pushserver.environment import Environment, GeneratedSecrets, no_generation
 from pushserver.logs import configure_logging
 
@@ -179,7 +180,6 @@ CELERY_TASK_ROUTES = {
     "waku_bridge.tasks.publish_replies": {"queue": "replies"},
 }
 
-# Django ---------------------------------------------------------------------------------------------------------------
 # Metrics --------------------------------------------------------------------------------------------------------------
 # Of one machine or container only: the files in it are named after process ids.
 METRICS_DIR = Path(env.text("METRICS_DIR", str(DATA_DIR / "metrics"))).resolve()
@@ -202,7 +202,9 @@ def _share_metrics() -> None:
 
 _share_metrics()
 
+# Django ---------------------------------------------------------------------------------------------------------------
 INSTALLED_APPS = [
+    "unfold",  # before the admin, whose templates it replaces
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -250,6 +252,7 @@ WSGI_APPLICATION = "pushserver.wsgi.application"
 STATIC_URL = "static/"
 # The admin's files are served from the packages themselves: nothing to collect, and nothing that can be out of date.
 WHITENOISE_USE_FINDERS = True
+UNFOLD = THEME
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True

@@ -11,6 +11,7 @@ from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from unfold.admin import ModelAdmin
 
 from notifications import channels, disabling
 from notifications.messages import ChannelKey
@@ -72,7 +73,7 @@ def _name(key: ChannelKey) -> str:
 
 
 @admin.register(Channel)
-class ChannelAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]
+class ChannelAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no types
     """Nobody edits a row: each operation is a use case of its own, with its own permission, page and log entry."""
 
     change_form_template = "admin/notifications/channel/change_form.html"

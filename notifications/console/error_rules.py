@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.models import DELETION, LogEntry
-from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
 from django.core.exceptions import PermissionDenied
 from django.db import models
 from django.db.models import Max, QuerySet
@@ -19,6 +18,8 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.decorators import method_decorator
 from django.views.decorators.debug import sensitive_post_parameters
+from unfold.admin import ModelAdmin
+from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from notifications.gateways.gorush.errors import UNKNOWN, classify
 from notifications.gateways.gorush.redaction import longest_literal, without_token
@@ -37,7 +38,7 @@ MAX_TRIED_LENGTH = 10_000
 
 
 @admin.register(GatewayErrorRule)
-class GatewayErrorRuleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class GatewayErrorRuleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no types
     list_display = (
         *("shown_text", "position", "is_enabled", "platform", "match"),
         *(word("outcome", "class"), "code", "is_guarded", "retry_base_seconds", word("origin")),
@@ -48,7 +49,7 @@ class GatewayErrorRuleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     search_fields = ("text", "code", "remark")
     fields = (*EDITED, "origin", "updated_at")
     readonly_fields = ("origin", "updated_at")
-    formfield_overrides: ClassVar[Any] = {models.TextField: {"widget": AdminTextInputWidget}}
+    formfield_overrides: ClassVar[Any] = {models.TextField: {"widget": UnfoldAdminTextInputWidget}}
     change_list_template = "admin/notifications/gatewayerrorrule/change_list.html"
 
     @admin.display(description="text", ordering="text")
@@ -106,7 +107,10 @@ class GatewayErrorRuleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 class TriedErrorForm(forms.Form):
     platform = forms.ChoiceField(choices=[(value, value) for value in ("ios", "android")])
     error = forms.CharField(
-        required=False, max_length=MAX_TRIED_LENGTH, label="Error text", widget=AdminTextareaWidget(attrs={"rows": 4})
+        required=False,
+        max_length=MAX_TRIED_LENGTH,
+        label="Error text",
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 4}),
     )
 
 

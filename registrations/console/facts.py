@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
-from django.contrib.admin.options import InlineModelAdmin
 from django.contrib.admin.utils import unquote
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.text import capfirst
+from unfold.admin import ModelAdmin, TabularInline
 
 from registrations.console import search
 from registrations.console.changelist import UncountedChangeList, UncountedPaginator
@@ -30,7 +30,7 @@ class ReadOnly:
         return False
 
 
-class FactAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]
+class FactAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no types
     """A list of rows and a page for each. Subclasses name what is shown of a row: nothing else is."""
 
     change_list_template = "admin/facts/change_list.html"
@@ -111,10 +111,9 @@ class FactAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]
         return super().render_change_form(request, context, *args, **kwargs)
 
 
-class FactInline(ReadOnly, InlineModelAdmin):  # type: ignore[type-arg]
+class FactInline(ReadOnly, TabularInline):  # type: ignore[misc]  # unfold has no types
     """Rows that belong to another one, on its page."""
 
-    template = "admin/edit_inline/tabular.html"
     extra = 0
     shown: ClassVar[Sequence[Any]] = ()
     unread: ClassVar[Sequence[str]] = ()

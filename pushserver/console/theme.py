@@ -1,0 +1,90 @@
+"""How the console looks, and its menu: what unfold reads from the settings. Imports no model, as settings must not."""
+
+from typing import Any
+
+from django.urls import reverse_lazy
+
+
+def _page(title: str, icon: str, name: str) -> dict[str, Any]:
+    return {"title": title, "icon": icon, "link": reverse_lazy(name)}
+
+
+def _list(title: str, icon: str, model: str) -> dict[str, Any]:
+    """A list of rows, for those who may view them."""
+    app_label, model_name = model.split(".")
+    return {
+        "title": title,
+        "icon": icon,
+        "link": reverse_lazy(f"admin:{app_label}_{model_name}_changelist"),
+        "permission": lambda request: request.user.has_perm(f"{app_label}.view_{model_name}"),
+    }
+
+
+MENU = [
+    {
+        "items": [
+            _page("Overview", "dashboard", "admin:index"),
+            _page("gorush configuration", "tune", "gorush_configuration"),
+        ],
+    },
+    {
+        "title": "Users",
+        "separator": True,
+        "items": [
+            _list("Registrations", "smartphone", "registrations.registration"),
+            _list("Routes", "route", "registrations.route"),
+            _list("Grants", "verified_user", "registrations.grant"),
+            _list("History", "history", "registrations.registrationevent"),
+            _list("Query topics", "tag", "registrations.topickey"),
+        ],
+    },
+    {
+        "title": "Notifications",
+        "separator": True,
+        "items": [
+            _list("Requests", "move_to_inbox", "notifications.notificationrequest"),
+            _list("Notifications", "notifications", "notifications.notification"),
+            _list("Attempts", "send", "notifications.attempt"),
+            _list("Channels", "alt_route", "notifications.channel"),
+            _list("Error rules", "rule", "notifications.gatewayerrorrule"),
+            _list("Unknown errors", "help", "notifications.unknowngatewayerror"),
+        ],
+    },
+    {
+        "title": "Waku",
+        "separator": True,
+        "items": [
+            _list("Envelopes", "mail", "waku_bridge.inboundenvelope"),
+            _list("Replies", "reply", "waku_bridge.outboundreply"),
+        ],
+    },
+    {
+        "title": "Staff",
+        "separator": True,
+        "items": [_list("Accounts", "person", "auth.user"), _list("Roles", "group", "auth.group")],
+    },
+]
+
+THEME: dict[str, Any] = {
+    "SITE_TITLE": "Push server",
+    "SITE_HEADER": "Push server",
+    "SITE_SYMBOL": "notifications_active",
+    "SHOW_VIEW_ON_SITE": False,
+    "SHOW_BACK_BUTTON": True,
+    "SIDEBAR": {"show_search": False, "show_all_applications": False, "navigation": MENU},
+    "COLORS": {
+        "primary": {
+            "50": "oklch(97% .014 254.604)",
+            "100": "oklch(93.2% .032 255.585)",
+            "200": "oklch(88.2% .059 254.128)",
+            "300": "oklch(80.9% .105 251.813)",
+            "400": "oklch(70.7% .165 254.624)",
+            "500": "oklch(62.3% .214 259.815)",
+            "600": "oklch(54.6% .245 262.881)",
+            "700": "oklch(48.8% .243 264.376)",
+            "800": "oklch(42.4% .199 265.638)",
+            "900": "oklch(37.9% .146 265.522)",
+            "950": "oklch(28.2% .091 267.935)",
+        }
+    },
+}
