@@ -49,9 +49,9 @@ check: dev ## format, lint, types, import contracts, migrations, drift of genera
 	$(UV) $(COMPILE) $(RUN_GROUPS) -o "$$folder/run.txt" >/dev/null && diff "$$folder/run.txt" requirements/run.txt && \
 	$(UV) $(COMPILE) $(DEV_GROUPS) -o "$$folder/dev.txt" >/dev/null && diff "$$folder/dev.txt" requirements/dev.txt
 
-peers: ## build the real gorush from its Go module into .peers
-	@requirements/system.sh go
-	@tests/interop/peers/build.sh gorush
+peers: ## build the real gorush and a Waku node from their Go modules into .peers
+	@requirements/system.sh go compiler
+	@tests/interop/peers/build.sh gorush waku
 
 interop: dev peers ## the tests that need real peers, without a network; ARGS="-k name" for a part
 	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/interop -m peers $(ARGS)
