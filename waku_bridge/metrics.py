@@ -9,7 +9,7 @@ that `time() - x` goes on growing when nobody moves them.
 
 from prometheus_client import Counter, Gauge
 
-from notifications.histograms import BatchHistogram
+from registrations.measuring import BatchHistogram, StoredGauge
 
 # Reading --------------------------------------------------------------------------------------------------------------
 MESSAGES_READ = Counter(
@@ -225,4 +225,37 @@ PUBLISH_SECONDS = BatchHistogram(
     "From the commit of a reply into the outbox to the node that took it. "
     "When it moves: clients wait 3 s; workers of the queue `replies` are too few, or the first node is slow.",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 10, 60, 600),
+)
+
+# What waits -----------------------------------------------------------------------------------------------------------
+INBOX_DEPTH = StoredGauge(
+    "pushserver_inbox_waiting",
+    "Envelopes in the inbox that nobody has decided about, counted up to 100 000. "
+    "When it moves: see the age of the oldest; when that is young the queue is long and moving.",
+    sql="""
+        SELECT count(*) FROM (
+            SELECT FROM waku_bridge_inboundenvelope WHERE state = 'received' ORDER BY enqueued_at LIMIT 100000
+        ) AS waiting
+    """,
+)
+INBOX_OLDEST_AGE_SECONDS = StoredGauge(
+    "pushserver_inbox_oldest_age_seconds",
+    "For how long the oldest envelope has been waiting in the inbox. "
+    "When it moves: beyond a few seconds workers of the queue `envelopes` are away or too few.",
+    sql="""
+        SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(received_at)), 0)) FROM (
+            SELECT received_at FROM waku_bridge_inboundenvelope
+            WHERE state = 'received' ORDER BY enqueued_at LIMIT 100000
+        ) AS waiting
+    """,
+)
+REPLIES_PENDING = StoredGauge(
+    "pushserver_replies_pending",
+    "Replies in the outbox that no node has taken yet, counted up to 100 000. "
+    "When it moves: workers of the queue `replies` are away, or no node takes replies; see the publish errors.",
+    sql="""
+        SELECT count(*) FROM (
+            SELECT FROM waku_bridge_outboundreply WHERE state = 'pending' ORDER BY next_attempt_at LIMIT 100000
+        ) AS pending
+    """,
 )

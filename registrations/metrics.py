@@ -1,0 +1,32 @@
+"""What this app measures. The rules of it are written in `waku_bridge/metrics.py`."""
+
+from prometheus_client import Counter
+
+from registrations.measuring import StoredGauge
+
+REGISTRATIONS = Counter(
+    "pushserver_registrations_total",
+    "Registrations received, by decision: register, unregister, repeat, or the refusal. "
+    "When it moves: many stale_version are clients that miss our answers, see pushserver_replies_*; many malformed a "
+    "client version that speaks differently.",
+    ["outcome"],
+)
+REGISTRATION_EVENTS = Counter(
+    "pushserver_registration_events_total",
+    "What registrations changed: registered, refreshed, token_changed, settings_changed, unregistered. "
+    "When it moves: a wave of token_changed or registered follows a release of an app; else ask its developers.",
+    ["kind"],
+)
+QUERIED_KEYS = Counter(
+    "pushserver_queried_keys_total",
+    "Keys that senders asked about, found or not_found. "
+    "When it moves: not_found grows when users moved to another server, or when somebody tries keys out.",
+    ["outcome"],
+)
+# An estimate, because nobody counts a million rows every few seconds.
+ROUTES = StoredGauge(
+    "pushserver_routes",
+    "Addresses at Apple and Google, disabled ones included, as PostgreSQL's statistics estimate them. "
+    "When it moves: it follows the registrations; a sudden drop is a deletion that somebody should know of.",
+    sql="SELECT reltuples FROM pg_class WHERE oid = 'registrations_route'::regclass AND reltuples >= 0",
+)
