@@ -217,6 +217,7 @@ INSTALLED_APPS = [
     "waku_bridge",
     "notifications",
     "registrations",
+    "spark_reports",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",

@@ -1,0 +1,1 @@
+"""Nightly reports in pure PySpark. Each job reads, transforms and writes; only ``transform`` functions hold logic."""

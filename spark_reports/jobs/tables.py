@@ -1,0 +1,338 @@
+"""Every table of the lake: what one row is, and each column with its type and unit.
+
+The one place that says so. Spark's schemas (`schemas`), the export's Parquet schemas, the result tables in PostgreSQL
+and docs/reports.md are made from it or compared with it. Plain Python: the server reads this file without PySpark.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+# Grows when a column is added, removed or changes its meaning: days exported before have to be exported again.
+SCHEMA_VERSION = 1
+
+
+class Type(StrEnum):
+    """Spark's names."""
+
+    TIMESTAMP = "timestamp"
+    DATE = "date"
+    STRING = "string"
+    INT = "int"
+    LONG = "bigint"
+    DOUBLE = "double"
+    BOOLEAN = "boolean"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type: Type
+    meaning: str
+    is_nullable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``day`` is no column of the files: it is part of their path, and every reader adds it."""
+
+    name: str
+    grain: str
+    columns: tuple[Column, ...]
+
+    @property
+    def column_names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+
+def required(name: str, type_: Type, meaning: str) -> Column:
+    return Column(name, type_, meaning)
+
+
+def optional(name: str, type_: Type, meaning: str) -> Column:
+    return Column(name, type_, meaning, is_nullable=True)
+
+
+PLATFORM = required("platform", Type.STRING, "`ios`, `android`, or `none` where nothing tells")
+APP_TOPIC = required("app_topic", Type.STRING, "APNs topic; empty for Firebase, `(other)` unless it looks like one")
+STAGE = required("stage", Type.STRING, "the step in a message's life")
+
+# Facts, as they are exported -----------------------------------------------------------------------------------------
+ENVELOPES = Table(
+    "envelopes",
+    "one row per Waku message received on a topic of ours, on the day it was received",
+    (
+        required("at", Type.TIMESTAMP, "when it was received"),
+        required("type", Type.STRING, "`registration`, `query`, `request`, …, or `unknown` when it could not be read"),
+        required("state", Type.STRING, "`received`, `processed`, `dropped`, `failed`"),
+        required("reason", Type.STRING, "of a drop, a refusal or a failure, in our words; else empty"),
+        optional("processed_ms", Type.LONG, "from received to processed"),
+    ),
+)
+NOTIFICATIONS = Table(
+    "notifications",
+    "one row per notification asked for, on the day it was accepted or refused",
+    (
+        required("at", Type.TIMESTAMP, "when it was accepted or refused"),
+        PLATFORM,
+        APP_TOPIC,
+        required("type", Type.INT, "what the recipient is woken for: 1 to 4, and 0 for any other number"),
+        required("state", Type.STRING, "as in docs/delivery.md, at the time of the export"),
+        required("report", Type.STRING, "what the sender was told; empty while it was not"),
+        required("attempts", Type.INT, "tries at the gateway so far"),
+        required("recipient", Type.LONG, "pseudonym of the recipient's key hash"),
+        optional("sender", Type.LONG, "pseudonym of the key that signed the request, which clients change at will"),
+        optional("finished_ms", Type.LONG, "from accepted to a terminal state"),
+        optional("answered_ms", Type.LONG, "from the request's arrival until its answer was fixed"),
+        required("deadline_ms", Type.LONG, "from the request's arrival until its answer was due"),
+    ),
+)
+ATTEMPTS = Table(
+    "attempts",
+    "one row per try at a gateway, on the day it began",
+    (
+        required("at", Type.TIMESTAMP, "when the try began"),
+        PLATFORM,
+        APP_TOPIC,
+        required("number", Type.INT, "1 for the first try of its notification"),
+        required("outcome", Type.STRING, "class as in docs/delivery.md; `open` while it is not known"),
+        required("code", Type.STRING, "the gateway's error in our words; empty for a success"),
+        optional("latency_ms", Type.LONG, "how long the gateway took"),
+        optional("queued_ms", Type.LONG, "first tries only: from accepted to the try"),
+    ),
+)
+REPLIES = Table(
+    "replies",
+    "one row per message of ours to a client, on the day it was made",
+    (
+        required("at", Type.TIMESTAMP, "when it was put into the outbox"),
+        required("type", Type.STRING, "`registration_response`, `query_response`, `response`"),
+        required("state", Type.STRING, "`pending`, `published`, `abandoned`"),
+        required("attempts", Type.INT, "tries to publish it"),
+        optional("published_ms", Type.LONG, "from the outbox to the node"),
+        optional("since_received_ms", Type.LONG, "from the arrival of the message it answers until it was published"),
+        required("deadline_ms", Type.LONG, "the reply deadline in force at the export"),
+    ),
+)
+REGISTRATION_EVENTS = Table(
+    "registration_events",
+    "one row per change of an installation, on the day it happened, with the state before and after",
+    (
+        required("at", Type.TIMESTAMP, "when it happened"),
+        required("kind", Type.STRING, "kind of `RegistrationEvent`"),
+        required("installation", Type.LONG, "pseudonym of the installation"),
+        PLATFORM,
+        APP_TOPIC,
+        required("is_first", Type.BOOLEAN, "nothing earlier is known of the installation"),
+        required("was_active", Type.BOOLEAN, "could be pushed to before the event"),
+        required("is_active", Type.BOOLEAN, "can be pushed to after it"),
+        required("previous_platform", Type.STRING, "platform before; as after when nothing was before"),
+        required("previous_app_topic", Type.STRING, "app topic before, likewise"),
+        required("token_since", Type.DATE, "day on which the device token after the event was first registered"),
+        required("previous_token_since", Type.DATE, "the same of the token before the event"),
+    ),
+)
+ACTIVE_TOKENS = Table(
+    "active_tokens",
+    "one row per platform, app topic and day of first registration: device tokens that can be pushed to; counted in "
+    "SQL over the whole history, apart from the events of the day, so that the two can be compared",
+    (
+        PLATFORM,
+        APP_TOPIC,
+        required("token_since", Type.DATE, "day on which these device tokens were first registered"),
+        required("at_start", Type.LONG, "how many were active at 00:00 UTC"),
+        required("at_end", Type.LONG, "how many were active 24 hours later"),
+    ),
+)
+UNKNOWN_ERRORS = Table(
+    "unknown_errors",
+    "one row per kind of gateway error that no rule knows; counters as they stand at the export",
+    (
+        PLATFORM,
+        required("signature", Type.STRING, "the error without anything of one device"),
+        required("total", Type.LONG, "how often it came so far"),
+        required("first_seen_at", Type.TIMESTAMP, "when it came first"),
+        required("last_seen_at", Type.TIMESTAMP, "when it came last"),
+    ),
+)
+EVENT_TABLES = (
+    ENVELOPES,
+    NOTIFICATIONS,
+    ATTEMPTS,
+    REPLIES,
+    REGISTRATION_EVENTS,
+    ACTIVE_TOKENS,
+    UNKNOWN_ERRORS,
+)
+
+# Reports, as the jobs write them -------------------------------------------------------------------------------------
+_Z = "robust z-score against the seven days before; null with fewer than three of them"
+ERROR_RATES = Table(
+    "error_rates",
+    "one row per day, hour (and once for the whole day), stage, platform, app topic, outcome class and code",
+    (
+        optional("hour", Type.INT, "0 to 23 UTC; null for the whole day"),
+        STAGE,
+        PLATFORM,
+        APP_TOPIC,
+        required("outcome", Type.STRING, "outcome class"),
+        required("code", Type.STRING, "what exactly, in our words; may be empty"),
+        required("is_failure", Type.BOOLEAN, "whether this outcome counts as an error"),
+        required("events", Type.LONG, "how many ended so"),
+        required("total", Type.LONG, "all of this hour, stage, platform and app topic"),
+        required("rate", Type.DOUBLE, "events / total"),
+        required("rate_low", Type.DOUBLE, "95 % Wilson interval, lower end"),
+        required("rate_high", Type.DOUBLE, "95 % Wilson interval, upper end"),
+        optional("usual_rate", Type.DOUBLE, "median of the rates of the seven days before, of the same hour"),
+        optional("change", Type.DOUBLE, "rate − usual rate"),
+        optional("z_score", Type.DOUBLE, _Z),
+    ),
+)
+TOKEN_CHURN = Table(
+    "token_churn",
+    "one row per day, platform and app topic",
+    (
+        PLATFORM,
+        APP_TOPIC,
+        required("active_at_start", Type.LONG, "device tokens that can be pushed to at 00:00 UTC"),
+        required("new", Type.LONG, "in: installations never seen before"),
+        required("returned", Type.LONG, "in: registered or revived again after it died or expired"),
+        required("moved_in", Type.LONG, "in: from another platform or app topic"),
+        required("refreshed", Type.LONG, "stayed: registered again with the same token"),
+        required("token_changed", Type.LONG, "stayed: registered again with a new token"),
+        required("unregistered", Type.LONG, "out: by the user"),
+        required("died", Type.LONG, "out: the gateway said that the token is dead"),
+        required("expired", Type.LONG, "out: every push failed for days"),
+        required("moved_out", Type.LONG, "out: to another platform or app topic"),
+        required("active_at_end", Type.LONG, "device tokens that can be pushed to 24 hours later"),
+        required("unexplained", Type.LONG, "start + in − out − end: 0 unless data is missing"),
+        optional("churn_rate", Type.DOUBLE, "(unregistered + died + expired) / active at start"),
+        required("net_growth", Type.LONG, "active at end − active at start"),
+    ),
+)
+TOKEN_SPELLS = Table(
+    "token_spells",
+    "one row per day, platform, app topic and day of first registration: what `token_lifetime` is computed from",
+    (
+        PLATFORM,
+        APP_TOPIC,
+        required("token_since", Type.DATE, "day on which these device tokens were first registered"),
+        required("at_risk", Type.LONG, "active at 00:00 UTC, or first registered on this day"),
+        required("ended", Type.LONG, "of them: died, expired or were replaced on this day"),
+        required("censored", Type.LONG, "of them: left the count for another reason (unregistered)"),
+    ),
+)
+TOKEN_LIFETIME = Table(
+    "token_lifetime",
+    "one row per day, platform, app topic, weekly cohort of device tokens and age in weeks: Kaplan-Meier survival as "
+    "known at the end of the day; the last 26 cohorts",
+    (
+        PLATFORM,
+        APP_TOPIC,
+        required("cohort", Type.DATE, "Monday of the week in which the tokens were first registered"),
+        required("age_weeks", Type.INT, "1: survived the first seven days"),
+        required("tokens", Type.LONG, "size of the cohort"),
+        required("at_risk", Type.LONG, "token-days observed in this week of age"),
+        required("ended", Type.LONG, "tokens that died, expired or were replaced in this week of age"),
+        required("survival", Type.DOUBLE, "share that survives to this age"),
+        required("survival_low", Type.DOUBLE, "95 % interval by Greenwood's formula, lower end"),
+        required("survival_high", Type.DOUBLE, "95 % interval by Greenwood's formula, upper end"),
+    ),
+)
+LATENCY = Table(
+    "latency",
+    "one row per day, stage and platform (and once for all platforms)",
+    (
+        required("stage", Type.STRING, "`decide`, `answer`, `reply`, `queue`, `gateway`, `deliver`: see docs"),
+        required("platform", Type.STRING, "as above, or `all`"),
+        required("events", Type.LONG, "how many were measured"),
+        required("p50_ms", Type.DOUBLE, "median; to 1 ms below 10 s, to 1 s above"),
+        required("p90_ms", Type.DOUBLE, "90th percentile"),
+        required("p95_ms", Type.DOUBLE, "95th percentile"),
+        required("p99_ms", Type.DOUBLE, "99th percentile"),
+        required("max_ms", Type.LONG, "longest"),
+        optional("within_deadline", Type.DOUBLE, "share within the reply deadline; only `answer` and `reply` have one"),
+    ),
+)
+FAILURE_SIGNATURES = Table(
+    "failure_signatures",
+    "one row per day, source, platform and signature: the 200 of each day that matter most",
+    (
+        required("source", Type.STRING, "`code` of attempts, or `unknown` texts that no rule knows (redacted)"),
+        PLATFORM,
+        required("signature", Type.STRING, "code, or the text without anything of one device"),
+        required("events", Type.LONG, "how often on this day"),
+        optional("usual_events", Type.DOUBLE, "median of the seven days before"),
+        required("is_new", Type.BOOLEAN, "not seen in the thirty days before"),
+        required("is_rising", Type.BOOLEAN, "new, or at least 10 and twice as often as usual"),
+        required("first_seen_on", Type.DATE, "first day it was seen, of those known"),
+        required("last_seen_on", Type.DATE, "last day it was seen"),
+    ),
+)
+ROLE = required("role", Type.STRING, "`sender` or `recipient`")
+LOAD_PROFILE = Table(
+    "load_profile",
+    "one row per day and role",
+    (
+        ROLE,
+        required("actors", Type.LONG, "how many different senders or recipients"),
+        required("notifications", Type.LONG, "asked for"),
+        required("top_actors", Type.LONG, "the 1 % with the most notifications, rounded up"),
+        required("top_share", Type.DOUBLE, "their share of the notifications"),
+        required("tried", Type.LONG, "notifications with at least one attempt"),
+        required("attempts", Type.LONG, "tries at the gateway"),
+        optional("retry_amplification", Type.DOUBLE, "attempts / tried"),
+    ),
+)
+HEAVY_ACTORS = Table(
+    "heavy_actors",
+    "one row per day, role and rank: the 20 with the most notifications",
+    (
+        ROLE,
+        required("rank", Type.INT, "1 is the heaviest"),
+        required("actor", Type.STRING, "pseudonym, 16 hex digits; changes with the pseudonym key"),
+        required("notifications", Type.LONG, "asked for"),
+        required("attempts", Type.LONG, "tries at the gateway"),
+        required("refused", Type.LONG, "refused: wrong token, not registered, overload"),
+        required("share", Type.DOUBLE, "of all notifications of the day"),
+    ),
+)
+ANOMALIES = Table(
+    "anomalies",
+    "one row per day and figure outside its usual band",
+    (
+        required("figure", Type.STRING, "`error_rate` or `churn_rate`"),
+        required("stage", Type.STRING, "the step in a message's life; `churn` for churn rates"),
+        PLATFORM,
+        APP_TOPIC,
+        required("events", Type.LONG, "failures, or tokens lost"),
+        required("total", Type.LONG, "of so many"),
+        required("value", Type.DOUBLE, "the rate of this day"),
+        required("usual", Type.DOUBLE, "median of the seven days before"),
+        required("band_low", Type.DOUBLE, "lower end of the usual band"),
+        required("band_high", Type.DOUBLE, "upper end of the usual band"),
+        required("z_score", Type.DOUBLE, _Z),
+    ),
+)
+DATA_QUALITY = Table(
+    "data_quality",
+    "one row per day, check and subject",
+    (
+        required("check_name", Type.STRING, "`row_count`, `reconciliation`, `continuity` or `timestamps`"),
+        required("subject", Type.STRING, "table, or platform and app topic"),
+        required("is_ok", Type.BOOLEAN, "false puts a banner on the report"),
+        required("expected", Type.LONG, "what it should be"),
+        required("found", Type.LONG, "what it is"),
+    ),
+)
+REPORT_TABLES = (
+    ERROR_RATES,
+    TOKEN_CHURN,
+    TOKEN_SPELLS,
+    TOKEN_LIFETIME,
+    LATENCY,
+    FAILURE_SIGNATURES,
+    LOAD_PROFILE,
+    HEAVY_ACTORS,
+    ANOMALIES,
+    DATA_QUALITY,
+)

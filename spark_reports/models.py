@@ -1,0 +1,216 @@
+"""The nightly reports as the console shows them, and the log of the runs that made them.
+
+Every report table has the columns of its table in `jobs.tables`, which says what they mean; a test compares the two.
+A day's rows are replaced together with those of all other reports, in one transaction: see `loading`.
+"""
+
+from typing import ClassVar
+
+from django.db import models
+
+
+class ReportRun(models.Model):
+    """One run of export and jobs over a range of days, both ends included."""
+
+    class State(models.TextChoices):
+        RUNNING = "running"
+        SUCCEEDED = "succeeded"
+        FAILED = "failed"  # nothing of it was published; `error` says why in one line
+
+    class Step(models.TextChoices):
+        EXPORT = "export"
+        COMPUTE = "compute"
+        PUBLISH = "publish"
+        DONE = "done"
+
+    from_day = models.DateField()
+    to_day = models.DateField(db_index=True)
+    state = models.TextField(choices=State.choices, default=State.RUNNING)
+    step = models.TextField(choices=Step.choices, default=Step.EXPORT)
+    started_at = models.DateTimeField(db_index=True)
+    finished_at = models.DateTimeField(null=True)
+    # Noted at every step and at least once a minute: a run whose process was killed stops beating.
+    seen_at = models.DateTimeField()
+    event_count = models.PositiveBigIntegerField(default=0)  # rows of the lake that were read
+    result_count = models.PositiveBigIntegerField(default=0)  # rows of all reports
+    finding_count = models.PositiveIntegerField(default=0)  # rows of DataQuality that are not ok
+    export_seconds = models.FloatField(null=True)
+    compute_seconds = models.FloatField(null=True)
+    publish_seconds = models.FloatField(null=True)
+    error = models.TextField(blank=True)
+    log_excerpt = models.TextField(blank=True)  # the end of Spark's log
+
+    def __str__(self) -> str:
+        return f"Run {self.pk} for {self.from_day} to {self.to_day} ({self.state})"
+
+
+class PublishedDay(models.Model):
+    """A day whose reports are complete. A day without any rows has one, too: that is not the same as a missing day."""
+
+    day = models.DateField(primary_key=True)
+    run = models.ForeignKey(ReportRun, null=True, on_delete=models.SET_NULL)
+    event_count = models.PositiveBigIntegerField()
+    published_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"Reports of {self.day}"
+
+
+class Report(models.Model):
+    """What all report tables have in common."""
+
+    day = models.DateField()
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{self._meta.verbose_name} of {self.day}"
+
+
+class ErrorRate(Report):
+    hour = models.PositiveSmallIntegerField(null=True)
+    stage = models.TextField()
+    platform = models.TextField()
+    app_topic = models.TextField(blank=True)
+    outcome = models.TextField()
+    code = models.TextField(blank=True)
+    is_failure = models.BooleanField()
+    events = models.BigIntegerField()
+    total = models.BigIntegerField()
+    rate = models.FloatField()
+    rate_low = models.FloatField()
+    rate_high = models.FloatField()
+    usual_rate = models.FloatField(null=True)
+    change = models.FloatField(null=True)
+    z_score = models.FloatField(null=True)
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["day", "hour"], name="error_rate_day")]
+
+
+class TokenChurn(Report):
+    platform = models.TextField()
+    app_topic = models.TextField(blank=True)
+    active_at_start = models.BigIntegerField()
+    new = models.BigIntegerField()
+    returned = models.BigIntegerField()
+    moved_in = models.BigIntegerField()
+    refreshed = models.BigIntegerField()
+    token_changed = models.BigIntegerField()
+    unregistered = models.BigIntegerField()
+    died = models.BigIntegerField()
+    expired = models.BigIntegerField()
+    moved_out = models.BigIntegerField()
+    active_at_end = models.BigIntegerField()
+    unexplained = models.BigIntegerField()
+    churn_rate = models.FloatField(null=True)
+    net_growth = models.BigIntegerField()
+
+    class Meta:
+        verbose_name_plural = "token churn"
+        indexes: ClassVar = [models.Index(fields=["day"], name="token_churn_day")]
+
+
+class TokenLifetime(Report):
+    platform = models.TextField()
+    app_topic = models.TextField(blank=True)
+    cohort = models.DateField()
+    age_weeks = models.PositiveSmallIntegerField()
+    tokens = models.BigIntegerField()
+    at_risk = models.BigIntegerField()
+    ended = models.BigIntegerField()
+    survival = models.FloatField()
+    survival_low = models.FloatField()
+    survival_high = models.FloatField()
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["day"], name="token_lifetime_day")]
+
+
+class Latency(Report):
+    stage = models.TextField()
+    platform = models.TextField()
+    events = models.BigIntegerField()
+    p50_ms = models.FloatField()
+    p90_ms = models.FloatField()
+    p95_ms = models.FloatField()
+    p99_ms = models.FloatField()
+    max_ms = models.BigIntegerField()
+    within_deadline = models.FloatField(null=True)
+
+    class Meta:
+        verbose_name_plural = "latencies"
+        indexes: ClassVar = [models.Index(fields=["day"], name="latency_day")]
+
+
+class FailureSignature(Report):
+    source = models.TextField()
+    platform = models.TextField()
+    signature = models.TextField(blank=True)
+    events = models.BigIntegerField()
+    usual_events = models.FloatField(null=True)
+    is_new = models.BooleanField()
+    is_rising = models.BooleanField()
+    first_seen_on = models.DateField()
+    last_seen_on = models.DateField()
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["day"], name="failure_signature_day")]
+
+
+class LoadProfile(Report):
+    role = models.TextField()
+    actors = models.BigIntegerField()
+    notifications = models.BigIntegerField()
+    top_actors = models.BigIntegerField()
+    top_share = models.FloatField()
+    tried = models.BigIntegerField()
+    attempts = models.BigIntegerField()
+    retry_amplification = models.FloatField(null=True)
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["day"], name="load_profile_day")]
+
+
+class HeavyActor(Report):
+    role = models.TextField()
+    rank = models.PositiveSmallIntegerField()
+    actor = models.TextField()
+    notifications = models.BigIntegerField()
+    attempts = models.BigIntegerField()
+    refused = models.BigIntegerField()
+    share = models.FloatField()
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["day"], name="heavy_actor_day")]
+
+
+class Anomaly(Report):
+    figure = models.TextField()
+    stage = models.TextField()
+    platform = models.TextField()
+    app_topic = models.TextField(blank=True)
+    events = models.BigIntegerField()
+    total = models.BigIntegerField()
+    value = models.FloatField()
+    usual = models.FloatField()
+    band_low = models.FloatField()
+    band_high = models.FloatField()
+    z_score = models.FloatField()
+
+    class Meta:
+        verbose_name_plural = "anomalies"
+        indexes: ClassVar = [models.Index(fields=["day"], name="anomaly_day")]
+
+
+class DataQuality(Report):
+    check_name = models.TextField()
+    subject = models.TextField()
+    is_ok = models.BooleanField()
+    expected = models.BigIntegerField()
+    found = models.BigIntegerField()
+
+    class Meta:
+        verbose_name_plural = "data quality"
+        indexes: ClassVar = [models.Index(fields=["day"], name="data_quality_day")]
