@@ -7,80 +7,148 @@ connections outlive the task and a connection that the peer closed is noticed at
 import asyncio
 import atexit
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeVar
 
 import aiohttp
 import httpx
-from httpx_aiohttp import AiohttpTransport
 
 CONNECT_TIMEOUT_SECONDS = 2.0
 # Waiting for a free connection ends well before the lease of what is to be sent.
 POOL_TIMEOUT_SECONDS = 10.0
 MAX_CONNECTIONS = 256
+KEPT_SECONDS = 30.0
 MAX_ANSWER_BYTES = 1024 * 1024
 
 T = TypeVar("T")
 
 
-class _Transport(AiohttpTransport):
-    """httpx-aiohttp, which lets some errors of aiohttp through as they are: an answer that is no HTTP, for one."""
+class Answer(Protocol):
+    """What a peer said. ``headers`` are found by any spelling of their names."""
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        try:
-            return await super().handle_async_request(request)
-        except aiohttp.ClientError as error:
-            raise httpx.RemoteProtocolError(type(error).__name__, request=request) from error
+    @property
+    def status_code(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def content(self) -> bytes: ...
 
 
-class PlainClient(httpx.AsyncClient):
-    """An httpx client for peers that need no cookies, redirects or authentication: each request goes straight to the
-    transport, for half the CPU time, and answers beyond ``max_answer_bytes`` are cut off.
+class HttpClient(Protocol):
+    """As much of `httpx.AsyncClient` as talking to a peer takes. Raises `httpx.TransportError`, and no other error."""
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | None = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainAnswer:
+    status_code: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+class PlainClient:
+    """aiohttp in the words of httpx, for peers that need no cookies, redirects or authentication.
+
+    Answers beyond ``max_answer_bytes`` are cut off. Environment proxies are ignored: gorush and Waku nodes are named in
+    the settings, and are meant to be reached so. The session is made at the first request, in the loop that it runs in.
     """
 
-    def __init__(self, transport: httpx.AsyncBaseTransport, timeout: httpx.Timeout, max_answer_bytes: int) -> None:
-        super().__init__(transport=transport, timeout=timeout, trust_env=False)
-        self._straight = transport
-        self._extensions = {"timeout": timeout.as_dict()}
+    def __init__(self, timeout: aiohttp.ClientTimeout, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
+        self._timeout = timeout
         self._max_answer_bytes = max_answer_bytes
+        self._session: aiohttp.ClientSession | None = None
 
-    async def request(self, method: str, url: httpx.URL | str, **options: Any) -> httpx.Response:
-        """Takes content, headers and params, and refuses httpx's other ways to give a request a body."""
-        if unknown := [name for name in ("data", "files", "json") if options.get(name) is not None]:
-            raise TypeError(f"{', '.join(unknown)}: give the content as bytes")
-        content = {name: options[name] for name in ("content", "params") if name in options}
-        # Nothing packed is asked for or taken: a few bytes could unpack to more than the memory holds.
-        headers = {"Accept-Encoding": "identity", **(options.get("headers") or {})}
-        request = httpx.Request(method, url, extensions=self._extensions, headers=headers, **content)
-        answer = await self._straight.handle_async_request(request)
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | None = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> PlainAnswer:
+        """Raises httpx.TransportError; see `was_never_sent`."""
+        if params:
+            url = str(httpx.URL(url, params=params))
+        self._session = self._session or _new_session(self._timeout)
         try:
-            body = await self._read(answer, request)
-        finally:
-            await answer.aclose()
-        return httpx.Response(answer.status_code, headers=answer.headers, content=body, request=request)
+            async with self._session.request(
+                method, url, data=content, headers=headers, allow_redirects=False
+            ) as response:
+                return PlainAnswer(response.status, response.headers, await self._read(response))
+        except aiohttp.ClientError as error:
+            raise _in_words_of_httpx(error) from error
 
-    async def _read(self, answer: httpx.Response, request: httpx.Request) -> bytes:
-        if answer.headers.get("Content-Encoding", "identity") != "identity":
-            raise httpx.RemoteProtocolError("the answer is packed, which nobody asked for", request=request)
-        assert isinstance(answer.stream, httpx.AsyncByteStream)  # noqa: S101 - it comes from an async transport
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            raise httpx.RemoteProtocolError("the answer is packed, which nobody asked for")
         chunks, size = [], 0
-        async for chunk in answer.stream:
+        async for chunk in response.content.iter_any():
             size += len(chunk)
             if size > self._max_answer_bytes:
-                raise httpx.RemoteProtocolError("the answer is too large", request=request)
+                raise httpx.RemoteProtocolError("the answer is too large")
             chunks.append(chunk)
         return b"".join(chunks)
 
+    async def aclose(self) -> None:
+        if self._session:
+            await self._session.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.aclose()
+
+
+def _new_session(timeout: aiohttp.ClientTimeout) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            limit=MAX_CONNECTIONS,
+            keepalive_timeout=KEPT_SECONDS,
+            ssl=httpx.create_ssl_context(trust_env=False),
+        ),
+        timeout=timeout,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        # Nothing packed is asked for or taken: a few bytes could unpack to more than the memory holds.
+        headers={"Accept-Encoding": "identity"},
+        auto_decompress=False,
+    )
+
+
+def _in_words_of_httpx(error: aiohttp.ClientError) -> httpx.TransportError:
+    """The first two mean that the request cannot have left; they must not be confused with the others."""
+    name = type(error).__name__
+    match error:
+        case aiohttp.ClientConnectorError() | aiohttp.InvalidURL():
+            return httpx.ConnectError(name)
+        case aiohttp.ConnectionTimeoutError():
+            return httpx.ConnectTimeout(name)
+        case aiohttp.ServerTimeoutError():
+            return httpx.ReadTimeout(name)
+        case aiohttp.ClientResponseError():
+            return httpx.RemoteProtocolError(name)
+        case _:
+            return httpx.ReadError(name)
+
 
 def new_client(*, timeout_seconds: float, max_answer_bytes: int = MAX_ANSWER_BYTES) -> PlainClient:
-    """A client over aiohttp's transport, which costs a seventh of the CPU time of httpx's own.
-
-    Environment proxies are ignored: gorush and Waku nodes are named in the settings, and are meant to be reached so.
-    """
-    limits = httpx.Limits(max_connections=MAX_CONNECTIONS, keepalive_expiry=30.0)
-    timeout = httpx.Timeout(timeout_seconds, connect=CONNECT_TIMEOUT_SECONDS, pool=POOL_TIMEOUT_SECONDS)
-    return PlainClient(_Transport(limits=limits, trust_env=False), timeout, max_answer_bytes)
+    """``timeout_seconds`` is how long a peer may be silent, not how long it may take."""
+    timeout = aiohttp.ClientTimeout(
+        connect=POOL_TIMEOUT_SECONDS, sock_connect=CONNECT_TIMEOUT_SECONDS, sock_read=timeout_seconds
+    )
+    return PlainClient(timeout, max_answer_bytes)
 
 
 def once(make: Callable[[], T]) -> Callable[[], T]:
@@ -100,7 +168,7 @@ def once(make: Callable[[], T]) -> Callable[[], T]:
     return get
 
 
-def lasting_client(*, timeout_seconds: float) -> httpx.AsyncClient:
+def lasting_client(*, timeout_seconds: float) -> PlainClient:
     """A client for the loop of this process, closed when the process ends."""
     client = new_client(timeout_seconds=timeout_seconds)
     atexit.register(lambda: submit(client.aclose()).result(CONNECT_TIMEOUT_SECONDS))
@@ -108,12 +176,7 @@ def lasting_client(*, timeout_seconds: float) -> httpx.AsyncClient:
 
 
 def was_never_sent(error: httpx.TransportError) -> bool:
-    """Whether the peer cannot have seen the request, so that repeating it cannot double anything.
-
-    The aiohttp transport reports a connection that broke after sending as ConnectTimeout too; only the cause tells.
-    """
-    if isinstance(error.__cause__, aiohttp.ClientError):
-        return isinstance(error.__cause__, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    """Whether the peer cannot have seen the request, so that repeating it cannot double anything."""
     return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
 
 

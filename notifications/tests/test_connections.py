@@ -1,96 +1,214 @@
-"""The HTTP client of the workers: what it refuses to read, and what is made only once."""
+"""The HTTP client of the workers: what it sends and refuses to read, what its errors mean, what is made only once."""
 
 import asyncio
 import gzip
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable, Mapping
 
 import httpx
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import TestServer, unused_port
 
-from notifications.connections import PlainClient, new_client, once, submit
+from notifications.connections import Answer, new_client, once, submit, was_never_sent
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def _answered(transport: httpx.AsyncBaseTransport, *, max_answer_bytes: int = 100) -> httpx.Response:
-    async def ask() -> httpx.Response:
-        async with PlainClient(transport, httpx.Timeout(5), max_answer_bytes) as client:
-            return await client.post("http://peer/path", content=b"question", headers={"X-Name": "value"})
+def _answered(handler: Handler, *, max_answer_bytes: int = 100, timeout_seconds: float = 5, **options) -> Answer:
+    """What a server with this handler answers to a POST."""
+
+    async def ask() -> Answer:
+        app = web.Application()
+        app.router.add_post("/path", handler)
+        client = new_client(timeout_seconds=timeout_seconds, max_answer_bytes=max_answer_bytes)
+        async with TestServer(app) as server, client:
+            return await client.request("POST", f"http://127.0.0.1:{server.port}/path", **options)
 
     return asyncio.run(ask())
 
 
-def test_sends_method_headers_and_content_as_given():
-    def handler(request: httpx.Request) -> httpx.Response:
-        assert (request.method, request.url.path, request.content) == ("POST", "/path", b"question")
-        assert request.headers["X-Name"] == "value"
-        assert request.headers["Content-Length"] == "8"
-        return httpx.Response(201, headers={"Retry-After": "3"}, content=b"answer")
+def _saying(status: int = 200, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Handler:
+    async def handler(_request: web.Request) -> web.Response:
+        return web.Response(status=status, body=body, headers=headers)
 
-    answer = _answered(httpx.MockTransport(handler))
-    assert (answer.status_code, answer.content, answer.headers["Retry-After"]) == (201, b"answer", "3")
+    return handler
 
 
-def test_refuses_a_body_that_it_would_not_send():
-    async def ask() -> None:
-        async with new_client(timeout_seconds=5) as client:
-            await client.post("http://peer/", json={"a": 1})
+def test_sends_headers_parameters_and_content_as_given():
+    seen = {}
 
-    with pytest.raises(TypeError, match="json"):
-        asyncio.run(ask())
+    async def handler(request: web.Request) -> web.Response:
+        seen.update(request.headers, body=await request.read(), query=dict(request.query))
+        return web.Response()
+
+    _answered(handler, content=b"question", headers={"X-Name": "value"}, params={"a": "b+c/d", "n": 1})
+
+    assert (seen["body"], seen["Content-Length"], seen["X-Name"]) == (b"question", "8", "value")
+    assert seen["query"] == {"a": "b+c/d", "n": "1"}
+
+
+def test_reads_status_headers_and_content():
+    answer = _answered(_saying(201, b"answer", {"Retry-After": "3"}))
+    assert (answer.status_code, answer.content, answer.headers["retry-after"]) == (201, b"answer", "3")
 
 
 def test_follows_no_redirect():
-    answer = _answered(httpx.MockTransport(lambda _: httpx.Response(307, headers={"Location": "http://elsewhere/"})))
-    assert answer.status_code == 307
+    assert _answered(_saying(307, headers={"Location": "http://elsewhere/"})).status_code == 307
+
+
+def test_keeps_no_cookie():
+    seen = []
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("Cookie"))
+        return web.Response(headers={"Set-Cookie": "a=b"})
+
+    async def ask_twice() -> None:
+        app = web.Application()
+        app.router.add_get("/", handler)
+        async with TestServer(app, host="localhost") as server, new_client(timeout_seconds=5) as client:
+            for _ in range(2):
+                await client.request("GET", f"http://localhost:{server.port}/")
+
+    asyncio.run(ask_twice())
+    assert seen == [None, None]
 
 
 @pytest.mark.parametrize(("size", "is_taken"), [(0, True), (100, True), (101, False), (20_000_000, False)])
 def test_reads_answers_up_to_its_limit(size: int, is_taken: bool):
-    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=b"x" * size))
     if is_taken:
-        assert len(_answered(transport).content) == size
+        assert len(_answered(_saying(body=b"x" * size)).content) == size
         return
     with pytest.raises(httpx.RemoteProtocolError):
-        _answered(transport)
+        _answered(_saying(body=b"x" * size))
 
 
 def test_stops_reading_an_answer_that_never_ends():
-    async def endless(_request: web.Request) -> web.StreamResponse:
+    async def endless(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
-        await response.prepare(_request)
+        await response.prepare(request)
         while True:
             await response.write(b"x" * 65_536)
 
-    async def ask() -> None:
-        app = web.Application()
-        app.router.add_get("/", endless)
-        async with TestServer(app) as server, new_client(timeout_seconds=5) as client:
-            await client.get(f"http://127.0.0.1:{server.port}/")
-
     with pytest.raises(httpx.RemoteProtocolError):
-        asyncio.run(ask())
+        _answered(endless)
 
 
 def test_takes_nothing_packed():
-    packed = gzip.compress(b"answer")
+    seen = []
 
-    def handler(request: httpx.Request) -> httpx.Response:
-        assert request.headers["Accept-Encoding"] == "identity"
-        return httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=_Stream(packed))
+    async def handler(request: web.Request) -> web.Response:
+        seen.append(request.headers["Accept-Encoding"])
+        return web.Response(body=gzip.compress(b"answer"), headers={"Content-Encoding": "gzip"})
 
     with pytest.raises(httpx.RemoteProtocolError):
-        _answered(httpx.MockTransport(handler))
+        _answered(handler)
+    assert seen == ["identity"]
 
 
-class _Stream(httpx.AsyncByteStream):
-    def __init__(self, content: bytes) -> None:
-        self._content = content
+# Errors ---------------------------------------------------------------------------------------------------------------
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield self._content
+
+async def _close(request: web.Request) -> web.Response:
+    await request.read()
+    assert request.transport
+    request.transport.close()
+    return web.Response()
+
+
+async def _close_within_the_answer(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": "50"})
+    await response.prepare(request)
+    await response.write(b"begun")
+    return await _close(request)
+
+
+async def _fall_silent(request: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(1)
+    return web.Response()
+
+
+async def _talk_nonsense(request: web.Request) -> web.Response:
+    assert request.transport
+    request.transport.write(b"this is no HTTP at all\r\n\r\n")
+    return await _close(request)
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind"),
+    [
+        (_close, httpx.ReadError),
+        (_close_within_the_answer, httpx.ReadError),
+        (_fall_silent, httpx.ReadTimeout),
+        (_talk_nonsense, httpx.RemoteProtocolError),
+    ],
+)
+def test_what_breaks_after_sending_may_have_arrived(handler: Handler, kind: type[httpx.TransportError]):
+    with pytest.raises(kind) as caught:
+        _answered(handler, timeout_seconds=0.3, content=b"question")
+    assert not was_never_sent(caught.value)
+
+
+def _failing(url: str) -> httpx.TransportError:
+    async def ask() -> None:
+        async with new_client(timeout_seconds=5) as client:
+            await client.request("POST", url, content=b"question")
+
+    with pytest.raises(httpx.TransportError) as caught:
+        asyncio.run(ask())
+    return caught.value
+
+
+def test_a_refused_connection_took_nothing():
+    assert was_never_sent(_failing(f"http://127.0.0.1:{unused_port()}/"))
+
+
+def test_an_unknown_host_took_nothing():
+    assert was_never_sent(_failing("http://no-such-host.invalid/"))
+
+
+def test_a_url_without_a_host_took_nothing():
+    assert was_never_sent(_failing("http://"))
+
+
+def test_a_peer_that_does_not_speak_tls_took_nothing():
+    async def ask() -> None:
+        async with TestServer(web.Application()) as server, new_client(timeout_seconds=5) as client:
+            await client.request("POST", f"https://127.0.0.1:{server.port}/", content=b"question")
+
+    with pytest.raises(httpx.ConnectError) as caught:
+        asyncio.run(ask())
+    assert was_never_sent(caught.value)
+
+
+def test_waiting_for_a_free_connection_sends_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("notifications.connections.MAX_CONNECTIONS", 1)
+    monkeypatch.setattr("notifications.connections.POOL_TIMEOUT_SECONDS", 0.1)
+    seen = []
+
+    async def slow(request: web.Request) -> web.Response:
+        seen.append(await request.read())
+        await asyncio.sleep(0.5)
+        return web.Response()
+
+    async def ask_two() -> list[object]:
+        app = web.Application()
+        app.router.add_post("/", slow)
+        async with TestServer(app) as server, new_client(timeout_seconds=5) as client:
+            url = f"http://127.0.0.1:{server.port}/"
+            posts = [client.request("POST", url, content=content) for content in (b"first", b"second")]
+            return list(await asyncio.gather(*posts, return_exceptions=True))
+
+    first, second = asyncio.run(ask_two())
+    assert not isinstance(first, Exception)
+    assert isinstance(second, httpx.TransportError)
+    assert was_never_sent(second)
+    assert seen == [b"first"]
+
+
+# Once per process -----------------------------------------------------------------------------------------------------
 
 
 def test_makes_a_lasting_value_once_even_when_threads_ask_together():

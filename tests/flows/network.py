@@ -5,13 +5,13 @@ import json
 import os
 import uuid
 from collections.abc import Coroutine, Iterable, Sequence
+from http import HTTPStatus
 from typing import Any, TypeVar
 
-import httpx
 import psycopg
 from coincurve import PrivateKey
 
-from notifications.connections import new_client
+from notifications.connections import PlainClient, new_client
 from notifications.messages import Report
 from registrations.messages import TokenType
 from tests.flows.fleet import PUBSUB_TOPIC, wait_until
@@ -89,8 +89,7 @@ class Network:
 
     def pushes(self) -> list[dict[str, Any]]:
         """What gorush would have handed to Apple and Google, oldest first."""
-        response = self._run(self._http.get(f"{self._gorush_url}/dev/pushes", params={"limit": 1_000_000}))
-        return list(response.json()["pushes"])
+        return list(self._ask_gorush("GET", "/dev/pushes?limit=1000000")["pushes"])
 
     def pushes_to(self, address: Address) -> list[dict[str, Any]]:
         """Those to one device, once nothing is on its way any more."""
@@ -99,16 +98,20 @@ class Network:
 
     def pushes_under_way(self) -> int:
         """How many gorush has taken and Apple or Google not yet."""
-        counters = self._run(self._http.get(f"{self._gorush_url}/api/stat/app")).json()
+        counters = self._ask_gorush("GET", "/api/stat/app")
         return int(counters["submitted_tasks"] - counters["success_tasks"] - counters["failure_tasks"])
 
     def break_gorush(self, **faults: object) -> None:
         """A fault that was not taken would make the test prove nothing."""
-        response = self._run(self._http.post(f"{self._gorush_url}/dev/faults", content=json.dumps(faults).encode()))
-        assert response.status_code == httpx.codes.OK
+        self._ask_gorush("POST", "/dev/faults", json.dumps(faults).encode())
 
     def mend_gorush(self) -> None:
-        self._run(self._http.delete(f"{self._gorush_url}/dev/faults"))
+        self._ask_gorush("DELETE", "/dev/faults")
+
+    def _ask_gorush(self, method: str, path: str, content: bytes | None = None) -> dict[str, Any]:
+        answer = self._run(self._http.request(method, self._gorush_url + path, content=content))
+        assert answer.status_code == HTTPStatus.OK
+        return dict(json.loads(answer.content))
 
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         return self._database.execute(sql, values).fetchall()
@@ -135,7 +138,7 @@ class Network:
         return self._runner.run(coroutine)
 
 
-async def _make_client() -> httpx.AsyncClient:
+async def _make_client() -> PlainClient:
     return new_client(timeout_seconds=PATIENCE_SECONDS, max_answer_bytes=MAX_RECORD_BYTES)
 
 

@@ -7,7 +7,7 @@ from time import monotonic
 import httpx
 from django.conf import settings
 
-from notifications.connections import lasting_client, once, was_never_sent
+from notifications.connections import HttpClient, lasting_client, once, was_never_sent
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule
 from notifications.gateways.gorush.peers import Peers
 from notifications.gateways.gorush.request import Presentation, build_request
@@ -32,7 +32,7 @@ class GorushGateway:
         self,
         urls: Sequence[str],
         presentation: Presentation,
-        client: httpx.AsyncClient,
+        client: HttpClient,
         rules: Callable[[], Sequence[ErrorRule]] = shipped_rules,
     ) -> None:
         self._peers = Peers(urls)
@@ -51,7 +51,7 @@ class GorushGateway:
         body = build_request(push, self._presentation)
         for url in self._peers.in_order(monotonic()):
             try:
-                response = await self._client.post(f"{url}/api/push", content=body, headers=JSON_HEADERS)
+                response = await self._client.request("POST", f"{url}/api/push", content=body, headers=JSON_HEADERS)
             except httpx.HTTPError as error:
                 self._peers.failed(url, monotonic())
                 if isinstance(error, httpx.TransportError) and was_never_sent(error):

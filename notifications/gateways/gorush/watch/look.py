@@ -11,7 +11,7 @@ import structlog
 from django.conf import settings
 from django.db.models import Count
 
-from notifications.connections import MAX_CONNECTIONS, new_client, submit
+from notifications.connections import MAX_CONNECTIONS, HttpClient, new_client, submit
 from notifications.gateways.gorush.watch import board
 from notifications.gateways.gorush.watch.board import Notice
 from notifications.gateways.gorush.watch.readings import Reading, read_config, read_counters, read_version
@@ -64,7 +64,7 @@ async def _read_all(urls: Collection[str]) -> list[Reading]:
         return await asyncio.gather(*(_read(client, url) for url in urls))
 
 
-async def _read(client: httpx.AsyncClient, url: str) -> Reading:
+async def _read(client: HttpClient, url: str) -> Reading:
     paths = ("/api/config", "/version", "/api/stat/app")
     bodies = await asyncio.gather(*(_fetch(client, url + path) for path in paths))
     config, version, counters = (body or b"" for body in bodies)
@@ -76,11 +76,11 @@ async def _read(client: httpx.AsyncClient, url: str) -> Reading:
     )
 
 
-async def _fetch(client: httpx.AsyncClient, url: str) -> bytes | None:
+async def _fetch(client: HttpClient, url: str) -> bytes | None:
     """None when nobody answers; empty for an answer that says nothing. What exceeds 1 MiB the client does not take."""
     try:
         # Its own time-out starts over with every byte that trickles in.
-        answer = await asyncio.wait_for(client.get(url, headers={"Accept-Encoding": "identity"}), TIMEOUT_SECONDS)
+        answer = await asyncio.wait_for(client.request("GET", url), TIMEOUT_SECONDS)
     except (httpx.RemoteProtocolError, httpx.DecodingError):
         return b""
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
