@@ -71,9 +71,9 @@ class Answers(Generic[Event]):
             return None
 
 
-def _read(stored: Any) -> WakuMessage | None:
-    """One entry of a page, or None when the node tells nonsense."""
+def _read(raw: Any) -> WakuMessage | None:
+    """One message of a page, or None when the node tells nonsense."""
     try:
-        return from_json(stored.get("message")) if isinstance(stored, dict) else None
+        return from_json(raw)
     except BadNodeMessage:
         return None

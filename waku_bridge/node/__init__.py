@@ -1,7 +1,20 @@
 """A Waku node as the bridge sees it: `client` asks it, `dialect` understands its JSON, `errors` names what fails."""
 
 from waku_bridge.node.client import WakuNode
-from waku_bridge.node.dialect import from_json, to_json
-from waku_bridge.node.errors import BadNodeMessage, NodeError, NotSubscribed
+from waku_bridge.node.dialect import StoreEntry, StorePage, from_json, to_json
+from waku_bridge.node.errors import BadNodeMessage, Busy, CursorLost, MessageTooLarge, NodeError, NoStore, NotSubscribed
 
-__all__ = ["BadNodeMessage", "NodeError", "NotSubscribed", "WakuNode", "from_json", "to_json"]
+__all__ = [
+    "BadNodeMessage",
+    "Busy",
+    "CursorLost",
+    "MessageTooLarge",
+    "NoStore",
+    "NodeError",
+    "NotSubscribed",
+    "StoreEntry",
+    "StorePage",
+    "WakuNode",
+    "from_json",
+    "to_json",
+]

@@ -3,33 +3,50 @@
 Reading drains: what a GET returned is gone from the node, so the caller must store a page before it does anything else.
 """
 
+import time
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import orjson
 
+from notifications.connections import Answer, HttpClient
 from waku_bridge.messages import WakuMessage
-from waku_bridge.node.dialect import parse, to_json
+from waku_bridge.node.dialect import StorePage, parse, read_store_page, refusal, store_refusal, to_json
 from waku_bridge.node.errors import NodeError, NotSubscribed
 
 JSON_HEADERS = {"Content-Type": "application/json"}
 HTTP_OK = 200
 HTTP_BAD_REQUEST = 400
 HTTP_NOT_FOUND = 404
+SUBSCRIPTIONS = "/relay/v1/subscriptions"
+# A node that starts answers 404 for what it has not mounted yet, so an absent lightpush is asked for again.
+LIGHTPUSH_ABSENT_SECONDS = 60.0
+MAX_REASON_BYTES = 1000
 
 
 class WakuNode:
     """One node at ``url``; ``client`` is shared and belongs to the caller."""
 
-    def __init__(self, url: str, client: httpx.AsyncClient) -> None:
+    def __init__(self, url: str, client: HttpClient) -> None:
         self.url = url
         self._client = client
-        self._has_lightpush = True
+        self._lightpush_absent_until = 0.0
 
     async def subscribe(self, pubsub_topic: str) -> None:
-        """Have the node keep the messages of a shard for us. Repeating it is harmless on nwaku."""
-        await self._post("/relay/v1/subscriptions", [pubsub_topic])
+        """Have the node keep the messages of a shard for us. For after NotSubscribed only: on go-waku a second
+        subscription is a twin, and each read takes from one of them at random.
+
+        nwaku takes the shard for subscribed before it has joined it. After a failure it would answer reads with nothing
+        and repetitions with OK for ever, so the failed subscription is taken back.
+        """
+        try:
+            await self._post(SUBSCRIPTIONS, [pubsub_topic])
+        except NodeError:
+            with suppress(NodeError):
+                await self._call("DELETE", SUBSCRIPTIONS, [pubsub_topic])
+            raise
 
     async def read(self, pubsub_topic: str) -> list[Any]:
         """Drain the node's cache: raw JSON objects, roughly in the order they arrived."""
@@ -45,7 +62,7 @@ class WakuNode:
 
     async def publish(self, pubsub_topic: str, message: WakuMessage) -> None:
         """Hand a message to the network: by lightpush, which tells how many peers took it, else by relay."""
-        if self._has_lightpush and await self._lightpush(pubsub_topic, message):
+        if time.monotonic() >= self._lightpush_absent_until and await self._lightpush(pubsub_topic, message):
             return
         path = f"/relay/v1/messages/{quote(pubsub_topic, safe='')}"
         try:
@@ -54,16 +71,25 @@ class WakuNode:
             await self.subscribe(pubsub_topic)
             await self._post(path, to_json(message))
 
+    async def store_page(self, **params: Any) -> StorePage:
+        """One page of store v3 (GET /store/v3/messages). Raises Busy, CursorLost or NoStore where the node says so.
+
+        ``ascending`` has to be the text `true`: nwaku takes every other for `false`.
+        """
+        response = await self._call("GET", "/store/v3/messages", params=params)
+        if response.status_code != HTTP_OK:
+            raise store_refusal(response.status_code, _text(response), where=self.url)
+        return read_store_page(self._json(response))
+
     async def stored(self, **params: Any) -> list[Any]:
-        """One page of store v3 (GET /store/v3/messages) with the messages themselves, oldest first."""
-        response = await self._call("GET", "/store/v3/messages", params={"includeData": "true", **params})
-        page = self._json(response)
-        return list(page.get("messages") or []) if isinstance(page, dict) else []
+        """The raw messages of one page of store v3, oldest first."""
+        return [entry.message for entry in (await self.store_page(includeData="true", **params)).entries]
 
     async def _lightpush(self, pubsub_topic: str, message: WakuMessage) -> bool:
         body = {"pubsubTopic": pubsub_topic, "message": to_json(message)}
         response = await self._call("POST", "/lightpush/v3/message", body)
-        self._has_lightpush = response.status_code != HTTP_NOT_FOUND
+        if response.status_code == HTTP_NOT_FOUND:
+            self._lightpush_absent_until = time.monotonic() + LIGHTPUSH_ABSENT_SECONDS
         return response.status_code == HTTP_OK
 
     async def _post(self, path: str, body: Any) -> None:
@@ -71,19 +97,23 @@ class WakuNode:
         if response.status_code == HTTP_BAD_REQUEST and b"subscribed" in response.content:
             raise NotSubscribed(self.url)
         if response.status_code != HTTP_OK:
-            raise NodeError(f"{self.url}{path} answered {response.status_code}")
+            raise refusal(response.status_code, _text(response), where=self.url + path)
 
-    async def _call(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
+    async def _call(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
         content = None if body is None else orjson.dumps(body)
         try:
             return await self._client.request(method, self.url + path, content=content, headers=JSON_HEADERS, **options)
         except httpx.HTTPError as error:
             raise NodeError(f"{self.url} cannot be reached: {type(error).__name__}") from error
 
-    def _json(self, response: httpx.Response) -> Any:
+    def _json(self, response: Answer) -> Any:
         if response.status_code != HTTP_OK:
             raise NodeError(f"{self.url} answered {response.status_code}")
         try:
             return parse(response.content)
         except (ValueError, RecursionError) as error:
             raise NodeError(f"{self.url} answered something else than JSON") from error
+
+
+def _text(response: Answer) -> str:
+    return response.content[:MAX_REASON_BYTES].decode(errors="replace")

@@ -1,16 +1,50 @@
-"""What nodes write and read: JSON, messages in it, and the forms that nwaku and go-waku give the same thing. Pure."""
+"""What nodes write and read: JSON, messages in it, and the forms that nwaku and go-waku give the same thing. Pure.
+
+nwaku (0.36 and newer) writes hashes in hex, empty lists and every field. go-waku writes `null` for an empty list and
+leaves out what is unset; its store client answers in snake_case with hashes in base64. Unknown fields mean nothing.
+"""
 
 import base64
 import binascii
 import json
+import re
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from waku_bridge.messages import WakuMessage
-from waku_bridge.node.errors import BadNodeMessage
+from waku_bridge.node.errors import BadNodeMessage, Busy, CursorLost, MessageTooLarge, NodeError, NoStore
 
 INT64_MAX = 2**63 - 1
+HASH_BYTES = 32
+HTTP_OK = 200
+HTTP_NOT_FOUND = 404
+HTTP_PRECONDITION_FAILED = 412
+HTTP_TOO_LARGE = 413
+HTTP_TOO_MANY_REQUESTS = 429
+URL_SAFE_TO_STANDARD, STANDARD_TO_URL_SAFE = str.maketrans("-_", "+/"), str.maketrans("+/", "-_")
+# "Message size exceeded maximum of 153600 bytes", with a colon in some versions.
+TOO_LARGE = re.compile(r"size exceeded maximum(?:\D{1,8}(\d{1,12}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreEntry:
+    """``message_hash`` (32 bytes) is empty when the node wrote none. ``message`` is raw JSON for `from_json`, and None
+    where only hashes were asked for.
+    """
+
+    message_hash: bytes
+    pubsub_topic: str = ""
+    message: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class StorePage:
+    """``cursor`` goes back to the same node as it is. Empty: nothing more matched when the page was read."""
+
+    entries: tuple[StoreEntry, ...] = ()
+    cursor: str = ""
 
 
 def parse(content: bytes) -> Any:
@@ -51,10 +85,9 @@ def from_json(raw: Any) -> WakuMessage:
 
 
 def _bytes(raw: dict[str, Any], name: str) -> bytes:
-    text = raw.get(name) or ""
     try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, TypeError, ValueError):
+        return read_base64(raw.get(name) or "")
+    except ValueError:
         raise BadNodeMessage(f"{name} is not base64") from None
 
 
@@ -63,3 +96,82 @@ def _integer(raw: dict[str, Any], name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) > INT64_MAX:
         raise BadNodeMessage(f"{name} is not a 64-bit integer")
     return value
+
+
+def read_base64(text: Any) -> bytes:
+    """Standard or URL-safe, padded or not: go-waku takes all of these and nodes may pass them on. Raises ValueError."""
+    if not isinstance(text, str):
+        raise ValueError("no text")  # noqa: TRY004 - to callers, one kind of bad value
+    standard = text.translate(URL_SAFE_TO_STANDARD)
+    return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
+
+
+def read_store_page(answer: Any) -> StorePage:
+    """Either node's answer to `GET /store/v3/messages`. Raises NodeError when it is none, or not a good one."""
+    if not isinstance(answer, dict):
+        raise NodeError("the store answered something else than an object")
+    status = _either(answer, "statusCode", "status_code")
+    if status not in (None, HTTP_OK):
+        raise NodeError(f"the store answered with status {status if isinstance(status, int) else 'unknown'}")
+    messages = answer.get("messages")
+    if not isinstance(messages, list | None):
+        raise NodeError("the store's messages are no list")
+    cursor = _either(answer, "paginationCursor", "pagination_cursor")
+    return StorePage(tuple(map(_store_entry, messages or ())), _cursor(cursor))
+
+
+def _store_entry(raw: Any) -> StoreEntry:
+    fields = raw if isinstance(raw, dict) else {"message": raw}
+    pubsub_topic = _either(fields, "pubsubTopic", "pubsub_topic")
+    return StoreEntry(
+        _hash(_either(fields, "messageHash", "message_hash")),
+        pubsub_topic if isinstance(pubsub_topic, str) else "",
+        fields.get("message"),
+    )
+
+
+def _either(fields: dict[str, Any], name: str, snake_name: str) -> Any:
+    return fields.get(name, fields.get(snake_name))
+
+
+def _hash(text: Any) -> bytes:
+    if not isinstance(text, str):
+        return b""
+    digest = _hex(text)
+    if digest is None:
+        try:
+            digest = read_base64(text)
+        except ValueError:
+            return b""
+    return digest if len(digest) == HASH_BYTES else b""
+
+
+def _hex(text: str) -> bytes | None:
+    try:
+        return binascii.unhexlify(text.removeprefix("0x"))
+    except ValueError:
+        return None
+
+
+def _cursor(text: Any) -> str:
+    """go-waku gives it in standard base64 and takes it in URL-safe base64; hex passes through unchanged."""
+    return text.translate(STANDARD_TO_URL_SAFE) if isinstance(text, str) else ""
+
+
+def refusal(status: int, text: str, *, where: str) -> NodeError:
+    """What an answer that is not 200 means. ``text`` of the node stays out of the error, as it may hold anything."""
+    said = f"{where} answered {status}"
+    if status == HTTP_TOO_MANY_REQUESTS or "TOO_MANY_REQUESTS" in text:
+        return Busy(said)
+    if (found := TOO_LARGE.search(text)) or status == HTTP_TOO_LARGE:
+        return MessageTooLarge(said, int(found[1] or 0) if found else 0)
+    return NodeError(said)
+
+
+def store_refusal(status: int, text: str, *, where: str) -> NodeError:
+    if "cursor not found" in text:
+        return CursorLost(f"{where} answered {status}: cursor not found")
+    # go-waku says the last one with status 500.
+    if status in (HTTP_NOT_FOUND, HTTP_PRECONDITION_FAILED) or "store-query" in text:
+        return NoStore(f"{where} answered {status}: no store")
+    return refusal(status, text, where=where)

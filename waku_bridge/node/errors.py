@@ -3,11 +3,35 @@ class NodeError(Exception):
 
     NodeError
     ├── NotSubscribed       the node forgot the shard, usually because it restarted
+    ├── MessageTooLarge     above the node's --max-msg-size; no repetition helps
+    ├── Busy                it limits how often it is asked: wait a minute at least
+    ├── CursorLost          the message that a page would continue after is gone: start the window over
+    ├── NoStore             it has no store and knows no peer with one
     └── BadNodeMessage      one message of a page is not what 14/WAKU2-MESSAGE describes
     """
 
 
 class NotSubscribed(NodeError):  # noqa: N818 - says what is wrong
+    pass
+
+
+class MessageTooLarge(NodeError):  # noqa: N818 - says what is wrong
+    """``limit_bytes`` is the node's limit for a whole encoded message, 0 when it did not say."""
+
+    def __init__(self, text: str, limit_bytes: int) -> None:
+        super().__init__(text)
+        self.limit_bytes = limit_bytes
+
+
+class Busy(NodeError):  # noqa: N818 - says what is wrong
+    pass
+
+
+class CursorLost(NodeError):  # noqa: N818 - says what is wrong
+    pass
+
+
+class NoStore(NodeError):  # noqa: N818 - says what is wrong
     pass
 
 
