@@ -98,12 +98,12 @@ class Servers:
         self._start(python(name, "-m", module, "--port", str(port), *arguments, stage=Stage.PEER), port)
         return Server(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port}")
 
-    def real(self, name: str, *, authority: str = "", **settings: str) -> Server:
+    def real(self, name: str, *, port: int | None = None, authority: str = "", **settings: str) -> Server:
         """``settings`` are gorush's, by their names in the environment without the prefix; ``authority`` is a file with
         other certificates to trust than that of the fakes.
         """
         self.fakes()
-        port = free_port()
+        port = port or free_port()
         environment = self._environment(port) | {f"GORUSH_{key}": value for key, value in settings.items()}
         if authority:
             environment["SSL_CERT_FILE"] = authority

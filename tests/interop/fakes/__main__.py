@@ -13,12 +13,13 @@ from ssl import SSLContext, SSLError
 
 from h2.exceptions import ProtocolError
 
+from notifications.gateways.gorush.devserver.faults import Faults
 from tests.interop.fakes import apns, control, fcm, http1
 from tests.interop.fakes.certificates import serve_as
 from tests.interop.fakes.credentials import write_credentials
 from tests.interop.fakes.http2 import Http2
 from tests.interop.fakes.ledger import Ledger
-from tests.interop.fakes.messages import Answer
+from tests.interop.fakes.messages import Answer, Break, Reply, Request
 
 HOST = "127.0.0.1"
 HEAD_END = b"\r\n\r\n"
@@ -27,11 +28,13 @@ HEAD_END = b"\r\n\r\n"
 class Proxy:
     def __init__(self, tls: SSLContext) -> None:
         self._tls = tls
-        ledger = Ledger()
-        self._control: Answer = partial(control.answer, ledger=ledger)
+        self._faults = Faults()
+        self._tunnels: set[asyncio.StreamWriter] = set()
+        ledger = Ledger(self._faults)
+        self._control: Answer = partial(control.answer, ledger=ledger, faults=self._faults, cut=self._cut)
         self._hosts: dict[str, Answer] = {
-            **dict.fromkeys(apns.HOSTS, partial(apns.answer, ledger=ledger)),
-            **dict.fromkeys(fcm.HOSTS, partial(fcm.answer, ledger=ledger)),
+            **dict.fromkeys(apns.HOSTS, partial(self._answer, partial(apns.answer, ledger=ledger))),
+            **dict.fromkeys(fcm.HOSTS, partial(self._answer, partial(fcm.answer, ledger=ledger))),
         }
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -46,16 +49,31 @@ class Proxy:
 
     async def _tunnel(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host = head.split()[1].decode().removesuffix(":443")
-        if host not in self._hosts:
+        if host not in self._hosts or self._faults.down:
             writer.write(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
             return
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         await writer.drain()
-        await writer.start_tls(self._tls)
+        self._tunnels.add(writer)
+        try:
+            await writer.start_tls(self._tls)
+            await self._serve_as(host, reader, writer)
+        finally:
+            self._tunnels.discard(writer)
+
+    async def _serve_as(self, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2":
             await Http2(reader, writer, self._hosts[host]).serve()
         else:
             await http1.serve(reader, writer, self._hosts[host])
+
+    def _cut(self) -> None:
+        """What has been answered still gets through."""
+        for writer in self._tunnels:
+            writer.close()
+
+    async def _answer(self, answer: Answer, request: Request) -> Reply | Break:
+        return Reply(self._faults.status) if self._faults.status else await answer(request)
 
 
 async def run(port: int, folder: Path) -> None:

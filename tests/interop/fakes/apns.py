@@ -3,7 +3,6 @@
 Source: Apple, "Sending notification requests to APNs" and "Handling notification responses from APNs".
 """
 
-import asyncio
 import time
 import uuid
 from collections.abc import Mapping
@@ -36,16 +35,17 @@ STATUS: Mapping[str, HTTPStatus] = {
 async def answer(request: Request, ledger: Ledger) -> Reply | Break:
     if not request.path.startswith(PATH):
         return json_reply({"reason": "BadPath"}, HTTPStatus.NOT_FOUND)
-    outcome = ledger.receive(
+    body = orjson.loads(request.body or b"{}")
+    outcome = await ledger.receive(
         Platform.IOS,
         token=unquote(request.path.removeprefix(PATH)),
         topic=request.headers.get("apns-topic", ""),
         collapse_id=request.headers.get("apns-collapse-id", ""),
         headers=request.headers,
-        body=orjson.loads(request.body or b"{}"),
+        body=body,
+        data={name: value for name, value in body.items() if name != "aps"},
         refusal=_refusal(request),
     )
-    await asyncio.sleep(outcome.delay_ms / 1000)
     if not outcome.error:
         return Reply(HTTPStatus.OK, b"", {"apns-id": request.headers.get("apns-id") or str(uuid.uuid4()).upper()})
     if outcome.refusal in fail:

@@ -1,11 +1,17 @@
-"""What the port answers without CONNECT: Google's token endpoint, and the record for tests.
+"""What the port answers without CONNECT: Google's token endpoint, and for tests the record of pushes and faults.
 
-`/dev/pushes` has the fields of the development gorush's, so that the same test reads either.
+`/dev/pushes` has the fields of the development gorush's, and `/dev/faults` takes the same, so that the same test reads
+and breaks either.
 """
 
+from collections.abc import Callable
+from dataclasses import asdict
 from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
 
+import orjson
+
+from notifications.gateways.gorush.devserver.faults import Faults
 from tests.interop.fakes.ledger import Ledger
 from tests.interop.fakes.messages import Reply, Request, json_reply
 
@@ -15,7 +21,8 @@ TOKEN = {"access_token": ACCESS_TOKEN, "token_type": "Bearer", "expires_in": 360
 REVOKED = {"error": "invalid_grant", "error_description": "Invalid grant: account not found"}
 
 
-async def answer(request: Request, ledger: Ledger) -> Reply:
+async def answer(request: Request, ledger: Ledger, faults: Faults, cut: Callable[[], None]) -> Reply:
+    """``cut`` breaks every connection to Apple and Google."""
     target = urlsplit(request.path)
     match request.method, target.path:
         case "POST", "/token" if parse_qs(request.body.decode()).get("grant_type") == [GRANT_TYPE]:
@@ -26,6 +33,11 @@ async def answer(request: Request, ledger: Ledger) -> Reply:
             since = int(parse_qs(target.query).get("since", ["0"])[0])
             pushes = ledger.since(since)
             return json_reply({"pushes": pushes, "last_id": since + len(pushes)})
+        case "POST" | "DELETE", "/dev/faults":
+            faults.update(orjson.loads(request.body) if request.method == "POST" else asdict(Faults()))
+            if faults.down:
+                cut()
+            return json_reply(asdict(faults))
         case "GET", "/healthz":
             return Reply()
     return Reply(HTTPStatus.NOT_FOUND)

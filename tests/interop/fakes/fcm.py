@@ -3,7 +3,6 @@
 Source: Google, "REST Resource: projects.messages" and "ErrorCode". gorush passes on nothing but `error.message`.
 """
 
-import asyncio
 import re
 import uuid
 from collections.abc import Mapping
@@ -52,16 +51,16 @@ async def answer(request: Request, ledger: Ledger) -> Reply | Break:
         return _refuse(HTTPStatus.UNAUTHORIZED, "UNAUTHENTICATED", UNAUTHENTICATED)
     body = orjson.loads(request.body)
     message = body["message"]
-    outcome = ledger.receive(
+    outcome = await ledger.receive(
         Platform.ANDROID,
         token=message.get("token", ""),
         topic=message.get("topic", ""),
         collapse_id=message.get("android", {}).get("collapse_key", ""),
         headers=request.headers,
         body=body,
+        data=message.get("data", {}),
         refusal=TOO_BIG if _is_too_big(message) else "",
     )
-    await asyncio.sleep(outcome.delay_ms / 1000)
     if not outcome.error:
         return json_reply({"name": f"projects/status-im/messages/0:{uuid.uuid4().int % 10**16}"})
     if outcome.refusal in fail:

@@ -1,17 +1,21 @@
 """Every push that Apple and Google received, in order: the ground truth for "sent once"."""
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from notifications.gateways.gorush.devserver.outcomes import Outcome, Platform, decide
+from notifications.gateways.gorush.devserver.faults import Faults
+from notifications.gateways.gorush.devserver.outcomes import ANSWER_LOST, Outcome, Platform, decide
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Received:
-    """One push. ``error`` is what it was refused with, empty if it was accepted; ``body`` the JSON as sent."""
+    """One push. ``error`` is what it was refused with, empty if it was accepted; ``body`` the JSON as sent, ``data``
+    the app's part of it. ``is_answered``: the connection lasted until the answer; the Firebase SDK sends others again.
+    """
 
     id: int
     received_ms: int
@@ -22,14 +26,19 @@ class Received:
     error: str
     headers: Mapping[str, str]
     body: Mapping[str, Any]
+    data: Mapping[str, Any]
+    is_answered: bool = False
 
 
 class Ledger:
-    def __init__(self) -> None:
+    """``faults`` are those of all pushes at once. Here a push that is answered late has been received at once."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
         self._received: list[Received] = []
         self._tries: Counter[tuple[str, str]] = Counter()
 
-    def receive(
+    async def receive(
         self,
         platform: Platform,
         *,
@@ -38,15 +47,18 @@ class Ledger:
         collapse_id: str,
         headers: Mapping[str, str],
         body: Mapping[str, Any],
+        data: Mapping[str, Any],
         refusal: str = "",
     ) -> Outcome:
-        """Keep one push and say what becomes of it: ``refusal``, or else the fate that its token names."""
+        """Keep one push and say, when it is time, what becomes of it: ``refusal``, or the fate that its token names."""
         outcome = Outcome(error=refusal) if refusal else decide(token, platform, self._tries[token, collapse_id])
         self._tries[token, collapse_id] += 1
         error, now_ms, name = outcome.upstream_error, time.time_ns() // 1_000_000, platform.name.lower()
-        self._received.append(
-            Received(len(self._received) + 1, now_ms, name, token, topic, collapse_id, error, headers, body)
-        )
+        number = len(self._received) + 1
+        push = Received(number, now_ms, name, token, topic, collapse_id, error, headers, body, data)
+        self._received.append(push)
+        await asyncio.sleep((outcome.delay_ms + self._faults.delay_ms) / 1000)  # cancelled when the connection ends
+        push.is_answered = outcome.refusal not in ANSWER_LOST
         return outcome
 
     def since(self, push_id: int) -> list[dict[str, Any]]:
