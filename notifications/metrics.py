@@ -6,7 +6,7 @@ any else, because clients choose what they register; it is empty at Google.
 
 from prometheus_client import Counter
 
-from registrations.measuring import BatchHistogram, StoredGauge
+from measuring.kinds import BatchHistogram, StoredGauge
 
 # Accepting ------------------------------------------------------------------------------------------------------------
 REQUESTS = Counter(

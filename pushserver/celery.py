@@ -38,6 +38,15 @@ def watch_at_start(**_kwargs: Any) -> None:
             app.send_task("waku_bridge.tasks.watch_gorush", countdown=WATCH_AFTER_SECONDS, expires=60)
 
 
+@signals.worker_ready.connect
+@signals.beat_init.connect
+def serve_metrics(**_kwargs: Any) -> None:
+    """Worker children count in files beside their parent's, so the parent tells for all of them."""
+    from measuring import port  # noqa: PLC0415 - counts in files only when it is imported after the settings
+
+    port.serve()
+
+
 @signals.heartbeat_sent.connect
 def note_heartbeat(**_kwargs: Any) -> None:
     """Tell `/readyz` which queues this worker serves: those of -Q, else all.

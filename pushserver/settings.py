@@ -186,21 +186,11 @@ METRICS_DIR = Path(env.text("METRICS_DIR", str(DATA_DIR / "metrics"))).resolve()
 METRICS_TOKEN = env.secret("METRICS_TOKEN")
 METRICS_HOST = env.text("METRICS_HOST", "127.0.0.1")
 METRICS_PORT = env.count("METRICS_PORT", 0, minimum=0, maximum=65535)  # 0: none
-
-
-def _share_metrics() -> None:
-    """Every process counts in files of its own in this folder. prometheus_client looks for it when it is imported, and
-    nothing of ours imports it before the settings are read.
-    """
-    with suppress(OSError):
-        METRICS_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if os.access(METRICS_DIR, os.R_OK | os.W_OK | os.X_OK):
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(METRICS_DIR)
-    else:
-        env.report(14, "METRICS_DIR cannot be written to.", "Name a folder on a local disk, of this machine alone.")
-
-
-_share_metrics()
+if METRICS_TOKEN and not re.fullmatch(r"[A-Za-z0-9._~+/-]{16,200}=*", METRICS_TOKEN):
+    env.report(
+        15, "METRICS_TOKEN is not 16 to 200 letters, digits or ._~+/-.", "Make one: openssl rand -hex 32. It is secret."
+    )
+    METRICS_TOKEN = ""
 
 # Django ---------------------------------------------------------------------------------------------------------------
 INSTALLED_APPS = [
@@ -272,3 +262,18 @@ LOGGING_CONFIG = None
 configure_logging(as_json=env.text("LOG_FORMAT", "text") == "json", level=env.text("LOG_LEVEL", "INFO").upper())
 
 CONFIGURATION_PROBLEMS = env.problems
+
+def _share_metrics() -> None:
+    """Every process counts in files of its own in this folder. prometheus_client looks for it when it is imported, and
+    nothing of ours imports it before the settings are read.
+    """
+    with suppress(OSError):
+        METRICS_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if os.access(METRICS_DIR, os.R_OK | os.W_OK | os.X_OK):
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(METRICS_DIR)
+    else:
+        env.report(14, "METRICS_DIR cannot be written to.", "Name a folder on a local disk, of this machine alone.")
+
+
+if not env.problems:  # while something is wrong nothing is started, and nothing made
+    _share_metrics()

@@ -6,6 +6,7 @@ from notifications.gateways.gorush.feedback import receive_feedback
 from pushserver.console.gorush import gorush_configuration
 from pushserver.console.search import search_facts
 from pushserver.health import healthz, readyz
+from pushserver.metrics.exposition import metrics
 
 urlpatterns = [
     path("admin/search/<app_label>/<model_name>/", admin.site.admin_view(search_facts), name="search_facts"),
@@ -13,6 +14,7 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("healthz", healthz, name="healthz"),
     path("readyz", readyz, name="readyz"),
+    path("metrics", metrics, name="metrics"),
     path("hooks/gorush", receive_feedback, name="gorush_feedback"),
     path("", RedirectView.as_view(pattern_name="admin:index")),
 ]

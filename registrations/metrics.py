@@ -2,7 +2,7 @@
 
 from prometheus_client import Counter
 
-from registrations.measuring import StoredGauge
+from measuring.kinds import StoredGauge
 
 REGISTRATIONS = Counter(
     "pushserver_registrations_total",

@@ -9,7 +9,7 @@ that `time() - x` goes on growing when nobody moves them.
 
 from prometheus_client import Counter, Gauge
 
-from registrations.measuring import BatchHistogram, StoredGauge
+from measuring.kinds import BatchHistogram, StoredGauge
 
 # Reading --------------------------------------------------------------------------------------------------------------
 MESSAGES_READ = Counter(

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pushserver.embedded.parts import EmbeddedPart
@@ -72,4 +72,6 @@ def celery(name: str, *arguments: str, stage: Stage, stop_seconds: float = 10) -
     # Root is normal in containers and on trial machines; nothing is unpickled from the broker.
     warnings = ["-W", "ignore:You're running the worker with superuser privileges"]
     command = [*warnings, "-m", "celery", "--app=pushserver", "--quiet", *arguments]
-    return python(name, *command, stage=stage, stop_seconds=stop_seconds)
+    spec = python(name, *command, stage=stage, stop_seconds=stop_seconds)
+    # All of one machine count in one folder, so one of them tells: the bridge, if there is a port for it.
+    return replace(spec, environment={**spec.environment, "METRICS_PORT": "0"})

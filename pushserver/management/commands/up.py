@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core import checks
 from django.core.management.base import BaseCommand, CommandParser
 
+from measuring import files
 from pushserver.embedded import parts
 from pushserver.settings import env
 from pushserver.stack.lock import only_one
@@ -36,6 +37,7 @@ class Command(BaseCommand):
         log = MergedLog(sys.stdout, coloured=sys.stdout.isatty())
         try:
             with only_one(settings.DATA_DIR):
+                files.clear(settings.METRICS_DIR)
                 plan = self._plan(options)
                 run(plan, log=log, embedded_file=settings.EMBEDDED_FILE, private_key=settings.SERVER_PRIVATE_KEY)
         except* StartError as errors:

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from kombu.exceptions import OperationalError
 
+from measuring import port
 from notifications.connections import new_client
 from waku_bridge.live import LiveReader
 from waku_bridge.node import WakuNode
@@ -27,6 +28,7 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **_options: Any) -> None:
         if not settings.WAKU_NODES:
             raise CommandError("WAKU_NODES is not set, and no embedded node is running. Start `manage.py up`.")
+        port.serve()
         asyncio.run(_read_all())
 
 

@@ -1,0 +1,30 @@
+"""Counting what a batch led to: in sums, and not before it is committed."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from django.db import transaction
+from prometheus_client import Counter as Metric
+
+from measuring.kinds import BatchHistogram
+
+Labels = tuple[str, ...]
+
+
+def count(metric: Metric, facts: Iterable[Labels]) -> None:
+    """Add what a batch led to once it is committed, one addition per set of labels. Counting never fails its caller."""
+    counts = Counter(facts)
+    if counts:
+        transaction.on_commit(partial(_add, metric, counts), robust=True)
+
+
+def _add(metric: Metric, counts: Mapping[Labels, int]) -> None:
+    for labels, number in counts.items():
+        metric.labels(*labels).inc(number)
+
+
+def observe(histogram: BatchHistogram, values: Iterable[float], *labels: str) -> None:
+    """The values of a batch, once it is committed."""
+    child = histogram.labels(*labels) if labels else histogram
+    transaction.on_commit(partial(child.observe_all, list(values)), robust=True)

@@ -1,0 +1,82 @@
+"""The files that the processes of this machine count in, one set per process id.
+
+What a process counted stays counted after its end: its counters and histograms are folded into those of the dead, so
+that restarts neither take counts away nor pile up files. Its gauges go with it. Who lives is asked of the kernel when
+metrics are collected, and not noted by processes that end: a killed one notes nothing.
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from prometheus_client import Metric
+from prometheus_client.mmap_dict import MmapedDict
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+NAME = re.compile(r"(?P<kind>counter|histogram|gauge_[a-z]+)_(?P<pid>\d+)\.db")
+DEAD = "dead"
+
+
+class Counted(Collector):
+    """What the processes that share ``folder`` have counted, the dead ones included."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> list[Metric]:
+        with _alone(self._folder):
+            _bury_the_dead(self._folder)
+            return list(MultiProcessCollector(None, str(self._folder)).collect())
+
+
+def clear(folder: Path) -> None:
+    """Begin anew. Only while nothing counts there."""
+    for file in folder.glob("*.db"):
+        file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Between folding a file and removing it, its counts are there twice: nobody may look."""
+    with (folder / "lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: a child forked meanwhile holds it open, too
+
+
+def _bury_the_dead(folder: Path) -> None:
+    files = [(file, found) for file in sorted(folder.iterdir()) if (found := NAME.fullmatch(file.name))]
+    living = {pid for pid in {int(found["pid"]) for _, found in files} if _is_alive(pid)}
+    for file, found in files:
+        if int(found["pid"]) not in living:
+            if not found["kind"].startswith("gauge") and file.stat().st_size:
+                _fold(file, folder / f"{found['kind']}_{DEAD}.db")
+            file.unlink()
+
+
+def _fold(file: Path, into: Path) -> None:
+    total = MmapedDict(str(into))
+    try:
+        for key, value, _, _ in MmapedDict.read_all_values_from_file(str(file)):
+            total.write_value(key, total.read_value(key)[0] + value, 0.0)
+    finally:
+        total.close()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another account's: not ours, but its number is taken
+        return True
+    return True

@@ -1,0 +1,14 @@
+"""`manage.py metrics_catalogue`: docs/metrics.md, from what the apps say about their metrics."""
+
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from pushserver.metrics.catalogue import page
+
+
+class Command(BaseCommand):
+    help = "Print the page about all metrics."
+
+    def handle(self, *_args: Any, **_options: Any) -> None:
+        self.stdout.write(page(), ending="")

@@ -1,0 +1,73 @@
+"""All metrics of all apps, and the page about them: `python manage.py metrics_catalogue > docs/metrics.md`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client.metrics import MetricWrapperBase
+
+import notifications.metrics
+import registrations.metrics
+import waku_bridge.metrics
+from measuring.kinds import AskedGauge, StoredGauge
+from pushserver.metrics import names
+
+SOURCES = {
+    "The bridge, the inbox and replies": waku_bridge.metrics,
+    "Requests and delivery": notifications.metrics,
+    "Registrations and queries": registrations.metrics,
+    "Servers and queues": names,
+}
+ADVICE = " When it moves: "
+HEAD = """\
+# Metrics
+
+What `/metrics` says, and what an operator does when it moves. This page is made from the code
+(`manage.py metrics_catalogue`); how metrics are collected is in [monitoring/README.md](monitoring/README.md).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One metric as Prometheus names it: counters end in _total."""
+
+    name: str
+    kind: str
+    meaning: str
+    advice: str
+    labels: tuple[str, ...]
+
+
+def entries(source: object) -> Iterator[Entry]:
+    for metric in vars(source).values():
+        if isinstance(metric, AskedGauge):
+            yield _entry(metric.name, "gauge", metric.documentation, metric.labelnames)
+        elif isinstance(metric, MetricWrapperBase):
+            (family,) = metric.describe()
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            yield _entry(name, family.type, family.documentation, metric._labelnames)  # noqa: SLF001 - told nowhere else
+
+
+def _entry(name: str, kind: str, documentation: str, labels: tuple[str, ...]) -> Entry:
+    meaning, _, advice = documentation.partition(ADVICE)
+    return Entry(name, kind, meaning, advice[:1].upper() + advice[1:], tuple(labels))
+
+
+def stored_gauges() -> list[StoredGauge]:
+    return [gauge for source in SOURCES.values() for gauge in vars(source).values() if isinstance(gauge, StoredGauge)]
+
+
+def page() -> str:
+    return "\n".join([HEAD, *(line for title, source in SOURCES.items() for line in _section(title, source))])
+
+
+def _section(title: str, source: object) -> Iterator[str]:
+    yield from (
+        f"## {title}",
+        "",
+        "| metric | kind, labels | what it is | when it moves |",
+        "| --- | --- | --- | --- |",
+    )
+    for entry in entries(source):
+        labels = ", ".join([entry.kind, *(f"`{label}`" for label in entry.labels)])
+        yield f"| `{entry.name}` | {labels} | {entry.meaning} | {entry.advice} |"
+    yield ""

@@ -1,0 +1,37 @@
+"""`/metrics` of the web server: what the processes of this machine counted, and what stands in database and queues."""
+
+import hmac
+
+from django.conf import settings
+from django.http import Http404, HttpRequest, HttpResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from measuring.files import Counted
+from notifications.connections import once
+from pushserver.metrics.stock import Stock
+
+
+@never_cache
+@require_safe
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Without a token in the settings there is no such page, but on a developer's machine."""
+    if not settings.METRICS_TOKEN and not settings.DEBUG:
+        raise Http404
+    if settings.METRICS_TOKEN and not _is_authentic(request):
+        return HttpResponse(status=401, headers={"WWW-Authenticate": "Bearer"})
+    return HttpResponse(generate_latest(_everything()), content_type=CONTENT_TYPE_LATEST)
+
+
+def _is_authentic(request: HttpRequest) -> bool:
+    presented = request.headers.get("Authorization", "").encode(errors="replace")
+    return hmac.compare_digest(presented, f"Bearer {settings.METRICS_TOKEN}".encode())
+
+
+@once
+def _everything() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(Counted(settings.METRICS_DIR))
+    registry.register(Stock())
+    return registry

@@ -1,0 +1,25 @@
+"""What the server measures as a whole. The rules of it are written in `waku_bridge/metrics.py`."""
+
+from measuring.kinds import AskedGauge
+
+DATABASE_UP = AskedGauge(
+    "pushserver_database_up",
+    "1 while PostgreSQL answers, else 0; what it knows is missing then. "
+    "When it moves: nothing is taken in, decided or sent until it is back; messages wait in the nodes.",
+)
+BROKER_UP = AskedGauge(
+    "pushserver_broker_up",
+    "1 while Redis answers, else 0. "
+    "When it moves: envelopes are stored and wait; once it is back the sweep enqueues what it forgot.",
+)
+QUEUE_TASKS = AskedGauge(
+    "pushserver_queue_tasks",
+    "Tasks in a queue that no worker has fetched. "
+    "When it moves: growing for minutes, its workers are too few or stuck. The rows they are for are stored.",
+    ("queue",),
+)
+QUEUE_HAS_WORKER = AskedGauge(
+    "pushserver_queue_has_worker",
+    "1 while a worker serves the queue, else 0. When it moves: start the worker again; its log says why it ended.",
+    ("queue",),
+)

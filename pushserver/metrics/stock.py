@@ -1,0 +1,69 @@
+"""What stands in the database and in the queues, asked when metrics are collected, and at most every few seconds.
+
+Over connections of its own that give up soon: while a server hangs, metrics must say so and not hang with it.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from threading import Lock
+from time import monotonic
+
+import psycopg
+import redis
+from django.conf import settings
+from django.core.cache import cache
+from django.db import connection
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
+
+from pushserver.celery import HEARTBEAT_KEY, QUEUES
+from pushserver.metrics.catalogue import stored_gauges
+from pushserver.metrics.names import BROKER_UP, DATABASE_UP, QUEUE_HAS_WORKER, QUEUE_TASKS
+
+TIMEOUT_SECONDS = 2
+KEPT_SECONDS = 5.0
+
+
+class Stock(Collector):
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: list[Metric] = []
+        self._asked_at = float("-inf")
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> list[Metric]:
+        with self._lock:
+            if monotonic() - self._asked_at >= KEPT_SECONDS:
+                self._known = [*_ask_database(), *_ask_broker()]
+                self._asked_at = monotonic()
+            return self._known
+
+
+def _ask_database() -> Iterator[Metric]:
+    parameters = connection.get_connection_params() | {"connect_timeout": TIMEOUT_SECONDS, "cursor_factory": None}
+    try:
+        with closing(psycopg.connect(**parameters)) as own:
+            own.execute(f"SET LOCAL statement_timeout = '{TIMEOUT_SECONDS}s'")
+            answers = [gauge.family(own.execute(gauge.sql.encode())) for gauge in stored_gauges()]
+    except psycopg.Error:
+        answers, is_up = [], 0
+    else:
+        is_up = 1
+    yield DATABASE_UP.family([(is_up,)])
+    yield from answers
+
+
+def _ask_broker() -> Iterator[Metric]:
+    options = {"socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS}
+    try:
+        with closing(redis.Redis.from_url(settings.REDIS_URL, **options)) as client:
+            lengths = [client.llen(queue) for queue in QUEUES]
+        beats = cache.get_many([HEARTBEAT_KEY.format(queue=queue) for queue in QUEUES])
+    except redis.RedisError:
+        yield BROKER_UP.family([(0,)])
+        return
+    yield BROKER_UP.family([(1,)])
+    yield QUEUE_TASKS.family(zip(QUEUES, lengths, strict=True))
+    yield QUEUE_HAS_WORKER.family((queue, int(HEARTBEAT_KEY.format(queue=queue) in beats)) for queue in QUEUES)
