@@ -36,12 +36,10 @@ def launch(playwright: Playwright) -> Browser:
     return playwright.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
 
 
-@pytest.fixture(params=[True, False], ids=["with JavaScript", "without JavaScript"])
-def visitor(request: pytest.FixtureRequest, chromium: Browser, live_server: LiveServer) -> Iterator[Page]:
+@pytest.fixture
+def visitor(chromium: Browser, live_server: LiveServer) -> Iterator[Page]:
     """A browser window that nobody has logged in with. Whatever it misses on the server fails the test."""
-    context = chromium.new_context(
-        base_url=live_server.url, java_script_enabled=request.param, viewport={"width": 1400, "height": 900}
-    )
+    context = chromium.new_context(base_url=live_server.url, viewport={"width": 1400, "height": 900})
     page = context.new_page()
     faults: list[str] = []
     page.on("response", lambda response: faults.append(response.url) if response.status >= 400 else None)

@@ -49,6 +49,9 @@ def make_rows(count: int = 1) -> None:
         )
         factories.make_reply(envelope_hash=request.envelope_hash)
         factories.make_unknown_error()
+        now = timezone.now()
+        factories.make_window(factories.make_watermark(), start_at=now - timedelta(hours=1), end_at=now)
+        factories.make_dead_letter()
 
 
 def list_url(model: type[Model], **query: str) -> str:
@@ -67,7 +70,7 @@ def test_every_table_of_facts_has_pages() -> None:
     assert {model.__name__ for model in MODELS} == {
         *("Registration", "Route", "Grant", "RegistrationEvent", "TopicKey"),
         *("NotificationRequest", "Notification", "Attempt", "InboundEnvelope", "OutboundReply"),
-        "UnknownGatewayError",
+        *("UnknownGatewayError", "StoreWatermark", "DeadLetter"),
     }
 
 
@@ -323,6 +326,9 @@ def hidden() -> Secrets:
     )
     factories.make_reply(envelope_hash=request.envelope_hash, payload=hidden.new("reply payload", 200), node="")
     factories.make_unknown_error()
+    node = "http://user:secret-of-the-node-in-its-url@node.test:8645"
+    factories.make_watermark(node=node)
+    factories.make_dead_letter(source=node)
     hidden.values["node password"] = b"secret-of-the-node-in-its-url"
     return hidden
 
