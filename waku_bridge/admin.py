@@ -1,4 +1,4 @@
-"""Envelopes that came in and replies that went out, to be looked at."""
+"""Envelopes that came in and replies that went out, how far stores were read, and what nobody could read."""
 
 from django.contrib import admin
 from django.db.models import Q
@@ -6,10 +6,10 @@ from django.urls import reverse
 
 from notifications.models import NotificationRequest
 from registrations.console.columns import age, full_hash, hex_of, host, moment, short_hash, word
-from registrations.console.facts import FactAdmin
+from registrations.console.facts import FactAdmin, FactInline
 from registrations.console.filters import RecentValuesFilter, WordFilter
 from registrations.console.search import by_hash, hash_digits
-from waku_bridge.models import InboundEnvelope, OutboundReply
+from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark, StoreWindow
 
 HASH_BYTES = 32
 # More than these have the same first digits only when hardly any were typed.
@@ -28,10 +28,11 @@ class InboundEnvelopeAdmin(FactAdmin):
         word("state"),
         word("reason"),
         host("source", "from"),
+        word("path"),
         age("received_at"),
         age("processed_at", "processed"),
     )
-    list_filter = (("state", WordFilter), "message_type", ("reason", RecentValuesFilter), "received_at")
+    list_filter = (("state", WordFilter), "message_type", ("reason", RecentValuesFilter), "path", "received_at")
     ordering = ("-received_at",)
     shown = (
         full_hash("hash", "envelope hash"),
@@ -42,6 +43,7 @@ class InboundEnvelopeAdmin(FactAdmin):
         "pubsub_topic",
         "content_topic",
         host("source", "from"),
+        word("path"),
         moment("received_at"),
         moment("enqueued_at"),
         moment("processed_at"),
@@ -92,3 +94,46 @@ class OutboundReplyAdmin(FactAdmin):
     search_help_text = "Hash of the envelope it answers (or its first 8 digits)"
     search_hashes = (("envelope_hash", HASH_BYTES),)
     unread = ("payload",)
+
+
+class StoreWindowInline(FactInline):
+    model = StoreWindow
+    shown = (word("reason"), moment("start_at"), moment("end_at"), age("created_at"))
+    ordering = ("-end_at",)
+
+
+@admin.register(StoreWatermark)
+class StoreWatermarkAdmin(FactAdmin):
+    """How far each store was read, and what is still to be read of the past."""
+
+    list_display = (host("node"), "pubsub_topic", age("watermark_at", "read up to"))
+    shown = (host("node"), "pubsub_topic", moment("watermark_at", "read up to"), moment("late_searched_at"))
+    inlines = (StoreWindowInline,)
+
+
+@admin.register(DeadLetter)
+class DeadLetterAdmin(FactAdmin):
+    list_display = (
+        short_hash("digest", "letter"),
+        word("reason"),
+        "content_topic",
+        "size_bytes",
+        host("source", "from"),
+        word("path"),
+        age("received_at"),
+    )
+    list_filter = (("reason", RecentValuesFilter), "path", "received_at")
+    ordering = ("-received_at",)
+    shown = (
+        full_hash("digest", "SHA-256"),
+        word("reason"),
+        "pubsub_topic",
+        "content_topic",
+        "size_bytes",
+        host("source", "from"),
+        word("path"),
+        moment("received_at"),
+        "raw",
+    )
+    search_help_text = "SHA-256 of the raw message (or its first 8 digits)"
+    search_hashes = (("digest", HASH_BYTES),)

@@ -9,6 +9,8 @@ from django.db import connection
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import InboundEnvelope
 
+Path = InboundEnvelope.Path
+
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
@@ -19,8 +21,8 @@ class Envelope:
     message: WakuMessage
 
 
-def store(envelopes: Sequence[Envelope], *, source: str, now: datetime) -> list[bytes]:
-    """Write what is new and return its hashes. An envelope that another node told us before is left alone."""
+def store(envelopes: Sequence[Envelope], *, source: str, now: datetime, path: Path = Path.LIVE) -> list[bytes]:
+    """Write what is new and return its hashes. An envelope that another node or path told us before is left alone."""
     if not envelopes:
         return []
     with connection.cursor() as cursor:
@@ -28,14 +30,15 @@ def store(envelopes: Sequence[Envelope], *, source: str, now: datetime) -> list[
             """
             INSERT INTO waku_bridge_inboundenvelope
                 (hash, pubsub_topic, content_topic, timestamp_ns, payload,
-                 source, state, reason, received_at, enqueued_at)
-            SELECT *, %s, 'received', '', %s, %s
+                 source, path, state, reason, received_at, enqueued_at)
+            SELECT *, %s, %s, 'received', '', %s, %s
             FROM unnest(%s::bytea[], %s::text[], %s::text[], %s::bigint[], %s::bytea[])
             ON CONFLICT (hash) DO NOTHING
             RETURNING hash
             """,
             [
                 source,
+                path,
                 now,
                 now,
                 [e.hash for e in envelopes],
@@ -46,6 +49,13 @@ def store(envelopes: Sequence[Envelope], *, source: str, now: datetime) -> list[
             ],
         )
         return [bytes(row[0]) for row in cursor.fetchall()]
+
+
+def known(hashes: Sequence[bytes]) -> set[bytes]:
+    """Those of these hashes that were ours and came before."""
+    if not hashes:
+        return set()
+    return set(InboundEnvelope.objects.filter(hash__in=hashes).values_list("hash", flat=True))
 
 
 def hand_out_left_behind(*, now: datetime, limit: int, patience: timedelta) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The inbox of envelopes and the outbox of replies: what makes every step repeatable.
+"""The inbox of envelopes and the outbox of replies: what makes every step repeatable. And how far stores were read.
 
 Payloads are dropped as soon as they have served; hashes stay for deduplication.
 """
@@ -30,6 +30,11 @@ class InboundEnvelope(models.Model):
         RESPONSE = MessageType.RESPONSE, "response"
 
     hash = BytesField(primary_key=True)  # 32 bytes
+    class Path(models.TextChoices):
+        LIVE = "live"
+        STORE = "store"  # by the walker
+        BACKFILL = "backfill"  # from a store too, for a topic that was new
+
     pubsub_topic = models.TextField()
     content_topic = models.TextField()
     timestamp_ns = models.BigIntegerField()  # the sender's clock
@@ -38,7 +43,8 @@ class InboundEnvelope(models.Model):
     reason = models.TextField(blank=True)  # of a drop, a refusal or a failure
     message_type = models.PositiveSmallIntegerField(choices=Types.choices, null=True)
     message_id = BytesField(null=True)  # of the metadata message, 32 bytes
-    source = models.TextField()  # the node that told us
+    source = models.TextField()  # the node that told us first
+    path = models.TextField(choices=Path.choices, db_default=Path.LIVE)  # on which it came first
     received_at = models.DateTimeField(db_index=True)
     enqueued_at = models.DateTimeField()
     processed_at = models.DateTimeField(null=True)
@@ -86,3 +92,57 @@ class OutboundReply(models.Model):
 
     def __str__(self) -> str:
         return f"Reply {self.pk} ({self.get_message_type_display()}, {self.state})"
+
+
+class StoreWatermark(models.Model):
+    """Up to when the store of a node was read completely for a shard: a time, never a place in somebody's pages."""
+
+    node = models.TextField()
+    pubsub_topic = models.TextField()
+    watermark_at = models.DateTimeField()  # by the database's clock
+    late_searched_at = models.DateTimeField()  # when the last search for late arrivals was ordered
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["node", "pubsub_topic"], name="one_watermark_per_node_and_topic"),
+        ]
+
+    def __str__(self) -> str:
+        return f"Watermark {self.pk}"
+
+
+class StoreWindow(models.Model):
+    """A stretch of the past that is still to be read from a store: newest first, so that ``end_at`` moves down."""
+
+    class Reason(models.TextChoices):
+        OUTAGE = "outage"  # nobody read the store for a while
+        LOST_REPLY = "lost_reply"  # a live read failed, and what it drained may be lost
+        LATE = "late"  # searched again and again, as stores insert old messages
+
+    watermark = models.ForeignKey(StoreWatermark, models.CASCADE, related_name="windows")
+    reason = models.TextField(choices=Reason.choices)
+    start_at = models.DateTimeField()
+    end_at = models.DateTimeField()
+    # Of the next page in the newest slice, in the store's own words; only a help to go on after a restart.
+    cursor = models.TextField(blank=True, default="")
+    created_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"Window {self.pk} ({self.reason})"
+
+
+class DeadLetter(models.Model):
+    """A message that could have been for us and cannot be read, as the node wrote it. Its payload is encrypted."""
+
+    digest = BytesField(primary_key=True)  # SHA-256 of what the node wrote
+    reason = models.TextField()
+    pubsub_topic = models.TextField()
+    content_topic = models.TextField(blank=True)
+    raw = models.TextField()  # JSON, cut off at some size
+    size_bytes = models.PositiveIntegerField()  # of the whole
+    source = models.TextField()
+    path = models.TextField(choices=InboundEnvelope.Path.choices)
+    received_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return f"Dead letter {bytes(self.digest).hex()[:16]}"

@@ -1,6 +1,12 @@
 """One valid row of each kind, with the fewest facts; a test names only what it is about."""
 
-from tests.factories.envelopes import make_envelope, make_reply
+from tests.factories.envelopes import (
+    make_dead_letter,
+    make_envelope,
+    make_reply,
+    make_watermark,
+    make_window,
+)
 from tests.factories.notifications import (
     make_answered_request,
     make_attempt,
@@ -13,6 +19,7 @@ from tests.factories.registrations import make_event, make_grant, make_registrat
 __all__ = [
     "make_answered_request",
     "make_attempt",
+    "make_dead_letter",
     "make_envelope",
     "make_event",
     "make_grant",
@@ -23,4 +30,6 @@ __all__ = [
     "make_route",
     "make_topic_key",
     "make_unknown_error",
+    "make_watermark",
+    "make_window",
 ]

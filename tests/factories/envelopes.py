@@ -6,7 +6,7 @@ from typing import Any
 from django.utils import timezone
 
 from waku_bridge.messages import MessageType
-from waku_bridge.models import InboundEnvelope, OutboundReply
+from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark, StoreWindow
 
 PUBSUB_TOPIC = "/waku/2/rs/16/32"
 CONTENT_TOPIC = "/waku/1/0x01020304/rfc26"
@@ -42,3 +42,35 @@ def make_reply(*, envelope_hash: bytes = b"", at: datetime | None = None, **fiel
         "created_at": at,
     }
     return OutboundReply.objects.create(envelope_hash=envelope_hash or secrets.token_bytes(32), **defaults | fields)
+
+
+def make_watermark(*, at: datetime | None = None, **fields: Any) -> StoreWatermark:
+    """Of a store that was read up to ``at``. Each is of a node of its own."""
+    at = at or timezone.now()
+    defaults: dict[str, Any] = {
+        "node": f"http://{secrets.token_hex(4)}.test:8645",
+        "pubsub_topic": PUBSUB_TOPIC,
+        "watermark_at": at,
+        "late_searched_at": at,
+    }
+    return StoreWatermark.objects.create(**defaults | fields)
+
+
+def make_window(watermark: StoreWatermark, *, start_at: datetime, end_at: datetime, **fields: Any) -> StoreWindow:
+    """A stretch still to be read after an outage."""
+    defaults: dict[str, Any] = {"reason": StoreWindow.Reason.OUTAGE, "created_at": end_at}
+    return StoreWindow.objects.create(watermark=watermark, start_at=start_at, end_at=end_at, **defaults | fields)
+
+
+def make_dead_letter(*, at: datetime | None = None, **fields: Any) -> DeadLetter:
+    defaults: dict[str, Any] = {
+        "digest": secrets.token_bytes(32),
+        "reason": "malformed",
+        "pubsub_topic": PUBSUB_TOPIC,
+        "raw": "{}",
+        "size_bytes": 2,
+        "source": "http://127.0.0.1:8645",
+        "path": InboundEnvelope.Path.LIVE,
+        "received_at": at or timezone.now(),
+    }
+    return DeadLetter.objects.create(**defaults | fields)

@@ -34,8 +34,15 @@ def test_old_replies_are_removed_unless_they_wait(state: str, is_removed: bool) 
     assert OutboundReply.objects.exists() is not is_removed
 
 
+def test_old_dead_letters_are_removed() -> None:
+    factories.make_dead_letter(at=OLD)
+
+    assert sum(retention.purge(now=NOW, keep=KEEP)) == 1
+
+
 def test_what_is_young_stays() -> None:
     factories.make_envelope(state="processed", at=YOUNG)
+    factories.make_dead_letter(at=YOUNG)
     factories.make_reply(state="published", at=YOUNG)
 
     assert sum(retention.purge(now=NOW, keep=KEEP)) == 0
