@@ -12,8 +12,11 @@ from measuring.kinds import BatchHistogram
 Labels = tuple[str, ...]
 
 
-def count(metric: Metric, facts: Iterable[Labels]) -> None:
-    """Add what a batch led to once it is committed, one addition per set of labels. Counting never fails its caller."""
+def count(metric: Metric, facts: Iterable[Labels] | Mapping[Labels, int]) -> None:
+    """Add what a batch led to once it is committed, one addition per set of labels. Counting never fails its caller.
+
+    ``facts`` are the labels of each, or how many there are of each.
+    """
     counts = Counter(facts)
     if counts:
         transaction.on_commit(partial(_add, metric, counts), robust=True)

@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db import transaction
 
+from measuring.batches import count
+from notifications import metrics
 from notifications.backlog import own_backlog
 from notifications.messages import Answer, NotificationType, PushNotification, PushRequest, Report
 from notifications.models import Notification, NotificationRequest
@@ -61,6 +63,8 @@ def accept(batch: Sequence[Incoming], *, now: datetime) -> Accepted:
         requests, notifications = _decide_all(list(fresh.values()), now=now)
         NotificationRequest.objects.bulk_create(requests)
         Notification.objects.bulk_create(notifications)
+        count(metrics.REQUESTS, {("new",): len(fresh), ("repeated",): len(batch) - len(fresh)})
+        count(metrics.NOTIFICATIONS, ((_VERDICTS[n.state, n.report],) for n in notifications))
     answered_ids = {r.pk for r in requests if r.state == NotificationRequest.State.ANSWERED}
     repeats = [(i, repeated[i.amm_message_id]) for i in batch if i.amm_message_id in repeated]
     return Accepted(
@@ -78,6 +82,9 @@ _CONSEQUENCES: dict[Verdict, tuple[Notification.State, Notification.Reports | No
     Verdict.WRONG_TOKEN: (Notification.State.REFUSED, Notification.Reports.WRONG_TOKEN),
     Verdict.NOT_REGISTERED: (Notification.State.REFUSED, Notification.Reports.NOT_REGISTERED),
     Verdict.OVERLOADED: (Notification.State.REFUSED, Notification.Reports.INTERNAL_ERROR),
+}
+_VERDICTS: dict[tuple[str, str | None], Verdict] = {
+    consequence: verdict for verdict, consequence in _CONSEQUENCES.items()
 }
 
 

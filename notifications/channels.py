@@ -16,7 +16,9 @@ from django.db import transaction
 from django.db.models import DurationField, ExpressionWrapper, F, Q, QuerySet, Value
 from django.db.models.functions import Random
 
-from notifications.messages import ChannelKey
+from measuring.batches import count
+from notifications.messages import ChannelKey, platform
+from notifications.metrics import CHANNEL_TRIPS
 from notifications.models import Channel, Notification
 from notifications.transitions import DUE
 from registrations.messages import TokenType
@@ -56,6 +58,7 @@ def trip(key: ChannelKey, *, reason: str, now: datetime) -> Change:
     change = _change(key, State.TRIPPED, start=[State.RUNNING], by="", reason=reason, now=now)
     if change.is_change:
         log.error("channel_tripped", **key._asdict(), reason=reason)
+        count(CHANNEL_TRIPS, [(platform(key.token_type),)])
     return change
 
 

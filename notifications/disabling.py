@@ -14,7 +14,9 @@ from django.db import transaction
 from django.db.models import Case, DateTimeField, DurationField, ExpressionWrapper, F, Q, QuerySet, Value, When
 from django.db.models.functions import Least
 
+from measuring.batches import count
 from notifications.messages import ChannelKey
+from notifications.metrics import ROUTES_DISABLED
 from registrations.messages import TokenType
 from registrations.models import Registration, RegistrationEvent, Route
 
@@ -22,6 +24,7 @@ MAX_COUNTED = timedelta(hours=6)
 FAILING = "failing"
 UNDO_CHUNK = 1000
 Kind = RegistrationEvent.Kind
+_REASONS = {Kind.TOKEN_DIED: "dead", Kind.EXPIRED: "failing"}
 
 
 def note_success(route_ids: Collection[int], *, now: datetime) -> None:
@@ -67,6 +70,7 @@ def _disable(routes: QuerySet[Route], reason: str, kind: RegistrationEvent.Kind,
     if ids:
         Route.objects.filter(pk__in=ids).update(state=Route.State.DISABLED, disabled_reason=reason, disabled_at=now)
         _tell(ids, kind, now=now)
+        count(ROUTES_DISABLED, {(_REASONS[kind],): len(ids)})
 
 
 def _tell(route_ids: Collection[int], kind: RegistrationEvent.Kind, *, now: datetime) -> None:

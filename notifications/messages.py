@@ -86,6 +86,11 @@ def channel_key(token_type: int, apn_topic: str) -> ChannelKey:
     return ChannelKey(token_type, apn_topic if token_type == TokenType.APN else "")
 
 
+def platform(token_type: int) -> str:
+    """What gorush calls it."""
+    return "ios" if token_type == TokenType.APN else "android"
+
+
 class Outcome(StrEnum):
     """How one try at a gateway ended."""
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from measuring.batches import count
+from notifications.metrics import FINISHED
 from notifications.models import TRANSITIONS, Notification
 
 State = Notification.State
@@ -21,4 +23,7 @@ OVER: dict[str, Any] = {"lease_until": None, "next_attempt_at": None, "chat_id":
 
 def move(notifications: QuerySet[Notification], to: Notification.State, **changes: Any) -> int:
     """Bring those of ``notifications`` that may go there into state ``to``; returns how many did."""
-    return notifications.filter(state__in=SOURCES[to]).update(state=to, **changes)
+    moved = notifications.filter(state__in=SOURCES[to]).update(state=to, **changes)
+    if moved and to.is_terminal:
+        count(FINISHED, {(to,): moved})
+    return moved

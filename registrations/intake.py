@@ -13,6 +13,8 @@ from uuid import uuid4
 from django.conf import settings
 from django.db import transaction
 
+from measuring.batches import count
+from registrations import metrics
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.messages import RegistrationMessage
@@ -85,6 +87,8 @@ def register(submissions: Sequence[Submission], *, server_public_key: bytes, now
         batch = _Batch(_lock_known(submissions), server_public_key, now)
         outcomes = [_take_in(batch, submission) for submission in submissions]
         _write(batch)
+        count(metrics.REGISTRATIONS, ((outcome.decision,) for outcome in outcomes))
+        count(metrics.REGISTRATION_EVENTS, ((event.kind,) for event in batch.events))
     return outcomes
 
 

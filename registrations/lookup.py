@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from django.db.models import F, Window
 from django.db.models.functions import RowNumber
 
+from measuring.batches import count
+from registrations import metrics
 from registrations.encryption import Purpose, Stored
 from registrations.keyring import keyring
 from registrations.messages import QueryInfo
@@ -21,10 +23,11 @@ def find(public_key_hashes: Iterable[bytes], *, server_public_key: bytes) -> dic
     Left out: unregistered and disabled installations, those that asked not to be notified, and those whose grant names
     another server than ``server_public_key`` (33 bytes), because clients verify it.
     """
+    asked = set(public_key_hashes)
     rows = (
         Grant.objects.filter(
             server_public_key=server_public_key,
-            registration__public_key_hash__in=set(public_key_hashes),
+            registration__public_key_hash__in=asked,
             registration__state=Registration.State.ACTIVE,
             registration__enabled=True,
             registration__route__state=Route.State.ACTIVE,
@@ -45,6 +48,7 @@ def find(public_key_hashes: Iterable[bytes], *, server_public_key: bytes) -> dic
     found: defaultdict[bytes, list[QueryInfo]] = defaultdict(list)
     for row in rows:
         found[bytes(row[0])].append(_info(*row))
+    count(metrics.QUERIED_KEYS, {("found",): len(found), ("not_found",): len(asked) - len(found)})
     return dict(found)
 
 

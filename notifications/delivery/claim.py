@@ -8,9 +8,11 @@ import structlog
 from django.db import transaction
 from django.db.models import F, Q
 
+from measuring.batches import observe
 from notifications import channels
 from notifications.delivery.lanes import Lanes
 from notifications.messages import ChannelKey, Push, channel_key
+from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Attempt, Notification
 from notifications.policy import CONFIG_RETRY_SECONDS
 from notifications.transitions import DUE, OVER, move
@@ -152,8 +154,13 @@ def _write(taken: Sequence[_Taken], gateway_name: str, *, now: datetime, lease: 
         attempt_count=F("attempt_count") + 1,
         next_attempt_at=None,
     )
+    observe(DISPATCH_SECONDS, (_age_seconds(t.notification, now) for t in taken if not t.notification.attempt_count))
     attempts = Attempt.objects.bulk_create(_new_attempt(t, gateway_name, now=now) for t in taken)
     return [_claim(t, attempt) for t, attempt in zip(taken, attempts, strict=True)]
+
+
+def _age_seconds(notification: Notification, now: datetime) -> float:
+    return (now - notification.created_at).total_seconds()
 
 
 def _new_attempt(taken: _Taken, gateway_name: str, *, now: datetime) -> Attempt:

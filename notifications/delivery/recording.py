@@ -11,11 +11,13 @@ from django.db import InterfaceError, OperationalError, close_old_connections, t
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from measuring.batches import count, observe
 from notifications import breakers, channels, disabling
 from notifications.delivery.claim import Claim
 from notifications.delivery.doubts import find_left_alone
 from notifications.delivery.sending import Done
-from notifications.messages import ChannelKey, Outcome, Result
+from notifications.messages import ChannelKey, Outcome, Result, platform
+from notifications.metrics import ATTEMPTS, GATEWAY_SECONDS
 from notifications.models import Attempt, Notification
 from notifications.policy import may_help_to_drop_payload, retry_at, retry_base_seconds, retry_max_seconds
 from notifications.transitions import OVER, move
@@ -58,6 +60,7 @@ def record(results: Sequence[Done], *, now: datetime) -> None:
     # Routes before notifications, as in unregistering: the other way round they would dead-lock.
     _note_routes(believed, known, now=now)
     _finish_or_try_again(believed, now=now)
+    _measure(results, known)
 
 
 def _complete_attempts(results: Iterable[Done]) -> None:
@@ -127,6 +130,19 @@ def _finish_or_try_again(results: Sequence[Done], *, now: datetime) -> None:
             move(_held(claim), State.UNCONFIRMED, finished_at=now, **OVER)
         elif result.outcome not in FINISHED_BY:
             _schedule_again(claim, result, now=now)
+
+
+def _measure(results: Sequence[Done], known: channels.Known) -> None:
+    count(ATTEMPTS, ((r.outcome, platform(c.channel.token_type), _app(c.channel, known)) for c, r in results))
+    for token_type in {claim.channel.token_type for claim, _ in results}:
+        sent = (r.latency_ms / 1000 for c, r in results if c.channel.token_type == token_type and r.latency_ms)
+        observe(GATEWAY_SECONDS, sent, platform(token_type))
+
+
+def _app(channel: ChannelKey, known: channels.Known) -> str:
+    """Clients choose the app topic, so one is named only once something was delivered to it."""
+    row = known.get(channel)
+    return channel.apn_topic if not channel.apn_topic or (row and row.last_success_at) else "other"
 
 
 def _held(claim: Claim) -> QuerySet[Notification]:

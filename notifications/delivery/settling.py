@@ -6,7 +6,9 @@ from datetime import datetime
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from measuring.batches import observe
 from notifications.messages import Answer
+from notifications.metrics import ANSWER_SECONDS
 from notifications.models import Notification, NotificationRequest
 from notifications.reports import load_reports
 
@@ -31,6 +33,7 @@ def settle(request_ids: Iterable[int], *, now: datetime) -> list[Answer]:
         NotificationRequest.objects.filter(pk__in=ids).update(
             state=NotificationRequest.State.ANSWERED, answered_at=now, reply_to=None
         )
+        observe(ANSWER_SECONDS, ((now - request.received_at).total_seconds() for request in requests))
     return [
         Answer(bytes(r.envelope_hash), bytes(r.reply_to or b""), bytes(r.message_id), tuple(reports[r.pk]))
         for r in requests

@@ -9,8 +9,9 @@ from django.db import DatabaseError, InterfaceError
 from django.db.models import F
 
 from notifications.connections import once
-from notifications.models import GatewayPlatform, UnknownGatewayError
-from registrations.messages import TokenType
+from notifications.messages import platform
+from notifications.metrics import UNKNOWN_ERRORS
+from notifications.models import UnknownGatewayError
 
 log = structlog.get_logger(__name__)
 
@@ -29,8 +30,8 @@ class UnknownErrors:
         self._lock = threading.Lock()
 
     def note(self, token_type: int, signature: str) -> None:
-        platform = GatewayPlatform.IOS if token_type == TokenType.APN else GatewayPlatform.ANDROID
-        self._add({(platform.value, signature): 1})
+        self._add({(platform(token_type), signature): 1})
+        UNKNOWN_ERRORS.labels(platform(token_type)).inc()
 
     def record(self, *, now: datetime) -> None:
         """Add the counts to the table; without the database, keep them for the next time."""
