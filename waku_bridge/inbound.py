@@ -11,7 +11,9 @@ from datetime import datetime
 
 import structlog
 from django.db import IntegrityError, InterfaceError, OperationalError, connection, transaction
+from django.utils import timezone
 
+from measuring.batches import count, observe
 from notifications import acceptance
 from notifications.messages import PushRequest
 from registrations import intake, lookup
@@ -33,6 +35,7 @@ from waku_bridge.messages import (
     RegistrationError,
     RegistrationResponse,
 )
+from waku_bridge.metrics import ENVELOPES_PROCESSED, INBOX_WAIT_SECONDS
 from waku_bridge.models import InboundEnvelope
 from waku_bridge.outbound import Reply
 
@@ -137,6 +140,7 @@ def _set_aside(envelope_hash: bytes, error: Exception, *, now: datetime) -> None
 
 
 def _merge(parts: Iterable[Processed]) -> Processed:
+    count(ENVELOPES_PROCESSED, [("unknown", "failed")])
     merged = Processed()
     for part in parts:
         merged.reply_ids.extend(part.reply_ids)
@@ -190,7 +194,10 @@ def _decide_and_record(items: Sequence[_Item], *, now: datetime) -> Processed:
         accepted = _accept_requests(items, now=now)
         replies += [Reply(a.envelope_hash, a.reply_to, PushResponse(a.message_id, a.reports)) for a in accepted.answers]
         reply_ids = outbound.record(replies, now=now)
-        _close(items, now=now)
+        received = _close(items, now=now)
+        count(ENVELOPES_PROCESSED, ((_type_of(item), item.reason or "accepted") for item in items))
+        decided_at = timezone.now()
+        observe(INBOX_WAIT_SECONDS, ((decided_at - at).total_seconds() for at in received))
     outcomes = Counter(item.reason or "accepted" for item in items)
     # A line per batch is noise while all is well, and at once when something was dropped or refused.
     (log.debug if outcomes.keys() == {"accepted"} else log.info)("envelopes_processed", **outcomes)
@@ -267,8 +274,12 @@ def _accept_requests(items: Iterable[_Item], *, now: datetime) -> acceptance.Acc
     return acceptance.accept(batch, now=now) if batch else acceptance.Accepted([], [], [])
 
 
-def _close(items: Sequence[_Item], *, now: datetime) -> None:
-    """Every envelope with how it ended, in one statement, and without its payload."""
+def _type_of(item: _Item) -> str:
+    return MESSAGE_TYPES[type(item.decoded.body)].name.lower() if item.decoded else "unknown"
+
+
+def _close(items: Sequence[_Item], *, now: datetime) -> list[datetime]:
+    """Every envelope with how it ended, in one statement, and without its payload. Returns when each was received."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -287,4 +298,6 @@ def _close(items: Sequence[_Item], *, now: datetime) -> None:
                 [MESSAGE_TYPES[type(item.decoded.body)] if item.decoded else None for item in items],
                 [item.decoded.message_id if item.decoded else None for item in items],
             ],
+            RETURNING received_at
         )
+        return [received_at for (received_at,) in cursor.fetchall()]

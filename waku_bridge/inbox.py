@@ -6,7 +6,9 @@ from datetime import datetime, timedelta
 
 from django.db import connection
 
+from measuring.batches import count
 from waku_bridge.messages import WakuMessage
+from waku_bridge.metrics import INBOX_ENVELOPES
 from waku_bridge.models import InboundEnvelope
 
 Path = InboundEnvelope.Path
@@ -48,7 +50,9 @@ def store(envelopes: Sequence[Envelope], *, source: str, now: datetime, path: Pa
                 [e.message.payload for e in envelopes],
             ],
         )
-        return [bytes(row[0]) for row in cursor.fetchall()]
+        new = [bytes(row[0]) for row in cursor.fetchall()]
+    count(INBOX_ENVELOPES, {("new",): len(new), ("duplicate",): len(envelopes) - len(new)})
+    return new
 
 
 def known(hashes: Sequence[bytes]) -> set[bytes]:

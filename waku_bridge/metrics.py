@@ -173,7 +173,7 @@ ENVELOPES_PROCESSED = Counter(
 )
 INBOX_WAIT_SECONDS = BatchHistogram(
     "pushserver_inbox_wait_seconds",
-    "From the commit of an envelope into the inbox to the commit of its decision. "
+    "From the reception of an envelope by the bridge to the decision about it. "
     "When it moves: workers of the queue `envelopes` are too few, away, or wait for the database.",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600),
 )

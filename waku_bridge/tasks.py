@@ -26,7 +26,8 @@ from notifications.gateways.gorush.client import configured_gateway
 from notifications.gateways.gorush.unknown_errors import unknown_errors
 from notifications.gateways.gorush.watch.look import look
 from registrations import retention as registration_retention
-from waku_bridge import inbound, inbox, outbound, retention
+from waku_bridge import inbound, inbox, outbound, retention, unkeyed
+from waku_bridge.metrics import SWEPT
 from waku_bridge.node import WakuNode
 
 ENVELOPE_BATCH_SIZE = 200
@@ -111,11 +112,13 @@ def publish_replies(reply_ids: list[int]) -> None:
 def sweep() -> None:
     """Put into the queue again whatever a crash or a lost queue entry left behind, and what has become due."""
     now, patience = timezone.now(), timedelta(seconds=settings.QUEUE_PATIENCE_SECONDS)
-    enqueue_envelopes(inbox.hand_out_left_behind(now=now, limit=SWEEP_LIMIT, patience=patience))
-    delivery.take_up_lost(now=now)
-    enqueue_notifications(delivery.hand_out_due(now=now, limit=SWEEP_LIMIT, patience=patience))
-    enqueue_replies(outbound.hand_out_left_behind(now=now, limit=SWEEP_LIMIT, patience=patience))
-    overdue = delivery.overdue_request_ids(now=now, limit=SWEEP_LIMIT)
+    enqueue_envelopes(_swept("envelopes", inbox.hand_out_left_behind(now=now, limit=SWEEP_LIMIT, patience=patience)))
+    SWEPT.labels("lost_pushes").inc(delivery.take_up_lost(now=now))
+    due = delivery.hand_out_due(now=now, limit=SWEEP_LIMIT, patience=patience)
+    enqueue_notifications(_swept("notifications", due))
+    left_behind = outbound.hand_out_left_behind(now=now, limit=SWEEP_LIMIT, patience=patience)
+    enqueue_replies(_swept("replies", left_behind))
+    overdue = _swept("overdue_requests", delivery.overdue_request_ids(now=now, limit=SWEEP_LIMIT))
     enqueue_replies(outbound.answer_requests(overdue, now=now))
 
 
@@ -136,6 +139,11 @@ def enqueue_replies(reply_ids: Sequence[int]) -> None:
 
 @once
 def _nodes() -> list[WakuNode]:
+def _swept(kind: str, found: Sequence[T]) -> Sequence[T]:
+    SWEPT.labels(kind).inc(len(found))
+    return found
+
+
     client = lasting_client(timeout_seconds=NODE_TIMEOUT_SECONDS)
     return [WakuNode(url, client) for url in settings.WAKU_NODES]
 
