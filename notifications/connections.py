@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, Protocol, Self, TypeVar
 
 import aiohttp
@@ -21,6 +22,7 @@ POOL_TIMEOUT_SECONDS = 10.0
 MAX_CONNECTIONS = 256
 KEPT_SECONDS = 30.0
 MAX_ANSWER_BYTES = 1024 * 1024
+MAX_BODY_IN_ONE_PIECE = 1024 * 1024
 
 T = TypeVar("T")
 
@@ -84,7 +86,7 @@ class PlainClient:
         self._session = self._session or _new_session(self._timeout)
         try:
             async with self._session.request(
-                method, url, data=content, headers=headers, allow_redirects=False
+                method, url, data=_body(content), headers=headers, allow_redirects=False
             ) as response:
                 return PlainAnswer(response.status, response.headers, await self._read(response))
         except aiohttp.ClientError as error:
@@ -110,6 +112,11 @@ class PlainClient:
 
     async def __aexit__(self, *_error: object) -> None:
         await self.aclose()
+
+
+def _body(content: bytes | None) -> bytes | BytesIO | None:
+    """A large one as a file: aiohttp sends that piece by piece, and warns of anything else."""
+    return BytesIO(content) if content and len(content) > MAX_BODY_IN_ONE_PIECE else content
 
 
 def _new_session(timeout: aiohttp.ClientTimeout) -> aiohttp.ClientSession:

@@ -49,6 +49,20 @@ def test_sends_headers_parameters_and_content_as_given():
     assert seen["query"] == {"a": "b+c/d", "n": "1"}
 
 
+def test_sends_a_large_content_with_its_length():
+    """A message of 1 MiB is a third larger in base64."""
+    seen = {}
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.update(
+            length=request.headers["Content-Length"], size=sum([len(c) async for c in request.content.iter_any()])
+        )
+        return web.Response()
+
+    _answered(handler, content=bytes(1_500_000))
+    assert seen == {"length": "1500000", "size": 1_500_000}
+
+
 def test_reads_status_headers_and_content():
     answer = _answered(_saying(201, b"answer", {"Retry-After": "3"}))
     assert (answer.status_code, answer.content, answer.headers["retry-after"]) == (201, b"answer", "3")

@@ -1,5 +1,5 @@
-"""The servers under test: the development gorush in every run, the real one with fakes of Apple and Google behind it in
-`make interop`, which says in PEERS where the real ones are.
+"""The servers under test: the development gorush and node in every run, the real ones (gorush with fakes of Apple and
+Google behind it, go-waku) in `make interop`, which says in PEERS where they are.
 """
 
 import os
@@ -11,6 +11,7 @@ import pytest
 from pushserver.embedded.ports import free_port
 from pushserver.supervisor.guard import Guard
 from tests.flows.fleet import Fleet
+from tests.interop.nodes import Nodes, Pair
 from tests.interop.servers import Server, Servers
 
 PEERS = os.environ.get("PEERS")
@@ -35,3 +36,29 @@ def server(request: pytest.FixtureRequest, servers: Servers) -> Server:
     if request.param == "development":
         return servers.development("development")
     return request.getfixturevalue("real_gorush")
+
+
+@pytest.fixture(scope="session")
+def nodes(guard: Guard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """Starts them as tests ask for them."""
+    fleet = Fleet(tmp_path_factory.mktemp("nodes"), {}, guard)
+    yield Nodes(fleet, waku=Path(PEERS or "").resolve() / "waku")
+    fleet.kill(*fleet.running)
+
+
+@pytest.fixture(scope="session")
+def real_nodes(nodes: Nodes, require_or_skip: Callable[[bool, str], None]) -> Nodes:
+    require_or_skip(nodes.waku.exists(), "there is no real Waku node: `make peers` builds it")
+    return nodes
+
+
+@pytest.fixture(scope="session")
+def real_pair(real_nodes: Nodes) -> Pair:
+    return real_nodes.real_pair()
+
+
+@pytest.fixture(scope="session", params=["development", pytest.param("real", marks=pytest.mark.peers)])
+def pair(request: pytest.FixtureRequest, nodes: Nodes) -> Pair:
+    if request.param == "development":
+        return nodes.development_pair()
+    return request.getfixturevalue("real_pair")

@@ -144,11 +144,13 @@ class Servers:
         }
 
 
-def ask(url: str, method: str, path: str, body: bytes | None = None) -> Answer:
+def ask(
+    url: str, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+) -> Answer:
     """Without a client that tidies paths, follows redirects or reads proxies from the environment."""
     connection = HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_SECONDS)
     try:
-        connection.request(method, path, body)
+        connection.request(method, path, body, headers or {})
         response = connection.getresponse()
         content = response.read()
         headers = {name.lower(): value for name, value in response.getheaders()}

@@ -1,0 +1,155 @@
+"""Waku nodes in pairs that gossip: development nodes in every run, real ones (go-waku) in `make interop`."""
+
+import asyncio
+import json
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from notifications.connections import new_client
+from pushserver.embedded.ports import free_port
+from pushserver.supervisor.processes import ProcessSpec, Stage, python
+from tests.flows import fleet as processes
+from tests.flows.fleet import PUBSUB_TOPIC, Fleet
+from tests.interop.servers import Answer, ask
+from waku_bridge.messages import WakuMessage
+from waku_bridge.node import WakuNode, from_json
+
+RING_CAPACITY = 1000
+PATIENCE_SECONDS = 20.0
+PAUSE_SECONDS = 0.05
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two linked nodes, by URL. What one of them is given, the other one gets by gossip."""
+
+    here: str
+    there: str
+
+    def run(self, use: Callable[[WakuNode, WakuNode], Awaitable[T]]) -> T:
+        """With the client of production."""
+
+        async def main() -> T:
+            async with new_client(timeout_seconds=PATIENCE_SECONDS, max_answer_bytes=2**28) as client:
+                return await use(WakuNode(self.here, client), WakuNode(self.there, client))
+
+        return asyncio.run(main())
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Starts nodes on loopback. ``waku`` is the binary of go-waku."""
+
+    fleet: Fleet
+    waku: Path
+
+    def development_pair(self) -> Pair:
+        ports = free_port(), free_port()
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        for number, port in enumerate(ports):
+            options = ["--port", str(port), "--shard", PUBSUB_TOPIC, "--peer", urls[1 - number]]
+            ring = ["--relay-cache-capacity", str(RING_CAPACITY)]
+            spec = python(f"devnode-{port}", "-m", "waku_bridge.devnode", *options, *ring, stage=Stage.PEER)
+            self.fleet.start(spec)
+        processes.wait_for_http(*(f"{url}/health" for url in urls))
+        return linked(Pair(*urls))
+
+    def real_pair(self) -> Pair:
+        """Both subscribed by REST, once: unlike nwaku, go-waku keeps nothing for readers of its own topics."""
+        here = self.real()
+        there = self.real(f"--staticnode={address_of(here)}")
+        for url in (here, there):
+            assert say(url, "POST", "/relay/v1/subscriptions", [PUBSUB_TOPIC]).status == 200
+        return linked(Pair(here, there))
+
+    def real(self, *options: str, ring_capacity: int = RING_CAPACITY) -> str:
+        """The URL of a go-waku that looks for no peers and may be alone."""
+        rest, tcp = free_port(), free_port()
+        command = [
+            str(self.waku),
+            "--address=127.0.0.1",
+            f"--tcp-port={tcp}",
+            f"--nodekey={secrets.token_hex(32)}",
+            "--cluster-id=16",
+            f"--pubsub-topic={PUBSUB_TOPIC}",
+            "--relay=true",
+            "--min-relay-peers-to-publish=0",
+            "--lightpush",
+            "--rest",
+            "--rest-address=127.0.0.1",
+            f"--rest-port={rest}",
+            "--rest-admin",
+            f"--rest-relay-cache-capacity={ring_capacity}",
+            "--max-msg-size=1MiB",
+            "--ip-colocation-limit=0",
+            "--log-level=ERROR",
+            *options,
+        ]
+        self.fleet.start(ProcessSpec(name=f"waku-{rest}", command=command, stage=Stage.PEER))
+        processes.wait_for_http(f"http://127.0.0.1:{rest}/debug/v1/info")  # its /health answers 501
+        return f"http://127.0.0.1:{rest}"
+
+
+def say(url: str, method: str, path: str, body: Any) -> Answer:
+    """Ask with a body: bytes go as they are, anything else as JSON. nwaku wants to be told what it is."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return ask(url, method, path, content, {"Content-Type": "application/json"})
+
+
+def address_of(url: str) -> str:
+    return str(ask(url, "GET", "/debug/v1/info").body["listenAddresses"][0])
+
+
+def linked(pair: Pair) -> Pair:
+    """Once gossip flows in both directions: before that, what is published silently reaches nobody."""
+
+    async def wait(here: WakuNode, there: WakuNode) -> None:
+        await _until_heard(here, there)
+        await _until_heard(there, here)
+        await drained(here, there)
+
+    pair.run(wait)
+    return pair
+
+
+async def _until_heard(sender: WakuNode, receiver: WakuNode) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        await sender.publish(PUBSUB_TOPIC, new_message())
+        await asyncio.sleep(PAUSE_SECONDS)
+        if await receiver.read(PUBSUB_TOPIC):
+            return
+    raise AssertionError("the nodes do not gossip")
+
+
+async def drained(*nodes: WakuNode) -> None:
+    """Until nothing comes any more."""
+    quiet = 0
+    while quiet < 5:
+        pages = [await node.read(PUBSUB_TOPIC) for node in nodes]
+        quiet = 0 if any(pages) else quiet + 1
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def received(node: WakuNode, count: int, *, pubsub_topic: str = PUBSUB_TOPIC) -> list[WakuMessage]:
+    """What the node hands out, once it is at least that much and no more comes; fewer when the patience ends."""
+    raw: list[Any] = []
+    deadline, quiet = time.monotonic() + PATIENCE_SECONDS, 0
+    while time.monotonic() < deadline and (len(raw) < count or quiet < 5):
+        page = await node.read(pubsub_topic)
+        raw += page
+        quiet = 0 if page else quiet + 1
+        await asyncio.sleep(PAUSE_SECONDS)
+    return [from_json(one) for one in raw]
+
+
+def new_message(payload: bytes | None = None, **fields: Any) -> WakuMessage:
+    """One that nobody has sent before, as of now."""
+    return WakuMessage(payload or os.urandom(16), "/waku/1/0x75b8b8f6/rfc26", time.time_ns(), **fields)

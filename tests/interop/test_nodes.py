@@ -1,0 +1,130 @@
+"""What our bridge relies on, asked of the development node and of a real one, through the client of production.
+
+Where the two differ because nwaku and go-waku do, `test_go_waku.py` and the tests of the development node say so.
+"""
+
+import asyncio
+import base64
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import pytest
+
+from tests.flows.fleet import PUBSUB_TOPIC
+from tests.interop.nodes import Pair, drained, new_message, received, say
+from tests.interop.servers import ask
+from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.node import NodeError, NotSubscribed, WakuNode, to_json
+
+OTHER_SHARD = "/waku/2/rs/16/64"
+RELAY = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F32"
+
+
+@pytest.fixture(autouse=True)
+def clean(pair: Pair) -> None:
+    pair.run(drained)
+
+
+@pytest.mark.parametrize("payload", [b"x", bytes(range(256)), b"\xfb\xff\xfe" * 7, bytes(1_000_000)], ids=len)
+def test_a_message_is_read_once_at_every_node_as_it_was_sent(pair: Pair, payload: bytes) -> None:
+    sent = new_message(payload, version=1)
+
+    async def use(here: WakuNode, there: WakuNode) -> None:
+        await here.publish(PUBSUB_TOPIC, sent)
+        assert await received(there, 1) == [sent]
+        assert await received(here, 1) == [sent]
+
+    pair.run(use)
+
+
+def test_meta_and_ephemeral_arrive_and_the_hash_is_the_same_everywhere(pair: Pair) -> None:
+    sent = new_message(ephemeral=True, meta=b"\xfb\xff meta")
+    body = to_json(sent) | {"meta": base64.b64encode(sent.meta).decode()}
+    assert say(pair.here, "POST", RELAY, body).status == 200
+    (there,) = pair.run(lambda _here, there: received(there, 1))
+    assert there == sent
+    assert message_hash(PUBSUB_TOPIC, there) == message_hash(PUBSUB_TOPIC, sent)
+
+
+def test_a_node_that_has_nothing_new_says_so(pair: Pair) -> None:
+    assert pair.run(lambda here, _there: here.read(PUBSUB_TOPIC)) == []
+
+
+def test_the_same_bytes_published_again_are_shown_once(pair: Pair) -> None:
+    """What lets an outbox repeat a reply."""
+    sent = new_message()
+
+    async def use(here: WakuNode, there: WakuNode) -> None:
+        for node in (here, here, there):
+            await node.publish(PUBSUB_TOPIC, sent)
+            await asyncio.sleep(0.2)
+        assert await received(there, 1) == [sent]
+
+    pair.run(use)
+
+
+def test_nothing_is_lost_between_two_nodes_while_rings_are_large_enough(pair: Pair) -> None:
+    sent = [new_message() for _ in range(300)]
+
+    async def use(here: WakuNode, there: WakuNode) -> None:
+        for message in sent:
+            await here.publish(PUBSUB_TOPIC, message)
+        assert set(await received(there, len(sent))) == set(sent)
+
+    pair.run(use)
+
+
+def test_a_message_over_one_mebibyte_is_refused_and_goes_nowhere(pair: Pair) -> None:
+    async def use(here: WakuNode, there: WakuNode) -> None:
+        with pytest.raises(NodeError):
+            await here.publish(PUBSUB_TOPIC, new_message(bytes(1024 * 1024)))
+        assert await received(there, 0) == []
+
+    pair.run(use)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"payload": ""},
+        {"payload": "?"},
+        {"payload": 5},
+        {"contentTopic": ""},
+        {"contentTopic": 5},
+        {"meta": base64.b64encode(bytes(65)).decode()},
+        {"timestamp": "1"},
+        {"version": -1},
+    ],
+    ids=repr,
+)
+def test_what_is_no_message_is_refused(pair: Pair, change: dict[str, object]) -> None:
+    assert say(pair.here, "POST", RELAY, to_json(new_message()) | change).status == 400
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"text"'])
+def test_what_is_no_object_is_refused(pair: Pair, body: bytes) -> None:
+    assert say(pair.here, "POST", RELAY, body).status == 400
+
+
+def test_a_shard_that_nobody_subscribed_to_is_not_read(pair: Pair) -> None:
+    async def use(here: WakuNode, _there: WakuNode) -> None:
+        with pytest.raises(NotSubscribed):
+            await here.read(OTHER_SHARD)
+        await here.subscribe(OTHER_SHARD)
+        assert await here.read(OTHER_SHARD) == []
+        assert say(pair.here, "DELETE", "/relay/v1/subscriptions", [OTHER_SHARD]).status == 200
+        with pytest.raises(NotSubscribed):
+            await here.read(OTHER_SHARD)
+
+    pair.run(use)
+
+
+def test_the_clock_of_the_node_is_in_every_answer(pair: Pair) -> None:
+    date = parsedate_to_datetime(ask(pair.here, "GET", "/debug/v1/info").headers["date"])
+    assert abs((datetime.now(UTC) - date).total_seconds()) < 5
+
+
+def test_it_tells_its_addresses(pair: Pair) -> None:
+    info = ask(pair.here, "GET", "/debug/v1/info").body
+    assert info["enrUri"].startswith("enr:")
+    assert all(address.startswith("/ip4/") for address in info["listenAddresses"])
