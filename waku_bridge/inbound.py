@@ -137,10 +137,10 @@ def _set_aside(envelope_hash: bytes, error: Exception, *, now: datetime) -> None
     InboundEnvelope.objects.filter(hash=envelope_hash, state=State.RECEIVED).update(
         state=State.FAILED, reason=type(error).__name__, processed_at=now
     )
+    count(ENVELOPES_PROCESSED, [("unknown", "failed")])
 
 
 def _merge(parts: Iterable[Processed]) -> Processed:
-    count(ENVELOPES_PROCESSED, [("unknown", "failed")])
     merged = Processed()
     for part in parts:
         merged.reply_ids.extend(part.reply_ids)
@@ -289,6 +289,7 @@ def _close(items: Sequence[_Item], *, now: datetime) -> list[datetime]:
             FROM unnest(%s::bytea[], %s::text[], %s::text[], %s::smallint[], %s::bytea[])
                 AS item (hash, state, reason, message_type, message_id)
             WHERE envelope.hash = item.hash
+            RETURNING received_at
             """,
             [
                 now,
@@ -298,6 +299,5 @@ def _close(items: Sequence[_Item], *, now: datetime) -> list[datetime]:
                 [MESSAGE_TYPES[type(item.decoded.body)] if item.decoded else None for item in items],
                 [item.decoded.message_id if item.decoded else None for item in items],
             ],
-            RETURNING received_at
         )
         return [received_at for (received_at,) in cursor.fetchall()]

@@ -26,7 +26,7 @@ from notifications.gateways.gorush.client import configured_gateway
 from notifications.gateways.gorush.unknown_errors import unknown_errors
 from notifications.gateways.gorush.watch.look import look
 from registrations import retention as registration_retention
-from waku_bridge import inbound, inbox, outbound, retention, unkeyed
+from waku_bridge import inbound, inbox, outbound, retention
 from waku_bridge.metrics import SWEPT
 from waku_bridge.node import WakuNode
 
@@ -122,6 +122,11 @@ def sweep() -> None:
     enqueue_replies(outbound.answer_requests(overdue, now=now))
 
 
+def _swept(kind: str, found: Sequence[T]) -> Sequence[T]:
+    SWEPT.labels(kind).inc(len(found))
+    return found
+
+
 def enqueue_envelopes(hashes: Sequence[bytes]) -> None:
     for batch in _batched([envelope_hash.hex() for envelope_hash in hashes], ENVELOPE_BATCH_SIZE):
         process_envelopes.delay(batch)
@@ -139,11 +144,6 @@ def enqueue_replies(reply_ids: Sequence[int]) -> None:
 
 @once
 def _nodes() -> list[WakuNode]:
-def _swept(kind: str, found: Sequence[T]) -> Sequence[T]:
-    SWEPT.labels(kind).inc(len(found))
-    return found
-
-
     client = lasting_client(timeout_seconds=NODE_TIMEOUT_SECONDS)
     return [WakuNode(url, client) for url in settings.WAKU_NODES]
 
