@@ -2,6 +2,7 @@
 must not differ in a byte, or our tests prove things about a server that does not exist.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,12 @@ MISSING = {"code": 400, "message": "Missing notifications field."}
 TOPIC = "im.status.ethereum"
 
 CONFIG_KEYS = {section: sorted(values) for section, values in yaml.safe_load(CONFIG.format(hide_token="false")).items()}
+
+SYS_STATS = [
+    "average_metrics_timers", "average_response_size", "average_response_time", "average_response_time_sec", "count",
+    "hostname", "pid", "status_code_count", "time", "total_count", "total_metrics_counts", "total_response_size",
+    "total_response_time", "total_response_time_sec", "total_status_code_count", "unixtime", "uptime", "uptime_sec",
+]  # fmt: skip
 
 Pushed = tuple[tuple[str, str, str], ...]
 
@@ -207,3 +214,34 @@ def test_the_configuration_is_shown_with_the_same_keys(server: Server) -> None:
     relied_on = {key: settings["core"][key] for key in ("sync", "queue_num", "max_notification")}
     assert relied_on == {"sync": True, "queue_num": 8192, "max_notification": 100}
     assert settings["ios"]["key_path"] == "[REDACTED]"
+
+
+def test_metrics_say_what_the_counters_say(server: Server) -> None:
+    server.ask("POST", "/api/push", body(one("ok-1"), one("dead-1"), one("ok-1", platform=ANDROID)))
+    counters, answer = server.counters(), server.ask("GET", "/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
+    ours = [line for line in answer.body.decode().splitlines() if "gorush_" in line]
+    assert len(ours) == 3 * 11  # help, type and value
+    values = {name: int(value) for name, value in (line.split() for line in ours if not line.startswith("#"))}
+    assert values == {
+        **{f"gorush_{name}": counters[name] for name in ("success_tasks", "failure_tasks", "submitted_tasks")},
+        "gorush_total_push_count": counters["total_count"],
+        "gorush_busy_workers": 0,
+        "gorush_ios_success": counters["ios"]["push_success"],
+        "gorush_ios_error": counters["ios"]["push_error"],
+        **{f"gorush_{name}_success": counters[name]["push_success"] for name in ("android", "huawei")},
+        **{f"gorush_{name}_fail": counters[name]["push_error"] for name in ("android", "huawei")},
+    }
+    assert ("# TYPE gorush_busy_workers gauge" in ours, ours.count("# TYPE gorush_ios_error counter")) == (True, 1)
+
+
+def test_statistics_count_every_answer_as_200(server: Server) -> None:
+    before = server.ask("GET", "/sys/stats").body
+    for method, path in (("GET", "/healthz"), ("GET", "/nothing"), ("POST", "/api/push"), ("POST", "/api/push/")):
+        server.ask(method, path)
+    after = server.ask("GET", "/sys/stats").body
+    counts = Counter(after["total_status_code_count"])
+    counts.subtract(before["total_status_code_count"])
+    assert +counts == {"200": 4}  # the first look, too; not the redirect
+    assert sorted(after) == SYS_STATS
+    assert after["total_count"] - before["total_count"] == 4

@@ -12,6 +12,7 @@ from notifications.gateways.gorush.devserver.gateway import GATEWAY, Gateway, Se
 from notifications.gateways.gorush.devserver.masking import mask
 from notifications.gateways.gorush.devserver.outcomes import Answer, Platform
 from notifications.gateways.gorush.devserver.request import BadRequestError, count, is_enabled, read_push
+from notifications.gateways.gorush.devserver.statistics import METRICS_TYPE, RESPONSES, as_prometheus
 
 VERSION = "v1.22.0-devserver"
 JSON = "application/json"
@@ -103,6 +104,17 @@ async def welcome(_request: web.Request) -> web.Response:
 @routes.get("/api/stat/app")
 async def statistics(request: web.Request) -> web.Response:
     return _json({"version": VERSION, "busy_workers": 0, **asdict(request.app[GATEWAY].counters)})
+
+
+@routes.get("/metrics", allow_head=False)
+async def metrics(request: web.Request) -> web.Response:
+    text = as_prometheus(request.app[GATEWAY].counters)
+    return web.Response(body=text.encode(), headers={"Content-Type": METRICS_TYPE})
+
+
+@routes.get("/sys/stats", allow_head=False)
+async def response_statistics(request: web.Request) -> web.Response:
+    return _json(request.app[RESPONSES].as_dict())
 
 
 @routes.get("/api/config")

@@ -8,14 +8,16 @@ from aiohttp.typedefs import Handler
 
 from notifications.gateways.gorush.devserver import api, dev
 from notifications.gateways.gorush.devserver.gateway import GATEWAY, Gateway, Settings
+from notifications.gateways.gorush.devserver.statistics import RESPONSES, Responses, count_response
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 COMMIT_SECONDS = 0.25
 
 
 def create_app(settings: Settings) -> web.Application:
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[cut_when_down])
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[count_response, cut_when_down])
     app[GATEWAY] = Gateway(settings)
+    app[RESPONSES] = Responses()
     for module in (api, dev):
         app.add_routes(module.routes)
     app.router.add_route("*", "/{path:.*}", refuse_unknown)
