@@ -178,6 +178,7 @@ def _new_request(incoming: Incoming, *, now: datetime) -> NotificationRequest:
         state=NotificationRequest.State.WAITING,
         envelope_hash=incoming.envelope_hash,
         reply_to=incoming.reply_to,
+        sender_digest=keyring().digest(Purpose.SENDER, incoming.reply_to),
         received_at=now,
         reply_due_at=now + timedelta(seconds=settings.REPLY_DEADLINE_SECONDS),
     )

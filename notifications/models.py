@@ -27,6 +27,8 @@ class NotificationRequest(models.Model):
     # Where the reply goes: envelope and signer (33 bytes), usually a key made for this purpose. Dropped when answered.
     envelope_hash = BytesField()
     reply_to = BytesField(null=True)
+    # Keyed digest of the signer, for reports on who sends how much. Null: accepted before there was one.
+    sender_digest = BytesField(null=True)
     received_at = models.DateTimeField(db_index=True)
     reply_due_at = models.DateTimeField()
     answered_at = models.DateTimeField(null=True)

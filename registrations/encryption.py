@@ -25,6 +25,7 @@ class Purpose(StrEnum):
     DEVICE_TOKEN = "device-token"  # noqa: S105
     CONTENT = "registration-content"
     TOPIC_KEY = "topic-key"
+    SENDER = "sender"
 
 
 class DecryptionError(Exception):

@@ -8,16 +8,24 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from registrations.models import RegistrationEvent
 
 CHUNK_SIZE = 2_000
+Kind = RegistrationEvent.Kind
+# After these an installation cannot be pushed to.
+ENDS = (Kind.UNREGISTERED, Kind.TOKEN_DIED, Kind.EXPIRED)
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Remove the history of registrations older than ``keep``. Yields how many rows each step removed."""
-    return delete_in_chunks(RegistrationEvent.objects.filter(at__lt=now - keep).order_by("at"))
+    """Remove the history of registrations older than ``keep``. Yields how many rows each step removed.
+
+    The last event of an installation that can still be pushed to stays, however old: reports count who is active.
+    """
+    later = RegistrationEvent.objects.filter(pseudonym=OuterRef("pseudonym"), at__gt=OuterRef("at"))
+    is_needed = ~Q(kind__in=ENDS) & ~Exists(later)
+    return delete_in_chunks(RegistrationEvent.objects.filter(at__lt=now - keep).exclude(is_needed).order_by("at"))
 
 
 def delete_in_chunks(rows: QuerySet[Any], size: int = CHUNK_SIZE) -> Iterator[int]:

@@ -1,4 +1,5 @@
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from django.utils import timezone
@@ -9,11 +10,12 @@ from tests import factories
 
 NOW = timezone.now()
 KEEP = timedelta(days=400)
+Kind = RegistrationEvent.Kind
 
 
 @pytest.mark.django_db
 def test_old_history_is_removed_and_young_history_stays() -> None:
-    factories.make_event(at=NOW - KEEP - timedelta(seconds=1))
+    factories.make_event(kind=Kind.UNREGISTERED, at=NOW - KEEP - timedelta(seconds=1))
     young = factories.make_event(at=NOW - KEEP + timedelta(seconds=1))
 
     assert sum(retention.purge(now=NOW, keep=KEEP)) == 1
@@ -21,8 +23,18 @@ def test_old_history_is_removed_and_young_history_stays() -> None:
 
 
 @pytest.mark.django_db
+def test_the_last_event_of_an_installation_that_can_be_pushed_to_stays() -> None:
+    pseudonym = uuid4()
+    factories.make_event(pseudonym=pseudonym, at=NOW - KEEP * 3)
+    last = factories.make_event(pseudonym=pseudonym, kind=Kind.REFRESHED, at=NOW - KEEP * 2)
+
+    assert sum(retention.purge(now=NOW, keep=KEEP)) == 1
+    assert list(RegistrationEvent.objects.all()) == [last]
+
+
+@pytest.mark.django_db
 def test_rows_are_removed_in_small_steps() -> None:
     for _ in range(5):
-        factories.make_event(at=NOW - KEEP * 2)
+        factories.make_event(kind=Kind.EXPIRED, at=NOW - KEEP * 2)
 
     assert list(retention.delete_in_chunks(RegistrationEvent.objects.order_by("at"), size=2)) == [2, 2, 1]
