@@ -183,7 +183,7 @@ ERROR_RATES = Table(
         required("rate_low", Type.DOUBLE, "95 % Wilson interval, lower end"),
         required("rate_high", Type.DOUBLE, "95 % Wilson interval, upper end"),
         optional("usual_rate", Type.DOUBLE, "median of the rates of the seven days before, of the same hour"),
-        optional("change", Type.DOUBLE, "rate − usual rate"),
+        optional("change", Type.DOUBLE, "rate - usual rate"),
         optional("z_score", Type.DOUBLE, _Z),
     ),
 )
@@ -204,9 +204,9 @@ TOKEN_CHURN = Table(
         required("expired", Type.LONG, "out: every push failed for days"),
         required("moved_out", Type.LONG, "out: to another platform or app topic"),
         required("active_at_end", Type.LONG, "device tokens that can be pushed to 24 hours later"),
-        required("unexplained", Type.LONG, "start + in − out − end: 0 unless data is missing"),
+        required("unexplained", Type.LONG, "start + in - out - end: 0 unless data is missing"),
         optional("churn_rate", Type.DOUBLE, "(unregistered + died + expired) / active at start"),
-        required("net_growth", Type.LONG, "active at end − active at start"),
+        required("net_growth", Type.LONG, "active at end - active at start"),
     ),
 )
 TOKEN_SPELLS = Table(

@@ -1,0 +1,123 @@
+"""One query's rows, streamed from PostgreSQL by COPY through pyarrow into one Parquet file.
+
+Memory holds a few chunks, whatever the table's size: a thread reads from the database while another parses and writes.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from queue import Queue
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+
+from spark_reports.jobs.tables import Table
+from spark_reports.lake import Lake, arrow_schema
+
+CHUNK_SIZE = 8 * 1024 * 1024
+CHUNKS_AHEAD = 3
+OTHER = "(other)"
+# Clients choose the app topic: only what looks like one may be seen, and nothing that looks like a key or a token.
+_TOPIC = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,40}(\.[A-Za-z0-9-]{1,40}){1,7}")
+_LOOKS_SECRET = re.compile(r"[0-9a-fA-F]{16}|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-|[A-Za-z0-9]{25}")
+_TOPIC_COLUMNS = frozenset({"app_topic", "previous_app_topic"})
+# Reasons and codes are words of ours; should one ever be more, it stays here.
+_WORD = re.compile(r"[A-Za-z0-9_ .:-]{0,64}")
+_WORD_COLUMNS = frozenset({"reason", "code"})
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+
+
+def copy_table(
+    connection: psycopg.Connection[Any], query: str, table: Table, lake: Lake, path: str, on_rows: Callable[[int], None]
+) -> int:
+    """Write the rows of ``query``; returns how many. ``on_rows`` is told about each part."""
+    chunks: Queue[bytes | None] = Queue(CHUNKS_AHEAD)
+    with ThreadPoolExecutor(1, thread_name_prefix="parquet") as writer:
+        written = writer.submit(_write, chunks, table, lake, path, on_rows)
+        try:
+            for chunk in _read(connection, query):
+                chunks.put(chunk)
+                if written.done():
+                    break
+        finally:
+            chunks.put(None)
+        return written.result()
+
+
+def _read(connection: psycopg.Connection[Any], query: str) -> Iterator[bytes]:
+    """Whole lines of CSV, some megabytes at a time."""
+    lines, size = [], 0
+    with psycopg.Cursor(connection) as cursor, cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT csv)") as rows:
+        for line in rows:
+            lines.append(line)
+            size += len(line)
+            if size >= CHUNK_SIZE:
+                yield b"".join(lines)
+                lines, size = [], 0
+    yield b"".join(lines)
+
+
+def _write(chunks: Queue[bytes | None], table: Table, lake: Lake, path: str, on_rows: Callable[[int], None]) -> int:
+    schema, total = arrow_schema(table), 0
+    with lake.writing(path) as out, closing(pq.ParquetWriter(out, schema, compression="zstd")) as parquet:
+        try:
+            for chunk in iter(chunks.get, None):
+                if chunk:
+                    part = parse(chunk, table)
+                    parquet.write_table(part)
+                    total += part.num_rows
+                    on_rows(part.num_rows)
+        except BaseException:
+            _drain(chunks)
+            raise
+    return total
+
+
+def _drain(chunks: Queue[bytes | None]) -> None:
+    """So that the reader is not left waiting for room."""
+    while chunks.get() is not None:
+        pass
+
+
+def parse(chunk: bytes, table: Table) -> pa.Table:
+    """Rows of CSV as a table of our schema. Empty means null, except in texts, which are never null."""
+    schema = arrow_schema(table)
+    types = {f.name: _TEXT if pa.types.is_string(f.type) else f.type for f in schema}
+    rows = pcsv.read_csv(
+        pa.BufferReader(chunk),
+        read_options=pcsv.ReadOptions(column_names=schema.names, use_threads=False, block_size=len(chunk) + 1),
+        parse_options=pcsv.ParseOptions(newlines_in_values=True),
+        convert_options=pcsv.ConvertOptions(
+            column_types=types, null_values=[""], strings_can_be_null=False, true_values=["t"], false_values=["f"]
+        ),
+    )
+    columns = [_cleaned(rows[field.name], field) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _cleaned(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    if not pa.types.is_dictionary(column.type):
+        return column
+    if field.name in _TOPIC_COLUMNS:
+        column = _replaced(column, is_topic)
+    elif field.name in _WORD_COLUMNS:
+        column = _replaced(column, lambda text: bool(_WORD.fullmatch(text)) and not _LOOKS_SECRET.search(text))
+    return column.cast(pa.string())
+
+
+def _replaced(column: pa.ChunkedArray, is_fine: Callable[[str], bool]) -> pa.ChunkedArray:
+    """Looks at each different text once."""
+    chunks = []
+    for chunk in column.chunks:
+        texts = [text if is_fine(text) else OTHER for text in chunk.dictionary.to_pylist()]
+        chunks.append(pa.array(texts, pa.string()).take(chunk.indices))
+    return pa.chunked_array(chunks, pa.string())
+
+
+def is_topic(text: str) -> bool:
+    return not text or bool(_TOPIC.fullmatch(text) and not _LOOKS_SECRET.search(text))

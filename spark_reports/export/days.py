@@ -1,0 +1,102 @@
+"""Exporting a day: all its tables as they stood at one moment, complete or not at all."""
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import psycopg
+import structlog
+from django.conf import settings
+from django.db import connection, transaction
+
+from spark_reports.export.copying import copy_table
+from spark_reports.export.pseudonyms import Period, PseudonymKey, Subject, key_for
+from spark_reports.export.queries import QUERIES
+from spark_reports.jobs.tables import EVENT_TABLES, SCHEMA_VERSION, Table
+from spark_reports.lake import File, Kind, Lake, Manifest, folder_of
+
+log = structlog.get_logger(__name__)
+
+# A transaction that began before midnight may commit after it.
+CLOSED_AFTER = timedelta(minutes=10)
+OnRows = Callable[[str, int], None]
+
+
+class ExportError(Exception):
+    """Why a day cannot be exported, in one line."""
+
+
+def last_closed_day(now: datetime) -> date:
+    return (now.astimezone(UTC) - CLOSED_AFTER).date() - timedelta(days=1)
+
+
+def closed_days(first: date, last: date, *, now: datetime) -> list[date]:
+    if first > last:
+        raise ExportError(f"{first} is after {last}.")
+    if last > last_closed_day(now):
+        raise ExportError(f"{last} is not over: the last closed day (UTC) is {last_closed_day(now)}.")
+    return [first + timedelta(days=n) for n in range((last - first).days + 1)]
+
+
+def export_day(day: date, lake: Lake, *, now: datetime, on_rows: OnRows, replace: bool = False) -> Manifest:
+    """Bring a closed day into the lake. One that is there already stays as it is, unless ``replace``.
+
+    Raises ExportError when replacing would lose rows that retention has removed from the database meanwhile.
+    """
+    known = None if replace else lake.manifest(Kind.FACTS, day)
+    if known is not None and known.schema_version == SCHEMA_VERSION:
+        return known
+    if lake.manifest(Kind.FACTS, day) is not None and day < oldest_complete_day(now):
+        raise ExportError(f"{day} cannot be exported again: parts of it are no longer in the database (retention).")
+    key = key_for(day, settings.FIELD_ENCRYPTION_KEYS[0], Period(settings.REPORTS_PSEUDONYM_PERIOD))
+    with _snapshot(key) as session:
+        files = {table.name: [_export_table(session, table, day, lake, on_rows)] for table in EVENT_TABLES}
+    manifest = Manifest(day.isoformat(), SCHEMA_VERSION, now.isoformat(), key.id, files)
+    lake.publish(Kind.FACTS, day, manifest)
+    log.info("day_exported", day=day.isoformat(), key_id=key.id, rows=sum(manifest.rows.values()))
+    return manifest
+
+
+def oldest_complete_day(now: datetime) -> date:
+    """The oldest day of which retention has removed nothing."""
+    days = (settings.ENVELOPE_RETENTION_DAYS, settings.NOTIFICATION_RETENTION_DAYS, settings.EVENT_RETENTION_DAYS)
+    kept_since = now - timedelta(days=min(days))
+    return (kept_since + timedelta(days=1)).astimezone(UTC).date()
+
+
+@contextmanager
+def _snapshot(key: PseudonymKey) -> Iterator[psycopg.Connection[Any]]:
+    """A transaction that sees one moment, with the keys in a table that vanishes with it."""
+    with transaction.atomic(durable=True):
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute("SET LOCAL TIME ZONE 'UTC'")
+            cursor.execute("SET LOCAL datestyle = 'ISO'")
+            cursor.execute("SET LOCAL work_mem = '128MB'")
+            columns = ", ".join(f"{subject} bytea" for subject in Subject)
+            cursor.execute(
+                f"CREATE TEMPORARY TABLE report_keys (outer_key bytea, deadline_ms bigint, {columns}) ON COMMIT DROP"
+            )
+        session: psycopg.Connection[Any] = connection.connection
+        _hand_over(session, key)
+        yield session
+
+
+def _hand_over(session: psycopg.Connection[Any], key: PseudonymKey) -> None:
+    """By COPY: what is a parameter or part of a statement may stand in the database's log."""
+    with psycopg.Cursor(session) as cursor, cursor.copy("COPY report_keys FROM STDIN") as copy:
+        deadline_ms = round(settings.REPLY_DEADLINE_SECONDS * 1000)
+        copy.write_row([key.outer, deadline_ms, *[key.prefix(subject) for subject in Subject]])
+
+
+def _export_table(session: psycopg.Connection[Any], table: Table, day: date, lake: Lake, on_rows: OnRows) -> File:
+    """Written under a name that nobody reads; the manifest makes it count."""
+    folder, name = folder_of(Kind.FACTS, table, day), secrets.token_hex(8)
+    draft = f"{folder}/.{name}.parquet.incoming"
+    query = QUERIES[table.name](day)
+    rows = copy_table(session, query, table, lake, draft, lambda number: on_rows(table.name, number))
+    path = f"{folder}/{name}.parquet"
+    lake.move(draft, path)
+    return lake.describe(path, rows)

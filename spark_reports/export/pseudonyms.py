@@ -1,0 +1,65 @@
+"""Keys of the pseudonyms in the lake.
+
+A pseudonym is HMAC-SHA-256 under a key of its period, shortened to 64 bits: enough to tell a hundred million apart, and
+useless without the key. It is computed inside PostgreSQL, from core functions only, so that no hash the protocol uses
+and no digest of a token ever leaves the database.
+"""
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+
+BLOCK_SIZE = 64  # of SHA-256
+
+
+class Period(StrEnum):
+    """How long pseudonyms stay the same."""
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+    YEAR = "year"
+
+    def label(self, day: date) -> str:
+        formats = {"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m", "year": "%Y"}
+        return day.strftime(formats[self])
+
+
+class Subject(StrEnum):
+    """Whose pseudonym. Part of what is hashed, so that one value has unlike pseudonyms in unlike roles."""
+
+    INSTALLATION = "installation"
+    RECIPIENT = "recipient"
+    SENDER = "sender"
+
+
+@dataclass(frozen=True, slots=True)
+class PseudonymKey:
+    """``inner`` and ``outer`` are the padded keys of HMAC: sha256(outer ‖ sha256(inner ‖ subject ‖ 0 ‖ value))."""
+
+    id: str
+    inner: bytes
+    outer: bytes
+
+    def prefix(self, subject: Subject) -> bytes:
+        return self.inner + subject.encode() + b"\0"
+
+
+def key_for(day: date, secret: bytes, period: Period) -> PseudonymKey:
+    """The key of a day, always the same one, so that a day can be exported again.
+
+    Its id names the period and, by a few digits, the secret: it tells whether two days can be joined, and nothing else.
+    """
+    label = period.label(day)
+    key = hmac.digest(secret, b"report pseudonyms " + label.encode(), "sha256")
+    mark = hashlib.sha256(b"report key id" + key).hexdigest()[:8]
+    padded = key.ljust(BLOCK_SIZE, b"\0")
+    return PseudonymKey(f"{label}-{mark}", bytes(b ^ 0x36 for b in padded), bytes(b ^ 0x5C for b in padded))
+
+
+def pseudonym(key: PseudonymKey, subject: Subject, value: bytes) -> int:
+    """What PostgreSQL computes, in Python: for tests, and to find an actor of a report by its key hash."""
+    inner = hashlib.sha256(key.prefix(subject) + value).digest()
+    return int.from_bytes(hashlib.sha256(key.outer + inner).digest()[:8], signed=True)

@@ -1,0 +1,160 @@
+"""What is exported: one query per table of the lake, its columns in the order of `jobs.tables`.
+
+Facts that stand elsewhere when a day is exported (the platform of a notification, the state of an installation before
+an event) are joined here, so that a job never has to look back further than its day.
+
+A row belongs to the UTC day of its first timestamp. Rows that change later (an attempt whose answer comes late, a
+notification that is retried for a day) are exported as they are; exporting the day again brings it up to date.
+"""
+
+from collections.abc import Callable
+from datetime import date, timedelta
+
+from spark_reports.export.pseudonyms import Subject
+from waku_bridge.messages import MessageType
+
+# `report_keys`, a temporary table of one row: `outer_key`, and a prefix per subject.
+_STARTS = "('registered', 'token_changed')"
+_ENDS = "('unregistered', 'token_died', 'expired')"
+
+
+def _of_day(column: str, day: date) -> str:
+    """The rows of a day, the one condition that every table of facts shares: whatever is no real traffic is left out
+    here.
+    """
+    return f"{column} >= '{day}Z' AND {column} < '{day + timedelta(days=1)}Z'"
+
+
+def _pseudonym(subject: Subject, value: str) -> str:
+    """64 bits of the HMAC as a signed number; null for null."""
+    digest = f"sha256(k.outer_key || sha256(k.{subject} || {value}))"
+    return f"('x' || encode(substr({digest}, 1, 8), 'hex'))::bit(64)::bigint"
+
+
+def _milliseconds(start: str, end: str) -> str:
+    return f"floor(date_part('epoch', {end} - {start}) * 1000)::bigint"
+
+
+def _platform(column: str) -> str:
+    return f"CASE {column} WHEN 1 THEN 'ios' WHEN 2 THEN 'android' ELSE 'none' END"
+
+
+def _app_topic(token_type: str, apn_topic: str) -> str:
+    """Firebase has none, whatever a client sent. What does not look like one is replaced in `copying`."""
+    return f"CASE {token_type} WHEN 1 THEN {apn_topic} ELSE '' END"
+
+
+def _message_type(column: str) -> str:
+    names = " ".join(f"WHEN {type_.value} THEN '{type_.name.lower()}'" for type_ in MessageType)
+    return f"CASE {column} {names} ELSE 'unknown' END"
+
+
+def envelopes(day: date) -> str:
+    return f"""
+        SELECT received_at, {_message_type("message_type")}, state, reason,
+            {_milliseconds("received_at", "processed_at")}
+        FROM waku_bridge_inboundenvelope WHERE {_of_day("received_at", day)}"""
+
+
+def notifications(day: date) -> str:
+    """A notification whose installation unregistered has lost its route, and with it its platform."""
+    return f"""
+        SELECT n.created_at, {_platform("route.token_type")}, {_app_topic("route.token_type", "route.apn_topic")},
+            CASE WHEN n.type BETWEEN 1 AND 4 THEN n.type ELSE 0 END, n.state, coalesce(n.report, ''), n.attempt_count,
+            {_pseudonym(Subject.RECIPIENT, "n.public_key_hash")}, {_pseudonym(Subject.SENDER, "request.sender_digest")},
+            {_milliseconds("n.created_at", "n.finished_at")},
+            {_milliseconds("request.received_at", "request.answered_at")},
+            {_milliseconds("request.received_at", "request.reply_due_at")}
+        FROM notifications_notification n
+        JOIN notifications_notificationrequest request ON request.id = n.request_id
+        LEFT JOIN registrations_route route ON route.id = n.route_id
+        CROSS JOIN report_keys k
+        WHERE {_of_day("n.created_at", day)}"""
+
+
+def attempts(day: date) -> str:
+    queued = _milliseconds("n.created_at", "a.started_at")
+    return f"""
+        SELECT a.started_at, {_platform("a.token_type")}, {_app_topic("a.token_type", "a.apn_topic")}, a.number,
+            coalesce(a.outcome, 'open'), a.code, a.latency_ms, CASE WHEN a.number = 1 THEN {queued} END
+        FROM notifications_attempt a LEFT JOIN notifications_notification n ON n.id = a.notification_id AND a.number = 1
+        WHERE {_of_day("a.started_at", day)}"""
+
+
+def replies(day: date) -> str:
+    return f"""
+        SELECT r.created_at, {_message_type("r.message_type")}, r.state, r.attempt_count,
+            {_milliseconds("r.created_at", "r.published_at")}, {_milliseconds("e.received_at", "r.published_at")},
+            k.deadline_ms
+        FROM waku_bridge_outboundreply r LEFT JOIN waku_bridge_inboundenvelope e ON e.hash = r.envelope_hash
+        CROSS JOIN report_keys k
+        WHERE {_of_day("r.created_at", day)}"""
+
+
+def registration_events(day: date) -> str:
+    """Each event with the state before it: of an earlier event of the day, or of the history before the day."""
+    before = "lag(e.kind) OVER own, b.kind"
+    platform_id = "coalesce(lag(e.token_type) OVER own, b.token_type, e.token_type)"
+    apn_topic = "coalesce(lag(e.apn_topic) OVER own, b.apn_topic, e.apn_topic)"
+    since = "max(e.at) FILTER (WHERE e.kind IN {starts}) OVER (own ROWS BETWEEN UNBOUNDED PRECEDING AND {end})"
+    this, last = (since.format(starts=_STARTS, end=end) for end in ("CURRENT ROW", "1 PRECEDING"))
+    return f"""
+        WITH today AS MATERIALIZED (
+            SELECT id, at, kind, pseudonym, token_type, apn_topic FROM registrations_registrationevent
+            WHERE {_of_day("at", day)}
+        ), history AS (
+            SELECT p.* FROM registrations_registrationevent p
+            JOIN (SELECT DISTINCT pseudonym FROM today) known USING (pseudonym) WHERE p.at < '{day}Z'
+        ), before AS (
+            SELECT DISTINCT ON (pseudonym) pseudonym, kind, token_type, apn_topic,
+                coalesce(max(at) FILTER (WHERE kind IN {_STARTS}) OVER own, min(at) OVER own) AS since
+            FROM history WINDOW own AS (PARTITION BY pseudonym) ORDER BY pseudonym, at DESC, id DESC
+        )
+        SELECT e.at, e.kind, {_pseudonym(Subject.INSTALLATION, "uuid_send(e.pseudonym)")},
+            {_platform("e.token_type")}, {_app_topic("e.token_type", "e.apn_topic")},
+            coalesce({before}) IS NULL, coalesce(coalesce({before}) NOT IN {_ENDS}, false), e.kind NOT IN {_ENDS},
+            {_platform(platform_id)}, {_app_topic(platform_id, apn_topic)},
+            coalesce({this}, b.since, e.at)::date, coalesce({last}, b.since, e.at)::date
+        FROM today e LEFT JOIN before b USING (pseudonym) CROSS JOIN report_keys k
+        WINDOW own AS (PARTITION BY e.pseudonym ORDER BY e.at, e.id)"""
+
+
+def active_tokens(day: date) -> str:
+    """Counted over the whole history, and not from the events of the day: the two must agree."""
+    start, end = _active_at(day), _active_at(day + timedelta(days=1))
+    return f"""
+        SELECT platform, app_topic, since, sum(at_start)::bigint, sum(at_end)::bigint FROM (
+            SELECT platform, app_topic, since, tokens AS at_start, 0 AS at_end FROM ({start}) AS started
+            UNION ALL
+            SELECT platform, app_topic, since, 0, tokens FROM ({end}) AS ended
+        ) AS counts GROUP BY platform, app_topic, since"""
+
+
+def _active_at(day: date) -> str:
+    """By the last event of each installation before 00:00 of ``day``. Its token is as old as its last change."""
+    return f"""
+        SELECT {_platform("token_type")} AS platform, {_app_topic("token_type", "apn_topic")} AS app_topic,
+            since::date AS since, count(*) AS tokens
+        FROM (
+            SELECT DISTINCT ON (pseudonym) pseudonym, kind, token_type, apn_topic,
+                coalesce(max(at) FILTER (WHERE kind IN {_STARTS}) OVER own, min(at) OVER own) AS since
+            FROM registrations_registrationevent WHERE at < '{day}Z'
+            WINDOW own AS (PARTITION BY pseudonym) ORDER BY pseudonym, at DESC, id DESC
+        ) AS last WHERE kind NOT IN {_ENDS} GROUP BY 1, 2, 3"""
+
+
+def unknown_errors(day: date) -> str:
+    return f"""
+        SELECT platform, signature, count, first_seen_at, last_seen_at FROM notifications_unknowngatewayerror
+        WHERE first_seen_at < '{day + timedelta(days=1)}Z'"""
+
+
+QUERIES: dict[str, Callable[[date], str]] = {
+    "envelopes": envelopes,
+    "notifications": notifications,
+    "attempts": attempts,
+    "replies": replies,
+    "registration_events": registration_events,
+    "active_tokens": active_tokens,
+    "unknown_errors": unknown_errors,
+}

@@ -1,0 +1,75 @@
+"""Figures outside of their usual band, for the dashboard.
+
+Grain: one row per day and flagged figure: the error rate of a stage, platform and app topic, or the churn rate of a
+platform and app topic.
+Units: rates from 0 to 1; the band is the usual rate ± 3.5 times the scale of `statistics.scale`.
+Late data: as for `error_rates` and `token_churn`, of which this is computed.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_reports.jobs.sources import union
+from spark_reports.jobs.statistics import scale, with_usual
+
+LIMIT = 3.5
+# Fewer prove nothing, however unusual.
+MIN_TOTAL = 50
+MIN_DIFFERENCE = 10
+PLACE = ["figure", "stage", "platform", "app_topic"]
+
+
+def transform(
+    error_rates: DataFrame, earlier_error_rates: DataFrame, churn: DataFrame, earlier_churn: DataFrame
+) -> DataFrame:
+    today = union([failing(error_rates), leaving(churn)])
+    earlier = union([failing(earlier_error_rates), leaving(earlier_churn)])
+    compared = with_usual(today, union([earlier, today]), PLACE, "value").where(F.col("usual").isNotNull())
+    width = scale(F.col("usual"), F.col("deviation"), F.col("total"))
+    scored = compared.withColumn("scale", width)
+    is_unusual = F.abs(F.col("value") - F.col("usual")) > LIMIT * F.col("scale")
+    is_material = F.abs(F.col("events") - F.col("usual") * F.col("total")) >= MIN_DIFFERENCE
+    return scored.where(is_unusual & is_material & (F.col("total") >= MIN_TOTAL)).select(
+        "day",
+        *PLACE,
+        "events",
+        "total",
+        "value",
+        "usual",
+        F.greatest(F.lit(0.0), F.col("usual") - LIMIT * F.col("scale")).alias("band_low"),
+        F.least(F.lit(1.0), F.col("usual") + LIMIT * F.col("scale")).alias("band_high"),
+        ((F.col("value") - F.col("usual")) / F.col("scale")).alias("z_score"),
+    )
+
+
+def failing(error_rates: DataFrame) -> DataFrame:
+    """All failures of a stage on a day, whatever their code."""
+    whole_day = error_rates.where(F.col("hour").isNull())
+    events = F.sum(F.when(F.col("is_failure"), F.col("events")).otherwise(0))
+    summed = whole_day.groupBy("day", "stage", "platform", "app_topic").agg(
+        events.alias("events"), F.first("total").alias("total")
+    )
+    return summed.select(
+        "day",
+        F.lit("error_rate").alias("figure"),
+        "stage",
+        "platform",
+        "app_topic",
+        "events",
+        "total",
+        (F.col("events") / F.col("total")).alias("value"),
+    )
+
+
+def leaving(churn: DataFrame) -> DataFrame:
+    events = F.col("unregistered") + F.col("died") + F.col("expired")
+    return churn.where(F.col("churn_rate").isNotNull()).select(
+        "day",
+        F.lit("churn_rate").alias("figure"),
+        F.lit("churn").alias("stage"),
+        "platform",
+        "app_topic",
+        events.alias("events"),
+        F.col("active_at_start").alias("total"),
+        F.col("churn_rate").alias("value"),
+    )

@@ -1,0 +1,101 @@
+"""Whether the reports of a day can be believed.
+
+Grain: one row per day, check and subject; ``is_ok`` false puts a banner on the day's reports.
+Units: rows, or device tokens.
+Checks: ``row_count`` what was read against what the manifest says; ``timestamps`` rows left out because their time is
+outside of their day, or a duration is negative or longer than a month (expected: 0); ``reconciliation`` start + in -
+out against the end of `token_churn`; ``continuity`` its start against the end of the day before, over all places.
+Late data: a check tells about the export that was read.
+"""
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_reports.jobs.sources import is_duration, is_within_day, union
+
+DURATIONS = (
+    "processed_ms",
+    "finished_ms",
+    "answered_ms",
+    "latency_ms",
+    "queued_ms",
+    "published_ms",
+    "since_received_ms",
+)
+Counts = Mapping[str, Mapping[str, int]]
+
+
+def transform(
+    expected_rows: DataFrame, facts: Mapping[str, DataFrame], churn: DataFrame, earlier_churn: DataFrame
+) -> DataFrame:
+    """``facts`` by table, as read; ``expected_rows`` (day, subject, expected) from the manifests."""
+    found = union([count(name, frame) for name, frame in facts.items()])
+    checks = [
+        row_counts(expected_rows, found),
+        timestamps(expected_rows, found),
+        reconciliation(churn),
+        continuity(churn, earlier_churn),
+    ]
+    return union(checks)
+
+
+def expected_rows(spark: SparkSession, rows: Counts) -> DataFrame:
+    flat = [(day, table, number) for table, days in rows.items() for day, number in days.items()]
+    frame = spark.createDataFrame(flat, "day string, subject string, expected bigint")
+    return frame.withColumn("day", F.to_date("day"))
+
+
+def count(name: str, facts: DataFrame) -> DataFrame:
+    """Rows and absurd rows of one table by day, in one scan."""
+    return facts.groupBy("day").agg(
+        F.lit(name).alias("subject"), F.count("*").alias("found"), F.count_if(_is_absurd(facts.columns)).alias("absurd")
+    )
+
+
+def _is_absurd(columns: list[str]) -> Column:
+    absurd = ~is_within_day() if "at" in columns else F.lit(False)
+    for name in DURATIONS:
+        if name in columns:
+            absurd |= F.col(name).isNotNull() & ~is_duration(name)
+    return absurd
+
+
+def row_counts(expected: DataFrame, found: DataFrame) -> DataFrame:
+    joined = expected.join(found, on=["day", "subject"], how="left").na.fill(0, ["found"])
+    return _check("row_count", joined)
+
+
+def timestamps(expected: DataFrame, found: DataFrame) -> DataFrame:
+    joined = expected.drop("expected").join(found, on=["day", "subject"], how="left")
+    absurd = F.coalesce("absurd", F.lit(0)).alias("found")
+    return _check("timestamps", joined.select("day", "subject", F.lit(0).alias("expected"), absurd))
+
+
+def reconciliation(churn: DataFrame) -> DataFrame:
+    place = F.concat_ws(" ", "platform", "app_topic").alias("subject")
+    end = F.col("active_at_end")
+    return _check(
+        "reconciliation", churn.select("day", place, (end + F.col("unexplained")).alias("expected"), end.alias("found"))
+    )
+
+
+def continuity(churn: DataFrame, earlier: DataFrame) -> DataFrame:
+    """Over all places: a platform is `none` or an app topic `(other)` by rules that may change between two exports."""
+    starts = churn.groupBy("day").agg(F.sum("active_at_start").alias("found"))
+    ends = churn.unionByName(earlier).groupBy("day").agg(F.sum("active_at_end").alias("expected"))
+    the_day_before = ends.withColumn("day", F.date_add("day", 1))
+    joined = starts.join(the_day_before, on="day", how="inner")
+    return _check("continuity", joined.select("day", F.lit("device tokens").alias("subject"), "expected", "found"))
+
+
+def _check(name: str, rows: DataFrame) -> DataFrame:
+    return rows.select(
+        "day",
+        F.lit(name).alias("check_name"),
+        "subject",
+        (F.col("expected") == F.col("found")).alias("is_ok"),
+        "expected",
+        "found",
+    )

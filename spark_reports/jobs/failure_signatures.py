@@ -1,0 +1,117 @@
+"""Which gateway errors are new or rising.
+
+Grain: one row per day, source, platform and signature; of each day the 200 that matter most, rising ones first.
+Units: ``events`` are tries that failed so (``code``), or how much the counter of an unknown text grew (``unknown``).
+First and last seen go back as far as the reports of the thirty days before, for unknown texts as far as their counter.
+Late data: counters of unknown texts are read at the export; what came between midnight and the export counts a day
+early. Without the snapshot of the day before only texts that are new on the day are counted.
+"""
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from spark_reports.jobs.sources import union
+from spark_reports.jobs.statistics import with_usual
+
+KEY = ["source", "platform", "signature"]
+NEW_AFTER_DAYS = 30
+RISING_FACTOR = 2
+RISING_MIN = 10
+KEPT = 200
+
+
+def transform(
+    error_rates: DataFrame, earlier_error_rates: DataFrame, unknown_errors: DataFrame, earlier: DataFrame
+) -> DataFrame:
+    """``unknown_errors`` holds snapshots of the days before, too; ``earlier`` this report's own rows of those days."""
+    days = error_rates.select("day").distinct()
+    codes = union([of_codes(earlier_error_rates), of_codes(error_rates)])
+    unknown = of_unknown_texts(unknown_errors)
+    history = union([codes, unknown])
+    today = history.join(days, on="day", how="left_semi")
+    compared = with_usual(today, zero_filled(history), KEY, "events")
+    return most_important(with_first_seen(compared, union([_seen(history), _seen(earlier)])))
+
+
+def of_codes(error_rates: DataFrame) -> DataFrame:
+    is_failed_try = F.col("hour").isNull() & (F.col("stage") == "dispatch") & F.col("is_failure")
+    counted = error_rates.where(is_failed_try).groupBy("day", "platform", F.col("code").alias("signature"))
+    return counted.agg(F.sum("events").alias("events")).select(
+        "day",
+        F.lit("code").alias("source"),
+        "platform",
+        "signature",
+        "events",
+        F.col("day").alias("first_seen_on"),
+    )
+
+
+def of_unknown_texts(snapshots: DataFrame) -> DataFrame:
+    """How much each counter grew since the snapshot of the day before."""
+    ordered = Window.partitionBy("platform", "signature").orderBy("day")
+    is_next_day = F.lag("day").over(ordered) == F.date_sub("day", 1)
+    first_seen_on = F.to_date("first_seen_at")
+    is_new = first_seen_on >= F.col("day")
+    grown = F.when(is_next_day, F.col("total") - F.lag("total").over(ordered)).when(is_new, F.col("total"))
+    return (
+        snapshots.withColumn("events", grown)
+        .where(F.col("events") > 0)
+        .select(
+            "day",
+            F.lit("unknown").alias("source"),
+            "platform",
+            "signature",
+            "events",
+            F.least(first_seen_on, F.col("day")).alias("first_seen_on"),
+        )
+    )
+
+
+def zero_filled(history: DataFrame) -> DataFrame:
+    """A signature that did not come on a day with other failures of its source came 0 times."""
+    days = history.select("day", "source").distinct()
+    pairs = days.join(history.select(*KEY).distinct(), on="source", how="inner")
+    known = history.select("day", *KEY, "events")
+    filled = pairs.join(known, on=["day", *KEY], how="left")
+    return filled.select("day", *KEY, F.coalesce("events", F.lit(0)).cast("double").alias("events"))
+
+
+def _seen(rows: DataFrame) -> DataFrame:
+    return rows.select(*KEY, F.col("day").alias("seen_day"), F.col("first_seen_on").alias("seen_on"))
+
+
+def with_first_seen(today: DataFrame, seen: DataFrame) -> DataFrame:
+    is_earlier = F.col("seen_day") <= F.col("day")
+    firsts = (
+        today.select("day", *KEY)
+        .join(seen, on=KEY, how="inner")
+        .where(is_earlier)
+        .groupBy("day", *KEY)
+        .agg(
+            F.min("seen_on").alias("first"),
+            F.max(F.when(F.col("seen_day") < F.col("day"), F.col("seen_day"))).alias("last_before"),
+        )
+    )
+    return today.drop("first_seen_on").join(firsts, on=["day", *KEY], how="inner")
+
+
+def most_important(today: DataFrame) -> DataFrame:
+    since_then = F.date_diff("day", "last_before")
+    is_new = F.coalesce(since_then > NEW_AFTER_DAYS, F.col("first") >= F.col("day"))
+    is_more = (F.col("events") >= RISING_MIN) & (F.col("events") >= RISING_FACTOR * F.col("usual"))
+    marked = today.withColumns({"is_new": is_new, "is_rising": is_new | F.coalesce(is_more, F.lit(False))})
+    by_weight = Window.partitionBy("day").orderBy(F.desc("is_rising"), F.desc("events"), *KEY)
+    return (
+        marked.withColumn("place", F.row_number().over(by_weight))
+        .where(F.col("place") <= KEPT)
+        .select(
+            "day",
+            *KEY,
+            "events",
+            F.col("usual").alias("usual_events"),
+            "is_new",
+            "is_rising",
+            F.col("first").alias("first_seen_on"),
+            F.col("day").alias("last_seen_on"),
+        )
+    )

@@ -1,0 +1,76 @@
+"""How long things take.
+
+Grain: one row per day, stage and platform, and one per day and stage for all platforms.
+Units: milliseconds, exact to 1 ms below 10 s and to 1 s above; share within the deadline from 0 to 1.
+Stages: ``decide`` envelope received → processed; ``answer`` request received → its answer fixed; ``reply`` message
+received → the answer published to the node; ``queue`` notification accepted → first try; ``gateway`` one try;
+``deliver`` accepted → delivered.
+Late data: what had not ended at the export is not measured; the next export and run of the day takes it in. Durations
+that are negative or longer than a month are left out, and `data_quality` counts them.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_reports.jobs.sources import is_duration, union
+
+EXACT_BELOW_MS = 10_000
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
+
+
+def transform(envelopes: DataFrame, notifications: DataFrame, attempts: DataFrame, replies: DataFrame) -> DataFrame:
+    measured = union(
+        [
+            durations(envelopes, "decide", "processed_ms"),
+            durations(notifications, "answer", "answered_ms", has_deadline=True),
+            durations(notifications.where(F.col("state") == "delivered"), "deliver", "finished_ms"),
+            durations(attempts, "queue", "queued_ms"),
+            durations(attempts, "gateway", "latency_ms"),
+            durations(replies, "reply", "since_received_ms", has_deadline=True),
+        ]
+    )
+    histogram = count(measured)
+    everywhere = histogram.withColumn("platform", F.lit("all"))
+    return percentiles(histogram.unionByName(everywhere))
+
+
+def durations(facts: DataFrame, stage: str, column: str, *, has_deadline: bool = False) -> DataFrame:
+    platform = F.col("platform") if "platform" in facts.columns else F.lit("none")
+    is_in_time = (F.col(column) <= F.col("deadline_ms")).cast("bigint") if has_deadline else F.lit(None).cast("bigint")
+    return facts.where(is_duration(column)).select(
+        "day",
+        F.lit(stage).alias("stage"),
+        platform.alias("platform"),
+        F.col(column).cast("bigint").alias("ms"),
+        is_in_time.alias("in_time"),
+    )
+
+
+def count(measured: DataFrame) -> DataFrame:
+    """A histogram, so that exact percentiles need no sorting of every event."""
+    return measured.groupBy("day", "stage", "platform", _rounded(F.col("ms")).alias("ms")).agg(
+        F.count("*").alias("events"), F.sum("in_time").alias("in_time")
+    )
+
+
+def _rounded(ms: Column) -> Column:
+    return F.when(ms < EXACT_BELOW_MS, ms).otherwise((F.floor(ms / 1000) * 1000).cast("bigint"))
+
+
+def percentiles(histogram: DataFrame) -> DataFrame:
+    quantiles = F.percentile("ms", F.array(*map(F.lit, QUANTILES)), "events")
+    summed = histogram.groupBy("day", "stage", "platform").agg(
+        F.sum("events").alias("events"),
+        F.sum("in_time").alias("in_time"),
+        F.max("ms").alias("max_ms"),
+        quantiles.alias("quantiles"),
+    )
+    return summed.select(
+        "day",
+        "stage",
+        "platform",
+        "events",
+        *[F.col("quantiles")[i].alias(f"p{round(q * 100)}_ms") for i, q in enumerate(QUANTILES)],
+        "max_ms",
+        (F.col("in_time") / F.col("events")).alias("within_deadline"),
+    )

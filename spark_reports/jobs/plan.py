@@ -1,0 +1,39 @@
+"""What one run reads and writes, decided and verified by the server before Spark starts.
+
+A JSON file in the lake. Jobs read the files it names and no others, so that what a broken export left behind, or a
+second export of the same day, is never counted. Plain Python.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from typing import Any
+
+Files = Mapping[str, Sequence[str]]  # by day (ISO): paths below the lake
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``days`` are computed. ``facts`` and ``reports`` name files by table and day: facts of those days (snapshots of
+    counters also of earlier ones), reports only of earlier days, for comparison. ``rows`` counts facts by table and
+    day, as their manifests say. ``output`` is the folder below the lake that takes the results.
+    """
+
+    days: Sequence[str]
+    facts: Mapping[str, Files]
+    reports: Mapping[str, Files]
+    rows: Mapping[str, Mapping[str, int]]
+    output: str
+
+    @property
+    def dates(self) -> list[date]:
+        return [date.fromisoformat(day) for day in self.days]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        values: dict[str, Any] = json.loads(text)
+        return cls(**values)

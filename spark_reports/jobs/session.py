@@ -1,0 +1,27 @@
+"""The Spark session of a run. Master, memory and logging come from spark-submit; what results depend on is set here."""
+
+from pyspark.sql import SparkSession
+
+OPTIONS = {
+    "spark.sql.session.timeZone": "UTC",  # days and hours are UTC everywhere
+    "spark.sql.ansi.enabled": "true",  # an overflow is an error and not a null
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",  # schemas are declared
+    "spark.sql.parquet.enableVectorizedReader": "true",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.shuffle.partitions": "64",  # at most: small ones are joined while it runs
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def make_session(name: str) -> SparkSession:
+    builder = SparkSession.builder.appName(name)
+    for option, value in OPTIONS.items():
+        builder = builder.config(option, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("WARN")
+    return session

@@ -1,0 +1,88 @@
+"""Where device tokens come from and where they go.
+
+Grain: one row per day, platform and app topic.
+Units: counts of device tokens that can be pushed to; churn rate from 0 to 1 of those active at 00:00 UTC. It may exceed
+1 where most came and went on the same day.
+Reconciliation: flows come from the day's events, both stocks from a count over the whole history (`active_tokens`), so
+start + in - out = end is a real check: ``unexplained`` is what is left.
+Late data: events are stamped when they happen and never change, so a day is final once it is closed. Events committed
+late (a transaction open over the close of the day) change it with the next export.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+PLACE = ["day", "platform", "app_topic"]
+IN = ("new", "returned", "moved_in")
+OUT = ("unregistered", "died", "expired", "moved_out")
+STAYED = ("refreshed", "token_changed")
+
+
+def transform(events: DataFrame, active: DataFrame) -> DataFrame:
+    flows, stocks = count_flows(events), count_active(active)
+    joined = stocks.join(flows, on=PLACE, how="full").na.fill(0)
+    start, end = F.col("active_at_start"), F.col("active_at_end")
+    lost = F.col("unregistered") + F.col("died") + F.col("expired")
+    return joined.select(
+        *PLACE,
+        "active_at_start",
+        *IN,
+        *STAYED,
+        *OUT,
+        "active_at_end",
+        (start + _sum(IN) - _sum(OUT) - end).alias("unexplained"),
+        F.when(start > 0, lost / start).alias("churn_rate"),
+        (end - start).alias("net_growth"),
+    )
+
+
+def _sum(names: tuple[str, ...]) -> Column:
+    return sum((F.col(name) for name in names[1:]), start=F.col(names[0]))
+
+
+def count_flows(events: DataFrame) -> DataFrame:
+    moves = events.select("day", F.explode(flows_of_event()).alias("move"))
+    counts = [F.count_if(F.col("move.flow") == name).alias(name) for name in (*IN, *STAYED, *OUT)]
+    return moves.groupBy("day", "move.platform", "move.app_topic").agg(*counts)
+
+
+def flows_of_event() -> Column:
+    """An array of (platform, app topic, flow): none, one, or two for a move from one place to another."""
+    was, is_ = F.col("was_active"), F.col("is_active")
+    has_moved = was & is_ & is_elsewhere()
+    stayed = F.when(F.col("kind") == "token_changed", "token_changed").otherwise("refreshed")
+    gone = (
+        F.when(F.col("kind") == "unregistered", "unregistered")
+        .when(F.col("kind") == "expired", "expired")
+        .otherwise("died")
+    )
+    return (
+        F.when(has_moved, F.array(_before("moved_out"), _after("moved_in")))
+        .when(was & is_, F.array(_after(stayed)))
+        .when(was, F.array(_before(gone)))
+        .when(is_, F.array(_after(F.when(F.col("is_first"), "new").otherwise("returned"))))
+        .otherwise(F.array().cast("array<struct<platform:string,app_topic:string,flow:string>>"))
+    )
+
+
+def is_elsewhere() -> Column:
+    return (F.col("platform") != F.col("previous_platform")) | (F.col("app_topic") != F.col("previous_app_topic"))
+
+
+def _before(flow: str | Column) -> Column:
+    return _move(F.col("previous_platform"), F.col("previous_app_topic"), flow)
+
+
+def _after(flow: str | Column) -> Column:
+    return _move(F.col("platform"), F.col("app_topic"), flow)
+
+
+def _move(platform: Column, app_topic: Column, flow: str | Column) -> Column:
+    flow = F.lit(flow) if isinstance(flow, str) else flow
+    return F.struct(platform.alias("platform"), app_topic.alias("app_topic"), flow.alias("flow"))
+
+
+def count_active(active: DataFrame) -> DataFrame:
+    return active.groupBy(*PLACE).agg(
+        F.sum("at_start").alias("active_at_start"), F.sum("at_end").alias("active_at_end")
+    )

@@ -1,0 +1,261 @@
+"""The lake: Parquet files below one path or URL, and the manifests that say which of them count.
+
+    facts/table=attempts/day=2026-11-20/<export>.parquet      manifests/facts/2026-11-20.json
+    reports/report=error_rates/day=2026-11-20/<run>.parquet   manifests/reports/2026-11-20.json
+    incoming/<run>/                                           what a run is writing; seen by nobody else
+
+A day is what its manifest says, and the manifest is written last. New files stand beside old ones under other names
+until then, so that a reader finds a whole day at every moment, and a second export leaves nothing that counts twice.
+"""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, SCHEMA_VERSION, Table, Type
+
+READ_SIZE = 8 * 1024 * 1024
+_ARROW: dict[Type, pa.DataType] = {
+    Type.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    Type.DATE: pa.date32(),
+    Type.STRING: pa.string(),
+    Type.INT: pa.int32(),
+    Type.LONG: pa.int64(),
+    Type.DOUBLE: pa.float64(),
+    Type.BOOLEAN: pa.bool_(),
+}
+
+
+class LakeError(Exception):
+    """What is wrong with the lake and what to do about it, in one line."""
+
+
+class Kind(StrEnum):
+    FACTS = "facts"
+    REPORTS = "reports"
+
+
+TABLES: dict[Kind, tuple[Table, ...]] = {Kind.FACTS: EVENT_TABLES, Kind.REPORTS: REPORT_TABLES}
+_FOLDER = {Kind.FACTS: "table", Kind.REPORTS: "report"}
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    path: str  # below the lake
+    rows: int
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One complete day. ``key_id`` names the key of its pseudonyms: days with different ones cannot be joined."""
+
+    day: str
+    schema_version: int
+    created_at: str
+    key_id: str
+    tables: Mapping[str, Sequence[File]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> dict[str, int]:
+        return {name: sum(file.rows for file in files) for name, files in self.tables.items()}
+
+    @property
+    def paths(self) -> dict[str, list[str]]:
+        return {name: [file.path for file in files] for name, files in self.tables.items()}
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Manifest":
+        """Raises ValueError, KeyError or TypeError when it is no manifest."""
+        values: dict[str, Any] = json.loads(text)
+        values["tables"] = {name: [File(**file) for file in files] for name, files in values["tables"].items()}
+        return cls(**values)
+
+
+def arrow_schema(table: Table) -> pa.Schema:
+    """The columns of a table's files, without the day. What Spark writes is nullable throughout."""
+    return pa.schema([pa.field(c.name, _ARROW[c.type], c.is_nullable) for c in table.columns])
+
+
+class Lake:
+    """``url`` is what Spark is given, too: a local path, or file:, s3a:, gs:, hdfs:."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        try:
+            self._files, self._root = fs.FileSystem.from_uri(_for_arrow(self.url))
+        except (pa.ArrowException, ValueError, OSError) as error:
+            raise LakeError(f"REPORTS_LAKE cannot be opened: {_first_line(error)}") from error
+
+    def manifest(self, kind: Kind, day: date) -> Manifest | None:
+        """None when the day was never completed."""
+        path = _manifest_path(kind, day)
+        if not self.exists(path):
+            return None
+        try:
+            return Manifest.from_json(self.read(path).decode())
+        except (ValueError, KeyError, TypeError) as error:
+            raise LakeError(f"{path} is no manifest. {_repair(kind, day)}") from error
+
+    def days(self, kind: Kind, first: date, last: date) -> Iterator[tuple[date, Manifest]]:
+        """Complete days within the range, oldest first."""
+        names = {Path(info.path).stem for info in self._list(f"manifests/{kind}")}
+        for name in sorted(names):
+            if first.isoformat() <= name <= last.isoformat():
+                day = date.fromisoformat(name)
+                manifest = self.manifest(kind, day)
+                if manifest is not None:
+                    yield day, manifest
+
+    def publish(self, kind: Kind, day: date, manifest: Manifest) -> None:
+        """Make these files the day, then remove what was the day before, and what broken exports left."""
+        path = _manifest_path(kind, day)
+        draft = f"{path}.{uuid.uuid4().hex}"
+        with self.writing(draft) as out:
+            out.write(manifest.to_json().encode())
+        self.move(draft, path)
+        kept = {file.path for files in manifest.tables.values() for file in files}
+        for table in TABLES[kind]:
+            self._remove_others(folder_of(kind, table, day), kept)
+
+    def verify(self, kind: Kind, day: date, manifest: Manifest) -> None:
+        """Raises LakeError unless every file is there, whole, and of our schema."""
+        if manifest.schema_version != SCHEMA_VERSION:
+            raise LakeError(
+                f"{day} was written with schema {manifest.schema_version}, and this server reads {SCHEMA_VERSION}. "
+                f"{_repair(kind, day)}"
+            )
+        self._refuse_copies(kind, day, manifest)
+        for table in TABLES[kind]:
+            if table.name not in manifest.tables:
+                raise LakeError(f"{day} lacks {table.name}. {_repair(kind, day)}")
+            for file in manifest.tables[table.name]:
+                self._verify_file(kind, day, table, file)
+
+    def _refuse_copies(self, kind: Kind, day: date, manifest: Manifest) -> None:
+        files = [file for files in manifest.tables.values() for file in files if file.rows]
+        if len({file.sha256 for file in files}) < len(files):
+            raise LakeError(f"{day} lists the same rows twice. {_repair(kind, day)}")
+
+    def _verify_file(self, kind: Kind, day: date, table: Table, file: File) -> None:
+        if not self.exists(file.path):
+            raise LakeError(f"{file.path} is missing. {_repair(kind, day)}")
+        size, digest = self._size_and_digest(file.path)
+        if (size, digest) != (file.size_bytes, file.sha256):
+            what = "is cut off or grown" if size != file.size_bytes else "was altered"
+            raise LakeError(f"{file.path} {what}. {_repair(kind, day)}")
+        self.check_schema(table, file.path)
+
+    def check_schema(self, table: Table, path: str) -> int:
+        """Compare a Parquet file's columns with ours; returns its number of rows."""
+        try:
+            with self._files.open_input_file(self._path(path)) as source:
+                parquet = pq.ParquetFile(source)
+                found, rows = parquet.schema_arrow, parquet.metadata.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise LakeError(f"{path} is no readable Parquet file: {_first_line(error)}") from error
+        expected = [(f.name, f.type) for f in arrow_schema(table)]
+        if [(f.name, f.type) for f in found] != expected:
+            raise LakeError(f"{path} has other columns than {table.name} of schema {SCHEMA_VERSION}.")
+        return int(rows)
+
+    def read_table(self, table: Table, path: str) -> pa.Table:
+        """Raises LakeError when a column that is always there has a null."""
+        self.check_schema(table, path)
+        with self._files.open_input_file(self._path(path)) as source:
+            rows = pq.read_table(source)
+        for column in table.columns:
+            if not column.is_nullable and rows[column.name].null_count:
+                raise LakeError(f"{path}: {column.name} is null in {rows[column.name].null_count} rows.")
+        return rows
+
+    def describe(self, path: str, rows: int) -> File:
+        size, digest = self._size_and_digest(path)
+        return File(path, rows, size, digest)
+
+    @contextmanager
+    def writing(self, path: str) -> Iterator[BinaryIO]:
+        full = self._path(path)
+        self._files.create_dir(full.rsplit("/", 1)[0], recursive=True)
+        with self._files.open_output_stream(full) as out:
+            yield out
+
+    def read(self, path: str) -> bytes:
+        with self._files.open_input_stream(self._path(path)) as source:
+            return bytes(source.read())
+
+    def exists(self, path: str) -> bool:
+        return bool(self._files.get_file_info(self._path(path)).type == fs.FileType.File)
+
+    def move(self, source: str, target: str) -> None:
+        self._files.create_dir(self._path(target).rsplit("/", 1)[0], recursive=True)
+        self._files.move(self._path(source), self._path(target))
+
+    def parquet_files(self, folder: str) -> list[str]:
+        """Paths below the lake of the Parquet files in a folder, in order."""
+        infos = [info for info in self._list(folder) if info.path.endswith(".parquet")]
+        return sorted(f"{folder}/{Path(info.path).name}" for info in infos)
+
+    def remove_folder(self, folder: str) -> None:
+        if self._files.get_file_info(self._path(folder)).type == fs.FileType.Directory:
+            self._files.delete_dir(self._path(folder))
+
+    def _remove_others(self, folder: str, kept: set[str]) -> None:
+        for info in self._list(folder):
+            if f"{folder}/{Path(info.path).name}" not in kept:
+                self._files.delete_file(info.path)
+
+    def _list(self, folder: str) -> list[fs.FileInfo]:
+        infos = self._files.get_file_info(fs.FileSelector(self._path(folder), allow_not_found=True))
+        return [info for info in infos if info.type == fs.FileType.File]
+
+    def _size_and_digest(self, path: str) -> tuple[int, str]:
+        digest, size = hashlib.sha256(), 0
+        with self._files.open_input_stream(self._path(path)) as source:
+            while chunk := source.read(READ_SIZE):
+                digest.update(chunk)
+                size += len(chunk)
+        return size, digest.hexdigest()
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+
+def folder_of(kind: Kind, table: Table, day: date) -> str:
+    return f"{kind}/{_FOLDER[kind]}={table.name}/day={day}"
+
+
+def _manifest_path(kind: Kind, day: date) -> str:
+    return f"manifests/{kind}/{day}.json"
+
+
+def _repair(kind: Kind, day: date) -> str:
+    if kind == Kind.FACTS:
+        return f"Export it again: manage.py export_events --day {day} --replace"
+    return f"Compute it again: manage.py run_reports --day {day}"
+
+
+def _for_arrow(url: str) -> str:
+    """Spark's name of S3 is s3a; a path without a scheme is a local one."""
+    if url.startswith("s3a://"):
+        return "s3://" + url.removeprefix("s3a://")
+    return url if "://" in url else Path(url.removeprefix("file:")).resolve().as_uri()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
