@@ -4,6 +4,7 @@ import json
 import os
 import re
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,8 @@ WAKU_STORE_NODES = env.urls("WAKU_STORE_NODES") or WAKU_NODES
 WAKU_PUBSUB_TOPICS = env.items("WAKU_PUBSUB_TOPICS", "/waku/2/rs/16/32")
 if not all(topic.startswith("/waku/2/rs/") for topic in WAKU_PUBSUB_TOPICS):
     env.report(10, "WAKU_PUBSUB_TOPICS holds a name that is no shard.", "Example: /waku/2/rs/16/32")
+# Of one core, for deriving the keys of query topics before somebody needs them; 15 ms each.
+TOPIC_KEY_CPU_SHARE = env.number("TOPIC_KEY_CPU_SHARE", 0.1, minimum=0, maximum=1)
 
 # What we promise to clients -------------------------------------------------------------------------------------------
 STRICT_VERSION_CHECK = env.flag("STRICT_VERSION_CHECK")
@@ -169,6 +172,7 @@ CELERY_TASK_DEFAULT_QUEUE = "maintenance"
 QUEUE_PATIENCE_SECONDS = env.number("QUEUE_PATIENCE_SECONDS", 10.0, minimum=1, maximum=3600)
 CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "waku_bridge.tasks.sweep", "schedule": 2.0, "options": {"expires": 10}},
+    "derive_topic_keys": {"task": "waku_bridge.tasks.derive_topic_keys", "schedule": 2.0, "options": {"expires": 2}},
     # Often and briefly, so that a day's worth never piles up.
     "purge": {"task": "waku_bridge.tasks.purge", "schedule": 300.0, "options": {"expires": 300}},
     "watch_gorush": {"task": "waku_bridge.tasks.watch_gorush", "schedule": 300.0, "options": {"expires": 300}},
@@ -194,13 +198,17 @@ if METRICS_TOKEN and not re.fullmatch(r"[A-Za-z0-9._~+/-]{16,200}=*", METRICS_TO
 
 # Django ---------------------------------------------------------------------------------------------------------------
 INSTALLED_APPS = [
-    "unfold",  # before the admin, whose templates it replaces
-    "django.contrib.admin",
+    "unfold.apps.BasicAppConfig",  # before the admin, whose templates it replaces
+    "pushserver.apps.ConsoleConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.postgres",
     "django.contrib.sessions",
     "django.contrib.messages",
+    "axes",
+    "csp",
+    "django_otp",
+    "django_otp.plugins.otp_totp",
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
     "pushserver",
@@ -212,12 +220,18 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django_otp.middleware.OTPMiddleware",
+    "pushserver.console.second_factor.SecondFactorMiddleware",
+    "pushserver.console.sessions.WorkingSessionMiddleware",
+    "pushserver.console.audit.AuditMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "axes.middleware.AxesMiddleware",  # last: it answers for who is locked out
 ]
 TEMPLATES = [
     {
@@ -233,6 +247,7 @@ TEMPLATES = [
         },
     }
 ]
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
@@ -250,10 +265,34 @@ USE_TZ = True
 SILENCED_SYSTEM_CHECKS: list[str] = []
 
 # Security: plain http is for loopback only.
+REQUIRE_SECOND_FACTOR = env.flag("REQUIRE_SECOND_FACTOR")
+SESSION_COOKIE_AGE = 60 * env.count("SESSION_IDLE_MINUTES", 60, minimum=5, maximum=1440)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = not IS_LOOPBACK
 SESSION_COOKIE_HTTPONLY = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": ["'self'"],
+        "script-src": ["'self'", "'unsafe-eval'"],  # the theme's Alpine evaluates its attributes; no script is inline
+        "style-src": ["'self'", "'unsafe-inline'"],
+        "img-src": ["'self'", "data:"],
+        "object-src": ["'none'"],
+        "base-uri": ["'self'"],
+        "form-action": ["'self'"],
+        "frame-ancestors": ["'none'"],
+    }
+}
+# Who guesses passwords waits; somebody else's guesses lock nobody out who comes from elsewhere.
+AXES_FAILURE_LIMIT = env.count("LOGIN_FAILURE_LIMIT", 5, minimum=2, maximum=100)
+AXES_COOLOFF_TIME = timedelta(minutes=env.count("LOGIN_COOLOFF_MINUTES", 15, minimum=1, maximum=1440))
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_RESET_ON_SUCCESS = True
+AXES_DISABLE_ACCESS_LOG = True
+AXES_ENABLE_ADMIN = False
+AXES_VERBOSE = False
+OTP_ADMIN_HIDE_SENSITIVE_DATA = True
+OTP_TOTP_ISSUER = "Push server"
 CSRF_TRUSTED_ORIGINS = env.urls("CSRF_TRUSTED_ORIGINS")
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.flag("BEHIND_HTTPS_PROXY") else None
 
@@ -261,7 +300,6 @@ SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.flag("BEHIN
 LOGGING_CONFIG = None
 configure_logging(as_json=env.text("LOG_FORMAT", "text") == "json", level=env.text("LOG_LEVEL", "INFO").upper())
 
-CONFIGURATION_PROBLEMS = env.problems
 
 def _share_metrics() -> None:
     """Every process counts in files of its own in this folder. prometheus_client looks for it when it is imported, and
@@ -277,3 +315,4 @@ def _share_metrics() -> None:
 
 if not env.problems:  # while something is wrong nothing is started, and nothing made
     _share_metrics()
+CONFIGURATION_PROBLEMS = env.problems

@@ -5,12 +5,14 @@ from django.views.generic import RedirectView
 from notifications.gateways.gorush.feedback import receive_feedback
 from pushserver.console.gorush import gorush_configuration
 from pushserver.console.search import search_facts
+from pushserver.console.second_factor import set_up
 from pushserver.health import healthz, readyz
 from pushserver.metrics.exposition import metrics
 
 urlpatterns = [
     path("admin/search/<app_label>/<model_name>/", admin.site.admin_view(search_facts), name="search_facts"),
     path("admin/gorush/", admin.site.admin_view(gorush_configuration), name="gorush_configuration"),
+    path("admin/second-factor/", admin.site.admin_view(set_up), name="second_factor"),
     path("admin/", admin.site.urls),
     path("healthz", healthz, name="healthz"),
     path("readyz", readyz, name="readyz"),

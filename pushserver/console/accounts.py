@@ -1,13 +1,22 @@
-"""Accounts and roles of the staff, on pages that look like the others."""
+"""Staff: accounts, roles, second factors, failed logins, and what was opened and changed by whom."""
 
+from typing import Any, ClassVar
+
+from axes.models import AccessAttempt
 from django.contrib import admin
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
+from django_otp.plugins.otp_totp.models import TOTPDevice
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-admin.site.unregister(User)
-admin.site.unregister(Group)
+from pushserver.models import OpenedRecord
+from registrations.console.columns import age, moment, word
+from registrations.console.facts import FactAdmin, ReadOnly
+
+for model in (User, Group, TOTPDevice):
+    admin.site.unregister(model)
 
 
 @admin.register(User)
@@ -20,3 +29,41 @@ class AccountAdmin(UserAdmin, ModelAdmin):  # type: ignore[misc, type-arg]  # un
 @admin.register(Group)
 class RoleAdmin(GroupAdmin, ModelAdmin):  # type: ignore[misc]  # unfold has no types
     pass
+
+
+class RemovableOnly(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
+        return bool(super(ReadOnly, self).has_delete_permission(request, obj))
+
+
+@admin.register(TOTPDevice)
+class SecondFactorAdmin(RemovableOnly):
+    """Removed for who lost it. The key is never shown but to its owner, once."""
+
+    list_display = ("user", "confirmed", age("created_at", "since"), age("last_used_at", "last used"))
+    fields: ClassVar[Any] = ("user", "confirmed", moment("created_at"), moment("last_used_at"))
+    readonly_fields: ClassVar[Any] = fields
+
+
+@admin.register(AccessAttempt)
+class FailedLoginAdmin(RemovableOnly):
+    """Removing one lets that person try again at once."""
+
+    list_display = ("username", "ip_address", "failures_since_start", age("attempt_time", "last"))
+    fields: ClassVar[Any] = ("username", "ip_address", "failures_since_start", moment("attempt_time"))
+    readonly_fields: ClassVar[Any] = fields
+
+
+@admin.register(OpenedRecord)
+class OpenedRecordAdmin(FactAdmin):
+    list_display = (word("username", "who"), "page", "object_id", age("at"))
+    ordering = ("-at",)
+    shown = (word("username", "who"), "page", "object_id", moment("at", "time"))
+
+
+@admin.register(LogEntry)
+class ChangeAdmin(FactAdmin):
+    list_display = ("user", "content_type", "object_repr", "change_message", age("action_time"))
+    list_select_related = ("user", "content_type")
+    ordering = ("-action_time",)
+    shown = ("user", "content_type", "object_repr", "object_id", "change_message", moment("action_time", "time"))

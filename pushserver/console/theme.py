@@ -56,12 +56,22 @@ MENU = [
         "items": [
             _list("Envelopes", "mail", "waku_bridge.inboundenvelope"),
             _list("Replies", "reply", "waku_bridge.outboundreply"),
+            _list("Store watermarks", "water", "waku_bridge.storewatermark"),
+            _list("Dead letters", "dangerous", "waku_bridge.deadletter"),
         ],
     },
     {
         "title": "Staff",
         "separator": True,
-        "items": [_list("Accounts", "person", "auth.user"), _list("Roles", "group", "auth.group")],
+        "items": [
+            _page("My second factor", "phonelink_lock", "second_factor"),
+            _list("Accounts", "person", "auth.user"),
+            _list("Roles", "group", "auth.group"),
+            _list("Second factors", "key", "otp_totp.totpdevice"),
+            _list("Failed logins", "lock", "axes.accessattempt"),
+            _list("Opened records", "visibility", "pushserver.openedrecord"),
+            _list("Changes", "edit_note", "admin.logentry"),
+        ],
     },
 ]
 
@@ -71,6 +81,7 @@ THEME: dict[str, Any] = {
     "SITE_SYMBOL": "notifications_active",
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_BACK_BUTTON": True,
+    "LOGIN": {"form": "pushserver.console.second_factor.LoginForm"},
     "SIDEBAR": {"show_search": False, "show_all_applications": False, "navigation": MENU},
     "COLORS": {
         "primary": {

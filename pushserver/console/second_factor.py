@@ -1,0 +1,128 @@
+"""The second factor of staff: codes of an authenticator app (TOTP, RFC 6238).
+
+Whoever set one up is asked for it at every login. With REQUIRE_SECOND_FACTOR everybody has to set one up first.
+"""
+
+import io
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin, messages
+from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.deprecation import MiddlewareMixin
+from django.utils.safestring import SafeString, mark_safe
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django_otp import DEVICE_ID_SESSION_KEY
+from django_otp import login as remember_device
+from django_otp.plugins.otp_totp.models import TOTPDevice
+from django_otp.qr import write_qrcode_image
+from unfold.forms import AuthenticationForm
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+NOT_ACCEPTED = "This code is not the one your authenticator shows now."
+CODE = {"inputmode": "numeric", "autocomplete": "one-time-code", "maxlength": 6}
+
+
+def is_missing(request: HttpRequest) -> bool:
+    """Whether this person has a second factor that was not asked for in this session."""
+    if request.user.is_anonymous:
+        return False
+    if DEVICE_ID_SESSION_KEY in request.session:
+        return not request.user.is_verified()  # type: ignore[union-attr]  # added by OTPMiddleware
+    return factor_of(request.user) is not None
+
+
+def factor_of(user: Any) -> TOTPDevice | None:
+    return TOTPDevice.objects.filter(user=user, confirmed=True).first()
+
+
+class LoginForm(AuthenticationForm):  # type: ignore[misc]  # unfold has no types
+    """Asks for the code together with the password, so that a wrong answer does not tell which of the two was wrong."""
+
+    code = forms.CharField(
+        required=False,
+        label="Code",
+        help_text="From your authenticator, if you set one up.",
+        widget=UnfoldAdminTextInputWidget(attrs=CODE),
+    )
+
+    def confirm_login_allowed(self, user: Any) -> None:
+        super().confirm_login_allowed(user)
+        device = factor_of(user)
+        if device is None:
+            return
+        if not _accepts(device, self.cleaned_data.get("code", "")):
+            raise self.get_invalid_login_error()
+        user.otp_device = device  # django-otp remembers it in the session
+
+
+def _accepts(device: TOTPDevice, code: str) -> bool:
+    """Each code once, and slower after each wrong one: the device counts, under its lock."""
+    with transaction.atomic():
+        locked = TOTPDevice.objects.select_for_update().get(pk=device.pk)
+        is_allowed, _ = locked.verify_is_allowed()
+        return bool(is_allowed and code.isdecimal() and locked.verify_token(code))
+
+
+class SetUpForm(forms.Form):
+    """Shows that the authenticator works before it is asked for."""
+
+    code = forms.CharField(max_length=6, label="Code", widget=UnfoldAdminTextInputWidget(attrs=CODE))
+
+    def __init__(self, device: TOTPDevice, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.device = device
+
+    def clean_code(self) -> str:
+        code: str = self.cleaned_data["code"]
+        if not _accepts(self.device, code):
+            raise ValidationError(NOT_ACCEPTED)
+        return code
+
+
+@never_cache
+@sensitive_post_parameters("code")
+def set_up(request: HttpRequest) -> HttpResponse:
+    """The own second factor: with none, a key to scan and a code to prove it; with one, that it is there."""
+    if isinstance(request.user, AnonymousUser) or factor_of(request.user):
+        return _page(request, {})
+    device, _ = TOTPDevice.objects.get_or_create(user=request.user, confirmed=False, defaults={"name": "authenticator"})
+    form = SetUpForm(device, request.POST or None)
+    if not form.is_valid():
+        return _page(request, {"form": form, "qr_code": _drawn(device.config_url)})
+    TOTPDevice.objects.filter(pk=device.pk).update(confirmed=True)
+    remember_device(request, TOTPDevice.objects.get(pk=device.pk))
+    messages.success(request, "Your second factor is set up: the next login asks for it.")
+    return redirect("admin:index")
+
+
+def _page(request: HttpRequest, facts: dict[str, Any]) -> TemplateResponse:
+    context = {**admin.site.each_context(request), "title": "Second factor", **facts}
+    return TemplateResponse(request, "admin/second_factor.html", context)
+
+
+def _drawn(url: str) -> SafeString:
+    drawing = io.BytesIO()
+    write_qrcode_image(url, drawing)
+    _, svg = drawing.getvalue().decode().split("?>", 1)  # without the XML declaration it can stand in a page
+    return mark_safe(svg)  # noqa: S308 - drawn here, from a key
+
+
+class SecondFactorMiddleware(MiddlewareMixin):
+    """With REQUIRE_SECOND_FACTOR: first things first."""
+
+    def process_request(self, request: HttpRequest) -> HttpResponse | None:
+        if not settings.REQUIRE_SECOND_FACTOR or not request.path.startswith(reverse("admin:index")):
+            return None
+        if request.user.is_anonymous or request.user.is_verified():  # type: ignore[union-attr]  # by OTPMiddleware
+            return None
+        allowed = {reverse("second_factor"), reverse("admin:logout"), reverse("admin:login"), reverse("admin:jsi18n")}
+        return None if request.path in allowed else HttpResponseRedirect(reverse("second_factor"))

@@ -1,0 +1,148 @@
+"""Who is let into the console, and what stays behind of a visit."""
+
+import time
+from typing import Any
+
+import pytest
+from axes.models import AccessAttempt
+from django.conf import settings as django_settings
+from django.contrib.auth.models import Group, Permission, User
+from django.test import Client
+from django.urls import reverse
+from django_otp.oath import TOTP
+from django_otp.plugins.otp_totp.models import TOTPDevice
+
+from pushserver.models import OpenedRecord
+from tests import factories
+
+PASSWORD = "correct horse battery staple"
+LOGIN = "/admin/login/"
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def person() -> User:
+    return User.objects.create_superuser("anna", password=PASSWORD)
+
+
+def log_in(client: Client, password: str = PASSWORD, code: str = "") -> bool:
+    response = client.post(LOGIN, {"username": "anna", "password": password, "code": code, "next": "/admin/"})
+    return response.status_code == 302
+
+
+def code_of(device: TOTPDevice, *, steps_ahead: int = 0) -> str:
+    totp = TOTP(device.bin_key, device.step, device.t0, device.digits, device.drift)
+    totp.time = time.time() + steps_ahead * device.step
+    return f"{totp.token():06}"
+
+
+def test_a_password_is_enough_without_a_second_factor(client: Client, person: User) -> None:
+    assert log_in(client)
+    assert client.get("/admin/").status_code == 200
+
+
+def test_whoever_set_up_a_second_factor_is_asked_for_it(client: Client, person: User) -> None:
+    device = TOTPDevice.objects.create(user=person, confirmed=True)
+
+    assert not log_in(client)
+    assert not log_in(client, code="123456" if code_of(device) != "123456" else "654321")
+    TOTPDevice.objects.update(throttling_failure_count=0, throttling_failure_timestamp=None)
+    assert log_in(client, code=code_of(device))
+    assert client.get("/admin/").status_code == 200
+
+
+def test_a_code_is_good_for_one_login(client: Client, person: User) -> None:
+    device = TOTPDevice.objects.create(user=person, confirmed=True)
+    code = code_of(device)
+
+    assert [log_in(Client(), code=code), log_in(Client(), code=code)] == [True, False]
+
+
+def test_a_session_from_before_the_second_factor_is_asked_to_log_in_again(client: Client, person: User) -> None:
+    log_in(client)
+    TOTPDevice.objects.create(user=person, confirmed=True)
+
+    assert client.get("/admin/").status_code == 302
+
+
+def test_a_second_factor_is_set_up_by_proving_it(client: Client, person: User) -> None:
+    log_in(client)
+    page = client.get(reverse("second_factor"))
+    device = TOTPDevice.objects.get()
+    assert b"<svg" in page.content
+    assert device.key.encode() not in page.content
+
+    assert b"not the one" in client.post(reverse("second_factor"), {"code": "abcdef"}).content
+    assert client.post(reverse("second_factor"), {"code": code_of(device)}).status_code == 302
+
+    assert TOTPDevice.objects.get().confirmed
+    assert client.get("/admin/").status_code == 200
+    assert not log_in(Client())
+
+
+def test_where_it_is_required_everybody_sets_one_up_first(client: Client, person: User, settings: Any) -> None:
+    settings.REQUIRE_SECOND_FACTOR = True
+    log_in(client)
+
+    assert client.get("/admin/registrations/registration/").url == reverse("second_factor")
+    client.get(reverse("second_factor"))
+    client.post(reverse("second_factor"), {"code": code_of(TOTPDevice.objects.get())})
+    assert client.get("/admin/registrations/registration/").status_code == 200
+
+
+def test_who_guesses_passwords_waits_and_an_admin_can_end_it(client: Client, person: User) -> None:
+    for _ in range(django_settings.AXES_FAILURE_LIMIT):
+        assert not log_in(client, password="wrong")
+    assert not log_in(client)
+
+    AccessAttempt.objects.all().delete()
+
+    assert log_in(client)
+
+
+@pytest.mark.parametrize("page", ["/admin/login/", "/admin/"])
+def test_pages_allow_no_inline_script_and_no_frame(admin_client: Client, page: str) -> None:
+    policy = admin_client.get(page, follow=True).headers["Content-Security-Policy"]
+
+    assert "script-src 'self' 'unsafe-eval';" in policy + ";"
+    assert "frame-ancestors 'none'" in policy
+
+
+def test_every_opened_row_is_noted_with_who_opened_it(admin_client: Client) -> None:
+    registration = factories.make_registration()
+    envelope = factories.make_envelope()
+
+    admin_client.get("/admin/registrations/registration/")
+    admin_client.get(f"/admin/registrations/registration/{registration.pk}/change/")
+    admin_client.get(f"/admin/waku_bridge/inboundenvelope/{bytes(envelope.hash).hex()}/change/")
+    admin_client.get("/admin/registrations/registration/99999999/change/")
+
+    opened = OpenedRecord.objects.order_by("pk").values_list("username", "page", "object_id")
+    assert list(opened) == [
+        ("admin", "registrations.registration", str(registration.pk)),
+        ("admin", "waku_bridge.inboundenvelope", bytes(envelope.hash).hex()),
+    ]
+
+
+def test_roles_look_act_and_manage() -> None:
+    may = {
+        role.name: {f"{p.content_type.app_label}.{p.codename}" for p in role.permissions.select_related("content_type")}
+        for role in Group.objects.all()
+    }
+
+    assert may["support"] < may["operator"] < may["admin"]
+    assert {"registrations.view_registration", "notifications.view_attempt"} <= may["support"]
+    assert not [name for name in may["support"] if ".view_" not in name]
+    assert {"notifications.operate_channel", "notifications.change_gatewayerrorrule"} <= may["operator"] - may[
+        "support"
+    ]
+    assert not [name for name in may["operator"] if name.startswith(("auth.", "pushserver.", "otp_totp."))]
+    assert {"auth.add_user", "otp_totp.delete_totpdevice", "pushserver.view_openedrecord"} <= may["admin"]
+    for name in ("registrations.delete_registration", "notifications.change_attempt", "waku_bridge.add_deadletter"):
+        assert name not in may["admin"]
+
+
+def test_every_permission_of_ours_belongs_to_a_role_or_to_a_table_nobody_edits() -> None:
+    ours = Permission.objects.filter(content_type__app_label__in=("registrations", "notifications", "waku_bridge"))
+    for permission in ours.exclude(group__name="admin"):
+        assert permission.codename.split("_")[0] in {"add", "change", "delete"}
