@@ -27,14 +27,26 @@ Kind = RegistrationEvent.Kind
 _REASONS = {Kind.TOKEN_DIED: "dead", Kind.EXPIRED: "failing"}
 
 
+def lock_in_order(succeeded_ids: Collection[int], failed_ids: Collection[int], *, now: datetime) -> set[int]:
+    """Lock the routes of a batch about which there is something to write, and return those that succeeded.
+
+    Before anything else here: two batches that lock the same routes one after the other, each in its own order, would
+    wait for each other until the database ends one of them.
+    """
+    routes = Route.objects.filter(Q(pk__in=set(failed_ids)) | Q(pk__in=set(succeeded_ids)) & _is_worth_noting(now))
+    locked = routes.order_by("pk").select_for_update(no_key=True).values_list("pk", flat=True)
+    return set(locked).intersection(succeeded_ids)
+
+
+def _is_worth_noting(now: datetime) -> Q:
+    """A success: once per route and hour. Nobody needs it more exactly, and a busy device is pushed to often."""
+    is_long_ago = Q(last_success_at__isnull=True) | Q(last_success_at__lt=now - timedelta(hours=1))
+    return Q(failing_since__isnull=False) | is_long_ago
+
+
 def note_success(route_ids: Collection[int], *, now: datetime) -> None:
-    """At most one write per route and hour: nobody needs it more exactly, and a busy device is pushed to often."""
     if route_ids:
-        Route.objects.filter(pk__in=set(route_ids)).filter(
-            Q(failing_since__isnull=False)
-            | Q(last_success_at__isnull=True)
-            | Q(last_success_at__lt=now - timedelta(hours=1))
-        ).update(last_success_at=now, failing_since=None)
+        Route.objects.filter(pk__in=route_ids).update(last_success_at=now, failing_since=None)
 
 
 def note_failure(route_ids: Iterable[int], *, channel_success_at: datetime | None, now: datetime) -> None:

@@ -100,8 +100,11 @@ def _note_channels(results: Sequence[Done], known: channels.Known, *, now: datet
 
 
 def _note_routes(results: Sequence[Done], known: channels.Known, *, now: datetime) -> None:
-    disabling.note_success([claim.route_id for claim, r in results if r.outcome is Outcome.DELIVERED], now=now)
     failed = [claim for claim, r in results if r.outcome is Outcome.TRANSIENT]
+    dead = [(claim, r.code) for claim, r in results if r.outcome is Outcome.DEAD]
+    succeeded_ids = {claim.route_id for claim, r in results if r.outcome is Outcome.DELIVERED}
+    failed_ids = {claim.route_id for claim in failed} | {claim.route_id for claim, _ in dead}
+    disabling.note_success(disabling.lock_in_order(succeeded_ids, failed_ids, now=now), now=now)
     for channel in sorted({claim.channel for claim in failed}):
         row = known.get(channel)
         disabling.note_failure(
@@ -109,9 +112,8 @@ def _note_routes(results: Sequence[Done], known: channels.Known, *, now: datetim
             channel_success_at=row.last_success_at if row else None,
             now=now,
         )
-    for claim, result in results:
-        if result.outcome is Outcome.DEAD:
-            disabling.disable_dead(claim.route_id, claim.route_generation, result.code, now=now)
+    for claim, code in dead:
+        disabling.disable_dead(claim.route_id, claim.route_generation, code, now=now)
 
 
 def _finish_or_try_again(results: Sequence[Done], *, now: datetime) -> None:

@@ -5,7 +5,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 
 from notifications import delivery
 from notifications.delivery import BATCH_SIZE, FINISHED_BY, hand_out_due, record, settle, split_by_channel, take_up_lost
@@ -458,6 +458,40 @@ def test_a_late_failure_does_not_touch_the_attempt_that_is_under_way(late):
     assert (fresh(notification).state, fresh(notification).attempt_count) == (State.IN_FLIGHT, 2)
     record([(current, Result(Outcome.DELIVERED))], now=NOW + LEASE)
     assert fresh(notification).state == State.DELIVERED
+
+
+@pytest.mark.django_db(transaction=True)
+def test_batches_with_the_same_routes_never_wait_for_each_other():
+    """Each succeeds where the other fails: written as they come, the routes would be locked crosswise."""
+    raised, start = [], threading.Barrier(2, timeout=30)
+
+    def work(batches):
+        try:
+            for batch in batches:
+                start.wait()
+                record(batch, now=NOW)
+        except OperationalError as error:
+            raised.append(error)
+            start.abort()
+        except threading.BrokenBarrierError:
+            pass
+        connection.close()
+
+    threads = [threading.Thread(target=work, args=[batches]) for batches in zip(*crosswise(rounds=30), strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert raised == []
+
+
+def crosswise(*, rounds):
+    """Two batches per round, about two routes that nothing was written about yet."""
+    for _ in range(rounds):
+        one, other = make_registration().route, make_registration().route
+        first, second, third, fourth = claimed(*(make_due(route=route) for route in (one, other, other, one)))
+        good, bad = Result(Outcome.DELIVERED), Result(Outcome.TRANSIENT)
+        yield [(first, good), (second, bad)], [(third, good), (fourth, bad)]
 
 
 @pytest.mark.django_db
