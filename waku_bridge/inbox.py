@@ -24,9 +24,13 @@ class Envelope:
 
 
 def store(envelopes: Sequence[Envelope], *, source: str, now: datetime, path: Path = Path.LIVE) -> list[bytes]:
-    """Write what is new and return its hashes. An envelope that another node or path told us before is left alone."""
+    """Write what is new and return its hashes. An envelope that another node or path told us before is left alone.
+
+    In one order everywhere: several paths bring the same envelopes at the same time, and wait for each other's rows.
+    """
     if not envelopes:
         return []
+    rows = sorted(envelopes, key=lambda envelope: envelope.hash)
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -43,16 +47,16 @@ def store(envelopes: Sequence[Envelope], *, source: str, now: datetime, path: Pa
                 path,
                 now,
                 now,
-                [e.hash for e in envelopes],
-                [e.pubsub_topic for e in envelopes],
-                [e.message.content_topic for e in envelopes],
-                [e.message.timestamp_ns for e in envelopes],
-                [e.message.payload for e in envelopes],
+                [e.hash for e in rows],
+                [e.pubsub_topic for e in rows],
+                [e.message.content_topic for e in rows],
+                [e.message.timestamp_ns for e in rows],
+                [e.message.payload for e in rows],
             ],
         )
-        new = [bytes(row[0]) for row in cursor.fetchall()]
+        new = {bytes(row[0]) for row in cursor.fetchall()}
     count(INBOX_ENVELOPES, {("new",): len(new), ("duplicate",): len(envelopes) - len(new)})
-    return new
+    return [envelope_hash for envelope_hash in dict.fromkeys(e.hash for e in envelopes) if envelope_hash in new]
 
 
 def known(hashes: Sequence[bytes]) -> set[bytes]:

@@ -2,7 +2,16 @@
 
 from waku_bridge.node.client import WakuNode
 from waku_bridge.node.dialect import StoreEntry, StorePage, from_json, to_json
-from waku_bridge.node.errors import BadNodeMessage, Busy, CursorLost, MessageTooLarge, NodeError, NoStore, NotSubscribed
+from waku_bridge.node.errors import (
+    BadNodeMessage,
+    Busy,
+    CursorLost,
+    MessageTooLarge,
+    NodeError,
+    NoStore,
+    NotSubscribed,
+    Unreachable,
+)
 
 __all__ = [
     "BadNodeMessage",
@@ -14,6 +23,7 @@ __all__ = [
     "NotSubscribed",
     "StoreEntry",
     "StorePage",
+    "Unreachable",
     "WakuNode",
     "from_json",
     "to_json",

@@ -11,10 +11,10 @@ from urllib.parse import quote
 import httpx
 import orjson
 
-from notifications.connections import Answer, HttpClient
+from notifications.connections import Answer, HttpClient, was_never_sent
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node.dialect import StorePage, parse, read_store_page, refusal, store_refusal, to_json
-from waku_bridge.node.errors import NodeError, NotSubscribed
+from waku_bridge.node.errors import NodeError, NotSubscribed, Unreachable
 
 JSON_HEADERS = {"Content-Type": "application/json"}
 HTTP_OK = 200
@@ -78,7 +78,7 @@ class WakuNode:
         """
         response = await self._call("GET", "/store/v3/messages", params=params)
         if response.status_code != HTTP_OK:
-            raise store_refusal(response.status_code, _text(response), where=self.url)
+            raise _answered(response, store_refusal(response.status_code, _text(response), where=self.url))
         return read_store_page(self._json(response))
 
     async def stored(self, **params: Any) -> list[Any]:
@@ -97,22 +97,28 @@ class WakuNode:
         if response.status_code == HTTP_BAD_REQUEST and b"subscribed" in response.content:
             raise NotSubscribed(self.url)
         if response.status_code != HTTP_OK:
-            raise refusal(response.status_code, _text(response), where=self.url + path)
+            raise _answered(response, refusal(response.status_code, _text(response), where=self.url + path))
 
     async def _call(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
         content = None if body is None else orjson.dumps(body)
         try:
             return await self._client.request(method, self.url + path, content=content, headers=JSON_HEADERS, **options)
-        except httpx.HTTPError as error:
-            raise NodeError(f"{self.url} cannot be reached: {type(error).__name__}") from error
+        except httpx.TransportError as error:
+            kind = Unreachable if was_never_sent(error) else NodeError
+            raise kind(f"{self.url} cannot be reached: {type(error).__name__}") from error
 
     def _json(self, response: Answer) -> Any:
         if response.status_code != HTTP_OK:
-            raise NodeError(f"{self.url} answered {response.status_code}")
+            raise _answered(response, refusal(response.status_code, _text(response), where=self.url))
         try:
             return parse(response.content)
         except (ValueError, RecursionError) as error:
             raise NodeError(f"{self.url} answered something else than JSON") from error
+
+
+def _answered(response: Answer, error: NodeError) -> NodeError:
+    error.status = response.status_code
+    return error
 
 
 def _text(response: Answer) -> str:
