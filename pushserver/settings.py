@@ -151,6 +151,23 @@ ENVELOPE_RETENTION_DAYS = env.count("ENVELOPE_RETENTION_DAYS", 3, minimum=3, max
 NOTIFICATION_RETENTION_DAYS = env.count("NOTIFICATION_RETENTION_DAYS", 30, minimum=2, maximum=3650)
 EVENT_RETENTION_DAYS = env.count("EVENT_RETENTION_DAYS", 400, minimum=2, maximum=3650)
 
+# Reports --------------------------------------------------------------------------------------------------------------
+REPORTS_LAKE = env.text("REPORTS_LAKE", str(DATA_DIR / "lake"))
+if not re.match(r"(/|\./|file:|s3a?://|gs://|hdfs://|abfss?://)", REPORTS_LAKE):
+    env.report(15, "REPORTS_LAKE is neither a path nor a URL that Spark reads.", "Example: s3a://bucket/push-reports")
+SPARK_MASTER = env.text("SPARK_MASTER", "local[*]")
+if not re.match(r"(local(\[.+\])?$|yarn$|spark://|k8s://)", SPARK_MASTER):
+    env.report(16, "SPARK_MASTER is no master that Spark knows.", "Example: local[*], or spark://host:7077")
+SPARK_DRIVER_MEMORY = env.text("SPARK_DRIVER_MEMORY", "2g")
+if not re.fullmatch(r"[1-9]\d{0,5}[mg]", SPARK_DRIVER_MEMORY):
+    env.report(17, "SPARK_DRIVER_MEMORY is no size as Java reads it.", "Example: 2g")
+REPORTS_TIMEOUT_SECONDS = env.number("REPORTS_TIMEOUT_SECONDS", 14_400.0, minimum=60, maximum=172_800)
+# How long a pseudonym in the lake stays the same: day, week, month or year.
+REPORTS_PSEUDONYM_PERIOD = env.text("REPORTS_PSEUDONYM_PERIOD", "month")
+if REPORTS_PSEUDONYM_PERIOD not in {"day", "week", "month", "year"}:
+    env.report(18, "REPORTS_PSEUDONYM_PERIOD is none of day, week, month, year.", "The default is month.")
+    REPORTS_PSEUDONYM_PERIOD = "month"
+
 # Celery ---------------------------------------------------------------------------------------------------------------
 CELERY_BROKER_URL = REDIS_URL
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
