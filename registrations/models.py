@@ -130,7 +130,9 @@ class RegistrationEvent(models.Model):
 
 
 class TopicKey(models.Model):
-    """A query topic we listen to. Its key costs 15 ms of PBKDF2: derived when the first query comes, then kept."""
+    """A query topic we listen to. Its key costs 15 ms of PBKDF2: derived in the background, or when the first query
+    comes, and then kept.
+    """
 
     name = models.TextField(unique=True)  # hex of the key hash
     topic = models.BigIntegerField(
@@ -138,6 +140,11 @@ class TopicKey(models.Model):
     )  # the first four bytes of Keccak-256(name); several names may share it
     key_encrypted = BytesField(null=True)
     created_at = models.DateTimeField()
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["id"], condition=models.Q(key_encrypted__isnull=True), name="topic_key_missing"),
+        ]
 
     def __str__(self) -> str:
         return f"Query topic {self.topic:08x}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from coincurve import PrivateKey
 from django.utils import timezone
 
-from waku_bridge import inbound, inbox
+from waku_bridge import inbound, inbox, unkeyed
 from waku_bridge.codec.envelope import decode, encode_payload
 from waku_bridge.codec.errors import NotDecryptable
 from waku_bridge.codec.keys import Identity
@@ -21,6 +21,7 @@ from waku_bridge.identity import server_identity
 from waku_bridge.inbox import Envelope
 from waku_bridge.messages import Decoded, MessageType, WakuMessage
 from waku_bridge.models import OutboundReply
+from waku_bridge.query_topics import CpuBudget
 
 PUBSUB_TOPIC = "/waku/2/rs/16/32"
 CLIENT, SERVER, EPHEMERAL, SENDER, CONTACT, STRANGER = (
@@ -37,9 +38,19 @@ def put(*messages: WakuMessage, now: datetime | None = None) -> list[bytes]:
 
 
 def say(*messages: WakuMessage, now: datetime | None = None) -> inbound.Processed:
-    """Have the server receive and process messages, in one batch."""
+    """Have the server receive and process messages, in one batch and one more for those that needed new keys."""
     moment = now or timezone.now()
-    return inbound.process(put(*messages, now=moment), now=moment)
+    processed = inbound.process(put(*messages, now=moment), now=moment)
+    if not processed.needs_keys:
+        return processed
+    called_back = unkeyed.call_back(budget=CpuBudget(0, 60), now=moment, limit=1000)
+    after = inbound.process(called_back, now=moment)
+    assert not after.needs_keys
+    return inbound.Processed(
+        processed.reply_ids + after.reply_ids,
+        processed.notification_ids + after.notification_ids,
+        processed.waiting_request_ids + after.waiting_request_ids,
+    )
 
 
 def replies_to(listener: Identity) -> list[Decoded]:

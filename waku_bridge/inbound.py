@@ -6,7 +6,7 @@ decoded is dropped with its reason; one that trips over a fault of ours is set a
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import structlog
@@ -19,9 +19,9 @@ from notifications.messages import PushRequest
 from registrations import intake, lookup
 from registrations.pairs import InstallationKey
 from registrations.rules import Acceptance, Refusal
-from waku_bridge import outbound, query_topics
+from waku_bridge import outbound, query_topics, unkeyed
 from waku_bridge.codec.envelope import decode
-from waku_bridge.codec.errors import CodecError
+from waku_bridge.codec.errors import CodecError, NotDecryptable
 from waku_bridge.codec.keys import DecryptionKey, key_hash
 from waku_bridge.identity import own_content_topics, server_identity
 from waku_bridge.messages import (
@@ -68,6 +68,7 @@ class Processed:
     reply_ids: list[int] = field(default_factory=list)
     notification_ids: list[int] = field(default_factory=list)
     waiting_request_ids: list[int] = field(default_factory=list)
+    needs_keys: bool = False  # some envelopes stepped aside, see `unkeyed`
 
 
 @dataclass(slots=True)
@@ -91,7 +92,9 @@ def process(envelope_hashes: Sequence[bytes], *, now: datetime) -> Processed:
 
     Raises OperationalError or InterfaceError while the database is away; nothing is lost then, and all can be repeated.
     """
-    return _process(_decode_all(_load(envelope_hashes), now=now), now=now)
+    items, unkeyed_hashes = _decode_all(_load(envelope_hashes), now=now)
+    unkeyed.step_aside(unkeyed_hashes)
+    return replace(_process(items, now=now), needs_keys=bool(unkeyed_hashes))
 
 
 def _process(items: Sequence[_Item], *, now: datetime) -> Processed:
@@ -156,16 +159,20 @@ def _load(envelope_hashes: Sequence[bytes]) -> list[tuple[bytes, str, bytes]]:
     return [(bytes(envelope_hash), topic, bytes(payload or b"")) for envelope_hash, topic, payload in rows]
 
 
-def _decode_all(envelopes: Sequence[tuple[bytes, str, bytes]], *, now: datetime) -> list[_Item]:
+def _decode_all(envelopes: Sequence[tuple[bytes, str, bytes]], *, now: datetime) -> tuple[list[_Item], list[bytes]]:
+    """What the envelopes say, and the hashes of those that a key still to be derived may open."""
     identity, own_topics = server_identity(), own_content_topics()
     topic_keys = query_topics.load_keys({topic for _, topic, _ in envelopes})
-    items = []
+    items, unkeyed_hashes = [], []
     for envelope_hash, topic, payload in envelopes:
-        keys: list[DecryptionKey] = [*([identity] if topic in own_topics else []), *topic_keys.get(topic, ())]
+        keys: list[DecryptionKey] = [*([identity] if topic in own_topics else []), *topic_keys.known.get(topic, ())]
         item = _Item(envelope_hash, None)
         try:
             item.decoded = decode(payload, keys, identity)
         except CodecError as error:
+            if isinstance(error, NotDecryptable) and topic in topic_keys.missing:
+                unkeyed_hashes.append(envelope_hash)
+                continue
             item.reason = error.reason
         except Exception as error:  # noqa: BLE001 - a fault of the codec concerns this envelope alone
             _set_aside(envelope_hash, error, now=now)
@@ -173,7 +180,7 @@ def _decode_all(envelopes: Sequence[tuple[bytes, str, bytes]], *, now: datetime)
         else:
             _drop_unusable(item, item.decoded.body)
         items.append(item)
-    return items
+    return items, unkeyed_hashes
 
 
 def _drop_unusable(item: _Item, body: Body) -> None:

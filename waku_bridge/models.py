@@ -16,6 +16,7 @@ class InboundEnvelope(models.Model):
 
     class State(models.TextChoices):
         RECEIVED = "received"
+        UNKEYED = "unkeyed"  # on a query topic whose key is still to be derived: waits for that, not for a worker
         PROCESSED = "processed"
         DROPPED = "dropped"  # nothing we can or may answer; `reason` says why
         FAILED = "failed"  # a fault of ours; the payload is kept for another try
@@ -29,12 +30,12 @@ class InboundEnvelope(models.Model):
         REQUEST = MessageType.REQUEST, "request"
         RESPONSE = MessageType.RESPONSE, "response"
 
-    hash = BytesField(primary_key=True)  # 32 bytes
     class Path(models.TextChoices):
         LIVE = "live"
         STORE = "store"  # by the walker
         BACKFILL = "backfill"  # from a store too, for a topic that was new
 
+    hash = BytesField(primary_key=True)  # 32 bytes
     pubsub_topic = models.TextField()
     content_topic = models.TextField()
     timestamp_ns = models.BigIntegerField()  # the sender's clock
@@ -52,6 +53,7 @@ class InboundEnvelope(models.Model):
     class Meta:
         indexes: ClassVar = [
             models.Index(fields=["enqueued_at"], condition=models.Q(state="received"), name="envelope_waiting"),
+            models.Index(fields=["received_at"], condition=models.Q(state="unkeyed"), name="envelope_unkeyed"),
         ]
 
     def __str__(self) -> str:

@@ -26,14 +26,18 @@ from notifications.gateways.gorush.client import configured_gateway
 from notifications.gateways.gorush.unknown_errors import unknown_errors
 from notifications.gateways.gorush.watch.look import look
 from registrations import retention as registration_retention
-from waku_bridge import inbound, inbox, outbound, retention
+from waku_bridge import inbound, inbox, outbound, retention, unkeyed
 from waku_bridge.metrics import SWEPT
 from waku_bridge.node import WakuNode
+from waku_bridge.query_topics import CpuBudget, derive_newest, urgent_budget
 
 ENVELOPE_BATCH_SIZE = 200
 SWEEP_LIMIT = 2000
 NODE_TIMEOUT_SECONDS = 10.0
 PURGE_SECONDS = 2.0
+# `derive_topic_keys` comes so often, and may take so much CPU time for keys that envelopes wait for.
+KEYS_PERIOD_SECONDS = 2.0
+WANTED_KEYS_SECONDS = 0.5
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -76,6 +80,19 @@ def process_envelopes(envelope_hashes_hex: list[str]) -> None:
     enqueue_notifications(processed.notification_ids)
     if processed.waiting_request_ids:
         answer_overdue_requests.apply_async((processed.waiting_request_ids,), countdown=settings.REPLY_DEADLINE_SECONDS)
+    if processed.needs_keys:
+        _call_back_unkeyed(urgent_budget())
+
+
+def _call_back_unkeyed(budget: CpuBudget) -> None:
+    enqueue_envelopes(unkeyed.call_back(budget=budget, now=timezone.now(), limit=SWEEP_LIMIT))
+
+
+@shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment
+def derive_topic_keys() -> None:
+    """Those that envelopes wait for first, then those that somebody may need later."""
+    _call_back_unkeyed(CpuBudget(0, WANTED_KEYS_SECONDS))
+    derive_newest(budget=CpuBudget(0, settings.TOPIC_KEY_CPU_SHARE * KEYS_PERIOD_SECONDS))
 
 
 @shared_task(base=MessageTask)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from coincurve import PrivateKey
 from django.db import connection, transaction
 
 from notifications.messages import NotificationType, PushNotification, PushRequest
@@ -22,6 +23,7 @@ from waku_bridge.codec import topics
 from waku_bridge.codec.bodies import serialize
 from waku_bridge.codec.envelope import encode_payload, encode_query, encode_registration, encode_request
 from waku_bridge.codec.grants import sign_grant
+from waku_bridge.codec.keys import Identity
 from waku_bridge.identity import server_identity
 from waku_bridge.inbound import MESSAGE_TYPES, REGISTRATION_ERRORS
 from waku_bridge.messages import (
@@ -33,6 +35,7 @@ from waku_bridge.messages import (
     RegistrationResponse,
 )
 from waku_bridge.models import InboundEnvelope, OutboundReply
+from waku_bridge.query_topics import CpuBudget, derive_newest
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 UUID = "11111111-1111-4111-8111-111111111111"
@@ -210,6 +213,18 @@ def test_a_registration_opens_its_query_topic_at_once():
 
 
 @pytest.mark.django_db
+def test_two_users_whose_query_topics_collide_are_both_found():
+    """Topics are 4 bytes: of a million users some hundred pairs share one. These two really do."""
+    users = [Identity(PrivateKey(number.to_bytes(32))) for number in (74_949, 85_646)]
+    assert len({topics.content_topic(topics.query_name(user.key_hash)) for user in users}) == 1
+    say(*[registration(user) for user in users])
+    for user, asker in zip(users, (EPHEMERAL, SENDER), strict=True):
+        say(query(user.key_hash, signer=asker))
+        [answer] = bodies(asker)
+        assert [info.public_key_hash for info in answer.info] == [user.key_hash]
+
+
+@pytest.mark.django_db
 def test_a_query_that_finds_nothing_is_silent():
     say(registration())
     say(registration(version=2, unregister=True))
@@ -362,6 +377,7 @@ def test_a_batch_that_collides_with_another_one_is_repeated_and_not_lost(caplog)
 def poison():
     """A query for a registration whose token does not decrypt: nobody can answer it."""
     say(registration(STRANGER))
+    derive_newest(budget=CpuBudget(0, 60))
     sealed = Keyring([b"\x77" * 32]).encrypt(Purpose.ACCESS_TOKEN, TOKEN.encode())
     RegistrationRow.objects.update(access_token_encrypted=sealed)
     return query(STRANGER.key_hash, signer=SENDER)

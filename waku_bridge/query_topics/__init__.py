@@ -1,0 +1,24 @@
+"""The query topics we listen to, one per registered key hash: which they are, how a bridge keeps up, their keys.
+
+A registration announces its topic in the transaction that stores it, so a reader that looks after fetching a page knows
+every topic whose registration was answered before the page was fetched.
+"""
+
+from waku_bridge.query_topics.budget import CpuBudget
+from waku_bridge.query_topics.keys import Keys, derive_keys, derive_newest, load_keys, urgent_budget
+from waku_bridge.query_topics.names import content_topic, number
+from waku_bridge.query_topics.reader import QueryTopics
+from waku_bridge.query_topics.registering import listen_to
+
+__all__ = [
+    "CpuBudget",
+    "Keys",
+    "QueryTopics",
+    "content_topic",
+    "derive_keys",
+    "derive_newest",
+    "listen_to",
+    "load_keys",
+    "number",
+    "urgent_budget",
+]

@@ -1,0 +1,130 @@
+"""The symmetric keys of query topics: 15 ms of CPU each, made when a message first needs one or before, then kept.
+
+Messages that nobody can open cost their sender nothing, and one on each registered topic asks for every key there is.
+So keys are made in threads, never inside a transaction or before others have been served, and out of a budget.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from time import thread_time
+
+import structlog
+from django.db import connection
+
+from notifications.connections import once
+from registrations.encryption import DecryptionError, Purpose
+from registrations.keyring import keyring
+from registrations.models import TopicKey
+from waku_bridge.codec import topics
+from waku_bridge.query_topics.budget import CpuBudget
+from waku_bridge.query_topics.names import number
+
+log = structlog.get_logger(__name__)
+
+# Of one core, in each process that handles envelopes. What is saved up makes 16 keys, and holds up the next envelopes
+# as long as a batch of requests would.
+URGENT_SHARE = 0.25
+URGENT_SECONDS = 0.25
+THREADS = min(4, os.cpu_count() or 1)
+NEWEST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """``known``: keys (32 bytes) by content topic; several names may share one. ``missing``: the content topics with a
+    name whose key is still to be derived.
+    """
+
+    known: dict[str, list[bytes]]
+    missing: set[str]
+
+
+@once
+def urgent_budget() -> CpuBudget:
+    """What this process may spend on keys that a message needs now."""
+    return CpuBudget(URGENT_SHARE, URGENT_SECONDS)
+
+
+def load_keys(content_topics: Iterable[str]) -> Keys:
+    names, rows = _rows(content_topics)
+    keys = Keys({}, set())
+    for row in rows:
+        key = _open(row)
+        if key is None:
+            keys.missing.add(names[row.topic])
+        else:
+            keys.known.setdefault(names[row.topic], []).append(key)
+    return keys
+
+
+def derive_keys(content_topics: Iterable[str], *, budget: CpuBudget) -> set[str]:
+    """Make the missing keys of these topics, as far as the budget goes. Returns the topics that still miss one."""
+    names, rows = _rows(content_topics)
+    missing = [row for row in rows if _open(row) is None]
+    derived = _derive(missing, budget)
+    return {names[row.topic] for row in missing if row.pk not in derived}
+
+
+def derive_newest(*, budget: CpuBudget) -> int:
+    """Make keys that nobody has asked for yet, those of the newest registrations first. Returns how many."""
+    if budget.left() <= 0:
+        return 0
+    return len(_derive(list(TopicKey.objects.filter(key_encrypted__isnull=True).order_by("-pk")[:NEWEST]), budget))
+
+
+def _rows(content_topics: Iterable[str]) -> tuple[dict[int, str], list[TopicKey]]:
+    """Content topics by their number, and the names registered on them."""
+    numbered = ((number(content_topic), content_topic) for content_topic in content_topics)
+    names = {topic: content_topic for topic, content_topic in numbered if topic is not None}
+    return names, list(TopicKey.objects.filter(topic__in=names.keys()).order_by("pk")) if names else []
+
+
+def _open(row: TopicKey) -> bytes | None:
+    if row.key_encrypted is None:
+        return None
+    try:
+        return keyring().decrypt(Purpose.TOPIC_KEY, row.key_encrypted)
+    except DecryptionError:  # its field key was taken out of the settings; what it hid can be made again
+        log.warning("topic_key_derived_again", topic_key_id=row.pk)
+        return None
+
+
+def _derive(rows: Sequence[TopicKey], budget: CpuBudget) -> dict[int, bytes]:
+    """Keys by primary key, made and stored, as many as the budget allows. Two that make the same one store the same."""
+    keys: dict[int, bytes] = {}
+    for start in range(0, len(rows), THREADS):
+        if budget.left() <= 0:
+            break
+        some = rows[start : start + THREADS]
+        for row, (key, seconds) in zip(some, _pool().map(_timed_key, [row.name for row in some]), strict=True):
+            keys[row.pk] = key
+            budget.spend(seconds)
+    _store(keys)
+    return keys
+
+
+def _timed_key(name: str) -> tuple[bytes, float]:
+    """PBKDF2 lets other threads run meanwhile."""
+    started = thread_time()
+    return topics.symmetric_key(name), thread_time() - started
+
+
+def _store(keys: dict[int, bytes]) -> None:
+    if not keys:
+        return
+    sealed = [keyring().encrypt(Purpose.TOPIC_KEY, key) for key in keys.values()]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE registrations_topickey AS own SET key_encrypted = item.sealed
+            FROM unnest(%s::bigint[], %s::bytea[]) AS item (id, sealed) WHERE own.id = item.id
+            """,
+            [list(keys), sealed],
+        )
+
+
+@once
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="topic-key")

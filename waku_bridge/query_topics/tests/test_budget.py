@@ -1,0 +1,37 @@
+from waku_bridge.query_topics.budget import CpuBudget
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_begins_full_and_grows_with_the_clock_but_not_beyond():
+    clock = Clock()
+    budget = CpuBudget(0.25, 2.0, clock)
+    budget.spend(2.0)
+    assert budget.left() == 0
+    clock.now += 4
+    assert budget.left() == 1.0
+    clock.now += 400
+    assert budget.left() == 2.0
+
+
+def test_what_was_overdrawn_is_paid_back_first():
+    clock = Clock()
+    budget = CpuBudget(0.5, 1.0, clock)
+    budget.spend(3.0)
+    clock.now += 4
+    assert budget.left() == 0
+    clock.now += 1
+    assert budget.left() == 0.5
+
+
+def test_without_a_share_it_is_spent_once():
+    clock = Clock()
+    budget = CpuBudget(0, 1.0, clock)
+    budget.spend(1.0)
+    clock.now += 1000
+    assert budget.left() == 0

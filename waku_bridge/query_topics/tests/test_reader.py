@@ -1,0 +1,191 @@
+"""How a bridge learns of query topics in time, and what it tells of them."""
+
+import threading
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+from django.db import connection, transaction
+
+from registrations.models import TopicKey
+from waku_bridge.codec import topics
+from waku_bridge.query_topics import QueryTopics, listen_to
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+HASHES = [bytes([n]) * 64 for n in range(3)]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def topic_of(public_key_hash):
+    return topics.content_topic(topics.query_name(public_key_hash))
+
+
+@pytest.fixture
+def told():
+    """The content topics that were called new, in order."""
+    return []
+
+
+@pytest.fixture
+def listening(told):
+    reader = QueryTopics(on_new=told.extend)
+    yield reader
+    reader.close()
+
+
+def lose_connection(listening):
+    listening._connection.pgconn.finish()
+    with pytest.raises(psycopg.Error):
+        listening.refresh()
+
+
+def test_knows_what_was_registered_before_it_started(listening):
+    listen_to(HASHES[:1], now=NOW)
+    listening.refresh()
+    assert topic_of(HASHES[0]) in listening
+    assert topic_of(HASHES[1]) not in listening
+    assert len(listening) == 1
+
+
+def test_nothing_that_is_no_topic_is_among_them(listening):
+    listening.refresh()
+    assert "" not in listening
+    assert "/waku/1/0xzzzzzzzz/rfc26" not in listening
+
+
+def test_knows_every_topic_that_was_committed_before_it_looks(listening):
+    listening.refresh()
+    for public_key_hash in HASHES:
+        listen_to([public_key_hash], now=NOW)
+        listening.refresh()
+        assert topic_of(public_key_hash) in listening
+
+
+def test_learns_of_a_large_batch_at_once(listening):
+    listening.refresh()
+    hashes = [number.to_bytes(2) * 32 for number in range(2000)]
+    listen_to(hashes, now=NOW)
+    listening.refresh()
+    assert all(topic_of(public_key_hash) in listening for public_key_hash in hashes)
+
+
+def test_does_not_learn_of_what_was_rolled_back(listening):
+    listening.refresh()
+    with transaction.atomic():
+        listen_to(HASHES[:1], now=NOW)
+        transaction.set_rollback(True)
+    listening.refresh()
+    assert len(listening) == 0
+
+
+def test_readers_in_several_threads_share_it(listening):
+    """Each of them knows what was committed before it asked, whoever's turn it is to look."""
+    listening.refresh()
+    unseen = []
+
+    def read(number):
+        for step in range(20):
+            public_key_hash = bytes([number, step]) * 32
+            listen_to([public_key_hash], now=NOW)
+            listening.refresh()
+            if topic_of(public_key_hash) not in listening:
+                unseen.append((number, step))
+        connection.close()
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert unseen == []
+    assert len(listening) == 80
+
+
+# What is new ----------------------------------------------------------------------------------------------------------
+
+
+def test_tells_what_was_registered_since_it_started_once(listening, told):
+    listen_to(HASHES[:1], now=NOW)
+    listening.refresh()
+    assert told == []
+    listen_to(HASHES[:2], now=NOW)
+    listening.refresh()
+    listen_to(HASHES[:2], now=NOW)
+    listening.refresh()
+    assert told == [topic_of(HASHES[1])]
+
+
+def test_a_second_name_on_a_known_topic_is_nothing_new(listening, told):
+    listen_to(HASHES[:1], now=NOW)
+    listening.refresh()
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify('query_topics', topic::text) FROM registrations_topickey")
+    listening.refresh()
+    assert told == []
+
+
+# Lost connections -----------------------------------------------------------------------------------------------------
+
+
+def test_after_a_lost_connection_it_knows_and_tells_what_it_missed(listening, told):
+    listen_to(HASHES[:1], now=NOW)
+    listening.refresh()
+    listen_to(HASHES[1:2], now=NOW)
+    lose_connection(listening)
+    listen_to(HASHES[2:3], now=NOW)
+    listening.refresh()
+    assert all(topic_of(public_key_hash) in listening for public_key_hash in HASHES)
+    assert sorted(told) == sorted(topic_of(public_key_hash) for public_key_hash in HASHES[1:])
+
+
+def test_while_the_database_is_away_it_knows_what_it_knew(listening):
+    listen_to(HASHES[:1], now=NOW)
+    listening.refresh()
+    lose_connection(listening)
+    assert topic_of(HASHES[0]) in listening
+    assert len(listening) == 1
+
+
+def test_a_reload_that_breaks_leaves_what_was_known_and_is_repeated(listening, told):
+    listen_to(HASHES[:1], now=NOW)
+    listening.refresh()
+    lose_connection(listening)
+    listen_to(HASHES[1:2], now=NOW)
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE registrations_topickey RENAME TO elsewhere")
+    with pytest.raises(psycopg.Error):
+        listening.refresh()
+    assert (topic_of(HASHES[0]) in listening, topic_of(HASHES[1]) in listening, told) == (True, False, [])
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE elsewhere RENAME TO registrations_topickey")
+    listening.refresh()
+    assert topic_of(HASHES[1]) in listening
+    assert told == [topic_of(HASHES[1])]
+
+
+def test_a_connection_that_the_server_ends_is_made_anew(listening):
+    listening.refresh()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s)", [listening._connection.info.backend_pid])
+    listen_to(HASHES[:1], now=NOW)
+    with pytest.raises(psycopg.Error):
+        listening.refresh()
+    listening.refresh()
+    assert topic_of(HASHES[0]) in listening
+
+
+def test_rows_that_are_gone_are_forgotten_with_the_next_load(listening):
+    listen_to(HASHES[:1], now=NOW)
+    listening.refresh()
+    TopicKey.objects.all().delete()
+    listening.refresh()
+    assert len(listening) == 1
+    lose_connection(listening)
+    listening.refresh()
+    assert len(listening) == 0
+
+
+def test_closing_twice_is_harmless():
+    reader = QueryTopics()
+    reader.close()
+    reader.close()

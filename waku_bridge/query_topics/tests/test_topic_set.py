@@ -1,0 +1,33 @@
+"""A set of 4-byte topics behaves as a set does, in a tenth of the memory."""
+
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waku_bridge.query_topics.topic_set import TopicSet
+
+# Few values of the upper bytes, so that many topics share an array.
+TOPICS = st.integers(0, 2**32 - 1) | st.builds(
+    lambda upper, lower: upper << 16 | lower, st.integers(0, 2), st.integers(0, 9)
+)
+
+
+@given(st.lists(TOPICS), st.lists(TOPICS))
+def test_holds_what_was_added_and_nothing_else(added, others):
+    topics, expected = TopicSet(), set()
+    for topic in added:
+        assert topics.add(topic) == (topic not in expected)
+        expected.add(topic)
+    assert list(topics) == sorted(expected)
+    assert len(topics) == len(expected)
+    assert all((topic in topics) == (topic in expected) for topic in added + others)
+
+
+def test_ten_times_as_many_topics_in_one_place_take_two_bytes_each():
+    """Whoever makes up names for one array can make it longer, and no more than that."""
+    topics = TopicSet()
+    for lower in range(2**16):
+        topics.add(lower)
+    assert len(topics) == 2**16
+    assert sys.getsizeof(topics._lower[0]) < 2**16 * 2 * 1.2

@@ -1,0 +1,44 @@
+"""A set of 4-byte topics that is small, quick to ask and quick to extend. Pure."""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+
+LOWER_BITS = 16
+LOWER_MASK = 2**LOWER_BITS - 1
+
+
+class TopicSet:
+    """For each value of a topic's upper two bytes, the lower two of those that are in, sorted.
+
+    A million topics take some 10 MB, a fifth of what a set of integers takes, and no object each. Adding one moves a
+    few bytes. Whoever makes up names to fill one of the 65 536 arrays makes it longer, not slower.
+    Asking needs no lock while another thread adds: an insertion is one step of the interpreter.
+    """
+
+    def __init__(self) -> None:
+        self._lower = [array("H") for _ in range(2**LOWER_BITS)]
+        self._size = 0
+
+    def __contains__(self, topic: int) -> bool:
+        lower, last = self._lower[topic >> LOWER_BITS], topic & LOWER_MASK
+        place = bisect_left(lower, last)
+        return place < len(lower) and lower[place] == last
+
+    def __iter__(self) -> Iterator[int]:
+        for upper, lower in enumerate(self._lower):
+            for last in lower:
+                yield upper << LOWER_BITS | last
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, topic: int) -> bool:
+        """Whether it was not in yet."""
+        lower, last = self._lower[topic >> LOWER_BITS], topic & LOWER_MASK
+        place = bisect_left(lower, last)
+        if place < len(lower) and lower[place] == last:
+            return False
+        lower.insert(place, last)
+        self._size += 1
+        return True
