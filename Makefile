@@ -31,8 +31,10 @@ test: dev ## the whole test suite, with real servers; ARGS="-k name" for a part
 	@requirements/system.sh chromium java
 	$(PYTHON) -m pytest $(ARGS)
 
-chaos: dev ## fault runs: thousands of notifications while servers and workers are killed (several minutes)
-	$(PYTHON) -m pytest -m chaos -s tests/chaos $(ARGS)
+chaos: dev ## fault runs: thousands of notifications while workers and the real gorush are killed (several minutes)
+	@requirements/system.sh go
+	@tests/interop/peers/build.sh gorush
+	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest -m chaos -s tests/chaos $(ARGS)
 
 check: dev ## format, lint, types, import contracts, migrations, drift of generated files
 	.venv/bin/ruff format --check .

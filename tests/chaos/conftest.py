@@ -1,34 +1,50 @@
-"""A whole server for the fault runs: that of the flow tests, with a gorush whose record outlives it."""
+"""A whole server for the fault runs: that of the flow tests, behind two real gorushes, with fakes of Apple and Google
+that outlive what is killed.
+"""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from pushserver.embedded.ports import free_port
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.guard import Guard
-from tests.chaos.server import environment_for, start
+from tests.chaos.stack import Stack, environment_for
 from tests.flows.conftest import SERVER
 from tests.flows.fleet import Fleet
 from tests.flows.network import Network
+from tests.interop.servers import Servers
+
+GORUSH = Path(os.environ.get("PEERS", ".peers")).resolve() / "gorush"
 
 
 @pytest.fixture
-def fleet(
-    postgres: EmbeddedPostgres, valkey: EmbeddedValkey, guard: Guard, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fleet]:
+def stack(
+    require_or_skip: Callable[[bool, str], None],
+    postgres: EmbeddedPostgres,
+    valkey: EmbeddedValkey,
+    guard: Guard,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stack]:
     """A new one for each run: what one broke must not help or hinder the next."""
-    running = Fleet(tmp_path_factory.mktemp("chaos"), environment_for(postgres, valkey), guard)
+    require_or_skip(GORUSH.exists(), "there is no real gorush: `make peers` builds it")
+    ports = [free_port(), free_port()]
+    fleet = Fleet(tmp_path_factory.mktemp("chaos"), environment_for(postgres, valkey, ports), guard)
+    stack = Stack(fleet, Servers(fleet, GORUSH, fakes_port=free_port()), ports)
     try:
-        start(running)
-        yield running
+        stack.start()
+        yield stack
     finally:
-        running.stop(*running.running)
+        fleet.kill(*fleet.running)
 
 
 @pytest.fixture
-def network(fleet: Fleet) -> Iterator[Network]:
-    settings = fleet.environment
-    network = Network(settings["WAKU_NODES"], settings["GORUSH_URL"], settings["DATABASE_URL"], SERVER.pub33)
+def network(stack: Stack) -> Iterator[Network]:
+    """Its record of pushes is that of Apple and Google."""
+    settings = stack.fleet.environment
+    network = Network(settings["WAKU_NODES"], stack.servers.fakes_url, settings["DATABASE_URL"], SERVER.pub33)
     yield network
     network.close()

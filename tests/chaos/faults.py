@@ -1,0 +1,110 @@
+"""Faults of everything there is around a push, one every few seconds, while others send."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import cycle
+from typing import ClassVar
+
+from tests.chaos.stack import Stack
+
+PAUSE_SECONDS = 1.5
+
+
+@dataclass(slots=True)
+class Storm:
+    """``struck`` is what happened, with the unix time of its beginning."""
+
+    stack: Stack
+    struck: list[tuple[float, str]] = field(default_factory=list)
+
+    def run(self, is_over: threading.Event) -> None:
+        for name in cycle(self.FAULTS):
+            if is_over.wait(PAUSE_SECONDS):
+                return
+            self.struck.append((time.time(), name))
+            self.FAULTS[name](self)
+
+    def _kill_delivery(self) -> None:
+        self.stack.fleet.kill("delivery1")
+        self.stack.start_workers("delivery1")
+
+    def _kill_first_gorush(self) -> None:
+        self.stack.kill_gorush(0)
+        time.sleep(1)
+        self.stack.start_gorush(0)
+
+    def _kill_every_gorush(self) -> None:
+        self.stack.kill_gorush(0, 1)
+        time.sleep(2)
+        self.stack.start_gorush(0, 1)
+
+    def _restart_gorush(self) -> None:
+        """As a deployment does it."""
+        self.stack.stop_gorush(0)
+        self.stack.start_gorush(0)
+
+    def _kill_delivery_and_gorush(self) -> None:
+        self.stack.fleet.kill("delivery1", "gorush0")
+        self.stack.start_gorush(0)
+        self.stack.start_workers("delivery1")
+
+    def _kill_intake(self) -> None:
+        self.stack.fleet.kill("envelopes", "replies")
+        self.stack.start_workers("envelopes", "replies")
+
+    def _cut_providers_off(self) -> None:
+        self._break(down=True, seconds=0.1)
+
+    def _refuse_connections(self) -> None:
+        self._break(down=True, seconds=2)
+
+    def _fail(self) -> None:
+        self._break(status=500, seconds=2)
+
+    def _time_out(self) -> None:
+        """Longer than we wait for gorush."""
+        self._break(delay_ms=4000, seconds=0.5)
+
+    def _break(self, *, seconds: float, **faults: object) -> None:
+        self.stack.break_providers(**faults)
+        time.sleep(seconds)
+        self.stack.mend_providers()
+
+    FAULTS: ClassVar[dict[str, Callable[["Storm"], None]]] = {
+        "delivery worker killed": _kill_delivery,
+        "gorush killed, another takes over": _kill_first_gorush,
+        "connections to Apple and Google cut": _cut_providers_off,
+        "Apple and Google answer 500": _fail,
+        "every gorush killed": _kill_every_gorush,
+        "Apple and Google refuse connections": _refuse_connections,
+        "gorush restarted": _restart_gorush,
+        "Apple and Google answer too late": _time_out,
+        "delivery worker and gorush killed": _kill_delivery_and_gorush,
+        "envelope and reply workers killed": _kill_intake,
+    }
+
+
+@contextmanager
+def storm(stack: Stack) -> Iterator[Storm]:
+    """All the while; afterwards everything is mended. What goes wrong with a fault is raised at the end."""
+    raised: list[BaseException] = []
+    is_over, blowing = threading.Event(), Storm(stack)
+
+    def run() -> None:
+        try:
+            blowing.run(is_over)
+        except BaseException as error:  # noqa: BLE001 - raised below, in the thread of the test
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="storm")
+    thread.start()
+    try:
+        yield blowing
+    finally:
+        is_over.set()
+        thread.join()
+    if raised:
+        raise raised[0]

@@ -1,0 +1,89 @@
+"""Starting, breaking and mending the server of the fault runs and what it pushes to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+import orjson
+import psycopg
+import redis
+
+from pushserver.embedded.ports import free_port
+from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.embedded.valkey import EmbeddedValkey
+from tests.flows import fleet as processes
+from tests.flows.fleet import Fleet, wait_for_http
+from tests.interop.servers import Servers, ask
+
+# Fakes and gorush log tokens by design: whoever speaks for Apple and Google has to know them.
+PEERS = ("gorush", "fakes")
+# As docs/gorush.md recommends.
+SETTINGS = {
+    "CORE_WORKER_NUM": "256",
+    "CORE_QUEUE_NUM": "8192",
+    "IOS_MAX_CONCURRENT_PUSHES": "256",
+    "LOG_HIDE_TOKEN": "true",
+    "LOG_HIDE_MESSAGES": "true",
+}
+
+
+def environment_for(postgres: EmbeddedPostgres, valkey: EmbeddedValkey, ports: Sequence[int]) -> dict[str, str]:
+    """Everything that takes its time in production takes less, so that the run sees the end of it."""
+    database = f"chaos_{uuid4().hex[:8]}"
+    with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {database}")
+    with redis.Redis.from_url(valkey.url) as client:
+        client.flushall()  # queue entries of a run before
+    return {
+        "DATABASE_URL": postgres.url(database),
+        "REDIS_URL": valkey.url.removesuffix("/0") + "/8",
+        "WAKU_NODES": f"http://127.0.0.1:{free_port()}",
+        "GORUSH_URL": ",".join(f"http://127.0.0.1:{port}" for port in ports),
+        "GORUSH_TIMEOUT_SECONDS": "3",
+        "DELIVERY_LEASE_SECONDS": "15",
+        "QUEUE_PATIENCE_SECONDS": "5",
+        "NOTIFICATION_TTL_SECONDS": "180",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Several gorushes, by their number in ``ports``, share Apple and Google."""
+
+    fleet: Fleet
+    servers: Servers
+    ports: Sequence[int]
+
+    def start(self) -> None:
+        node_url = self.fleet.environment["WAKU_NODES"]
+        self.fleet.run(processes.migrate())
+        self.fleet.start(processes.node(int(node_url.rsplit(":", 1)[1])))
+        self.start_gorush(*range(len(self.ports)))
+        self.start_workers(*processes.services(self.fleet.folder))
+        wait_for_http(f"{node_url}/health")
+
+    def start_gorush(self, *numbers: int) -> None:
+        for number in numbers:
+            self.servers.real(f"gorush{number}", port=self.ports[number], **SETTINGS)
+
+    def kill_gorush(self, *numbers: int) -> None:
+        self.fleet.kill(*(f"gorush{number}" for number in numbers))
+
+    def stop_gorush(self, *numbers: int) -> None:
+        self.fleet.stop(*(f"gorush{number}" for number in numbers))
+
+    def start_workers(self, *names: str) -> None:
+        services = processes.services(self.fleet.folder)
+        self.fleet.start(*(services[name] for name in names))
+
+    def break_providers(self, **faults: object) -> None:
+        """A fault that was not taken would make the test prove nothing."""
+        answer = ask(self.servers.fakes_url, "POST", "/dev/faults", orjson.dumps(faults))
+        assert answer.body.items() >= faults.items()
+
+    def mend_providers(self) -> None:
+        ask(self.servers.fakes_url, "DELETE", "/dev/faults")
+
+    def own_logs(self) -> dict[str, str]:
+        """Those of the server itself."""
+        return {name: text for name, text in self.fleet.logs().items() if not name.startswith(PEERS)}

@@ -1,0 +1,115 @@
+"""What became of each notification: what we believe, what Apple and Google received, and whether the two agree."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from notifications.policy import INTERRUPTIONS, MAX_AMBIGUOUS_ATTEMPTS, MAX_INTERRUPTED_ATTEMPTS
+from tests.flows.network import Network
+
+STORIES = """
+    SELECT request.message_id, notification.state, coalesce(route.state, ''),
+        array(SELECT code FROM notifications_attempt
+              WHERE notification_id = notification.id AND outcome = 'ambiguous' ORDER BY number),
+        extract(epoch FROM notification.finished_at),
+        envelope.timestamp_ns / 1e9,
+        extract(epoch FROM reply.published_at)
+    FROM notifications_notification AS notification
+    JOIN notifications_notificationrequest AS request ON request.id = notification.request_id
+    LEFT JOIN registrations_route AS route ON route.id = notification.route_id
+    LEFT JOIN waku_bridge_inboundenvelope AS envelope ON envelope.hash = request.envelope_hash
+    LEFT JOIN waku_bridge_outboundreply AS reply ON reply.envelope_hash = request.envelope_hash
+    WHERE request.message_id = ANY(%s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """``doubts`` are the codes of attempts that ended uncertainly, ``accepted`` the pushes that Apple or Google took.
+    Unix times of the sender's request, of the end, and of our reply (None: there is none).
+    """
+
+    fate: str
+    state: str
+    route_state: str
+    doubts: tuple[str, ...]
+    accepted: tuple[Mapping[str, Any], ...]
+    sent_at: float
+    finished_at: float
+    replied_at: float | None
+
+    @property
+    def is_lost(self) -> bool:
+        return not self.accepted
+
+    @property
+    def is_doubled(self) -> bool:
+        return len(self.accepted) > 1
+
+    @property
+    def explained_pushes(self) -> int:
+        """One, another for each attempt that may have been one, and what the Firebase SDK repeats within an attempt."""
+        return 1 + len(self.doubts) + sum(not push["is_answered"] for push in self.accepted)
+
+    @property
+    def may_be_left_alone(self) -> bool:
+        """Whether enough of its attempts ended uncertainly."""
+        interrupted = sum(code in INTERRUPTIONS for code in self.doubts)
+        own = len(self.doubts) - interrupted
+        return own >= MAX_AMBIGUOUS_ATTEMPTS or interrupted >= MAX_INTERRUPTED_ATTEMPTS
+
+    @property
+    def reply_seconds(self) -> float:
+        return float("inf") if self.replied_at is None else self.replied_at - self.sent_at
+
+
+def collect(network: Network, fates: Mapping[bytes, str]) -> dict[bytes, Story]:
+    """By Status message id. There is one notification for each, or this fails."""
+    accepted: dict[bytes, list[Mapping[str, Any]]] = {message_id: [] for message_id in fates}
+    for push in network.pushes():
+        if not push["error"]:
+            accepted[bytes.fromhex(push["data"]["encryptedMessage"].removeprefix("0x"))].append(push)
+    rows = network.rows(STORIES, list(fates))
+    stories = {
+        bytes(message_id): Story(
+            fates[bytes(message_id)],
+            state,
+            route_state,
+            tuple(doubts),
+            tuple(accepted[bytes(message_id)]),
+            float(sent_at),
+            float(finished_at),
+            None if replied_at is None else float(replied_at),
+        )
+        for message_id, state, route_state, doubts, finished_at, sent_at, replied_at in rows
+    }
+    assert len(stories) == len(rows) == len(fates), "not one notification each"
+    return stories
+
+
+def show(title: str, stories: Iterable[Story]) -> None:
+    """How they ended, then why some were pushed more than once."""
+    stories = list(stories)
+    ends = Counter((s.fate, s.state, len(s.doubts), len(s.accepted)) for s in stories)
+    _print(title, ("fate", "state", "uncertain attempts", "accepted by Apple or Google", "count"), ends)
+    doubled = Counter((len(s.accepted), len(s.accepted) - 1, _why(s)) for s in stories if s.is_doubled)
+    _print("Pushed more than once", ("accepted", "too many", "why", "count"), doubled)
+
+
+def _why(story: Story) -> str:
+    words = [f"{count} {code}" for code, count in sorted(Counter(story.doubts).items())]
+    unanswered = sum(not push["is_answered"] for push in story.accepted)
+    return ", ".join([*words, *([f"{unanswered} answer lost before gorush"] if unanswered else [])])
+
+
+def _print(title: str, columns: Sequence[str], rows: Mapping[tuple[Any, ...], int]) -> None:
+    table = Table(title=title)
+    for column in columns:
+        table.add_column(column)
+    for row, count in sorted(rows.items()):
+        table.add_row(*map(str, row), str(count))
+    Console(width=140).print(table)
