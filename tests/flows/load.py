@@ -8,8 +8,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from tests.flows.fleet import wait_until
-from tests.flows.network import Network, android, iphone, new_sender
-from waku_bridge.client.sending import SendingClient
+from tests.flows.network import Network, Sender, android, iphone, new_sender
 from waku_bridge.messages import WakuMessage
 
 RECIPIENTS = 8
@@ -23,7 +22,7 @@ class Load:
 
     message_ids: list[bytes]
     messages: list[WakuMessage]
-    senders: list[SendingClient]
+    senders: list[Sender]
     since_ns: int
 
 

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+import time
 import uuid
 from collections.abc import Coroutine, Iterable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -15,17 +17,36 @@ from notifications.connections import PlainClient, new_client
 from notifications.messages import Report
 from registrations.messages import TokenType
 from tests.flows.fleet import PUBSUB_TOPIC, wait_until
-from waku_bridge.client.answers import CLOCK_SKEW_NS, Answers
-from waku_bridge.client.registering import Address, Answered, Preferences, RegisteringClient
-from waku_bridge.client.sending import Content, Destination, Reported, SendingClient
-from waku_bridge.client.session import Session
+from waku_bridge.client import (
+    Address,
+    Content,
+    Destination,
+    NoAnswer,
+    Notified,
+    Patience,
+    Preferences,
+    RegisteringClient,
+    SendingClient,
+    Session,
+    Standing,
+    StoreReader,
+    ask_to_push,
+    new_state,
+    one_to_one,
+)
+from waku_bridge.client.reading import CLOCK_SKEW_NS
+from waku_bridge.codec import topics
+from waku_bridge.codec.envelope import Encoded, decode
+from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.waku_message import message_hash
-from waku_bridge.messages import WakuMessage
+from waku_bridge.messages import PushResponse, WakuMessage
 from waku_bridge.node import WakuNode
 
 # The machine may be busy with other things; nothing here measures time.
 PATIENCE_SECONDS = 30.0
+PATIENCE = Patience(answer_seconds=PATIENCE_SECONDS, gather_seconds=0)
+POLL_SECONDS = 0.05
 APN_TOPIC = "im.status.ethereum"
 CONNECTIONS = 64
 MAX_RECORD_BYTES = 2**30  # of all pushes of a load
@@ -34,14 +55,46 @@ OPEN_STATES = ("pending", "in_flight", "retrying", "ambiguous")
 T = TypeVar("T")
 
 
+class Sender:
+    """Somebody who notifies: with the reference client, or in single requests that a test repeats and spoils.
+
+    ``core`` is made anew for every look-up, so that what it knows is what the server has just told.
+    """
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self.ephemeral = new_identity()
+        self.core = self.new_core()
+
+    def new_core(self) -> SendingClient:
+        return SendingClient(self.identity, os.urandom, patience=PATIENCE)
+
+    def one_to_one(self, message: bytes = b"") -> Content:
+        return one_to_one(self.identity.pub33, message)
+
+    def request(
+        self, destinations: Sequence[Destination], content: Content, message_id: bytes, *, timestamp_ns: int
+    ) -> Encoded:
+        return ask_to_push(
+            destinations,
+            content,
+            message_id,
+            signer=self.ephemeral,
+            timestamp_ns=timestamp_ns,
+            random_bytes=os.urandom,
+        )
+
+
 class Network:
-    def __init__(self, node_url: str, gorush_url: str, database_url: str, server: bytes) -> None:
+    def __init__(
+        self, node_url: str, gorush_url: str, database_url: str, server: bytes, *, node_type: type[WakuNode] = WakuNode
+    ) -> None:
         self.server = server
         self._gorush_url = gorush_url
         self._runner = asyncio.Runner()
         self._http = self._run(_make_client())
-        self._node = WakuNode(node_url, self._http)
-        self._session = Session(self._node, pubsub_topic=PUBSUB_TOPIC, poll_seconds=0.05)
+        self._node = node_type(node_url, self._http)
+        self._session = Session(self._node, pubsub_topic=PUBSUB_TOPIC, poll_seconds=POLL_SECONDS)
         self._database = psycopg.connect(database_url, autocommit=True)
 
     def close(self) -> None:
@@ -56,36 +109,60 @@ class Network:
         self.register(phone)
         return phone
 
-    def register(self, phone: RegisteringClient) -> Answered:
+    def register(self, phone: RegisteringClient) -> Standing:
         """Whatever the phone has to say now, to the server."""
-        return self._run(self._session.register(phone, self.server, timeout_seconds=PATIENCE_SECONDS))
+        phone.use([self.server])
+        self._run(self._session.register(phone, timeout_seconds=PATIENCE_SECONDS))
+        return phone.standing(self.server).standing
 
     def query(
-        self, sender: SendingClient, phone: RegisteringClient, *, timeout_seconds: float = PATIENCE_SECONDS
+        self, sender: Sender, phone: RegisteringClient, *, timeout_seconds: float = PATIENCE_SECONDS
     ) -> tuple[Destination, ...]:
-        return self._run(self._session.query(sender, phone.identity.pub33, timeout_seconds=timeout_seconds))
+        """What the server says about the phone's user now."""
+        sender.core = sender.new_core()
+        return self._run(self._session.look_up(sender.core, phone.identity.pub33, timeout_seconds=timeout_seconds))
 
     def notify(
         self,
-        sender: SendingClient,
+        sender: Sender,
         destinations: Sequence[Destination],
         content: Content | None = None,
         message_id: bytes | None = None,
     ) -> tuple[Report, ...]:
-        """By default a one-to-one message nobody has notified about before."""
+        """One request, whatever has been asked and answered before: the server's reports.
+
+        By default a one-to-one message nobody has notified about before.
+        """
         content, message_id = content or sender.one_to_one(), message_id or os.urandom(32)
-        asking = self._session.notify(sender, destinations, content, message_id, timeout_seconds=PATIENCE_SECONDS)
+        request = sender.request(destinations, content, message_id, timestamp_ns=time.time_ns()).message
+        return self._run(self._ask(sender, request, message_id))
+
+    def send(self, sender: SendingClient, phone: RegisteringClient, message_id: bytes | None = None) -> Notified:
+        """The whole of what a sender does about one message, by default one nobody has notified about before."""
+        asking = self._session.notify(
+            sender,
+            phone.identity.pub33,
+            sender.one_to_one(),
+            message_id or os.urandom(32),
+            timeout_seconds=PATIENCE_SECONDS,
+        )
         return self._run(asking)
+
+    def follow(self, sender: SendingClient, phone: RegisteringClient) -> tuple[Destination, ...]:
+        """What the phone's contact code tells the sender."""
+        sender.follow(phone.identity.pub33)
+        known = partial(sender.destinations, phone.identity.pub33)
+        self._run(self._session.drive(sender, known, timeout_seconds=PATIENCE_SECONDS))
+        return known()
 
     def publish(self, *messages: WakuMessage) -> list[bytes]:
         """All at once; returns the hashes that name them in the inbox."""
         self._run(_all(self._session.publish(message) for message in messages))
         return [message_hash(PUBSUB_TOPIC, message) for message in messages]
 
-    def replies(self, sender: SendingClient, *, since_ns: int) -> list[Reported]:
+    def replies(self, sender: Sender, *, since_ns: int) -> list[PushResponse]:
         """Every answer to a request of this sender that the node's store holds, each envelope once."""
-        answers = Answers(self._node, PUBSUB_TOPIC, sender, since_ns=since_ns - CLOCK_SKEW_NS)
-        return [event for event in self._run(answers.new()) if isinstance(event, Reported)]
+        return self._run(self._new_replies(sender, self._reader(since_ns)))
 
     def pushes(self) -> list[dict[str, Any]]:
         """What gorush would have handed to Apple and Google, oldest first."""
@@ -134,8 +211,37 @@ class Network:
         wait_until(lambda: self.rows(sql, envelope_hash), what="the envelope is processed")
         return self.rows(sql, envelope_hash)[0]
 
+    async def _ask(self, sender: Sender, request: WakuMessage, message_id: bytes) -> tuple[Report, ...]:
+        """Publish, and wait for an answer that was not there before."""
+        reader = self._reader(request.timestamp_ns)
+        await self._new_replies(sender, reader)
+        await self._session.publish(request)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            for reply in await self._new_replies(sender, reader):
+                if reply.message_id == message_id:
+                    return reply.reports
+            await asyncio.sleep(POLL_SECONDS)
+        raise NoAnswer("the server did not answer the request")
+
+    def _reader(self, since_ns: int) -> StoreReader:
+        return StoreReader(self._node, PUBSUB_TOPIC, since_ns=since_ns - CLOCK_SKEW_NS)
+
+    async def _new_replies(self, sender: Sender, reader: StoreReader) -> list[PushResponse]:
+        content_topic = topics.content_topic(topics.partitioned_name(sender.ephemeral.pub33))
+        messages = await reader.new([content_topic], now_ns=time.time_ns())
+        bodies = [_opened(message, sender.ephemeral) for message in messages]
+        return [body for body in bodies if isinstance(body, PushResponse)]
+
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(coroutine)
+
+
+def _opened(message: WakuMessage, listener: Identity) -> object:
+    try:
+        return decode(message.payload, [listener], listener).body
+    except CodecError:  # somebody else's: one in 5000 keys shares the topic
+        return None
 
 
 async def _make_client() -> PlainClient:
@@ -157,13 +263,14 @@ def new_identity() -> Identity:
     return Identity(PrivateKey())
 
 
-def new_sender(identity: Identity | None = None) -> SendingClient:
-    return SendingClient(identity or new_identity(), new_identity(), os.urandom)
+def new_sender(identity: Identity | None = None) -> Sender:
+    return Sender(identity or new_identity())
 
 
 def unregistered_phone(identity: Identity | None = None) -> RegisteringClient:
     """One installation of a user, of a new one unless told otherwise."""
-    return RegisteringClient(identity or new_identity(), str(uuid.uuid4()), str(uuid.uuid4()), os.urandom)
+    state = new_state(random_bytes=os.urandom, access_token=str(uuid.uuid4()))
+    return RegisteringClient(identity or new_identity(), state, os.urandom)
 
 
 def android(fate: str = "") -> Address:

@@ -69,7 +69,8 @@ def test_a_replayed_envelope_is_answered_again_and_changes_nothing(network: Netw
     old, new, since_ns = android(), android(), time.time_ns()
     phone, sender = unregistered_phone(), new_sender()
     phone.change(old)
-    registration = phone.encode_for(network.server, timestamp_ns=time.time_ns()).message
+    phone.use([network.server])
+    (registration,) = phone.tick(time.time_ns()).messages
     network.how_it_ended(*network.publish(registration))
     request = sender.request(
         network.query(sender, phone), sender.one_to_one(), os.urandom(32), timestamp_ns=time.time_ns()

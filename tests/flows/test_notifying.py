@@ -9,9 +9,7 @@ import pytest
 
 from notifications.messages import NotificationType, Report, ReportError
 from tests.flows.network import APN_TOPIC, Network, android, iphone, new_identity, new_sender, unregistered_phone
-from waku_bridge.client.registering import Preferences, RegisteringClient
-from waku_bridge.client.sending import Content
-from waku_bridge.client.session import NoAnswer
+from waku_bridge.client import Content, NoAnswer, Preferences, RegisteringClient
 from waku_bridge.codec.hashes import chat_hash
 from waku_bridge.codec.keys import author_hash
 

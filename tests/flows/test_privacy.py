@@ -9,7 +9,7 @@ from psycopg import sql
 
 from tests.flows.fleet import Fleet
 from tests.flows.network import Network, android, iphone, new_identity, new_sender
-from waku_bridge.client.registering import Preferences
+from waku_bridge.client import Preferences
 
 
 def test_no_token_key_or_message_is_in_a_log_or_in_plain_in_the_database(fleet: Fleet, network: Network) -> None:

@@ -4,8 +4,7 @@ import pytest
 
 from tests.flows.fleet import wait_until
 from tests.flows.network import Network, android, new_identity, new_sender, unregistered_phone
-from waku_bridge.client.registering import Preferences
-from waku_bridge.client.session import NoAnswer
+from waku_bridge.client import NoAnswer, Preferences
 
 
 def test_anybody_finds_a_phone_that_is_open_to_all(network: Network) -> None:
@@ -46,6 +45,6 @@ def test_a_query_that_finds_nothing_is_recorded_and_not_answered(network: Networ
     phone, sender = network.phone(preferences=Preferences(enabled=False)), new_sender()
     with pytest.raises(NoAnswer):
         network.query(sender, phone, timeout_seconds=1)
-    (query_id,) = sender._queried
+    query_id = sender.core._queries.latest(phone.identity.pub33).query_id
     sql = "SELECT state, reason FROM waku_bridge_inboundenvelope WHERE message_id = %s"
     wait_until(lambda: network.rows(sql, query_id) == [("processed", "nothing_found")], what="the query is recorded")

@@ -6,8 +6,15 @@ import pytest
 
 from registrations.messages import TokenType
 from tests.flows.network import Network, android, iphone, new_sender, unregistered_phone
-from waku_bridge.client.registering import Address, Preferences, RegisteringClient
-from waku_bridge.client.session import NoAnswer, RegistrationRefused
+from waku_bridge.client import (
+    Address,
+    NoAnswer,
+    Preferences,
+    RegisteringClient,
+    RegistrationRefused,
+    Standing,
+    new_state,
+)
 from waku_bridge.messages import RegistrationError
 
 
@@ -15,7 +22,7 @@ from waku_bridge.messages import RegistrationError
 def test_a_registration_is_accepted(network: Network, address: Address) -> None:
     phone = unregistered_phone()
     phone.change(address)
-    assert network.register(phone).is_accepted
+    assert network.register(phone) is Standing.ACCEPTED
 
 
 def test_a_registration_again_moves_the_phone_to_its_new_address(network: Network) -> None:
@@ -34,7 +41,7 @@ def test_a_registration_again_moves_the_phone_to_its_new_address(network: Networ
 def test_a_stale_version_is_refused_and_changes_nothing(network: Network) -> None:
     address = android()
     phone = network.phone(address)
-    forgetful = RegisteringClient(phone.identity, phone.installation_id, phone.access_token, os.urandom)
+    forgetful = _forgetful(phone)
     forgetful.change(android())
     with pytest.raises(RegistrationRefused, match=RegistrationError.VERSION_MISMATCH.name):
         network.register(forgetful)
@@ -46,7 +53,8 @@ def test_a_stale_version_is_refused_and_changes_nothing(network: Network) -> Non
 def test_a_retransmission_gets_its_success_again(network: Network) -> None:
     contact = unregistered_phone().identity.pub33
     phone = network.phone(android(), Preferences(contacts_only=True, contacts=(contact,)))
-    assert network.register(phone).is_accepted
+    phone.repeat()
+    assert network.register(phone) is Standing.ACCEPTED
     sql = "SELECT version FROM registrations_registration WHERE installation_id = %s"
     assert network.rows(sql, phone.installation_id) == [(1,)]
 
@@ -69,7 +77,7 @@ def test_an_unregistered_phone_is_found_no_more_until_it_registers_again(network
     address, sender = android(), new_sender()
     phone = network.phone(address)
     phone.unregister()
-    assert network.register(phone).is_accepted
+    assert network.register(phone) is Standing.ACCEPTED
     with pytest.raises(NoAnswer):
         network.query(sender, phone, timeout_seconds=1)
     phone.change(address)
@@ -79,9 +87,15 @@ def test_an_unregistered_phone_is_found_no_more_until_it_registers_again(network
 
 def test_an_older_registration_does_not_bring_an_unregistered_phone_back(network: Network) -> None:
     phone = network.phone()
-    replayed = RegisteringClient(phone.identity, phone.installation_id, phone.access_token, os.urandom)
+    replayed = _forgetful(phone)
     replayed.change(android())
     phone.unregister()
     network.register(phone)
     with pytest.raises(RegistrationRefused, match=RegistrationError.VERSION_MISMATCH.name):
         network.register(replayed)
+
+
+def _forgetful(phone: RegisteringClient) -> RegisteringClient:
+    """The same installation, which has lost its memory of versions."""
+    state = new_state(random_bytes=os.urandom, installation_id=phone.installation_id, access_token=phone.access_token)
+    return RegisteringClient(phone.identity, state, os.urandom)

@@ -1,6 +1,10 @@
-"""The whole way with the real gorush: phone and sender at the Waku node, Apple and Google at the end."""
+"""The whole way with the real gorush, Apple and Google at its end: with everybody at one development node, and through two
+real nodes, with the server at the one and phones and senders at the other.
+"""
 
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import psycopg
 import pytest
@@ -14,48 +18,76 @@ from pushserver.supervisor.guard import Guard
 from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet
 from tests.flows.network import APN_TOPIC, Network, android, iphone, new_sender
+from tests.interop.nodes import Overheard, Pair
 from tests.interop.servers import Server
-from waku_bridge.client.registering import Address
-from waku_bridge.client.session import NoAnswer
+from waku_bridge.client import Address, NoAnswer
 from waku_bridge.codec.keys import Identity
+from waku_bridge.node import WakuNode
 
 pytestmark = pytest.mark.peers
-DATABASE = "interop"
+Environment = dict[str, str]
+Platform = Callable[..., Address]
+StartServer = Callable[[str], AbstractContextManager[Environment]]
 SERVER = Identity(PrivateKey(b"\x02" * 32))  # SERVER_PRIVATE_KEY of the test session
 
 
 @pytest.fixture(scope="module")
-def network(
+def start_server(
     real_gorush: Server,
     postgres: EmbeddedPostgres,
     valkey: EmbeddedValkey,
     guard: Guard,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Network]:
-    """Every process of the server, between a node and the gorush under test."""
-    with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {DATABASE}")
-    port = free_port()
-    environment = {
-        "DATABASE_URL": postgres.url(DATABASE),
-        "REDIS_URL": valkey.url.removesuffix("/0") + "/8",
-        "WAKU_NODES": f"http://127.0.0.1:{port}",
-        "GORUSH_URL": real_gorush.url,
-        "REPLY_DEADLINE_SECONDS": "5",
-    }
-    fleet = Fleet(tmp_path_factory.mktemp("interop-flow"), environment, guard)
-    fleet.run(processes.migrate())
-    fleet.start(processes.node(port), *processes.services(fleet.folder).values())
-    processes.wait_for_http(f"{environment['WAKU_NODES']}/health")
-    # The fakes keep the same record as the development gorush does.
-    network = Network(environment["WAKU_NODES"], real_gorush.record_url, environment["DATABASE_URL"], SERVER.pub33)
-    yield network
-    network.close()
+) -> StartServer:
+    """Every process of the server, between the node of that URL and the gorush under test."""
+
+    @contextmanager
+    def start(node_url: str) -> Iterator[Environment]:
+        database = f"interop_{uuid.uuid4().hex}"
+        with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {database}")
+        environment = {
+            "DATABASE_URL": postgres.url(database),
+            "REDIS_URL": valkey.url.removesuffix("/0") + "/8",
+            "WAKU_NODES": node_url,
+            "GORUSH_URL": real_gorush.url,
+            "REPLY_DEADLINE_SECONDS": "5",
+        }
+        fleet = Fleet(tmp_path_factory.mktemp("interop-flow"), environment, guard)
+        fleet.run(processes.migrate())
+        fleet.start(*processes.services(fleet.folder).values())
+        yield environment
+        fleet.stop(*fleet.running)
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def one_node(guard: Guard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    fleet, port = Fleet(tmp_path_factory.mktemp("interop-node"), {}, guard), free_port()
+    fleet.start(processes.node(port))
+    processes.wait_for_http(f"http://127.0.0.1:{port}/health")
+    yield f"http://127.0.0.1:{port}"
     fleet.stop(*fleet.running)
 
 
-@pytest.mark.parametrize("address", [iphone(), android()], ids=["iOS", "Android"])
-def test_a_message_wakes_the_phone_once(network: Network, address: Address) -> None:
+@pytest.fixture(scope="module", params=["one_node", "real_pair"])
+def network(request: pytest.FixtureRequest, real_gorush: Server, start_server: StartServer) -> Iterator[Network]:
+    nodes = request.getfixturevalue(request.param)
+    here, there, node_type = (
+        (nodes.here, nodes.there, Overheard) if isinstance(nodes, Pair) else (nodes, nodes, WakuNode)
+    )
+    with start_server(here) as environment:
+        # The fakes keep the same record as the development gorush does.
+        record, database = real_gorush.record_url, environment["DATABASE_URL"]
+        network = Network(there, record, database, SERVER.pub33, node_type=node_type)
+        yield network
+        network.close()
+
+
+@pytest.mark.parametrize("platform", [iphone, android], ids=["iOS", "Android"])
+def test_a_message_wakes_the_phone_once(network: Network, platform: Platform) -> None:
+    address = platform()
     sender, phone = new_sender(), network.phone(address)
     reports = network.notify(sender, network.query(sender, phone))
     assert reports == (Report(phone.identity.key_hash, phone.installation_id, success=True),)
@@ -63,8 +95,9 @@ def test_a_message_wakes_the_phone_once(network: Network, address: Address) -> N
     assert (push["error"], push["topic"]) == ("", APN_TOPIC if push["platform"] == "ios" else "")
 
 
-@pytest.mark.parametrize("address", [iphone("dead-"), android("expired-")], ids=["iOS", "Android"])
-def test_a_dead_token_is_told_and_its_phone_is_found_no_more(network: Network, address: Address) -> None:
+@pytest.mark.parametrize(("platform", "fate"), [(iphone, "dead-"), (android, "expired-")], ids=["iOS", "Android"])
+def test_a_dead_token_is_told_and_its_phone_is_found_no_more(network: Network, platform: Platform, fate: str) -> None:
+    address = platform(fate)
     sender, phone = new_sender(), network.phone(address)
     (report,) = network.notify(sender, network.query(sender, phone))
     assert (report.success, report.error) == (False, ReportError.NOT_REGISTERED)
@@ -73,8 +106,9 @@ def test_a_dead_token_is_told_and_its_phone_is_found_no_more(network: Network, a
     assert len(network.pushes_to(address)) == 1
 
 
-@pytest.mark.parametrize("address", [iphone("flaky1-"), android("flaky1-")], ids=["iOS", "Android"])
-def test_what_apple_and_google_refuse_for_a_moment_arrives_later(network: Network, address: Address) -> None:
+@pytest.mark.parametrize("platform", [iphone, android], ids=["iOS", "Android"])
+def test_what_apple_and_google_refuse_for_a_moment_arrives_later(network: Network, platform: Platform) -> None:
+    address = platform("flaky1-")
     sender, phone = new_sender(), network.phone(address)
     (report,) = network.notify(sender, network.query(sender, phone))
     assert report.success

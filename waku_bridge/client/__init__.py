@@ -1,16 +1,109 @@
 """Reference clients of a push server: what a phone that registers and a phone that notifies say, and what they believe.
 
-`registering` and `sending` are cores without I/O: they turn wishes into messages, and messages into what happened. Keys
-and randomness are given to them, time is an argument. `session` carries their messages over a Waku node.
+`RegisteringClient` and `SendingClient` are cores without I/O. Inputs are wishes (methods of their own), messages heard
+(``receive``) and time (``tick``); every input returns a `Step`: messages to publish, events that happened. Keys and
+randomness are given to them. `Session` carries their messages over a Waku node.
 
-    client = RegisteringClient(identity, installation_id, access_token, os.urandom)
+    node = WakuNode(url, http_client)
+    session = Session(node)
+
+    client = RegisteringClient(identity, new_state(server_key, random_bytes=os.urandom), os.urandom)
     client.change(Address(TokenType.FIREBASE, device_token))
-    session = Session(WakuNode(url, http_client))
-    await session.register(client, server_public_key)
+    await session.register(client)                      # all servers, then the contact code
+    keep(dump_state(client.state))                      # and load_state(...) after a restart
 
-    sender = SendingClient(identity, ephemeral, os.urandom)
-    destinations = await session.query(sender, client_public_key)
-    reports = await session.notify(sender, destinations, sender.one_to_one(), status_message_id)
+    sender = SendingClient(identity, os.urandom)
+    destinations = await session.look_up(sender, client_key)
+    result = await session.notify(sender, client_key, sender.one_to_one(), status_message_id)
 
-Public keys are compressed (33 bytes) everywhere.
+    async for event in session.events(client): ...      # for good: retries, periodic contact codes
+
+For single messages without a client around them (load, tests of servers): `ask_for` and `ask_to_push` build a query and
+a request, `verify_info` judges one entry of an answer.
+
+Public keys are compressed (33 bytes) everywhere, key hashes and chat hashes have 64 bytes, Status message ids 32; times
+in the cores are Unix nanoseconds. Nothing here raises for what a peer sent: an `Ignored` event says why it was not
+believed.
 """
+
+from waku_bridge.client.asking import Content, ask_for, ask_to_push, mention, one_to_one
+from waku_bridge.client.core import Core, Subscriptions, new_identity
+from waku_bridge.client.directory import Directory, verify_info
+from waku_bridge.client.events import (
+    Accepted,
+    Advertised,
+    Destination,
+    Event,
+    GivenUp,
+    Ignored,
+    Learned,
+    LookedUp,
+    Notified,
+    Outcome,
+    Reason,
+    Refused,
+    Settled,
+    Step,
+)
+from waku_bridge.client.queries import Patience
+from waku_bridge.client.reading import StoreReader
+from waku_bridge.client.registering import RegisteringClient
+from waku_bridge.client.schedules import REGISTRATION, RESENDING, Schedule
+from waku_bridge.client.sending import SendingClient
+from waku_bridge.client.session import NoAnswer, RegistrationRefused, Session, SessionError
+from waku_bridge.client.state import (
+    Address,
+    Preferences,
+    RegistrationState,
+    ServerState,
+    Standing,
+    dump_state,
+    load_state,
+    new_state,
+)
+
+__all__ = [
+    "REGISTRATION",
+    "RESENDING",
+    "Accepted",
+    "Address",
+    "Advertised",
+    "Content",
+    "Core",
+    "Destination",
+    "Directory",
+    "Event",
+    "GivenUp",
+    "Ignored",
+    "Learned",
+    "LookedUp",
+    "NoAnswer",
+    "Notified",
+    "Outcome",
+    "Patience",
+    "Preferences",
+    "Reason",
+    "Refused",
+    "RegisteringClient",
+    "RegistrationRefused",
+    "RegistrationState",
+    "Schedule",
+    "SendingClient",
+    "ServerState",
+    "Session",
+    "SessionError",
+    "Settled",
+    "Standing",
+    "Step",
+    "StoreReader",
+    "Subscriptions",
+    "ask_for",
+    "ask_to_push",
+    "dump_state",
+    "load_state",
+    "mention",
+    "new_identity",
+    "new_state",
+    "one_to_one",
+    "verify_info",
+]

@@ -1,160 +1,325 @@
 """A registering client, sans I/O: one installation of one user, and what it tells the servers that may push to it.
 
-Each change is a new version of the whole registration; a version is said to a server as often as it takes until it
-answers, in the same words.
+Each change is a new version of the whole registration. A version is said to every server, with a grant for each, as
+often as it takes until the server answers, in the same words; and once a server has it, the contact code names that
+server. Anonymous mode is this client under a key that is not the user's chat key, see `new_identity`.
 Sources: status-go protocol/pushnotificationclient/client.go; 71/STATUS-PUSH-NOTIFICATION-SERVER.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from registrations.messages import RegistrationMessage
+from waku_bridge.client import advertising
+from waku_bridge.client.core import Ear, Heard, Subscriptions, TopicKeys
+from waku_bridge.client.events import Accepted, Advertised, Event, GivenUp, Ignored, Reason, Refused, Step
+from waku_bridge.client.schedules import REGISTRATION, SECOND_NS, Schedule
+from waku_bridge.client.state import Address, Preferences, RegistrationState, ServerState, Standing, new_uuid
+from waku_bridge.codec import topics
 from waku_bridge.codec.access_tokens import seal_access_token
-from waku_bridge.codec.envelope import Encoded, encode_registration
+from waku_bridge.codec.envelope import encode_registration
 from waku_bridge.codec.grants import sign_grant
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.randomness import RandomBytes
-from waku_bridge.messages import Decoded, RegistrationError, RegistrationResponse
+from waku_bridge.messages import ContactCodeAdvertisement, RegistrationError, RegistrationResponse, WakuMessage
 
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where Apple (``TokenType.APN``, with the app's ``apn_topic``) or Google (``FIREBASE``) finds the device."""
-
-    token_type: int
-    device_token: str = field(repr=False)
-    apn_topic: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Preferences:
-    """Who may wake the device, and for what. Chats are their SHAKE-256 hashes (64 bytes).
-
-    With ``contacts_only`` the access token is handed out encrypted for each key in ``contacts`` (33 bytes each), and
-    nobody else can ask for a push.
-    """
-
-    enabled: bool = True
-    contacts_only: bool = False
-    contacts: tuple[bytes, ...] = ()
-    block_mentions: bool = False
-    blocked_chats: tuple[bytes, ...] = ()
-    muted_chats: tuple[bytes, ...] = ()
-    mention_chats: tuple[bytes, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """A server's verdict on one transmission. ``error`` is RegistrationError.NONE exactly when it was accepted."""
-
-    request_id: bytes
-    server: bytes
-    version: int
-    error: int
-
-    @property
-    def is_accepted(self) -> bool:
-        return self.error == RegistrationError.NONE
+ADVERTISE_EVERY_SECONDS = 6 * 3600.0
+# Saying the same again cannot help against these.
+FINAL_ERRORS = frozenset({RegistrationError.MALFORMED_MESSAGE, RegistrationError.UNSUPPORTED_TOKEN_TYPE})
 
 
 class RegisteringClient:
-    """``version`` is the last one this installation has used: servers refuse whatever does not exceed it.
+    """``identity`` is the key to be registered under. ``state`` is where an earlier run stopped, or `new_state`.
 
-    ``access_token`` (UUID text) is what senders must present. Nothing outlives the object: whoever wants to change the
-    registration later keeps ``version``.
+    client = RegisteringClient(identity, new_state(server, random_bytes=os.urandom), os.urandom)
+    client.change(Address(TokenType.FIREBASE, device_token))
+    step = client.tick(time.time_ns())      # publish step.messages; `Session` does all of this
+    step = client.receive(message, time.time_ns())
+    keep(client.state)
     """
 
     def __init__(
         self,
         identity: Identity,
-        installation_id: str,
-        access_token: str,
+        state: RegistrationState,
         random_bytes: RandomBytes,
         *,
-        version: int = 0,
+        schedule: Schedule = REGISTRATION,
+        advertise_every_seconds: float = ADVERTISE_EVERY_SECONDS,
     ) -> None:
         self.identity = identity
-        self.installation_id = installation_id
-        self.access_token = access_token
-        self.version = version
+        self.state = state
         self._random_bytes = random_bytes
-        self._current: RegistrationMessage | None = None
-        self._asked: dict[bytes, bytes] = {}  # server by request id, for the current version
+        self._schedule = schedule
+        self._advertise_every_ns = round(advertise_every_seconds * SECOND_NS)
+        self._ear = Ear(identity)
+        self._topic_keys = TopicKeys()
 
     @property
-    def receiver(self) -> Identity:
-        return self.identity
+    def installation_id(self) -> str:
+        return self.state.installation_id
+
+    @property
+    def access_token(self) -> str:
+        """What senders present at the current version; empty before the first one."""
+        return self.state.access_token
+
+    @property
+    def version(self) -> int:
+        """The last version used."""
+        return self.state.version
+
+    @property
+    def servers(self) -> tuple[bytes, ...]:
+        """The servers in use (33 bytes each), without those that are being left."""
+        return tuple(slot.server for slot in self.state.servers if not slot.leaving_version)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no server owes us anything: each has accepted, refused for good, or been given up."""
+        return not self.state.raise_at_ns and all(s.standing is not Standing.PENDING for s in self.state.servers)
+
+    def standing(self, server: bytes) -> ServerState | None:
+        """What is known of one server; None when it is not on the list (any more)."""
+        return next((slot for slot in self.state.servers if slot.server == server), None)
 
     def change(self, address: Address, preferences: Preferences | None = None) -> None:
-        """Start the next version: registered at this address. Raises BadPublicKey for a contact that is no key."""
-        wishes = preferences or Preferences()
-        self._start_version(
-            RegistrationMessage(
-                self.installation_id,
-                self.version + 1,
-                token_type=address.token_type,
-                device_token=address.device_token,
-                apn_topic=address.apn_topic,
-                access_token=self.access_token,
-                enabled=wishes.enabled,
-                allow_from_contacts_only=wishes.contacts_only,
-                block_mentions=wishes.block_mentions,
-                allowed_key_list=self._sealed_tokens(wishes),
-                blocked_chat_list=wishes.blocked_chats,
-                muted_chat_list=wishes.muted_chats,
-                allowed_mentions_chat_list=wishes.mention_chats,
-            )
+        """Start the next version: registered at this address, wishes as before unless told otherwise.
+
+        A new access token is drawn when there was none, when a contact is gone, or when contacts-only has just been
+        switched on; else senders could still use what they know. Raises BadPublicKey for a contact that is no key.
+        """
+        wishes = self.state.preferences if preferences is None else preferences
+        token = self.state.access_token
+        if not token or needs_new_token(self.state.preferences, wishes):
+            token = new_uuid(self._random_bytes)
+        registration = RegistrationMessage(
+            self.state.installation_id,
+            self.state.version + 1,
+            token_type=address.token_type,
+            device_token=address.device_token,
+            apn_topic=address.apn_topic,
+            access_token=token,
+            enabled=wishes.enabled,
+            allow_from_contacts_only=wishes.contacts_only,
+            block_mentions=wishes.block_mentions,
+            allowed_key_list=self._sealed(token, wishes),
+            blocked_chat_list=wishes.blocked_chats,
+            muted_chat_list=wishes.muted_chats,
+            allowed_mentions_chat_list=wishes.mention_chats,
         )
+        self.state = replace(self.state, access_token=token, preferences=wishes)
+        self._start_version(registration)
 
     def unregister(self) -> None:
         """Start the next version: not registered any more."""
-        self._start_version(RegistrationMessage(self.installation_id, self.version + 1, unregister=True))
+        self._start_version(RegistrationMessage(self.state.installation_id, self.state.version + 1, unregister=True))
 
-    def encode_for(self, server: bytes, *, timestamp_ns: int) -> Encoded:
-        """The current version for one server. Called again, it says the same once more in another envelope.
+    def use(self, servers: Iterable[bytes]) -> None:
+        """From now on these servers (33 bytes each): new ones are told the current version, old ones to forget us."""
+        wanted = tuple(dict.fromkeys(servers))
+        gone = set(self.servers) - set(wanted)
+        leaving_version = self.state.version + 1 if gone and self.state.current else 0
+        kept = {slot.server: slot for slot in self.state.servers if not slot.leaving_version}
+        leaving = [
+            slot if slot.leaving_version else ServerState(slot.server, leaving_version=leaving_version)
+            for slot in self.state.servers
+            if slot.server not in wanted and (slot.leaving_version or leaving_version)
+        ]
+        slots = [kept.get(server) or ServerState(server) for server in wanted]
+        version = max(self.state.version, leaving_version)
+        self.state = replace(self.state, servers=(*slots, *leaving), version=version)
 
-        Raises ValueError before the first version.
-        """
-        if self._current is None:
-            raise ValueError("nothing to say yet: change() or unregister() comes first")
+    def retry(self) -> None:
+        """Tell every server that has not accepted once more, now: the network was away, or the user asks."""
+        self._restart(lambda slot: slot.standing is not Standing.ACCEPTED)
+
+    def repeat(self) -> None:
+        """Tell every server the current version once more, also those that have accepted it."""
+        self._restart(lambda _slot: True)
+
+    def advertisement(self) -> ContactCodeAdvertisement | None:
+        """The contact code as it is now; None while no server has accepted the current version."""
+        accepted = [
+            slot.server
+            for slot in self.state.servers
+            if slot.standing is Standing.ACCEPTED and not slot.leaving_version
+        ]
+        return advertising.advertisement(self.state.current, accepted, self.identity)
+
+    @property
+    def deadline_ns(self) -> int | None:
+        if self.state.current is None:
+            return None
+        due = [slot.due_ns for slot in self.state.servers if slot.standing is Standing.PENDING]
+        due += [at_ns for at_ns in (self.state.raise_at_ns, self.state.advertise_at_ns) if at_ns]
+        return min(due, default=None)
+
+    def subscriptions(self) -> Subscriptions:
+        return {topics.content_topic(topics.partitioned_name(self.identity.pub33)): (self.identity,)}
+
+    def tick(self, now_ns: int) -> Step:
+        """Raises nothing; without a version there is nothing to say."""
+        if self.state.current is None:
+            return Step()
+        if self.state.raise_at_ns and now_ns >= self.state.raise_at_ns:
+            self._raise_version(self.state.current)
+        messages: list[WakuMessage] = []
+        events: list[Event] = []
+        for slot in self.state.servers:
+            if slot.standing is Standing.PENDING and now_ns >= slot.due_ns:
+                self._speak(slot, now_ns, messages, events)
+        if self.state.advertise_at_ns and now_ns >= self.state.advertise_at_ns:
+            self._advertise(now_ns, messages, events)
+        return Step(tuple(messages), tuple(events))
+
+    def receive(self, message: WakuMessage, now_ns: int) -> Step:
+        heard = self._ear.open(message, self.subscriptions())
+        if isinstance(heard, Ignored):
+            return Step(events=(heard,))
+        event = self._judge(heard, now_ns)
+        if isinstance(event, Reason):
+            return Step(events=(Ignored(event, message.content_topic, heard.decoded.author),))
+        messages: list[WakuMessage] = []
+        events: list[Event] = [event]
+        if self.state.advertise_at_ns and now_ns >= self.state.advertise_at_ns:
+            self._advertise(now_ns, messages, events)
+        return Step(tuple(messages), tuple(events))
+
+    def _judge(self, heard: Heard, now_ns: int) -> Accepted | Refused | Reason:
+        """Only the server that a transmission was sealed for could read its body, and only its word about it counts."""
+        response, author = heard.decoded.body, heard.decoded.author
+        if not isinstance(response, RegistrationResponse):
+            return Reason.UNEXPECTED_TYPE
+        slot = next((slot for slot in self.state.servers if response.request_id in slot.request_ids), None)
+        if slot is None:
+            return Reason.UNKNOWN_REQUEST
+        if slot.server != author:
+            return Reason.WRONG_SIGNER
+        if slot.standing is Standing.ACCEPTED:
+            return Reason.ALREADY_SETTLED
+        return self._accepted(slot, now_ns) if response.success else self._refused(slot, response.error, now_ns)
+
+    def _accepted(self, slot: ServerState, now_ns: int) -> Accepted:
+        """Also after a refusal of the same version: answers may overtake each other, and it is there."""
+        is_registered = not self._words_for(slot).unregister
+        version = self._words_for(slot).version
+        if slot.leaving_version:
+            self._put(slot, None)
+        else:
+            self._put(slot, replace(slot, standing=Standing.ACCEPTED, error=RegistrationError.NONE))
+            self.state = replace(self.state, mismatches=0, advertise_at_ns=now_ns if is_registered else 0)
+            if not any(s.error == RegistrationError.VERSION_MISMATCH for s in self.state.servers):
+                self.state = replace(self.state, raise_at_ns=0)
+        return Accepted(slot.server, version, is_registered)
+
+    def _refused(self, slot: ServerState, error: int, now_ns: int) -> Refused:
+        """A server that knows a newer version gets a higher one: our memory, or an answer to us, was lost."""
+        version, known = self._words_for(slot).version, error or RegistrationError.INTERNAL_ERROR
+        is_outdated = (
+            error == RegistrationError.VERSION_MISMATCH and self.state.mismatches < self._schedule.max_attempts
+        )
+        is_final = known in FINAL_ERRORS or (error == RegistrationError.VERSION_MISMATCH and not is_outdated)
+        standing = Standing.REFUSED if is_final or is_outdated else Standing.PENDING
+        if is_outdated and not self.state.raise_at_ns:
+            mismatches = self.state.mismatches + 1
+            raise_at_ns = now_ns + self._schedule.delay_ns(mismatches)
+            self.state = replace(self.state, mismatches=mismatches, raise_at_ns=raise_at_ns)
+        self._put(slot, replace(slot, standing=standing, error=known))
+        return Refused(slot.server, version, known, is_final)
+
+    def _speak(self, slot: ServerState, now_ns: int, messages: list[WakuMessage], events: list[Event]) -> None:
+        if slot.attempts >= self._schedule.max_attempts:
+            self._put(slot, replace(slot, standing=Standing.GIVEN_UP))
+            events.append(GivenUp(slot.server, self._words_for(slot).version))
+            return
         encoded = encode_registration(
-            self._granted_to(server, self._current),
+            self._granted_to(slot.server, self._words_for(slot)),
             identity=self.identity,
-            server=server,
-            timestamp_ns=timestamp_ns,
+            server=slot.server,
+            timestamp_ns=now_ns,
             random_bytes=self._random_bytes,
         )
-        self._asked[encoded.request_id] = server
-        return encoded
-
-    def receive(self, message: Decoded) -> Answered | None:
-        """The verdict on a transmission of the current version, from the server it was sent to."""
-        response = message.body
-        if not isinstance(response, RegistrationResponse) or self._asked.get(response.request_id) != message.author:
-            return None
-        return Answered(response.request_id, message.author, self.version, _error(response))
-
-    def _start_version(self, registration: RegistrationMessage) -> None:
-        """What servers say to an older version says nothing about this one."""
-        self._current, self.version = registration, registration.version
-        self._asked.clear()
-
-    def _sealed_tokens(self, wishes: Preferences) -> tuple[bytes, ...]:
-        """Sealed once per version: a repeat must be the same to the byte, or servers take it for another one."""
-        if not wishes.contacts_only:
-            return ()
-        key = self.identity.private_key
-        return tuple(
-            seal_access_token(self.access_token, key, contact, self._random_bytes) for contact in wishes.contacts
+        attempts = slot.attempts + 1
+        told = replace(
+            slot,
+            attempts=attempts,
+            due_ns=now_ns + self._schedule.delay_ns(attempts),
+            request_ids=(*slot.request_ids, encoded.request_id),
         )
+        self._put(slot, told)
+        messages.append(encoded.message)
+
+    def _advertise(self, now_ns: int, messages: list[WakuMessage], events: list[Event]) -> None:
+        self.state = replace(self.state, advertise_at_ns=now_ns + self._advertise_every_ns)
+        code = self.advertisement()
+        if code is None:
+            return
+        key = self._topic_keys[topics.contact_code_name(self.identity.pub33)]
+        messages.append(
+            advertising.encode(code, self.identity, topic_key=key, timestamp_ns=now_ns, random_bytes=self._random_bytes)
+        )
+        events.append(Advertised(code.info[0].version, tuple(info.server_public_key for info in code.info)))
+
+    def _words_for(self, slot: ServerState) -> RegistrationMessage:
+        """What a server is told: the current version, or to forget us."""
+        if slot.leaving_version:
+            return RegistrationMessage(self.state.installation_id, slot.leaving_version, unregister=True)
+        if self.state.current is None:
+            raise ValueError("nothing to say yet: change() or unregister() comes first")
+        return self.state.current
 
     def _granted_to(self, server: bytes, registration: RegistrationMessage) -> RegistrationMessage:
         if registration.unregister:
             return registration
-        return replace(registration, grant=sign_grant(self.identity.private_key, server, self.access_token))
+        return replace(registration, grant=sign_grant(self.identity.private_key, server, registration.access_token))
+
+    def _start_version(self, registration: RegistrationMessage) -> None:
+        """What servers say to an older version says nothing about this one."""
+        slots = tuple(slot if slot.leaving_version else ServerState(slot.server) for slot in self.state.servers)
+        self.state = replace(
+            self.state,
+            current=registration,
+            version=registration.version,
+            servers=slots,
+            mismatches=0,
+            raise_at_ns=0,
+            advertise_at_ns=0,
+        )
+
+    def _raise_version(self, current: RegistrationMessage) -> None:
+        """In growing steps, because the server does not tell how far it is ahead."""
+        mismatches = self.state.mismatches
+        version = self.state.version + 2 ** (mismatches - 1)
+        self._start_version(replace(current, version=version))
+        slots = tuple(
+            replace(ServerState(slot.server), leaving_version=version if slot.leaving_version else 0)
+            for slot in self.state.servers
+        )
+        self.state = replace(self.state, servers=slots, mismatches=mismatches)
+
+    def _restart(self, concerns: Callable[[ServerState], bool]) -> None:
+        slots = tuple(
+            replace(slot, standing=Standing.PENDING, error=RegistrationError.NONE, attempts=0, due_ns=0)
+            if concerns(slot)
+            else slot
+            for slot in self.state.servers
+        )
+        self.state = replace(self.state, servers=slots)
+
+    def _put(self, slot: ServerState, changed: ServerState | None) -> None:
+        slots = (changed if other.server == slot.server else other for other in self.state.servers)
+        self.state = replace(self.state, servers=tuple(other for other in slots if other is not None))
+
+    def _sealed(self, token: str, wishes: Preferences) -> tuple[bytes, ...]:
+        """Sealed once per version: a repeat must be the same to the byte, or servers take it for another one."""
+        if not wishes.contacts_only:
+            return ()
+        key = self.identity.private_key
+        return tuple(seal_access_token(token, key, contact, self._random_bytes) for contact in wishes.contacts)
 
 
-def _error(response: RegistrationResponse) -> int:
-    """A refusal without a reason is still a refusal."""
-    if response.success:
-        return RegistrationError.NONE
-    return response.error or RegistrationError.INTERNAL_ERROR
+def needs_new_token(before: Preferences, after: Preferences) -> bool:
+    """Whether some who know the access token must not use it any more: a contact that is gone, or strangers."""
+    is_closed_now = after.contacts_only and not before.contacts_only
+    return is_closed_now or not set(before.contacts) <= set(after.contacts)

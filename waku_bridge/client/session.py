@@ -1,24 +1,27 @@
-"""The network side of the client cores: publishes what they say and collects what answers them, over one Waku node."""
+"""The network side of the client cores: publishes what they say and feeds them what they hear, over one Waku node."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
-from notifications.messages import Report
-from waku_bridge.client.answers import CLOCK_SKEW_NS, Answers
-from waku_bridge.client.listening import Listener
-from waku_bridge.client.registering import Answered, RegisteringClient
-from waku_bridge.client.sending import Content, Destination, Found, Reported, SendingClient
-from waku_bridge.codec.envelope import Encoded
+from waku_bridge.client.asking import Content
+from waku_bridge.client.core import Core
+from waku_bridge.client.events import Destination, Event, Notified, Step
+from waku_bridge.client.reading import CLOCK_SKEW_NS, StoreReader
+from waku_bridge.client.registering import RegisteringClient
+from waku_bridge.client.schedules import SECOND_NS
+from waku_bridge.client.sending import SendingClient
+from waku_bridge.client.state import ServerState, Standing
 from waku_bridge.messages import RegistrationError, WakuMessage
 from waku_bridge.node import NodeError, WakuNode
 
 DEFAULT_PUBSUB_TOPIC = "/waku/2/rs/16/32"
 POLL_SECONDS = 0.2
-
-Event = TypeVar("Event")
+# Stores refuse what is dated 20 s ago. What a node did not take by then is left to the core, which says it again.
+UNSENT_NS = 15 * SECOND_NS
 
 
 class SessionError(Exception):
@@ -35,19 +38,23 @@ class NoAnswer(SessionError):  # noqa: N818 - says what is wrong
 
 
 class RegistrationRefused(SessionError):  # noqa: N818 - says what is wrong
-    """``error`` is the wire's ErrorType; an unknown number stays one."""
+    """``error`` is the wire's ErrorType; an unknown number stays one. ``server`` has 33 bytes."""
 
-    def __init__(self, error: int) -> None:
+    def __init__(self, error: int, server: bytes) -> None:
         known = error in {known.value for known in RegistrationError}
         super().__init__(RegistrationError(error).name if known else f"error {error}")
         self.error = error
+        self.server = server
 
 
 class Session:
-    """One node and one shard. Holds no state of the clients, so any number of them may share it at the same time.
+    """One node and one shard, for any number of clients at the same time.
 
-    Everything here raises NodeError when the node does not take the question; while waiting for the answer, a node that
-    cannot be reached is asked again until the time is up.
+    A client lives only while something here drives it: a call of `register`, `look_up` or `notify`, or `events`, which
+    never ends and is what a phone does. ``on_event`` hears everything that happens to any client, and which one.
+
+    Everything here raises NodeError when the node does not take what is to be said; while waiting for an answer, a node
+    that cannot be reached is asked again until the time is up.
     """
 
     def __init__(
@@ -57,77 +64,154 @@ class Session:
         pubsub_topic: str = DEFAULT_PUBSUB_TOPIC,
         poll_seconds: float = POLL_SECONDS,
         clock_ns: Callable[[], int] = time.time_ns,
+        on_event: Callable[[Core, Event], None] | None = None,
     ) -> None:
         self._node = node
         self._pubsub_topic = pubsub_topic
         self._poll_seconds = poll_seconds
         self._clock_ns = clock_ns
+        self._on_event = on_event
+        self._lines: WeakKeyDictionary[Core, _Line] = WeakKeyDictionary()
 
-    async def register(self, client: RegisteringClient, server: bytes, *, timeout_seconds: float = 10.0) -> Answered:
-        """Tell a server (33 bytes) the client's current version. After NoAnswer, calling it again repeats the same.
+    async def register(self, client: RegisteringClient, *, timeout_seconds: float = 10.0) -> None:
+        """Tell the client's servers its current version until all have accepted it, and publish its contact code.
 
-        Raises NoAnswer or RegistrationRefused.
+        After NoAnswer, calling it again repeats the same to those that have not answered. Raises NoAnswer, or
+        RegistrationRefused as soon as one server refuses.
         """
-        sent = client.encode_for(server, timestamp_ns=self._clock_ns())
-        async with aclosing(self._ask(client, sent, timeout_seconds)) as events:
-            async for event in events:
-                if event.request_id == sent.request_id:
-                    if not event.is_accepted:
-                        raise RegistrationRefused(event.error)
-                    return event
-        raise NoAnswer("the server did not answer the registration")
+        if any(slot.standing is not Standing.ACCEPTED and slot.attempts for slot in client.state.servers):
+            client.retry()
+        await self.drive(client, lambda: _is_answered(client), timeout_seconds=timeout_seconds)
+        for slot in client.state.servers:
+            if slot.error:
+                raise RegistrationRefused(slot.error, slot.server)
+        if not all(map(_is_accepted, client.state.servers)):
+            raise NoAnswer("the server did not answer the registration")
 
-    async def query(
-        self, sender: SendingClient, client: bytes, *, timeout_seconds: float = 3.0
+    async def look_up(
+        self, sender: SendingClient, client: bytes, *, timeout_seconds: float = 10.0
     ) -> tuple[Destination, ...]:
-        """Where a client (33 bytes) can be notified: the first answer that this sender can use.
+        """Ask where a client (33 bytes) can be notified, and tell all that is believed about it then.
 
         Empty when there were answers but none for this sender, for instance because it is no contact. Raises NoAnswer
-        when no server knows the client.
+        when nothing is known and no server answered; the sender's Patience says when that is clear.
         """
-        sent = sender.query(client, timestamp_ns=self._clock_ns())
-        is_answered = False
-        async with aclosing(self._ask(sender, sent, timeout_seconds)) as events:
-            async for event in events:
-                if isinstance(event, Found) and event.query_id == sent.message_id:
-                    if event.destinations:
-                        return event.destinations
-                    is_answered = True
-        if not is_answered:
+        sender.look_up(client)
+        await self.drive(sender, lambda: not sender.is_looking_up(client), timeout_seconds=timeout_seconds)
+        found = sender.destinations(client)
+        if not found and not sender.answer_count(client):
             raise NoAnswer("no server answered the query")
-        return ()
+        return found
 
     async def notify(
         self,
         sender: SendingClient,
-        destinations: Sequence[Destination],
+        client: bytes,
         content: Content,
         message_id: bytes,
         *,
-        timeout_seconds: float = 3.0,
-    ) -> tuple[Report, ...]:
-        """Have one server notify installations about the Status message of that id; one report each, in order.
+        installation_ids: Sequence[str] | None = None,
+        timeout_seconds: float = 30.0,
+    ) -> Notified:
+        """Have a client (33 bytes) notified about the Status message of that id, whatever it takes.
 
-        Raises NoAnswer, and ValueError when the destinations are not all of one server.
+        Raises NoAnswer when it is not settled in time; calling it again waits on, and asks nobody twice.
         """
-        sent = sender.request(destinations, content, message_id, timestamp_ns=self._clock_ns())
-        async with aclosing(self._ask(sender, sent, timeout_seconds)) as events:
-            async for event in events:
-                if isinstance(event, Reported) and event.message_id == message_id:
-                    return event.reports
-        raise NoAnswer("the server did not answer the request")
+        sender.notify(client, content, message_id, installation_ids)
+        await self.drive(sender, lambda: sender.result(client, message_id) is not None, timeout_seconds=timeout_seconds)
+        result = sender.result(client, message_id)
+        if result is None:
+            raise NoAnswer("the notification is not settled")
+        return result
+
+    async def events(self, core: Core) -> AsyncIterator[Event]:
+        """Drive a client for good: retries, periodic contact codes, answers that come late. Yields what happens.
+
+        A node that is away is asked again and again, without an exception.
+        """
+        while True:
+            happened: list[Event] = []
+            with suppress(NodeError):
+                await self._speak(core, happened)
+                await self._listen(core, happened)
+            for event in happened:
+                yield event
+            await asyncio.sleep(self._poll_seconds)
+
+    async def drive(self, core: Core, is_done: Callable[[], bool], *, timeout_seconds: float) -> bool:
+        """Drive a client until something is so, or the time is up; whether it is so."""
+        deadline = time.monotonic() + timeout_seconds
+        await self._speak(core, [])
+        while not is_done():
+            if time.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(self._poll_seconds)
+            with suppress(NodeError):
+                await self._listen(core, [])
+            await self._speak(core, [])
+        return True
 
     async def publish(self, message: WakuMessage) -> None:
         await self._node.publish(self._pubsub_topic, message)
 
-    async def _ask(self, client: Listener[Event], sent: Encoded, timeout_seconds: float) -> AsyncGenerator[Event, None]:
-        """Publish, and yield what concerns the client until the time is up."""
-        deadline = time.monotonic() + timeout_seconds
-        answers = Answers(self._node, self._pubsub_topic, client, since_ns=sent.message.timestamp_ns - CLOCK_SKEW_NS)
-        await answers.new()  # what is there before the question is no answer to it
-        await self.publish(sent.message)
-        while time.monotonic() < deadline:
-            await asyncio.sleep(self._poll_seconds)
-            with suppress(NodeError):
-                for event in await answers.new():
-                    yield event
+    async def _speak(self, core: Core, happened: list[Event]) -> None:
+        """Everything that is due. Raises NodeError; what was not sent is kept for a moment."""
+        await self._carry_out(core, core.tick(self._clock_ns()), happened)
+
+    async def _listen(self, core: Core, happened: list[Event]) -> None:
+        """Everything that is new. Raises NodeError."""
+        line = self._line(core)
+        for content_topic in tuple(line.history):
+            await self._hear(core, await line.reader.history(content_topic), happened)
+            line.history.remove(content_topic)
+        await self._hear(core, await line.reader.new(core.subscriptions(), now_ns=self._clock_ns()), happened)
+
+    async def _hear(self, core: Core, messages: Iterable[WakuMessage], happened: list[Event]) -> None:
+        for message in messages:
+            await self._carry_out(core, core.receive(message, self._clock_ns()), happened)
+
+    async def _carry_out(self, core: Core, step: Step, happened: list[Event]) -> None:
+        line = self._line(core)
+        line.unsent += step.messages
+        line.history += step.history
+        happened += step.events
+        if self._on_event:
+            for event in step.events:
+                self._on_event(core, event)
+        while line.unsent:
+            await self._publish_first(line)
+
+    async def _publish_first(self, line: "_Line") -> None:
+        """Taken out first: another task may drive the same client meanwhile."""
+        message = line.unsent.pop(0)
+        if self._clock_ns() - message.timestamp_ns >= UNSENT_NS:
+            return
+        try:
+            await self.publish(message)
+        except NodeError:
+            line.unsent.insert(0, message)
+            raise
+
+    def _line(self, core: Core) -> "_Line":
+        if core not in self._lines:
+            since_ns = self._clock_ns() - CLOCK_SKEW_NS
+            self._lines[core] = _Line(StoreReader(self._node, self._pubsub_topic, since_ns=since_ns))
+        return self._lines[core]
+
+
+@dataclass(slots=True)
+class _Line:
+    """Between one client and the node: how far it has read, and what it could not yet say or look up."""
+
+    reader: StoreReader
+    unsent: list[WakuMessage] = field(default_factory=list)
+    history: list[str] = field(default_factory=list)
+
+
+def _is_accepted(slot: ServerState) -> bool:
+    return slot.standing is Standing.ACCEPTED
+
+
+def _is_answered(client: RegisteringClient) -> bool:
+    """Whether there is nothing to wait for: a refusal is enough."""
+    return any(slot.error for slot in client.state.servers) or all(map(_is_accepted, client.state.servers))

@@ -11,12 +11,13 @@ from random import Random
 from coincurve import PrivateKey
 
 from registrations.messages import TokenType
-from waku_bridge.client.registering import Address, Preferences, RegisteringClient
-from waku_bridge.client.sending import SendingClient
+from waku_bridge.client import Address, Preferences, RegisteringClient, Schedule, SendingClient, new_state
 from waku_bridge.codec.hashes import chat_hash
 from waku_bridge.codec.keys import Identity, author_hash
 
 APN_TOPIC = "im.status.ethereum"
+# A server that starts at the same moment hears the second call at the latest.
+IMPATIENT = Schedule(base_seconds=1.0, max_attempts=12)
 TOWN_SQUARE = chat_hash("demo-town-square")
 
 
@@ -63,11 +64,14 @@ def _character(
     name: str, identity: Identity, address: Address, preferences: Preferences, random: Random, version: int
 ) -> Character:
     installation_id, access_token = _uuid(random), _uuid(random)
+    state = new_state(
+        random_bytes=os.urandom, installation_id=installation_id, access_token=access_token, version=version
+    )
     return Character(
         name=name,
         device="iPhone" if address.token_type == TokenType.APN else "Android",
-        phone=RegisteringClient(identity, installation_id, access_token, os.urandom, version=version),
-        sender=SendingClient(identity, Identity(PrivateKey()), os.urandom),
+        phone=RegisteringClient(identity, state, os.urandom, schedule=IMPATIENT),
+        sender=SendingClient(identity, os.urandom),
         address=address,
         preferences=preferences,
     )

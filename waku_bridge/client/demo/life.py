@@ -12,16 +12,14 @@ from typing import Any
 
 import structlog
 
-from notifications.messages import NotificationType, Report, ReportError
+from waku_bridge.client import Content, NoAnswer, Notified, Outcome, RegistrationRefused, Session
 from waku_bridge.client.demo.cast import TOWN_SQUARE, Character
-from waku_bridge.client.sending import Content, Destination
-from waku_bridge.client.session import NoAnswer, RegistrationRefused, Session
-from waku_bridge.codec.keys import author_hash
 from waku_bridge.node import NodeError
 
-# A server that starts at the same moment hears the second call at the latest.
 REGISTRATION_SECONDS = 2.0
 AWAY_SECONDS = 1.0
+# Longer than three servers may keep silent; whoever backs off from an internal error has something else to do.
+NOTIFICATION_SECONDS = 12.0
 MESSAGE_BYTES = 200
 # How often, out of a hundred events.
 CHANGES = 8
@@ -40,11 +38,14 @@ class Life:
         self, session: Session, server: bytes, cast: Sequence[Character], *, seed: int, pause_seconds: float
     ) -> None:
         self._session = session
-        self._server = server
         self._cast = cast
         self._random = Random(seed)  # noqa: S311 - chooses who writes to whom
         self._pause_seconds = pause_seconds
-        self._addresses: dict[tuple[str, str], tuple[Destination, ...]] = {}
+        for person in cast:
+            person.phone.use([server])
+            for other in cast:
+                if other is not person:
+                    person.sender.follow(other.public_key)
 
     async def live(self) -> None:
         """Until cancelled. Everybody registers first, as after installing the app."""
@@ -75,7 +76,7 @@ class Life:
         message = os.urandom(MESSAGE_BYTES)
         if not is_mention:
             return sender.sender.one_to_one(message)
-        return Content(NotificationType.MENTION, TOWN_SQUARE, author_hash(sender.public_key), message)
+        return sender.sender.mention(TOWN_SQUARE, message)
 
     async def _register(self, person: Character) -> None:
         person.phone.change(person.address, person.preferences)
@@ -90,7 +91,7 @@ class Life:
         started = time.monotonic()
         while True:
             try:
-                await self._session.register(person.phone, self._server, timeout_seconds=REGISTRATION_SECONDS)
+                await self._session.register(person.phone, timeout_seconds=REGISTRATION_SECONDS)
             except RegistrationRefused as refused:
                 log.warning("registration_refused", person=person.name, answer=str(refused), ms=_ms_since(started))
                 return False
@@ -103,42 +104,38 @@ class Life:
                 return True
 
     async def _write(self, sender: Character, recipient: Character, content: Content, *, is_fresh: bool) -> None:
-        people = (sender.name, recipient.name)
         try:
-            if is_fresh or not self._addresses.get(people):
-                self._addresses[people] = await self._look_for(sender, recipient)
-            if self._addresses[people]:
+            if is_fresh or not sender.sender.destinations(recipient.public_key):
+                await self._look_for(sender, recipient)
+            if sender.sender.destinations(recipient.public_key):
                 await self._notify(sender, recipient, content)
         except NoAnswer as silence:
-            self._addresses.pop(people, None)
             log.info("no_answer", sender=sender.name, recipient=recipient.name, reason=str(silence))
         except NodeError as error:
             await self._wait_for_node(error)
 
-    async def _look_for(self, sender: Character, recipient: Character) -> tuple[Destination, ...]:
+    async def _look_for(self, sender: Character, recipient: Character) -> None:
         started = time.monotonic()
-        found = await self._session.query(sender.sender, recipient.public_key)
+        found = await self._session.look_up(sender.sender, recipient.public_key)
         answer = f"{len(found)} installation" if found else "not for you"
         log.info("looked_up", sender=sender.name, recipient=recipient.name, answer=answer, ms=_ms_since(started))
-        return found
 
     async def _notify(self, sender: Character, recipient: Character, content: Content) -> None:
-        started, people = time.monotonic(), (sender.name, recipient.name)
-        message_id = os.urandom(32)
-        reports = await self._session.notify(sender.sender, self._addresses[people], content, message_id)
-        if not all(report.success for report in reports):
-            self._addresses.pop(people, None)
-        answer = ", ".join(map(_word, reports))
-        log.info("notified", sender=sender.name, recipient=recipient.name, answer=answer, ms=_ms_since(started))
+        started = time.monotonic()
+        notified = await self._session.notify(
+            sender.sender, recipient.public_key, content, os.urandom(32), timeout_seconds=NOTIFICATION_SECONDS
+        )
+        answer, ms = _words(notified), _ms_since(started)
+        log.info("notified", sender=sender.name, recipient=recipient.name, answer=answer, ms=ms)
 
     async def _wait_for_node(self, error: NodeError) -> None:
         log.warning("node_away", error=str(error))
         await asyncio.sleep(AWAY_SECONDS)
 
 
-def _word(report: Report) -> str:
-    known = report.error in {known.value for known in ReportError}
-    return "success" if report.success else ReportError(report.error).name if known else f"error {report.error}"
+def _words(notified: Notified) -> str:
+    outcomes = (settled.outcome for settled in notified.installations)
+    return ", ".join("success" if outcome is Outcome.NOTIFIED else outcome.upper() for outcome in outcomes)
 
 
 def _ms_since(started: float) -> int:

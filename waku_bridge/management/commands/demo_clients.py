@@ -11,9 +11,9 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from notifications.connections import new_client
+from waku_bridge.client import Session
 from waku_bridge.client.demo.cast import cast
 from waku_bridge.client.demo.life import Life
-from waku_bridge.client.session import Session
 from waku_bridge.identity import server_identity
 from waku_bridge.node import WakuNode
 

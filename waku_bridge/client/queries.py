@@ -1,0 +1,85 @@
+"""Questions where somebody can be notified: one at a time for each client, each under an ephemeral key of its own.
+
+A key for each question, and not a few for all: nobody can tell that two questions come from the same sender, and the
+key an answer is sealed for names the question. Everybody sees a query and may answer it, so an answer ends the waiting
+only when something in it could be verified; and then a moment later, because other servers may know other devices.
+"""
+
+from dataclasses import dataclass, field
+
+from waku_bridge.client.asking import ask_for
+from waku_bridge.client.core import TopicKeys, new_identity
+from waku_bridge.client.schedules import SECOND_NS
+from waku_bridge.codec import topics
+from waku_bridge.codec.keys import Identity, key_hash
+from waku_bridge.codec.randomness import RandomBytes
+from waku_bridge.messages import WakuMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a sender waits: for an answer of a server, and once it has a useful one, for those of others.
+
+    After ``fresh_seconds`` it asks again where somebody can be notified.
+    """
+
+    answer_seconds: float = 3.0
+    gather_seconds: float = 0.3
+    fresh_seconds: float = 86400.0
+
+
+@dataclass(slots=True)
+class Question:
+    """``key`` signed it and opens its answers, whose ``query_id`` (32 bytes) names it."""
+
+    client: bytes
+    key: Identity
+    query_id: bytes
+    asked_ns: int
+    ends_ns: int
+    answered_by: set[bytes] = field(default_factory=set)
+    is_over: bool = False
+
+
+class Queries:
+    def __init__(self, random_bytes: RandomBytes, patience: Patience) -> None:
+        self._random_bytes = random_bytes
+        self._patience = patience
+        self._topic_keys = TopicKeys()
+        self._latest: dict[bytes, Question] = {}
+
+    def ask(self, client: bytes, now_ns: int) -> tuple[Question, WakuMessage]:
+        """Start a question. The first time for a client costs 15 ms of CPU."""
+        key = new_identity(self._random_bytes)
+        encoded = ask_for(
+            client,
+            signer=key,
+            topic_key=self._topic_keys[topics.query_name(key_hash(client))],
+            timestamp_ns=now_ns,
+            random_bytes=self._random_bytes,
+        )
+        ends_ns = now_ns + round(self._patience.answer_seconds * SECOND_NS)
+        question = Question(client, key, encoded.message_id, now_ns, ends_ns)
+        self._latest[client] = question
+        return question, encoded.message
+
+    def latest(self, client: bytes) -> Question | None:
+        return self._latest.get(client)
+
+    def is_open(self, client: bytes) -> bool:
+        question = self._latest.get(client)
+        return question is not None and not question.is_over
+
+    def note_useful(self, question: Question, now_ns: int) -> None:
+        """Something of an answer could be verified."""
+        question.ends_ns = min(question.ends_ns, now_ns + round(self._patience.gather_seconds * SECOND_NS))
+
+    def close_due(self, now_ns: int) -> list[Question]:
+        """Those whose time is up, each once."""
+        due = [question for question in self._latest.values() if not question.is_over and now_ns >= question.ends_ns]
+        for question in due:
+            question.is_over = True
+        return due
+
+    def deadlines(self) -> list[int]:
+        return [question.ends_ns for question in self._latest.values() if not question.is_over]

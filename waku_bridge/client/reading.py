@@ -1,0 +1,99 @@
+"""Hearing what is meant for one client, from the store of a Waku node.
+
+The store and not the relay cache: reading the cache drains it, and on a shared node the server would miss what a client
+took. The store is in the order of the senders' clocks, and a message may be archived after a later one: each look goes
+back a minute, and what was seen is recognised by its hash.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.messages import WakuMessage
+from waku_bridge.node import BadNodeMessage, WakuNode, from_json
+
+PAGE_SIZE = 100  # nwaku's maximum
+MAX_TOPICS = 10  # nwaku's maximum on a page after the first
+# With more topics than this, one question for the whole shard is cheaper than one for each ten of them.
+MANY_TOPICS = 50
+# Stores admit messages within 20 s of their clock, so an answer cannot be dated earlier than this before its question.
+CLOCK_SKEW_NS = 20 * 10**9
+# Late arrivals: the skew, twice, and what the archive may take.
+OVERLAP_NS = 60 * 10**9
+
+
+class StoreReader:
+    """What the node's store holds on some content topics since ``since_ns`` (Unix time), each message once."""
+
+    def __init__(self, node: WakuNode, pubsub_topic: str, *, since_ns: int) -> None:
+        self._node = node
+        self._pubsub_topic = pubsub_topic
+        self._begin_ns = since_ns
+        self._since_ns = since_ns
+        self._seen: dict[bytes, int] = {}  # timestamp by hash
+
+    async def new(self, content_topics: Iterable[str], *, now_ns: int) -> list[WakuMessage]:
+        """What arrived since the last call. Raises NodeError, and then the next call starts at the same moment."""
+        wanted = frozenset(content_topics)
+        messages = [message for group in _groups(wanted) for message in await self._since(group)]
+        fresh = [message for message in messages if message.content_topic in wanted and self._is_new(message)]
+        self._move_on(now_ns)
+        return fresh
+
+    async def history(self, content_topic: str) -> list[WakuMessage]:
+        """The latest page of one content topic, oldest first, whatever was seen. Raises NodeError."""
+        page = await self._node.stored(
+            pubsubTopic=self._pubsub_topic, contentTopics=content_topic, ascending="false", pageSize=PAGE_SIZE
+        )
+        return sorted(filter(None, map(_read, page)), key=lambda message: message.timestamp_ns)
+
+    async def _since(self, content_topics: tuple[str, ...]) -> list[WakuMessage]:
+        """All pages. The next one begins at the last time of this one; a full page within one nanosecond is the end."""
+        found: list[WakuMessage] = []
+        start_ns = self._since_ns
+        while True:
+            page = await self._page(content_topics, start_ns)
+            messages = [message for message in map(_read, page) if message]
+            found += messages
+            last_ns = max((message.timestamp_ns for message in messages), default=start_ns)
+            if len(page) < PAGE_SIZE or last_ns == start_ns:
+                return found
+            start_ns = last_ns
+
+    async def _page(self, content_topics: tuple[str, ...], start_ns: int) -> list[Any]:
+        topics = {"contentTopics": ",".join(content_topics)} if content_topics else {}
+        return await self._node.stored(
+            pubsubTopic=self._pubsub_topic, startTime=start_ns, ascending="true", pageSize=PAGE_SIZE, **topics
+        )
+
+    def _is_new(self, message: WakuMessage) -> bool:
+        digest = message_hash(self._pubsub_topic, message)
+        if digest in self._seen:
+            return False
+        self._seen[digest] = message.timestamp_ns
+        return True
+
+    def _move_on(self, now_ns: int) -> None:
+        self._since_ns = max(self._begin_ns, now_ns - OVERLAP_NS)
+        old = [digest for digest, timestamp_ns in self._seen.items() if timestamp_ns < self._since_ns]
+        for digest in old:
+            del self._seen[digest]
+
+
+def _groups(content_topics: frozenset[str]) -> Iterator[tuple[str, ...]]:
+    """As many topics as one question may name; an empty group stands for the whole shard."""
+    if len(content_topics) > MANY_TOPICS:
+        yield ()
+        return
+    remaining = iter(sorted(content_topics))
+    while group := tuple(islice(remaining, MAX_TOPICS)):
+        yield group
+
+
+def _read(raw: Any) -> WakuMessage | None:
+    """One message of a page, or None when the node tells nonsense."""
+    try:
+        return from_json(raw)
+    except BadNodeMessage:
+        return None

@@ -1,0 +1,142 @@
+"""What a registering client must not forget: plain values, and their JSON form.
+
+The caller stores it after every step, as secretly as the private key: it holds the access token and the device token.
+"""
+
+import json
+import uuid
+from base64 import b64decode, b64encode
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from registrations.messages import RegistrationMessage
+from waku_bridge.codec.randomness import RandomBytes
+from waku_bridge.messages import RegistrationError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where Apple (``TokenType.APN``, with the app's ``apn_topic``) or Google (``FIREBASE``) finds the device."""
+
+    token_type: int
+    device_token: str = field(repr=False)
+    apn_topic: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """Who may wake the device, and for what. Chats are their SHAKE-256 hashes (64 bytes).
+
+    With ``contacts_only`` the access token is handed out encrypted for each key in ``contacts`` (33 bytes each), and
+    nobody else can ask for a push. ``blocked_chats`` are the author hashes of blocked contacts, ``muted_chats`` are
+    silent for messages, and only ``mention_chats`` are heard for mentions.
+    """
+
+    enabled: bool = True
+    contacts_only: bool = False
+    contacts: tuple[bytes, ...] = ()
+    block_mentions: bool = False
+    blocked_chats: tuple[bytes, ...] = ()
+    muted_chats: tuple[bytes, ...] = ()
+    mention_chats: tuple[bytes, ...] = ()
+
+
+class Standing(StrEnum):
+    """Where a server and the current version stand."""
+
+    PENDING = "pending"  # it was told, or will be, and has not answered
+    ACCEPTED = "accepted"  # it has taken the version
+    REFUSED = "refused"  # it said no, and saying the same again would not help
+    GIVEN_UP = "given_up"  # it never answered
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """One server (33 bytes) and what it was told last. ``request_ids`` (64 bytes each) are those of this version.
+
+    A server that is no longer used is told to forget us under a version of its own, ``leaving_version`` (else 0).
+    """
+
+    server: bytes
+    standing: Standing = Standing.PENDING
+    error: int = RegistrationError.NONE
+    attempts: int = 0
+    due_ns: int = 0
+    request_ids: tuple[bytes, ...] = ()
+    leaving_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationState:
+    """One installation: ``version`` is the last one used, ``current`` what it says, without grant (None: nothing yet).
+
+    ``current`` is kept as it is, sealed tokens included, because a server recognises a repeat by its bytes.
+    ``raise_at_ns`` is when a version that servers find too old is raised (0: not), ``mismatches`` how often in a row.
+    """
+
+    installation_id: str
+    servers: tuple[ServerState, ...]
+    access_token: str = field(default="", repr=False)
+    version: int = 0
+    preferences: Preferences = Preferences()
+    current: RegistrationMessage | None = None
+    mismatches: int = 0
+    raise_at_ns: int = 0
+    advertise_at_ns: int = 0
+
+
+def new_state(
+    *servers: bytes, random_bytes: RandomBytes, installation_id: str = "", access_token: str = "", version: int = 0
+) -> RegistrationState:
+    """A new installation that will register with these servers (33 bytes each).
+
+    Without an ``installation_id`` one is drawn; without an ``access_token`` the first version draws one. ``version``
+    must not be below any that this installation has used.
+    """
+    return RegistrationState(
+        installation_id or new_uuid(random_bytes), tuple(map(ServerState, servers)), access_token, version
+    )
+
+
+def new_uuid(random_bytes: RandomBytes) -> str:
+    """A random UUID as text. Draws 16 bytes."""
+    return str(uuid.UUID(bytes=random_bytes(16), version=4))
+
+
+def dump_state(state: RegistrationState) -> str:
+    """The state as JSON, secrets included."""
+    return json.dumps({"format": FORMAT, **asdict(state)}, default=_encode)
+
+
+def load_state(text: str) -> RegistrationState:
+    """Read what ``dump_state`` wrote. Raises ValueError when it is something else."""
+    try:
+        raw = json.loads(text, object_hook=_decode)
+        if raw.pop("format") != FORMAT:
+            raise ValueError("the state is of another format")
+        servers = tuple(
+            ServerState(**_tuples(item) | {"standing": Standing(item["standing"])}) for item in raw["servers"]
+        )
+        current = RegistrationMessage(**_tuples(raw["current"])) if raw["current"] else None
+        return RegistrationState(
+            **raw | {"servers": servers, "current": current, "preferences": Preferences(**_tuples(raw["preferences"]))}
+        )
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError("this is not the state of a registering client") from error
+
+
+def _encode(value: Any) -> dict[str, str]:
+    if isinstance(value, bytes):
+        return {"b64": b64encode(value).decode()}
+    raise TypeError(f"a {type(value).__name__} is no part of a state")
+
+
+def _decode(value: dict[str, Any]) -> Any:
+    return b64decode(value["b64"]) if value.keys() == {"b64"} else value
+
+
+def _tuples(value: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}
