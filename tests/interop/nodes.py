@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from notifications.connections import new_client
+from notifications.connections import HttpClient, new_client
 from pushserver.embedded.ports import free_port
 from pushserver.supervisor.processes import ProcessSpec, Stage, python
 from tests.flows import fleet as processes
@@ -95,6 +95,26 @@ class Nodes:
         self.fleet.start(ProcessSpec(name=f"waku-{rest}", command=command, stage=Stage.PEER))
         processes.wait_for_http(f"http://127.0.0.1:{rest}/debug/v1/info")  # its /health answers 501
         return f"http://127.0.0.1:{rest}"
+
+
+class Overheard(WakuNode):
+    """A node without a store, with a client that listens all the time: what relay brought is the store."""
+
+    def __init__(self, url: str, client: HttpClient) -> None:
+        super().__init__(url, client)
+        self._heard: list[Any] = []
+
+    async def stored(self, **params: Any) -> list[Any]:
+        """As the store of nwaku would answer it, but for the limit on the page."""
+        self._heard += await self.read(params["pubsubTopic"])
+        topics = str(params.get("contentTopics", "")).split(",")
+        fitting = [raw for raw in self._heard if topics == [""] or raw["contentTopic"] in topics]
+        recent = sorted(
+            (raw for raw in fitting if raw.get("timestamp", 0) >= params.get("startTime", 0)),
+            key=lambda raw: int(raw.get("timestamp", 0)),
+        )
+        size = int(params["pageSize"])
+        return recent[:size] if params.get("ascending", "true") == "true" else recent[-size:]
 
 
 def say(url: str, method: str, path: str, body: Any) -> Answer:

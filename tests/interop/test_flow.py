@@ -1,5 +1,5 @@
-"""The whole way with the real gorush, Apple and Google at its end: with everybody at one development node, and through two
-real nodes, with the server at the one and phones and senders at the other.
+"""The whole way with the real gorush, Apple and Google at its end: with everybody at one development node, and through
+two real nodes, with the server at the one and phones and senders at the other.
 """
 
 import uuid
