@@ -3,19 +3,21 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 import structlog
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F
 
 from measuring.batches import observe
 from notifications import channels
 from notifications.delivery.lanes import Lanes
+from notifications.delivery.rows import Due, NewAttempt, insert_attempts, lock_due
 from notifications.messages import ChannelKey, Push, channel_key
 from notifications.metrics import DISPATCH_SECONDS
-from notifications.models import Attempt, Notification
+from notifications.models import Notification
 from notifications.policy import CONFIG_RETRY_SECONDS
-from notifications.transitions import DUE, OVER, move
+from notifications.transitions import OVER, move
 from registrations.encryption import DecryptionError, Purpose
 from registrations.keyring import keyring
 from registrations.models import Route
@@ -50,10 +52,8 @@ class Claimed:
     halted_ids: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    notification: Notification
-    route: Route
+class _Taken(NamedTuple):
+    due: Due
     channel: ChannelKey
     device_token: str
     is_probe: bool
@@ -66,74 +66,61 @@ def claim(
     entered: list[ChannelKey] = []
     try:
         with transaction.atomic():
-            alive = _close_what_needs_no_push(_lock_due(notification_ids, now=now), now=now)
+            alive = _close_what_needs_no_push(lock_due(notification_ids, now=now), now=now)
             claimed = Claimed()
             taken = list(_take(alive, claimed, lanes, entered, now=now))
             claimed.claims.extend(_write(taken, gateway_name, now=now, lease=lease))
             return claimed
     except BaseException:
-        for channel in entered:
-            lanes.leave(channel)
+        lanes.leave(entered)
         raise
 
 
-def _lock_due(notification_ids: Sequence[int], *, now: datetime) -> list[Notification]:
-    return list(
-        Notification.objects.select_for_update(of=("self",), skip_locked=True)
-        .select_related("route")
-        .filter(pk__in=notification_ids, state__in=DUE)
-        # The first attempt is due at once, also where the clock is behind that of the worker which accepted it.
-        .filter(Q(state=State.PENDING) | Q(next_attempt_at__lte=now))
-        .order_by("pk")
-    )
+def _close_what_needs_no_push(locked: Sequence[Due], *, now: datetime) -> list[Due]:
+    """Those that remain."""
+    _close([due for due in locked if due.route_state is None], State.WITHDRAWN, now=now)
+    _close([due for due in locked if due.route_state == Route.State.DISABLED], State.DEAD_TOKEN, now=now)
+    active = [due for due in locked if due.route_state == Route.State.ACTIVE]
+    _close([due for due in active if due.expires_at <= now], State.EXPIRED, now=now)
+    return [due for due in active if due.expires_at > now]
 
 
-def _close_what_needs_no_push(due: Sequence[Notification], *, now: datetime) -> list[tuple[Notification, Route]]:
-    """Those that remain, with their routes."""
-    _close([n.pk for n in due if n.route is None], State.WITHDRAWN, now=now)
-    _close([n.pk for n in due if n.route and n.route.state == Route.State.DISABLED], State.DEAD_TOKEN, now=now)
-    active = [(n, n.route) for n in due if n.route and n.route.state == Route.State.ACTIVE]
-    _close([n.pk for n, _ in active if n.expires_at <= now], State.EXPIRED, now=now)
-    return [(n, route) for n, route in active if n.expires_at > now]
+def _close(over: Sequence[Due], state: Notification.State, *, now: datetime) -> None:
+    if over:
+        move(Notification.objects.filter(pk__in=_ids(over)), state, finished_at=now, **OVER)
 
 
-def _close(notification_ids: Sequence[int], state: Notification.State, *, now: datetime) -> None:
-    if notification_ids:
-        move(Notification.objects.filter(pk__in=notification_ids), state, finished_at=now, **OVER)
+def _ids(several: Sequence[Due]) -> list[int]:
+    return [due.notification_id for due in several]
 
 
 def _take(
-    alive: Sequence[tuple[Notification, Route]],
-    claimed: Claimed,
-    lanes: Lanes,
-    entered: list[ChannelKey],
-    *,
-    now: datetime,
+    alive: Sequence[Due], claimed: Claimed, lanes: Lanes, entered: list[ChannelKey], *, now: datetime
 ) -> Iterator[_Taken]:
     halted = channels.load_halted() if alive else {}
     unreadable = []
-    for notification, route in alive:
-        key = channel_key(route.token_type, route.apn_topic)
+    for due in alive:
+        key = channel_key(due.token_type, due.apn_topic)
         is_probe = key in halted and channels.take_probe(halted[key], now=now)
         if key in halted and not is_probe:
-            claimed.halted_ids.append(notification.pk)
-        elif (device_token := _device_token(route)) is None:
-            unreadable.append(notification.pk)
+            claimed.halted_ids.append(due.notification_id)
+        elif (device_token := _device_token(due)) is None:
+            unreadable.append(due.notification_id)
         elif not lanes.enter(key):
-            claimed.crowded_ids.append(notification.pk)
+            claimed.crowded_ids.append(due.notification_id)
             claimed.crowded_channels.add(key)
         else:
             entered.append(key)
-            yield _Taken(notification, route, key, device_token, is_probe)
+            yield _Taken(due, key, device_token, is_probe)
     _postpone(unreadable, now=now)
 
 
-def _device_token(route: Route) -> str | None:
+def _device_token(due: Due) -> str | None:
     """None when its key was taken out of the settings: nobody else's notification may wait for an operator."""
     try:
-        return keyring().decrypt(Purpose.DEVICE_TOKEN, route.device_token_encrypted).decode()
+        return keyring().decrypt(Purpose.DEVICE_TOKEN, due.device_token_encrypted).decode()
     except DecryptionError:
-        log.error("device_token_not_decryptable", route_id=route.pk)  # noqa: TRY400 - nothing to trace
+        log.error("device_token_not_decryptable", route_id=due.route_id)  # noqa: TRY400 - nothing to trace
         return None
 
 
@@ -148,58 +135,45 @@ def _write(taken: Sequence[_Taken], gateway_name: str, *, now: datetime, lease: 
     if not taken:
         return []
     move(
-        Notification.objects.filter(pk__in=[t.notification.pk for t in taken]),
+        Notification.objects.filter(pk__in=[t.due.notification_id for t in taken]),
         State.IN_FLIGHT,
         lease_until=now + lease,
         attempt_count=F("attempt_count") + 1,
         next_attempt_at=None,
     )
-    observe(DISPATCH_SECONDS, (_age_seconds(t.notification, now) for t in taken if not t.notification.attempt_count))
-    attempts = Attempt.objects.bulk_create(_new_attempt(t, gateway_name, now=now) for t in taken)
-    return [_claim(t, attempt) for t, attempt in zip(taken, attempts, strict=True)]
+    first = [t.due for t in taken if not t.due.attempt_count]
+    observe(DISPATCH_SECONDS, ((now - due.created_at).total_seconds() for due in first))
+    attempts = [NewAttempt(t.due.notification_id, t.due.attempt_count + 1, t.channel) for t in taken]
+    ids = insert_attempts(attempts, gateway=gateway_name, started_at=now)
+    return [_claim(t, attempt_id) for t, attempt_id in zip(taken, ids, strict=True)]
 
 
-def _age_seconds(notification: Notification, now: datetime) -> float:
-    return (now - notification.created_at).total_seconds()
-
-
-def _new_attempt(taken: _Taken, gateway_name: str, *, now: datetime) -> Attempt:
-    return Attempt(
-        notification=taken.notification,
-        number=taken.notification.attempt_count + 1,
-        gateway=gateway_name,
-        token_type=taken.channel.token_type,
-        apn_topic=taken.channel.apn_topic,
-        started_at=now,
-    )
-
-
-def _claim(taken: _Taken, attempt: Attempt) -> Claim:
-    notification, route = taken.notification, taken.route
+def _claim(taken: _Taken, attempt_id: int) -> Claim:
+    due = taken.due
     return Claim(
-        notification_id=notification.pk,
-        request_id=notification.request_id,
-        route_id=route.pk,
-        route_generation=route.generation,
-        attempt_id=attempt.pk,
-        ambiguous_count=notification.ambiguous_count,
-        expires_at=notification.expires_at,
-        push=_push(notification, route, taken.device_token, attempt.number),
+        notification_id=due.notification_id,
+        request_id=due.request_id,
+        route_id=due.route_id,
+        route_generation=due.route_generation,
+        attempt_id=attempt_id,
+        ambiguous_count=due.ambiguous_count,
+        expires_at=due.expires_at,
+        push=_push(due, taken.device_token),
         channel=taken.channel,
         is_probe=taken.is_probe,
     )
 
 
-def _push(notification: Notification, route: Route, device_token: str, attempt_number: int) -> Push:
+def _push(due: Due, device_token: str) -> Push:
     return Push(
-        notification_id=notification.pk,
-        attempt_number=attempt_number,
-        token_type=route.token_type,
+        notification_id=due.notification_id,
+        attempt_number=due.attempt_count + 1,
+        token_type=due.token_type,
         device_token=device_token,
-        apn_topic=route.apn_topic,
-        type=notification.type,
-        public_key_hash=bytes(notification.public_key_hash),
-        chat_id=bytes(notification.chat_id or b""),
-        message=bytes(notification.message or b""),
-        collapse_id=bytes(notification.dedup_key or notification.pk.to_bytes(16)).hex()[:32],
+        apn_topic=due.apn_topic,
+        type=due.type,
+        public_key_hash=due.public_key_hash,
+        chat_id=due.chat_id or b"",
+        message=due.message or b"",
+        collapse_id=(due.dedup_key or due.notification_id.to_bytes(16)).hex()[:32],
     )

@@ -55,7 +55,7 @@ def _carry_out(
     if not claimed.claims:
         return
     # Whether a channel hangs was found out by another task: this one need not wait to find out again.
-    is_slow = any(lanes.is_slow(held.channel) for held in claimed.claims)
+    is_slow = any(map(lanes.is_slow, {held.channel for held in claimed.claims}))
     flight = Flight(claimed.claims, gateway, lease=lease, lanes=lanes)
     outstanding = len(claimed.claims)
     for results in flight.results(until=monotonic() if is_slow else until):

@@ -31,11 +31,11 @@ class Lanes:
             self._taken[channel] += 1
             return True
 
-    def leave(self, channel: ChannelKey, *, was_overdue: bool = False) -> None:
+    def leave(self, channels: Iterable[ChannelKey], *, overdue: Iterable[ChannelKey] = ()) -> None:
+        """``channels`` has one for each push that is over, ``overdue`` those of them that were marked so."""
         with self._changed:
-            _decrease(self._taken, channel)
-            if was_overdue:
-                _decrease(self._overdue, channel)
+            _decrease(self._taken, channels)
+            _decrease(self._overdue, overdue)
             self._changed.notify_all()
 
     def mark_overdue(self, channels: Iterable[ChannelKey]) -> None:
@@ -56,11 +56,12 @@ class Lanes:
         return True
 
 
-def _decrease(counts: Counter[ChannelKey], channel: ChannelKey) -> None:
+def _decrease(counts: Counter[ChannelKey], channels: Iterable[ChannelKey]) -> None:
     """Without leaving zeros behind: clients choose the app topic, so there is no end of channels."""
-    counts[channel] -= 1
-    if counts[channel] <= 0:
-        del counts[channel]
+    for channel in channels:
+        counts[channel] -= 1
+        if counts[channel] <= 0:
+            del counts[channel]
 
 
 @once

@@ -18,7 +18,7 @@ from django.db import close_old_connections, connection
 
 from notifications.connections import once
 from notifications.delivery.recording import record_however_long_it_takes
-from notifications.delivery.sending import RECORDING_PAUSE_SECONDS, Done
+from notifications.delivery.sending import RECORDING_PAUSE_SECONDS, Done, Put
 
 log = structlog.get_logger(__name__)
 
@@ -45,11 +45,16 @@ class LateRecorder:
         threading.Thread(target=self._run, name="late-results", daemon=True).start()
         atexit.register(self.wait, LAST_CALL_SECONDS)
 
-    def expect(self, count: int, *, patience: timedelta, listener: Listener) -> Callable[[Done], None]:
+    def expect(self, count: int, *, patience: timedelta, listener: Listener) -> Put:
         """Where to put that many results."""
+
+        def put(handful: Iterable[Done]) -> None:
+            for done in handful:
+                self._arrived.put(_Late(done, patience, listener))
+
         with self._changed:
             self._expected += count
-        return lambda done: self._arrived.put(_Late(done, patience, listener))
+        return put
 
     def wait(self, seconds: float) -> bool:
         """Until everything that is expected has been recorded; False when that takes longer."""

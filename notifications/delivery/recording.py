@@ -1,7 +1,7 @@
 """Recording what the gateway said: attempts, routes, channels and notifications, in one transaction."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from time import monotonic, sleep
@@ -15,10 +15,11 @@ from measuring.batches import count, observe
 from notifications import breakers, channels, disabling
 from notifications.delivery.claim import Claim
 from notifications.delivery.doubts import find_left_alone
+from notifications.delivery.rows import AttemptResult, complete_attempts
 from notifications.delivery.sending import Done
 from notifications.messages import ChannelKey, Outcome, Result, platform
 from notifications.metrics import ATTEMPTS, GATEWAY_SECONDS
-from notifications.models import Attempt, Notification
+from notifications.models import Notification
 from notifications.policy import may_help_to_drop_payload, retry_at, retry_base_seconds, retry_max_seconds
 from notifications.transitions import OVER, move
 
@@ -52,7 +53,9 @@ def record_however_long_it_takes(results: Sequence[Done], *, patience: timedelta
 @transaction.atomic
 def record(results: Sequence[Done], *, now: datetime) -> None:
     """Write what the gateway said. A notification whose lease was lost meanwhile keeps what its new holder decides."""
-    _complete_attempts(results)
+    complete_attempts(
+        [AttemptResult(c.attempt_id, r.outcome.value, r.code, r.latency_ms, r.is_guarded) for c, r in results]
+    )
     known = channels.find({claim.channel for claim, _ in results})
     doubted = breakers.judge([(claim.channel, result) for claim, result in results], known, now=now)
     believed = [(claim, _believe(claim.channel, result, doubted)) for claim, result in results]
@@ -61,29 +64,6 @@ def record(results: Sequence[Done], *, now: datetime) -> None:
     _note_routes(believed, known, now=now)
     _finish_or_try_again(believed, now=now)
     _measure(results, known)
-
-
-def _complete_attempts(results: Iterable[Done]) -> None:
-    """One upsert on rows that exist: a statement for all, where bulk_update would build a CASE per column."""
-    Attempt.objects.bulk_create(
-        [
-            Attempt(
-                pk=claim.attempt_id,
-                notification_id=claim.notification_id,
-                number=claim.push.attempt_number,
-                started_at=claim.expires_at,  # never written: the row exists
-                token_type=claim.push.token_type,
-                outcome=result.outcome.value,
-                code=result.code,
-                latency_ms=result.latency_ms,
-                is_guarded=result.is_guarded,
-            )
-            for claim, result in results
-        ],
-        update_conflicts=True,
-        unique_fields=["id"],
-        update_fields=["outcome", "code", "latency_ms", "is_guarded"],
-    )
 
 
 def _believe(channel: ChannelKey, result: Result, doubted: set[ChannelKey]) -> Result:

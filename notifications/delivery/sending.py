@@ -23,6 +23,7 @@ RECORDING_PAUSE_SECONDS = 0.01
 USABLE_PART_OF_LEASE = 0.9  # the rest is for recording
 
 Done = tuple[Claim, Result]
+Put = Callable[[list[Done]], None]
 
 
 class Flight:
@@ -32,11 +33,12 @@ class Flight:
         self._gateway = gateway
         self._timeout_seconds = lease.total_seconds() * USABLE_PART_OF_LEASE
         self._lanes = lanes
-        self._arrived: SimpleQueue[Done] = SimpleQueue()
+        self._arrived: SimpleQueue[list[Done]] = SimpleQueue()
+        self._handful: list[Done] = []  # touched by the loop only
         self._lock = Lock()
-        # Guarded by the lock: what has no result yet, where results go, and which are late.
+        # Guarded by the lock: what has not been handed out yet, where results go, and which are late.
         self._under_way = {claim.attempt_id: claim for claim in claims}
-        self._put: Callable[[Done], None] = self._arrived.put
+        self._put: Put = self._arrived.put
         self._overdue: frozenset[int] = frozenset()
         self._expected = len(claims)
         submit(self._send_all(claims))
@@ -44,13 +46,16 @@ class Flight:
     def results(self, *, until: float) -> Iterator[list[Done]]:
         """What comes in by then (monotonic), in handfuls worth a write."""
         while self._expected:
-            handful = _take_handful(self._arrived, self._expected, until)
-            if not handful:
+            try:
+                handful = self._arrived.get(timeout=max(until - monotonic(), 0))
+            except Empty:
                 return
+            while not self._arrived.empty():  # came in while the last one was recorded
+                handful += self._arrived.get()
             self._expected -= len(handful)
             yield handful
 
-    def hand_over(self, put: Callable[[Done], None], *, as_overdue: bool) -> None:
+    def hand_over(self, put: Put, *, as_overdue: bool) -> None:
         """From now on results go to ``put``. ``as_overdue`` makes their channels slow until the last of them is in."""
         with self._lock:
             while not self._arrived.empty():
@@ -61,37 +66,40 @@ class Flight:
                 self._lanes.mark_overdue([claim.channel for claim in self._under_way.values()])
 
     async def _send_all(self, claims: Sequence[Claim]) -> None:
-        await asyncio.gather(*map(self._send_one, claims))
+        sending = [asyncio.create_task(self._send_one(claim)) for claim in claims]
+        # One timer for all of them. The client's own starts over with every byte that trickles in.
+        _, endless = await asyncio.wait(sending, timeout=self._timeout_seconds)
+        for task in endless:
+            task.cancel()
+        await asyncio.gather(*endless)
+        self._hand_out()
 
     async def _send_one(self, claim: Claim) -> None:
-        result = await self._try(claim)
-        with self._lock:
-            del self._under_way[claim.attempt_id]
-            self._lanes.leave(claim.channel, was_overdue=claim.attempt_id in self._overdue)
-            self._put((claim, result))
+        self._note(claim, await self._try(claim))
 
     async def _try(self, claim: Claim) -> Result:
         if fault := find_fault(claim.push):
             return Result(FAULTS[fault], fault)
         try:
-            # The client's own timeout starts over with every byte that trickles in.
-            return await asyncio.wait_for(self._gateway.send(claim.push), self._timeout_seconds)
-        except TimeoutError:
+            return await self._gateway.send(claim.push)
+        except asyncio.CancelledError:
             return Result(Outcome.AMBIGUOUS, "timeout")
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave anybody waiting for a result
             log.warning("gateway_failed", gateway=self._gateway.name, error=type(error).__name__)
             return Result(Outcome.AMBIGUOUS, "gateway_failed")
 
+    def _note(self, claim: Claim, result: Result) -> None:
+        """Whoever records is not woken for each: that costs more than the result."""
+        if not self._handful:
+            asyncio.get_running_loop().call_later(RECORDING_PAUSE_SECONDS, self._hand_out)
+        self._handful.append((claim, result))
 
-def _take_handful(arrived: SimpleQueue[Done], expected: int, until: float) -> list[Done]:
-    """Empty when nothing came in time."""
-    handful: list[Done] = []
-    deadline = until
-    while len(handful) < expected:
-        try:
-            handful.append(arrived.get(timeout=max(deadline - monotonic(), 0)))
-        except Empty:
-            break
-        if len(handful) == 1:
-            deadline = monotonic() + RECORDING_PAUSE_SECONDS
-    return handful
+    def _hand_out(self) -> None:
+        handful, self._handful = self._handful, []
+        if not handful:
+            return
+        with self._lock:
+            ended = [self._under_way.pop(claim.attempt_id) for claim, _ in handful]
+            overdue = [claim.channel for claim in ended if claim.attempt_id in self._overdue]
+            self._lanes.leave([claim.channel for claim in ended], overdue=overdue)
+            self._put(handful)
