@@ -131,7 +131,20 @@ def _new_session(timeout: aiohttp.ClientTimeout) -> aiohttp.ClientSession:
         # Nothing packed is asked for or taken: a few bytes could unpack to more than the memory holds.
         headers={"Accept-Encoding": "identity"},
         auto_decompress=False,
+        middlewares=[_only_once],
     )
+
+
+async def _only_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """By itself aiohttp repeats a GET whose connection broke, in silence. But to read a Waku node's cache empties it:
+    who sees only the second answer never learns that something was lost with the first.
+    """
+    try:
+        return await handler(request)
+    except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError):
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise aiohttp.ClientPayloadError(type(error).__name__) from error  # a kind that it does not repeat after
 
 
 def _in_words_of_httpx(error: aiohttp.ClientError) -> httpx.TransportError:
@@ -185,6 +198,11 @@ def lasting_client(*, timeout_seconds: float) -> PlainClient:
 def was_never_sent(error: httpx.TransportError) -> bool:
     """Whether the peer cannot have seen the request, so that repeating it cannot double anything."""
     return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+
+
+def is_tls_wrong(error: httpx.TransportError) -> bool:
+    """Whether there is somebody whose certificate is not good, or who does not speak TLS at all."""
+    return isinstance(error.__cause__, aiohttp.ClientSSLError)
 
 
 def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:

@@ -165,6 +165,26 @@ def test_what_breaks_after_sending_may_have_arrived(handler: Handler, kind: type
     assert not was_never_sent(caught.value)
 
 
+def test_a_request_whose_connection_broke_is_not_repeated_behind_our_back():
+    """To read a Waku node's cache empties it: the second answer would hide what was lost with the first."""
+    asked: list[str] = []
+
+    async def close_at_the_second(request: web.Request) -> web.Response:
+        asked.append(request.method)
+        return await _close(request) if len(asked) == 2 else web.Response()
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_get("/", close_at_the_second)
+        async with TestServer(app) as server, new_client(timeout_seconds=5) as client:
+            await client.request("GET", str(server.make_url("/")))
+            with pytest.raises(httpx.ReadError):
+                await client.request("GET", str(server.make_url("/")))
+
+    asyncio.run(main())
+    assert asked == ["GET", "GET"]
+
+
 def _failing(url: str) -> httpx.TransportError:
     async def ask() -> None:
         async with new_client(timeout_seconds=5) as client:
