@@ -190,11 +190,15 @@ def test_when_the_way_to_apple_and_google_ends_nothing_is_sent_and_all_tried_aga
 
 
 @pytest.mark.peers
-def test_a_platform_that_gorush_has_disabled_is_dropped_like_a_success(real_gorush: Server, servers: Servers) -> None:
-    """No answer can tell: hence the watch of its configuration."""
+def test_a_platform_that_gorush_has_disabled_is_a_matter_for_the_operator(
+    real_gorush: Server, servers: Servers
+) -> None:
+    """Dropped, and answered like a success but for the count."""
     server = servers.real("gorush-ios-only", ANDROID_ENABLED="false")
     push = new_push(ANDROID)
     body = b'{"notifications":[{"platform":2,"tokens":["%s"]}]}' % push.device_token.encode()
     assert server.ask("POST", "/api/push", body).body == {"counts": 0, "logs": [], "success": "ok"}
+    result = send([server.url], push)
+    assert (result.outcome, result.code) == (Outcome.CONFIG, "dropped")
     assert server.pushes_to(push.device_token, at_least=0) == []
     assert b"android:\n  enabled: false\n" in server.ask("GET", "/api/config").body

@@ -7,7 +7,7 @@ from time import monotonic
 import httpx
 from django.conf import settings
 
-from notifications.connections import HttpClient, lasting_client, once, was_never_sent
+from notifications.connections import HttpClient, is_tls_wrong, lasting_client, once, was_never_sent
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule
 from notifications.gateways.gorush.peers import Peers
 from notifications.gateways.gorush.request import Presentation, build_request
@@ -49,26 +49,34 @@ class GorushGateway:
 
     async def _send(self, push: Push) -> Result:
         body = build_request(push, self._presentation)
+        unsent = []
         for url in self._peers.in_order(monotonic()):
             try:
                 response = await self._client.request("POST", f"{url}/api/push", content=body, headers=JSON_HEADERS)
             except httpx.HTTPError as error:
                 self._peers.failed(url, monotonic())
                 if isinstance(error, httpx.TransportError) and was_never_sent(error):
+                    unsent.append(error)
                     continue
                 return Result(Outcome.AMBIGUOUS, _without_answer(error))
             self._peers.answered(url)
             retry_after = response.headers.get("Retry-After", "")
             rules = self._rules()
             return read_response(response.status_code, response.content, push, rules, retry_after=retry_after)
-        return Result(Outcome.TRANSIENT, UNREACHABLE)
+        return _not_sent(unsent)
+
+
+def _not_sent(errors: Sequence[httpx.TransportError]) -> Result:
+    """Who is not there may come back. What is wrong about a certificate, somebody has to put right."""
+    if errors and all(map(is_tls_wrong, errors)):
+        return Result(Outcome.CONFIG, "tls")
+    return Result(Outcome.TRANSIENT, UNREACHABLE)
 
 
 def _without_answer(error: httpx.HTTPError) -> str:
-    """What to call it. The aiohttp transport reports a broken connection as a timeout, too; only the cause tells."""
     if isinstance(error, httpx.RemoteProtocolError):
         return "not_http"  # or too large, or packed: an answer, and whoever gives it may give it every time
-    return "timeout" if isinstance(error.__cause__ or error, TimeoutError | httpx.TimeoutException) else CUT_OFF
+    return "timeout" if isinstance(error, httpx.TimeoutException) else CUT_OFF
 
 
 def configured_gateway() -> GorushGateway:

@@ -3,13 +3,14 @@
 gorush reports failures only: 200 without an entry means that Apple or Google took the push.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule, classify
 from notifications.gateways.gorush.redaction import signature, without_token
+from notifications.gateways.gorush.request import notif_id
 from notifications.messages import Outcome, Push, Result
 
 HTTP_OK = 200
@@ -18,6 +19,8 @@ HTTP_TOO_MANY_REQUESTS = 429
 HTTP_SERVER_ERROR = 500
 HTTP_GATEWAY_TIMEOUT = 504
 MAX_RETRY_AFTER_SECONDS = 3600.0
+MASK = "*"  # what gorush puts in place of parts of a token
+NOT_UNDERSTOOD = Result(Outcome.AMBIGUOUS, "not_understood")
 
 
 def read_response(status: int, body: bytes, push: Push, rules: Sequence[ErrorRule], *, retry_after: str = "") -> Result:
@@ -29,8 +32,9 @@ def read_response(status: int, body: bytes, push: Push, rules: Sequence[ErrorRul
     except orjson.JSONDecodeError:
         return Result(Outcome.AMBIGUOUS, "not_json")
     if not isinstance(answer, dict) or answer.get("success") != "ok" or not isinstance(answer.get("logs"), list | None):
-        return Result(Outcome.AMBIGUOUS, "not_understood")
-    return _read_entries(answer.get("logs") or [], push, rules)
+        return NOT_UNDERSTOOD
+    entries = answer.get("logs") or []
+    return _read_entries(entries, push, rules) if entries else _read_silence(answer.get("counts"))
 
 
 def _read_status(status: int, retry_after: str) -> Result:
@@ -49,14 +53,29 @@ def _seconds(retry_after: str) -> float:
     return min(float(retry_after), MAX_RETRY_AFTER_SECONDS) if retry_after.isascii() and retry_after.isdigit() else 0.0
 
 
-def _read_entries(entries: list[Any], push: Push, rules: Sequence[ErrorRule]) -> Result:
-    """One token was sent, so any entry is about it, also one whose token is masked or empty."""
-    errors = [entry["error"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("error"), str)]
-    if not entries:
+def _read_silence(counts: Any) -> Result:
+    """No failure. gorush counts what it was asked to send, too: nothing, when it drops pushes of this platform."""
+    if counts is not None and type(counts) is not int:  # not isinstance: True is an int to Python
+        return NOT_UNDERSTOOD
+    if counts is None or counts > 0:
         return Result(Outcome.DELIVERED)
-    if not errors:
-        return Result(Outcome.AMBIGUOUS, "not_understood")
-    return _read_error(errors[-1], push, rules)
+    return Result(Outcome.CONFIG, "dropped") if counts == 0 else NOT_UNDERSTOOD
+
+
+def _read_entries(entries: list[Any], push: Push, rules: Sequence[ErrorRule]) -> Result:
+    errors = [entry["error"] for entry in entries if isinstance(entry, dict) and _is_about(entry, push)]
+    return _read_error(errors[-1], push, rules) if errors else NOT_UNDERSTOOD
+
+
+def _is_about(entry: Mapping[str, Any], push: Push) -> bool:
+    """Whether this is an error of the one token sent, which may be masked or missing."""
+    sent_as, token = entry.get("notif_id") or notif_id(push), entry.get("token") or ""
+    is_ours = isinstance(token, str) and (
+        token == push.device_token
+        or not token
+        or (MASK in token and all(shown in push.device_token for shown in token.split(MASK)))
+    )
+    return is_ours and sent_as == notif_id(push) and isinstance(entry.get("error"), str)
 
 
 def _read_error(error: str, push: Push, rules: Sequence[ErrorRule]) -> Result:

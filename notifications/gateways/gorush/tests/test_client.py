@@ -17,6 +17,7 @@ from notifications.gateways.gorush.tests.test_request import APPLE, PRESENTATION
 from notifications.gateways.gorush.unknown_errors import unknown_errors
 from notifications.messages import Outcome
 from notifications.models import UnknownGatewayError
+from tests.interop.fakes.certificates import serve_as
 
 OK = {"success": "ok", "counts": 1, "logs": []}
 
@@ -140,6 +141,34 @@ def sent_to(handler, *, timeout_seconds=5.0, unreachable_first=False):
             return await GorushGateway(urls, PRESENTATION, client).send(APPLE)
 
     return asyncio.run(main()), len(seen)
+
+
+@pytest.mark.parametrize(
+    ("others", "outcome", "code"),
+    [
+        ((), Outcome.CONFIG, "tls"),
+        (("http://127.0.0.1:{closed}",), Outcome.TRANSIENT, "unreachable"),
+        (("http://127.0.0.1:{plain}",), Outcome.DELIVERED, ""),
+        (("https://127.0.0.1:{plain}",), Outcome.CONFIG, "tls"),
+    ],
+)
+def test_a_gorush_without_a_good_certificate_gets_nothing(tmp_path, others, outcome, code):
+    """And an operator is asked, unless another takes the push or may be back soon."""
+
+    async def main():
+        app = web.Application()
+        app.router.add_post("/api/push", answer_ok)
+        untrusted = TestServer(app, scheme="https")
+        await untrusted.start_server(ssl=serve_as(["127.0.0.1"], tmp_path))
+        async with TestServer(app) as plain, new_client(timeout_seconds=5) as client:
+            names = {"closed": unused_port(), "plain": plain.port}
+            urls = [f"https://127.0.0.1:{untrusted.port}", *(url.format(**names) for url in others)]
+            result = await GorushGateway(urls, PRESENTATION, client).send(APPLE)
+        await untrusted.close()
+        return result
+
+    result = asyncio.run(main())
+    assert (result.outcome, result.code) == (outcome, code)
 
 
 async def answer_ok(_request):

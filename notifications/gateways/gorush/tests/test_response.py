@@ -38,6 +38,51 @@ def test_an_entry_is_about_the_one_token_sent_however_it_is_masked(token):
     assert read_response(200, answer(entry("Unregistered", token=token)), APPLE).outcome is Outcome.DEAD
 
 
+def test_an_entry_is_about_the_attempt_whose_id_it_has_or_that_has_none():
+    for its in ({"notif_id": "7-2"}, {"notif_id": ""}, {}):
+        assert read_response(200, answer(entry("Unregistered", **its)), APPLE).outcome is Outcome.DEAD
+
+
+@pytest.mark.parametrize(
+    "its",
+    [
+        {"token": "another-token"},
+        {"token": "device-token-of-somebody-else"},
+        {"token": "**********another**********"},
+        {"token": ["device-token"]},
+        {"token": 7},
+        {"notif_id": "7-1"},
+        {"notif_id": "8-2"},
+        {"notif_id": 7},
+        {"token": "another-token", "notif_id": "7-2"},
+    ],
+)
+def test_nothing_is_believed_of_an_entry_about_something_that_was_not_sent(its):
+    """Least of all that our token is dead. It is no proof of the opposite either."""
+    foreign = entry("Unregistered", **its)
+    assert read_response(200, answer(foreign), APPLE) == Result(Outcome.AMBIGUOUS, "not_understood")
+    assert read_response(200, answer(entry("BadPriority"), foreign), APPLE).code == "BadPriority"
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        (1, Result(Outcome.DELIVERED)),
+        (2, Result(Outcome.DELIVERED)),
+        (None, Result(Outcome.DELIVERED)),
+        (0, Result(Outcome.CONFIG, "dropped")),
+        (-1, Result(Outcome.AMBIGUOUS, "not_understood")),
+        (1.5, Result(Outcome.AMBIGUOUS, "not_understood")),
+        (True, Result(Outcome.AMBIGUOUS, "not_understood")),
+        ("1", Result(Outcome.AMBIGUOUS, "not_understood")),
+        ([], Result(Outcome.AMBIGUOUS, "not_understood")),
+    ],
+)
+def test_who_counts_nothing_has_sent_nothing_and_who_counts_nonsense_is_not_gorush(counts, expected):
+    body = json.dumps({"success": "ok", "counts": counts, "logs": []}).encode()
+    assert read_response(200, body, APPLE) == expected
+
+
 def test_an_error_is_read_in_the_words_of_its_platform():
     assert read_response(200, answer(entry("BadDeviceToken")), APPLE).outcome is Outcome.DEAD
     assert read_response(200, answer(entry("BadDeviceToken")), FIREBASE).outcome is Outcome.TRANSIENT
@@ -123,13 +168,17 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
 )
-SHAPES = st.fixed_dictionaries({}, optional={"success": JSON | st.just("ok"), "logs": JSON | st.lists(JSON)})
+SHAPES = st.fixed_dictionaries(
+    {}, optional={"success": JSON | st.just("ok"), "logs": JSON | st.lists(JSON), "counts": JSON | st.just(1)}
+)
 
 
 @given(SHAPES)
 def test_any_shape_but_the_right_one_is_no_success(shape):
     result = read_response(200, json.dumps(shape).encode(), FIREBASE)
-    is_right = shape.get("success") == "ok" and shape.get("logs") in (None, [])
+    counts = shape.get("counts", 1)
+    is_counted = counts is None or (type(counts) is int and counts > 0)
+    is_right = shape.get("success") == "ok" and shape.get("logs") in (None, []) and is_counted
     assert (result.outcome is Outcome.DELIVERED) == is_right
 
 
