@@ -1,7 +1,8 @@
 """The faults a development node can be told to have, and how often each still strikes.
 
 A switch is `true` (until it is set again), `false`, or the number of times it strikes, so that a test can ask for
-exactly one lost reply. Delays are milliseconds.
+exactly one lost reply. Numbers end in their unit: `_ms`, or `_messages`. A new fault is a line here, the place where
+it strikes, and a test.
 """
 
 from collections.abc import Mapping
@@ -16,16 +17,31 @@ class UnknownFaultError(ValueError):
 
 @dataclass(slots=True)
 class Faults:
+    # All of the node
+    go_waku: int = 0  # pages of relay and store are written as go-waku would write them
+    starting: int = 0  # everything but health, info and version is 404, as while nwaku mounts its protocols
+    reply_delay_ms: int = 0  # every answer, after its work was done
+    clock_skew_ms: int = 0  # its clock is ahead of ours, or behind when negative: admission, Date and filled-in times
+    # Relay and lightpush
+    ring_capacity_messages: int = 0  # instead of what the command line said; a smaller ring evicts at once
     cut_after_drain: int = 0  # relay GET: the messages are gone, the connection breaks instead of an answer
+    subscribe_fails: int = 0  # 500, and from then on nothing but OK and empty pages, until the topic is unsubscribed
     cut_after_publish: int = 0  # relay POST, lightpush: the message is out, the connection breaks
+    publish_fails: int = 0  # relay POST answers 500, lightpush 503: the message is not out
     no_peers: int = 0  # lightpush answers 505; relay POST answers OK, as nwaku does. Either way the message is lost
+    lightpush_absent: int = 0  # 404: not mounted
+    # Gossip with other development nodes. A partition is `gossip_lost` at both
+    gossip_lost: int = 0  # a message does not reach the peers, now or later
+    gossip_delay_ms: int = 0  # a message reaches the peers this much later
+    # Store
     archive_refuses: int = 0  # the message is delivered live but never stored
+    archive_delay_ms: int = 0  # a message is stored this much later, as by store-sync
     store_no_peer: int = 0  # 412
     store_rate_limited: int = 0  # 429
     store_too_many_requests: int = 0  # 500 with TOO_MANY_REQUESTS, how a remote store's rate limit really arrives
     store_cursor_not_found: int = 0  # 500, on pages with a cursor only
-    reply_delay_ms: int = 0  # every answer, after its work was done
-    archive_delay_ms: int = 0  # a message is stored this much later, as by store-sync
+    store_cursor_stuck: int = 0  # a page with a cursor is the page before again
+    store_duplicates: int = 0  # the page has its last message twice
 
     def strikes(self, name: str) -> bool:
         """Say whether this switch acts now, and count it."""
@@ -41,19 +57,24 @@ class Faults:
             setattr(self, name, count)
 
     def as_dict(self) -> dict[str, int | bool]:
-        return {name: True if count == ALWAYS else count for name, count in asdict(self).items()}
+        return {
+            name: True if count == ALWAYS and not name.endswith(NUMBERS) else count
+            for name, count in asdict(self).items()
+        }
 
 
 NAMES = frozenset(field.name for field in fields(Faults))
+NUMBERS = ("_ms", "_messages")
+SIGNED = frozenset({"clock_skew_ms"})
 
 
 def _count(name: str, value: object) -> int:
     if name not in NAMES:
         raise UnknownFaultError(f"unknown fault: {name[:40]}")
     if isinstance(value, bool):
-        if value and name.endswith("_ms"):
-            raise UnknownFaultError(f"{name} takes milliseconds")
+        if value and name.endswith(NUMBERS):
+            raise UnknownFaultError(f"{name} takes a number")
         return ALWAYS if value else 0
-    if isinstance(value, int) and value >= 0:
+    if isinstance(value, int) and (value >= 0 or name in SIGNED):
         return value
     raise UnknownFaultError(f"{name} takes true, false or a number")

@@ -22,6 +22,10 @@ def json_reply(body: object, status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
 
 
+def not_mounted() -> web.Response:
+    return web.Response(status=404, text="The requested protocol is not mounted on this node")
+
+
 def ok() -> web.Response:
     return web.Response(text="OK")
 

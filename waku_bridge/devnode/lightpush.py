@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from waku_bridge.devnode.envelope import InvalidMessageError, is_static_shard, read_message
-from waku_bridge.devnode.http import cut, json_reply, read_json
+from waku_bridge.devnode.http import cut, json_reply, not_mounted, read_json
 from waku_bridge.devnode.node import NODE, Node
 from waku_bridge.messages import WakuMessage
 
 BAD_REQUEST = 400
 TOO_LARGE = 413
 UNSUPPORTED_TOPIC = 421
+SERVICE_UNAVAILABLE = 503
 NO_PEERS = 505
 
 routes = web.RouteTableDef()
@@ -23,20 +24,30 @@ routes = web.RouteTableDef()
 @routes.post("/lightpush/v3/message")
 async def push(request: web.Request) -> web.Response:
     node = request.app[NODE]
+    if node.faults.strikes("lightpush_absent"):
+        return not_mounted()
     try:
         topic, message = _read_push(await read_json(request), node)
     except InvalidMessageError as exc:
         return _refuse(BAD_REQUEST, f"Invalid push request: {exc}")
-    if not is_static_shard(topic):
-        return _refuse(UNSUPPORTED_TOPIC, "Unsupported pubsub topic")
-    if node.is_too_large(message):
-        return _refuse(TOO_LARGE, "Message size exceeded maximum")
-    if node.faults.strikes("no_peers"):
-        return _refuse(NO_PEERS, "No peers for topic, skipping publish")
+    if refusal := _refusal(node, topic, message):
+        return refusal
     node.publish(topic, message)
     if node.faults.strikes("cut_after_publish"):
         return cut(request)
     return json_reply({"relayPeerCount": node.relay_peer_count})
+
+
+def _refusal(node: Node, topic: str, message: WakuMessage) -> web.Response | None:
+    if not is_static_shard(topic):
+        return _refuse(UNSUPPORTED_TOPIC, "Unsupported pubsub topic")
+    if node.is_too_large(message):
+        return _refuse(TOO_LARGE, node.too_large)
+    if node.faults.strikes("publish_fails"):
+        return _refuse(SERVICE_UNAVAILABLE, "Lightpush is not available")
+    if node.faults.strikes("no_peers"):
+        return _refuse(NO_PEERS, "No peers for topic, skipping publish")
+    return None
 
 
 def _read_push(fields: object, node: Node) -> tuple[str, WakuMessage]:

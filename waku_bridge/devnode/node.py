@@ -29,14 +29,38 @@ class Counters:
 class Node:
     def __init__(self, settings: Settings, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self.settings = settings
-        self.clock_ns = clock_ns
+        self._clock_ns = clock_ns
         self.ring = Ring(settings.relay_cache_capacity, settings.shards)
         self.archive = Archive(settings.data)
         self.faults = Faults()
         self.counters = Counters()
         self.peers = [PeerLink(url) for url in settings.peers]
         self._seen = SeenCache()
+        self._deaf: set[str] = set()
         self._is_closed = False
+
+    def clock_ns(self) -> int:
+        return self._clock_ns() + self.faults.clock_skew_ms * 10**6
+
+    def subscribe(self, pubsub_topic: str) -> bool:
+        """Whether that worked. nwaku marks the topic before it joins: a failure is not told again, and not repaired."""
+        if not self.ring.is_subscribed(pubsub_topic) and self.faults.strikes("subscribe_fails"):
+            self._deaf.add(pubsub_topic)
+            self.ring.subscribe(pubsub_topic)
+            return False
+        self.ring.subscribe(pubsub_topic)
+        return True
+
+    def unsubscribe(self, pubsub_topic: str) -> None:
+        self._deaf.discard(pubsub_topic)
+        self.ring.unsubscribe(pubsub_topic)
+
+    @property
+    def ring_capacity(self) -> int:
+        return self.faults.ring_capacity_messages or self.settings.relay_cache_capacity
+
+    def resize_ring(self) -> None:
+        self.counters.evicted += self.ring.resize(self.ring_capacity)
 
     @property
     def relay_peer_count(self) -> int:
@@ -49,6 +73,10 @@ class Node:
 
     def is_too_large(self, message: WakuMessage) -> bool:
         return len(serialize(message)) > self.settings.max_message_bytes
+
+    @property
+    def too_large(self) -> str:
+        return f"Message size exceeded maximum of {self.settings.max_message_bytes} bytes"
 
     def publish(self, pubsub_topic: str, message: WakuMessage) -> None:
         self.counters.published += 1
@@ -69,12 +97,20 @@ class Node:
         if not self._seen.is_new((digest, message.version, message.ephemeral), now_ns):
             self.counters.duplicates += 1
             return
-        if self.ring.add(pubsub_topic, message):
+        if pubsub_topic not in self._deaf and self.ring.add(pubsub_topic, message):
             self.counters.evicted += 1
         if is_admissible(message, now_ns) and not self.faults.strikes("archive_refuses"):
             self._store(digest, pubsub_topic, message)
+        if self.peers and not self.faults.strikes("gossip_lost"):
+            self._gossip(pubsub_topic, message)
+
+    def _gossip(self, pubsub_topic: str, message: WakuMessage) -> None:
         for peer in self.peers:
-            peer.send(pubsub_topic, message)
+            if self.faults.gossip_delay_ms:
+                delay = self.faults.gossip_delay_ms / 1000
+                asyncio.get_running_loop().call_later(delay, peer.send, pubsub_topic, message)
+            else:
+                peer.send(pubsub_topic, message)
 
     def _store(self, digest: bytes, pubsub_topic: str, message: WakuMessage) -> None:
         if self.faults.archive_delay_ms:
@@ -94,15 +130,20 @@ class Node:
 
     def restart(self) -> None:
         """Forget what a restarted node forgets: the ring and every subscription that `--shard` does not bring back."""
-        self.ring = Ring(self.settings.relay_cache_capacity, self.settings.shards)
+        self.ring = Ring(self.ring_capacity, self.settings.shards)
+        self._deaf.clear()
         self._seen.clear()
         self.counters.restarts += 1
+
+    def forget_store(self) -> None:
+        """Lose the whole archive, as when its volume was not kept. Cursors into it are gone, too."""
+        self.archive.forget_before(2**63 - 1)
 
     def stats(self) -> dict[str, object]:
         return {
             **asdict(self.counters),
             "ring": len(self.ring),
-            "ring_capacity": self.settings.relay_cache_capacity,
+            "ring_capacity": self.ring_capacity,
             "archived": self.archive.count(),
             "subscriptions": sorted(self.ring.topics),
             "peers": {peer.url: peer.is_reachable for peer in self.peers},

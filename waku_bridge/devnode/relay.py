@@ -2,6 +2,7 @@
 
 from aiohttp import web
 
+from waku_bridge.devnode import go_waku
 from waku_bridge.devnode.envelope import InvalidMessageError, is_static_shard, read_message, relay_fields
 from waku_bridge.devnode.http import cut, json_reply, ok, read_json
 from waku_bridge.devnode.node import NODE
@@ -15,15 +16,15 @@ async def subscribe(request: web.Request) -> web.Response:
     for topic in topics:
         if not is_static_shard(topic):
             raise InvalidMessageError(f"Subscribe failed: invalid pubsub topic: {topic[:100]!r}")
-    for topic in topics:
-        request.app[NODE].ring.subscribe(topic)
+    if not all(request.app[NODE].subscribe(topic) for topic in topics):
+        return web.Response(status=500, text="Subscribe failed: could not join the topic")
     return ok()
 
 
 @routes.delete("/relay/v1/subscriptions")
 async def unsubscribe(request: web.Request) -> web.Response:
     for topic in await _read_topics(request):
-        request.app[NODE].ring.unsubscribe(topic)
+        request.app[NODE].unsubscribe(topic)
     return ok()
 
 
@@ -43,6 +44,8 @@ async def drain(request: web.Request) -> web.Response:
         return web.Response(status=404)
     if node.faults.strikes("cut_after_drain"):
         return cut(request)
+    if node.faults.go_waku:
+        return json_reply([go_waku.relay_fields(message) for message in messages] or None)
     return json_reply([relay_fields(message) for message in messages])
 
 
@@ -54,7 +57,9 @@ async def publish(request: web.Request) -> web.Response:
         raise InvalidMessageError(f"Failed to publish: Node not subscribed to topic: {topic[:100]}")
     message = read_message(await read_json(request), now_ns=node.clock_ns())
     if node.is_too_large(message):
-        raise InvalidMessageError("Failed to publish: Message size exceeded maximum")
+        raise InvalidMessageError(f"Failed to publish: {node.too_large}")
+    if node.faults.strikes("publish_fails"):
+        return web.Response(status=500, text="Failed to publish: timedout")
     if not node.faults.strikes("no_peers"):
         node.publish(topic, message)
     if node.faults.strikes("cut_after_publish"):

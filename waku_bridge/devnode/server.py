@@ -3,18 +3,21 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from email.utils import formatdate
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from waku_bridge.devnode import dev, lightpush, relay, status, store
 from waku_bridge.devnode.envelope import InvalidMessageError
+from waku_bridge.devnode.http import not_mounted
 from waku_bridge.devnode.node import NODE, Node
 from waku_bridge.devnode.settings import Settings
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 COMMIT_SECONDS = 0.25
 RETENTION_SECONDS = 1800
+ALWAYS_THERE = frozenset({"/health", "/info", "/version", "/debug/v1/info", "/debug/v1/version"})
 UNMOUNTED = ("/filter/", "/admin/", "/store/v1/", "/relay/v1/auto/", "/lightpush/v1/", "/messaging/")
 
 
@@ -30,21 +33,31 @@ def create_app(settings: Settings, *, clock_ns: Callable[[], int] = time.time_ns
 
 @web.middleware
 async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn what a handler refuses into 400 with a text, and delay the answer when told so."""
+    """Turn what a handler refuses into 400 with a text, and let the faults strike that concern every answer."""
+    node, is_ours = request.app[NODE], request.path.startswith("/dev/")
     try:
-        response = await handler(request)
+        response = _not_yet(request) or await handler(request)
     except InvalidMessageError as exc:
         response = web.Response(status=400, text=str(exc))
-    delay_ms = request.app[NODE].faults.reply_delay_ms
-    if delay_ms and not request.path.startswith("/dev/"):
-        await asyncio.sleep(delay_ms / 1000)
+    response.headers["Date"] = formatdate(node.clock_ns() / 10**9, usegmt=True)
+    if node.faults.reply_delay_ms and not is_ours:
+        await asyncio.sleep(node.faults.reply_delay_ms / 1000)
     return response
+
+
+def _not_yet(request: web.Request) -> web.Response | None:
+    """What nwaku answers while it mounts its protocols: only what is about the node itself works."""
+    if request.path in ALWAYS_THERE or request.path.startswith("/dev/"):
+        return None
+    if not request.app[NODE].faults.strikes("starting"):
+        return None
+    return web.Response(status=404, text="The endpoint is not available while the node is initializing")
 
 
 async def refuse_unknown(request: web.Request) -> web.Response:
     """Answer like nwaku: 404 for a namespace that is not mounted, 400 for any other path or method it lacks."""
     if request.path.startswith(UNMOUNTED):
-        return web.Response(status=404, text="The requested protocol is not mounted on this node")
+        return not_mounted()
     return web.Response(status=400, text="bad request")
 
 

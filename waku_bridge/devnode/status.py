@@ -2,6 +2,7 @@
 
 from aiohttp import web
 
+from waku_bridge.devnode.enr import write_enr
 from waku_bridge.devnode.http import json_reply
 from waku_bridge.devnode.node import NODE
 
@@ -13,9 +14,14 @@ routes = web.RouteTableDef()
 
 @routes.get("/health")
 async def health(request: web.Request) -> web.Response:
-    is_alone = request.app[NODE].faults.no_peers != 0
+    faults = request.app[NODE].faults
+    if faults.starting:
+        return json_reply({"nodeHealth": "INITIALIZING", "protocolsHealth": []})
+    is_alone = faults.no_peers != 0
     relay: dict[str, str] = {"Relay": "NOT_READY", "desc": "No connected peers"} if is_alone else {"Relay": "READY"}
-    mounted = [relay, {"Lightpush": "READY"}, {"Store": "READY"}]
+    lightpush = "NOT_MOUNTED" if faults.lightpush_absent else "READY"
+    store = "NOT_MOUNTED" if faults.store_no_peer else "READY"
+    mounted = [relay, {"Lightpush": lightpush}, {"Store": store}]
     report = {
         "nodeHealth": "NOT_READY" if is_alone else "READY",
         "connectionStatus": "Disconnected" if is_alone else "Connected",
@@ -27,8 +33,9 @@ async def health(request: web.Request) -> web.Response:
 @routes.get("/info")
 @routes.get("/debug/v1/info")
 async def info(request: web.Request) -> web.Response:
-    host = request.url.host
-    return json_reply({"listenAddresses": [f"/ip4/{host}/tcp/60000/p2p/devnode"], "enrUri": "enr:-devnode"})
+    node, host = request.app[NODE], request.url.host
+    record = write_enr(node.settings.shards, seq=1 + node.counters.restarts)
+    return json_reply({"listenAddresses": [f"/ip4/{host}/tcp/60000/p2p/devnode"], "enrUri": record})
 
 
 @routes.get("/version")

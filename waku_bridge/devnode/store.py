@@ -1,7 +1,10 @@
 """Store v3: `GET /store/v3/messages`, answered from this node's own archive."""
 
+from dataclasses import replace
+
 from aiohttp import web
 
+from waku_bridge.devnode import go_waku
 from waku_bridge.devnode.archive import Archived, Page, QueryRefusedError
 from waku_bridge.devnode.envelope import store_fields
 from waku_bridge.devnode.faults import Faults
@@ -15,16 +18,30 @@ routes = web.RouteTableDef()
 @routes.get("/store/v3/messages")
 async def messages(request: web.Request) -> web.Response:
     node = request.app[NODE]
+    is_go_waku = bool(node.faults.go_waku)
     try:
-        query = read_query(request.query)
-        page = node.archive.find(query)
+        query = read_query(go_waku.store_parameters(request.query) if is_go_waku else request.query)
+        page = _spoil(node.archive.find(_unstuck(query, node.faults)), query, node.faults)
     except InvalidQueryError as exc:
         return web.Response(status=400, text=str(exc))
     except QueryRefusedError as exc:
         return web.Response(status=500, text=f"BAD_REQUEST: {exc}")
     if request.query.get("peerAddr"):
         return web.Response(status=500, text="Error occurred in queryFut.read() [PEER_DIAL_FAILURE: no libp2p here]")
-    return _fault(node.faults, query) or json_reply(_page_fields(page, include_data=query.include_data))
+    write = go_waku.page_fields if is_go_waku else _page_fields
+    return _fault(node.faults, query) or json_reply(write(page, include_data=query.include_data))
+
+
+def _unstuck(query: StoreQuery, faults: Faults) -> StoreQuery:
+    """A store whose cursor does not advance answers as if there were none."""
+    is_stuck = query.cursor is not None and faults.strikes("store_cursor_stuck")
+    return replace(query, cursor=None) if is_stuck else query
+
+
+def _spoil(page: Page, query: StoreQuery, faults: Faults) -> Page:
+    if page.messages and faults.strikes("store_duplicates"):
+        return replace(page, messages=(*page.messages, page.messages[-1])[-query.page_size :])
+    return page
 
 
 def _fault(faults: Faults, query: StoreQuery) -> web.Response | None:
