@@ -15,7 +15,7 @@ COPY --from=build /opt/pushserver /opt/pushserver
 WORKDIR /srv/pushserver
 COPY . .
 RUN chmod -R a+rX . && /opt/pushserver/bin/python -m compileall -q .
-ENV PATH=/opt/pushserver/bin:$PATH PYTHONUNBUFFERED=1 LOG_FORMAT=json DATA_DIR=/data
+ENV PATH=/opt/pushserver/bin:$PATH PYTHONUNBUFFERED=1 LOG_FORMAT=json DATA_DIR=/data METRICS_DIR=/tmp/metrics
 USER pushserver
 VOLUME /data
 EXPOSE 8000

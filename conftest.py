@@ -40,6 +40,9 @@ for variable in list(os.environ):
         "WAKU_NODES",
         "WAKU_STORE_NODES",
         "GORUSH_URL",
+        "METRICS_DIR",
+        "METRICS_PORT",
+        "METRICS_TOKEN",
     }:
         del os.environ[variable]
 os.environ |= {

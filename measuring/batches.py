@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import partial
 
 from django.db import transaction
 from prometheus_client import Counter as Metric
@@ -19,7 +18,7 @@ def count(metric: Metric, facts: Iterable[Labels] | Mapping[Labels, int]) -> Non
     """
     counts = Counter(facts)
     if counts:
-        transaction.on_commit(partial(_add, metric, counts), robust=True)
+        transaction.on_commit(lambda: _add(metric, counts), robust=True)
 
 
 def _add(metric: Metric, counts: Mapping[Labels, int]) -> None:
@@ -29,5 +28,10 @@ def _add(metric: Metric, counts: Mapping[Labels, int]) -> None:
 
 def observe(histogram: BatchHistogram, values: Iterable[float], *labels: str) -> None:
     """The values of a batch, once it is committed."""
-    child = histogram.labels(*labels) if labels else histogram
-    transaction.on_commit(partial(child.observe_all, list(values)), robust=True)
+    kept = list(values)
+    if kept:
+        transaction.on_commit(lambda: _observe(histogram, kept, labels), robust=True)
+
+
+def _observe(histogram: BatchHistogram, values: Iterable[float], labels: Labels) -> None:
+    (histogram.labels(*labels) if labels else histogram).observe_all(values)

@@ -109,7 +109,7 @@ OLDEST_DUE_AGE_SECONDS = StoredGauge(
 UNANSWERED_AGE_SECONDS = StoredGauge(
     "pushserver_requests_overdue_age_seconds",
     "For how long the answer to a request has been due, the oldest of them. "
-    "When it moves: beyond a few seconds nobody answers: are the workers of `envelopes` and the scheduler there?",
+    "When it moves: beyond a few seconds nobody answers: look for the workers of `envelopes` and the scheduler.",
     sql="""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - (
             SELECT reply_due_at FROM notifications_notificationrequest

@@ -32,6 +32,8 @@ WRONG = {
     "PUSH_PRIORITY": ("urgent", "E011"),
     "CHANNEL_IN_FLIGHT": ("0", "E002"),
     "DEAD_TOKEN_SHARE": ("20", "E002"),
+    "METRICS_PORT": ("65536", "E002"),
+    "METRICS_TOKEN": ("5ecret", "E015"),
     "GORUSH_HOOK_SECRET": ("5ecret: with a colon, which gorush would drop", "E013"),
 }
 
@@ -45,3 +47,11 @@ def test_up_names_every_wrong_value_in_a_line_of_its_own_and_does_not_start(tmp_
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "5ecret" not in ended.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_for_metrics_that_cannot_be_made_is_a_problem(tmp_path):
+    environment = os.environ | {"METRICS_DIR": "/dev/null/metrics", "DATA_DIR": str(tmp_path)}
+    command = [sys.executable, str(PROJECT / "manage.py"), "check"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert "pushserver.E014" in ended.stderr
+    assert ended.returncode == 1

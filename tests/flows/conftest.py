@@ -20,7 +20,9 @@ SERVER = Identity(PrivateKey(b"\x02" * 32))  # SERVER_PRIVATE_KEY of the test se
 
 
 @pytest.fixture(scope="session")
-def environment(postgres: EmbeddedPostgres, valkey: EmbeddedValkey) -> dict[str, str]:
+def environment(
+    postgres: EmbeddedPostgres, valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
     """Patience and lease are short, so that a test of a killed worker need not wait for two minutes."""
     with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {DATABASE}")
@@ -33,6 +35,7 @@ def environment(postgres: EmbeddedPostgres, valkey: EmbeddedValkey) -> dict[str,
         "DELIVERY_LEASE_SECONDS": "15",
         "REPLY_DEADLINE_SECONDS": "5",
         "QUEUE_PATIENCE_SECONDS": "5",
+        "METRICS_DIR": str(tmp_path_factory.mktemp("metrics")),
     }
 
 

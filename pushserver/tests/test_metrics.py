@@ -1,0 +1,164 @@
+"""`/metrics`: who may read it, what it says while a server is away, and that asking is cheap however much waits."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.core.cache import cache
+from django.db import connection
+from django.utils import timezone
+from prometheus_client.parser import text_string_to_metric_families
+
+from notifications.models import Channel, Notification
+from pushserver.celery import HEARTBEAT_KEY
+from pushserver.embedded.ports import free_port
+from pushserver.metrics import exposition, stock
+from pushserver.metrics.catalogue import stored_gauges
+from tests.factories import make_notification
+
+TOKEN = "a-token-of-the-tests-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def no_memory(monkeypatch):
+    """What was asked a moment ago is asked again in every test."""
+    monkeypatch.setattr(stock, "KEPT_SECONDS", 0)
+
+
+@pytest.fixture
+def told(client, settings):
+    """The samples of one look at the page, by name and labels."""
+    settings.METRICS_TOKEN = TOKEN
+
+    def look():
+        page = client.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"}).content.decode()
+        return {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+        }
+
+    return look
+
+
+def test_without_a_token_in_the_settings_there_is_no_page(client, settings):
+    settings.METRICS_TOKEN, settings.DEBUG = "", False
+    for headers in ({}, {"Authorization": "Bearer "}):
+        assert client.get("/metrics", headers=headers).status_code == 404
+
+
+@pytest.mark.django_db
+def test_on_a_developers_machine_the_page_is_open(client, settings):
+    settings.METRICS_TOKEN, settings.DEBUG = "", True
+    assert client.get("/metrics").status_code == 200
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        (f"Bearer {TOKEN}", 200),
+        ("", 401),
+        ("Bearer ", 401),
+        (TOKEN, 401),
+        (f"Bearer {TOKEN}x", 401),
+        (f"Basic {TOKEN}", 401),
+        ("Bearer \xe4\xf6", 401),
+    ],
+)
+@pytest.mark.parametrize("debug", [True, False])
+def test_the_token_opens_the_page_and_nothing_else_does(client, settings, authorization, status, debug):
+    settings.METRICS_TOKEN, settings.DEBUG = TOKEN, debug
+    answer = client.get("/metrics", headers={"Authorization": authorization})
+    assert answer.status_code == status
+    assert (b"pushserver_" in answer.content) == (status == 200)
+
+
+def test_the_page_is_only_read(client, settings):
+    settings.METRICS_TOKEN = TOKEN
+    assert client.post("/metrics", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 405
+
+
+@pytest.mark.django_db(transaction=True)
+def test_tells_what_waits_and_for_how_long(told):
+    now = timezone.now()
+    make_notification(at=now - timedelta(seconds=90))
+    make_notification(state=Notification.State.RETRYING, next_attempt_at=now + timedelta(hours=1))
+    make_notification(state=Notification.State.DELIVERED, next_attempt_at=None)
+    Channel.objects.create(token_type=1, apn_topic="app", state=Channel.State.TRIPPED, since=now)
+
+    found = told()
+
+    open_by_state = {name[1]: value for name, value in found.items() if name[0] == "pushserver_notifications_open"}
+    assert open_by_state == {"pending": 1, "retrying": 1, "ambiguous": 0, "in_flight": 0}
+    assert 90 <= found["pushserver_notifications_oldest_due_age_seconds",] < 150
+    assert found["pushserver_channels", "tripped"] == 1
+    assert found["pushserver_channels", "paused"] == 0
+    assert (found["pushserver_database_up",], found["pushserver_broker_up",]) == (1, 1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_idle_server_has_nothing_old(told):
+    found = told()
+    ages = {name for name in found if name[0].endswith("_age_seconds")}
+    assert len(ages) == 3
+    assert {found[name] for name in ages} == {0}
+
+
+@pytest.mark.django_db
+def test_tells_which_queues_have_a_worker(told):
+    cache.delete(HEARTBEAT_KEY.format(queue="delivery"))
+    cache.set(HEARTBEAT_KEY.format(queue="replies"), "2026-11-21T12:00:00+00:00", 60)
+
+    found = told()
+
+    assert found["pushserver_queue_has_worker", "delivery"] == 0
+    assert found["pushserver_queue_has_worker", "replies"] == 1
+    assert found["pushserver_queue_tasks", "delivery"] == 0
+
+
+@pytest.mark.django_db
+def test_says_that_the_database_is_away_and_tells_the_rest(told, monkeypatch):
+    parameters = connection.get_connection_params() | {"host": "127.0.0.1", "port": free_port()}
+    monkeypatch.setattr(connection, "get_connection_params", lambda: parameters)
+
+    found = told()
+
+    assert (found["pushserver_database_up",], found["pushserver_broker_up",]) == (0, 1)
+    assert ("pushserver_replies_pending",) not in found
+
+
+@pytest.mark.django_db
+def test_says_that_the_broker_is_away_and_tells_the_rest(told, settings):
+    settings.REDIS_URL = f"redis://127.0.0.1:{free_port()}/0"
+
+    found = told()
+
+    assert (found["pushserver_database_up",], found["pushserver_broker_up",]) == (1, 0)
+    assert ("pushserver_replies_pending",) in found
+
+
+@pytest.mark.django_db
+def test_servers_are_asked_at_most_every_few_seconds(monkeypatch):
+    monkeypatch.setattr(stock, "KEPT_SECONDS", 60)
+    asked = stock.Stock()
+    assert asked.collect() is asked.collect()
+
+
+SMALL_TABLES = {"notifications_channel", "pg_class"}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("gauge", stored_gauges(), ids=lambda gauge: gauge.name)
+def test_no_gauge_scans_a_table_that_grows(gauge):
+    """With sequential scans made as dear as can be, one is left only where no index would serve."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute(f"EXPLAIN {gauge.sql}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert set(re.findall(r"Seq Scan on (\w+)", plan)) <= SMALL_TABLES
+    assert "LIMIT" in gauge.sql or set(re.findall(r"FROM (\w+)", gauge.sql)) <= SMALL_TABLES
+
+
+def test_the_registry_is_made_once():
+    assert exposition._everything() is exposition._everything()

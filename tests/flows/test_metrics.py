@@ -1,0 +1,134 @@
+"""`/metrics` of a whole server: what web, bridge, workers and their children count is told as one, whoever dies."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from signal import SIGKILL
+
+import httpx
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pushserver.embedded.ports import free_port
+from pushserver.metrics.catalogue import SOURCES, entries
+from pushserver.stack.plan import web
+from tests.flows.fleet import Fleet, services, wait_for_http, wait_until
+from tests.flows.network import Network, iphone, new_sender
+
+TOKEN = "a-token-of-the-flow-tests-0123456789"
+Told = dict[tuple[str, ...], float]
+# One of each for a phone that registers, is found and is notified, by the process that counts it.
+COUNTED_ONCE = {
+    "bridge and envelopes": [
+        ("pushserver_registrations_total", "register"),
+        ("pushserver_registration_events_total", "registered"),
+        ("pushserver_queried_keys_total", "found"),
+        ("pushserver_requests_total", "new"),
+        ("pushserver_notifications_total", "deliver"),
+        ("pushserver_inbox_processed_total", "accepted", "registration"),
+        ("pushserver_inbox_processed_total", "accepted", "query"),
+        ("pushserver_inbox_processed_total", "accepted", "request"),
+    ],
+    "delivery": [
+        ("pushserver_notifications_finished_total", "delivered"),
+        ("pushserver_dispatch_seconds_count",),
+        ("pushserver_request_answer_seconds_count",),
+        ("pushserver_gateway_seconds_count", "ios"),
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def page(fleet: Fleet) -> Iterator[Callable[[], str]]:
+    port = free_port()
+    spec = web("127.0.0.1", port)
+    fleet.start(replace(spec, environment={**spec.environment, "METRICS_TOKEN": TOKEN}))
+    wait_for_http(f"http://127.0.0.1:{port}/healthz")
+    with httpx.Client(trust_env=False) as client:
+        yield lambda: _read(client, f"http://127.0.0.1:{port}/metrics")
+    fleet.stop("web")
+
+
+def _read(client: httpx.Client, url: str) -> str:
+    answer = client.get(url, headers={"Authorization": f"Bearer {TOKEN}"})
+    assert answer.status_code == httpx.codes.OK
+    return answer.text
+
+
+def _told(page: str) -> Told:
+    """Samples by name and the values of their labels, in the order of the labels' names."""
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def _grown(before: Told, after: Told) -> Told:
+    """By how much what only grows has grown."""
+    growing = ("_total", "_count", "_bucket")
+    return {name: value - before.get(name, 0) for name, value in after.items() if name[0].endswith(growing)}
+
+
+def _whole_way(network: Network) -> list[bytes | str]:
+    """Register, query, notify; returns what is secret about it, or names somebody."""
+    address, sender = iphone(), new_sender()
+    phone = network.phone(address)
+    network.notify(sender, network.query(sender, phone), sender.one_to_one(b"a message"))
+    network.wait_until_answered()
+    network.wait_until_delivered()
+    return [address.device_token, phone.access_token, phone.identity.key_hash.hex(), sender.identity.pub33.hex()]
+
+
+def test_what_all_processes_count_is_told_as_one_also_after_a_child_was_killed(
+    fleet: Fleet, network: Network, page: Callable[[], str]
+) -> None:
+    for _ in range(2):
+        before = _told(page())
+        _whole_way(network)
+        grown = _grown(before, _told(page()))
+        assert {name: grown.get(name) for name in chain(*COUNTED_ONCE.values())} == dict.fromkeys(
+            chain(*COUNTED_ONCE.values()), 1
+        )
+        assert grown["pushserver_inbox_envelopes_total", "new"] >= 3
+        (killed,) = _children(fleet, "envelopes")
+        os.kill(killed, SIGKILL)
+        wait_until(lambda pid=killed: _children(fleet, "envelopes") not in ([], [pid]), what="a new child")
+    assert min(_grown(before, _told(page())).values()) >= 0
+
+
+def _children(fleet: Fleet, worker: str) -> list[int]:
+    return [child.pid for child in psutil.Process(fleet.running[worker].pid).children()]
+
+
+def test_a_whole_flow_leaves_only_known_names_and_nothing_of_anybody(network: Network, page: Callable[[], str]) -> None:
+    private = _whole_way(network)
+    text = page()
+    assert [secret for secret in private if secret in text] == []
+    labels = {entry.name: set(entry.labels) for source in SOURCES.values() for entry in entries(source)}
+    for family in text_string_to_metric_families(text):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        found = set().union(*(sample.labels for sample in family.samples)) - {"le"}
+        assert found <= labels[name]
+
+
+def test_a_process_with_a_folder_of_its_own_tells_on_a_port_of_its_own(
+    fleet: Fleet, network: Network, tmp_path: Path
+) -> None:
+    port = free_port()
+    contained = replace(
+        fleet, environment={**fleet.environment, "METRICS_PORT": str(port), "METRICS_DIR": str(tmp_path)}
+    )
+    spec = services(fleet.folder)["replies"]
+    contained.start(replace(spec, name="contained", command=[*spec.command, "--hostname=contained@%h"]))
+    url = f"http://127.0.0.1:{port}/metrics"
+    try:
+        wait_for_http(url)
+        text = httpx.get(url, trust_env=False).text
+    finally:
+        contained.stop("contained")
+    assert ("pushserver_replies_confirmed_total",) in _told(text)
+    assert "pushserver_database_up" not in text
