@@ -14,7 +14,7 @@ from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import CodecError, NotDecryptable
 from waku_bridge.codec.keys import DecryptionKey, Identity
 from waku_bridge.codec.randomness import RandomBytes
-from waku_bridge.messages import ContactCodeAdvertisement, Decoded, WakuMessage
+from waku_bridge.messages import Decoded, WakuMessage
 
 WAKU_VERSION = 1
 MAX_REMEMBERED = 10_000
@@ -108,13 +108,16 @@ class Ear:
         return Ignored(Reason.NOT_FOR_US, message.content_topic)
 
     def _unless_repeated(self, heard: Heard, content_topic: str) -> Heard | Ignored:
-        """An answer in a new envelope says nothing new. A contact code does: that it still holds."""
-        message_id = heard.decoded.message_id
-        if isinstance(heard.decoded.body, ContactCodeAdvertisement):
+        """An answer in a new envelope says nothing new. A contact code does: that it still holds.
+
+        The same words for two keys are two answers: signatures are deterministic, and so are ids.
+        """
+        if not isinstance(heard.key, Identity):
             return heard
-        if message_id in self._answers:
+        answer = heard.key.pub33 + heard.decoded.message_id
+        if answer in self._answers:
             return Ignored(Reason.DUPLICATE, content_topic, heard.decoded.author)
-        self._answers.add(message_id)
+        self._answers.add(answer)
         return heard
 
 

@@ -1,0 +1,185 @@
+"""A server small enough to be believed: it answers clients by the book and remembers what it pushed, without I/O.
+
+What it decides is the reference behaviour of design.md, section 6; the flow tests run the same clients against the real
+server.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from notifications.messages import PushRequest, Report, ReportError
+from registrations.messages import QueryInfo, RegistrationMessage
+from waku_bridge.client.core import Core
+from waku_bridge.client.events import Destination, Event
+from waku_bridge.codec import topics
+from waku_bridge.codec.envelope import Reply, decode, encode_reply
+from waku_bridge.codec.errors import CodecError
+from waku_bridge.codec.grants import sign_grant
+from waku_bridge.codec.keys import Identity, key_hash
+from waku_bridge.codec.tests.examples import repeatable
+from waku_bridge.messages import (
+    Decoded,
+    PushResponse,
+    Query,
+    QueryResponse,
+    Registration,
+    RegistrationError,
+    RegistrationResponse,
+    WakuMessage,
+)
+
+SECOND = 10**9
+RANDOM = repeatable()
+
+
+@cache
+def topic_key(name: str) -> bytes:
+    return topics.symmetric_key(name)
+
+
+@dataclass
+class ModelServer:
+    """``errors`` are given instead of success, one for each report; ``clients`` are the keys whose queries it hears."""
+
+    identity: Identity
+    clients: set[bytes] = field(default_factory=set)
+    registrations: dict[tuple[bytes, str], RegistrationMessage] = field(default_factory=dict)
+    errors: list[int] = field(default_factory=list)
+    registration_errors: list[int] = field(default_factory=list)
+    pushes: Counter = field(default_factory=Counter)
+    heard: list[Decoded] = field(default_factory=list)
+
+    @property
+    def key(self) -> bytes:
+        return self.identity.pub33
+
+    def enrol(self, client: Identity, installation_id: str, token: str, *, version: int = 1) -> None:
+        """As if the client had registered."""
+        self.clients.add(client.pub33)
+        grant = sign_grant(client.private_key, self.key, token)
+        self.registrations[client.key_hash, installation_id] = RegistrationMessage(
+            installation_id, version, access_token=token, grant=grant, enabled=True
+        )
+
+    def receive(self, message: WakuMessage, now_ns: int) -> list[WakuMessage]:
+        decoded = self.open(message)
+        if decoded is None:
+            return []
+        self.heard.append(decoded)
+        return [self.seal(body, decoded.author, now_ns) for body in self._answer(decoded)]
+
+    def open(self, message: WakuMessage) -> Decoded | None:
+        keys: list[Identity | bytes] = [self.identity]
+        keys += [topic_key(topics.query_name(key_hash(client))) for client in sorted(self.clients)]
+        try:
+            return decode(message.payload, keys, self.identity)
+        except CodecError:
+            return None
+
+    def seal(self, body: Reply, recipient: bytes, now_ns: int) -> WakuMessage:
+        return encode_reply(body, identity=self.identity, recipient=recipient, timestamp_ns=now_ns, random_bytes=RANDOM)
+
+    def _answer(self, decoded: Decoded) -> list[Reply]:
+        match decoded.body:
+            case Registration() as registration:
+                return [self._register(registration, decoded.author)]
+            case Query() as query:
+                infos = tuple(self._infos(query))
+                return [QueryResponse(decoded.message_id, success=True, info=infos)] if infos else []
+            case PushRequest() as request:
+                return [PushResponse(request.message_id, tuple(self._push(request)))]
+        return []
+
+    def _register(self, registration: Registration, author: bytes) -> RegistrationResponse:
+        wanted = registration.registration
+        place = (key_hash(author), wanted.installation_id)
+        known = self.registrations.get(place)
+        error = self.registration_errors.pop(0) if self.registration_errors else RegistrationError.NONE
+        if known and known != wanted and wanted.version <= known.version:
+            error = RegistrationError.VERSION_MISMATCH
+        if not error:
+            assert wanted.unregister or registration.grant_verified
+            self.registrations[place] = wanted
+            self.clients.add(author)
+        return RegistrationResponse(registration.request_id, success=not error, error=error)
+
+    def _infos(self, query: Query):
+        for (found, installation_id), known in self.registrations.items():
+            if found in query.public_key_hashes and not known.unregister:
+                is_open = not known.allow_from_contacts_only
+                yield QueryInfo(
+                    found,
+                    installation_id,
+                    known.version,
+                    known.grant,
+                    known.access_token if is_open else "",
+                    known.allowed_key_list,
+                )
+
+    def _push(self, request: PushRequest):
+        for asked in request.notifications:
+            known = self.registrations.get((asked.public_key_hash, asked.installation_id))
+            error = self._error(known, asked.access_token)
+            if not error:
+                place = (request.message_id, asked.public_key_hash, asked.installation_id)
+                self.pushes[place] = 1  # a second request for the same is a duplicate, and reported as success
+            yield Report(asked.public_key_hash, asked.installation_id, success=not error, error=error)
+
+    def _error(self, known: RegistrationMessage | None, token: str) -> int:
+        if known is None or known.unregister:
+            return ReportError.NOT_REGISTERED
+        if known.access_token != token:
+            return ReportError.WRONG_TOKEN
+        return self.errors.pop(0) if self.errors else ReportError.NONE
+
+
+class World:
+    """Clients and servers on a network that loses nothing and needs no time. ``mute`` servers do not hear anything."""
+
+    def __init__(self, *servers: ModelServer, now_ns: int = 1_700_000_000 * SECOND) -> None:
+        self.servers = servers
+        self.mute: set[bytes] = set()
+        self.now_ns = now_ns
+        self.events: list[Event] = []
+        self.sent: list[WakuMessage] = []
+
+    def run(self, core: Core) -> list[Event]:
+        """Let everything happen that needs no time; the events of it."""
+        begin = len(self.events)
+        self._carry(core, core.tick(self.now_ns))
+        return self.events[begin:]
+
+    def wait(self, core: Core, seconds: float) -> list[Event]:
+        """Let time pass, stopping wherever something is due."""
+        begin, end_ns = len(self.events), self.now_ns + round(seconds * SECOND)
+        while (due_ns := core.deadline_ns) is not None and due_ns <= end_ns:
+            self.now_ns = max(self.now_ns, due_ns)
+            self.run(core)
+        self.now_ns = end_ns
+        self.run(core)
+        return self.events[begin:]
+
+    def tell(self, core: Core, message: WakuMessage) -> list[Event]:
+        """Put a message on the network that no server wrote."""
+        begin = len(self.events)
+        self._carry(core, core.receive(message, self.now_ns))
+        return self.events[begin:]
+
+    def _carry(self, core: Core, step) -> None:
+        self.events += step.events
+        for message in step.messages:
+            self.sent.append(message)
+            for server in self.servers:
+                if server.key not in self.mute:
+                    for answer in server.receive(message, self.now_ns):
+                        self._carry(core, core.receive(answer, self.now_ns))
+
+
+def destination(server: ModelServer, client: Identity, installation_id: str) -> Destination:
+    known = server.registrations[client.key_hash, installation_id]
+    return Destination(client.pub33, server.key, client.key_hash, installation_id, known.access_token, known.version)
+
+
+def retimed(message: WakuMessage, now_ns: int) -> WakuMessage:
+    return replace(message, timestamp_ns=now_ns)
