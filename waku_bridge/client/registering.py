@@ -208,9 +208,9 @@ class RegisteringClient:
             self._put(slot, None)
         else:
             self._put(slot, replace(slot, standing=Standing.ACCEPTED, error=RegistrationError.NONE))
-            self.state = replace(self.state, mismatches=0, advertise_at_ns=now_ns if is_registered else 0)
-            if not any(s.error == RegistrationError.VERSION_MISMATCH for s in self.state.servers):
-                self.state = replace(self.state, raise_at_ns=0)
+            self.state = replace(self.state, advertise_at_ns=now_ns if is_registered else 0)
+        if not any(other.error == RegistrationError.VERSION_MISMATCH for other in self.state.servers):
+            self.state = replace(self.state, mismatches=0, raise_at_ns=0)
         return Accepted(slot.server, version, is_registered)
 
     def _refused(self, slot: ServerState, error: int, now_ns: int) -> Refused:

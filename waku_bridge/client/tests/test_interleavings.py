@@ -1,0 +1,306 @@
+"""Whatever the network does to messages: loses, repeats, delays, reorders and forges them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from notifications.messages import PushRequest, Report, ReportError
+from registrations.messages import TokenType
+from waku_bridge.client import (
+    Accepted,
+    Address,
+    Learned,
+    Outcome,
+    Patience,
+    RegisteringClient,
+    Schedule,
+    SendingClient,
+    Settled,
+    Standing,
+    new_identity,
+    new_state,
+)
+from waku_bridge.client.tests.model import SECOND, ModelServer, topic_key
+from waku_bridge.codec import topics
+from waku_bridge.codec.envelope import decode
+from waku_bridge.codec.errors import CodecError
+from waku_bridge.codec.tests.examples import (
+    ACCESS_TOKEN,
+    CLIENT,
+    INFO,
+    NOW_NS,
+    SENDER,
+    SERVER,
+    STRANGER,
+    UUID,
+    repeatable,
+)
+from waku_bridge.messages import (
+    Decoded,
+    PushResponse,
+    Query,
+    QueryResponse,
+    RegistrationResponse,
+    WakuMessage,
+)
+
+MESSAGE_ID = b"\x0a" * 32
+TABLET = "22222222-2222-4222-8222-222222222222"
+SECOND_SERVER = new_identity(repeatable())
+ANSWER_SECONDS = 3.0
+ADDRESS = Address(TokenType.FIREBASE, "device-token-1")
+
+# What the network does next: with which message (counted modulo those on their way), or for how many seconds.
+MOVES = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["deliver", "repeat", "lose"]), st.integers(0, 30)),
+        st.tuples(st.just("wait"), st.sampled_from([0.1, 1.0, 3.0, 5.0, 20.0])),
+        st.tuples(st.just("forge"), st.integers(0, 5)),
+    ),
+    max_size=40,
+)
+ERRORS = st.lists(
+    st.sampled_from(
+        [ReportError.NONE, ReportError.WRONG_TOKEN, ReportError.INTERNAL_ERROR, ReportError.NOT_REGISTERED, 77]
+    ),
+    max_size=4,
+)
+
+
+class Asked(NamedTuple):
+    """A device in a request, under the key that signed it."""
+
+    moment: int
+    at_ns: int
+    key: bytes
+    installation_id: str
+
+
+@dataclass
+class Network:
+    """``on_the_way`` are messages and whether they are for servers. ``requests`` and ``reports`` are what passed,
+    numbered by moment: what the client published, and what it was handed (moment, key of the request, device, success).
+    """
+
+    core: SendingClient | RegisteringClient
+    servers: list[ModelServer]
+    now_ns: int = NOW_NS
+    on_the_way: list[tuple[WakuMessage, bool]] = field(default_factory=list)
+    seen: list[tuple[int, bytes, Decoded]] = field(default_factory=list)
+    moments: Iterator[int] = field(default_factory=count)
+    requests: list[Asked] = field(default_factory=list)
+    reports: list[tuple[int, bytes, str, bool]] = field(default_factory=list)
+    events: list = field(default_factory=list)
+
+    def play(self, moves) -> None:
+        self.step(self.core.tick(self.now_ns))
+        for kind, amount in moves:
+            if kind == "wait":
+                self.now_ns += round(amount * SECOND)
+                self.step(self.core.tick(self.now_ns))
+            elif kind == "forge":
+                self.forge(amount)
+            elif self.on_the_way:
+                self.pass_on(kind, amount % len(self.on_the_way))
+
+    def finish(self) -> None:
+        """From now on the network is good."""
+        while self.on_the_way or self.core.deadline_ns is not None:
+            while self.on_the_way:
+                self.pass_on("deliver", 0)
+            due_ns = self.core.deadline_ns
+            if due_ns is None or due_ns > self.now_ns + 3600 * SECOND:
+                return
+            self.now_ns = max(self.now_ns, due_ns)
+            self.step(self.core.tick(self.now_ns))
+
+    def pass_on(self, kind: str, index: int) -> None:
+        message, is_for_servers = self.on_the_way[index]
+        if kind != "repeat":
+            del self.on_the_way[index]
+        if kind == "lose":
+            return
+        if is_for_servers:
+            for server in self.servers:
+                self.on_the_way += [(answer, False) for answer in server.receive(message, self.now_ns)]
+        else:
+            self.note_reports(message)
+            self.step(self.core.receive(message, self.now_ns))
+
+    def step(self, step) -> None:
+        self.events += step.events
+        for message in step.messages:
+            self.on_the_way.append((message, True))
+            for server in self.servers:
+                opened = server.open(message)
+                if opened:
+                    self.seen.append((self.now_ns, server.key, opened))
+                    self.note_request(opened)
+
+    def note_request(self, decoded: Decoded) -> None:
+        if isinstance(decoded.body, PushRequest):
+            moment = next(self.moments)
+            self.requests += [
+                Asked(moment, self.now_ns, decoded.author, asked.installation_id)
+                for asked in decoded.body.notifications
+            ]
+
+    def forge(self, kind: int) -> None:
+        """Somebody who has seen everything, but has no key except its own, answers whatever was asked last."""
+        if not self.seen:
+            return
+        _, _, question = self.seen[-1]
+        asked_id = question.body.message_id if isinstance(question.body, PushRequest) else question.message_id
+        forgeries = [
+            PushResponse(asked_id, (Report(CLIENT.key_hash, UUID, success=True),)),
+            PushResponse(asked_id, (Report(STRANGER.key_hash, TABLET, success=True),)),
+            QueryResponse(asked_id, success=True, info=(INFO,)),
+            QueryResponse(asked_id, success=True, info=(replace(INFO, version=99, access_token=UUID),)),
+            RegistrationResponse(getattr(question.body, "request_id", b""), success=True),
+            RegistrationResponse(b"\x0f" * 64, success=False),
+        ]
+        message = ModelServer(STRANGER).seal(forgeries[kind], question.author, self.now_ns)
+        self.step(self.core.receive(message, self.now_ns))
+
+    def note_reports(self, message: WakuMessage) -> None:
+        keys = [key for keys in self.core.subscriptions().values() for key in keys if not isinstance(key, bytes)]
+        for key in keys:
+            try:
+                body = decode(message.payload, [key], key).body
+            except CodecError:
+                continue
+            if isinstance(body, PushResponse):
+                self.reports += [(next(self.moments), key.pub33, r.installation_id, r.success) for r in body.reports]
+
+
+def _servers(first_errors: list[int], second_errors: list[int]) -> list[ModelServer]:
+    servers = [ModelServer(SERVER, errors=list(first_errors)), ModelServer(SECOND_SERVER, errors=list(second_errors))]
+    for server in servers:
+        server.enrol(CLIENT, UUID, ACCESS_TOKEN)
+        server.enrol(CLIENT, TABLET, ACCESS_TOKEN)
+    return servers
+
+
+def _sending(servers: list[ModelServer], *, fail_over: bool) -> Network:
+    patience = Patience(answer_seconds=ANSWER_SECONDS)
+    sender = SendingClient(SENDER, repeatable(), patience=patience, fail_over=fail_over)
+    sender._queries._topic_keys = _Cached()
+    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
+    return Network(sender, servers)
+
+
+class _Cached:
+    """Deriving keys for every example would be all that this file does."""
+
+    def __getitem__(self, name: str) -> bytes:
+        return topic_key(name)
+
+
+@settings(max_examples=150, deadline=None)
+@given(MOVES, ERRORS, ERRORS)
+def test_without_fail_over_no_device_is_ever_notified_twice(moves, first_errors, second_errors) -> None:
+    servers = _servers(first_errors, second_errors)
+    network = _sending(servers, fail_over=False)
+    network.play(moves)
+    network.core.notify(CLIENT.pub33, network.core.one_to_one(), MESSAGE_ID)  # an impatient user
+    network.finish()
+    for installation_id in (UUID, TABLET):
+        place = (MESSAGE_ID, CLIENT.key_hash, installation_id)
+        assert sum(server.pushes[place] for server in servers) <= 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(MOVES, ERRORS, ERRORS)
+def test_with_fail_over_a_device_is_asked_for_again_only_after_failure_or_silence(
+    moves, first_errors, second_errors
+) -> None:
+    """The second of two requests follows a failure of the first, or three seconds in which nothing was heard of it; and
+    never a success of any.
+    """
+    network = _sending(_servers(first_errors, second_errors), fail_over=True)
+    network.play(moves)
+    network.finish()
+    for later in network.requests:
+        for earlier in network.requests:
+            if earlier.installation_id == later.installation_id and earlier.moment < later.moment:
+                told = [
+                    success
+                    for moment, key, installation_id, success in network.reports
+                    if (key, installation_id) == (earlier.key, earlier.installation_id) and moment < later.moment
+                ]
+                assert True not in told
+                assert told or later.at_ns - earlier.at_ns >= ANSWER_SECONDS * SECOND
+
+
+@settings(max_examples=150, deadline=None)
+@given(MOVES, ERRORS, ERRORS, st.booleans())
+def test_no_forgery_is_ever_believed(moves, first_errors, second_errors, fail_over) -> None:
+    """Whatever a sender learns was granted, and whatever it holds for notified was pushed by the server it names."""
+    servers = _servers(first_errors, second_errors)
+    network = _sending(servers, fail_over=fail_over)
+    network.play(moves)
+    network.finish()
+    by_key = {server.key: server for server in servers}
+    for event in network.events:
+        if isinstance(event, Learned):
+            assert event.destination.access_token == ACCESS_TOKEN
+            assert event.destination.server in by_key
+        if isinstance(event, Settled) and event.outcome is Outcome.NOTIFIED:
+            place = (MESSAGE_ID, CLIENT.key_hash, event.installation_id)
+            assert any(server.pushes[place] for server in servers)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 20), max_size=6))
+def test_on_a_good_network_everybody_is_notified_exactly_once_in_any_order(order) -> None:
+    servers = _servers([], [])
+    network = _sending(servers, fail_over=True)
+    network.play([("deliver", number) for number in order])
+    network.finish()
+    for installation_id in (UUID, TABLET):
+        place = (MESSAGE_ID, CLIENT.key_hash, installation_id)
+        assert sum(server.pushes[place] for server in servers) == 1
+    assert network.core.result(CLIENT.pub33, MESSAGE_ID).is_notified
+
+
+@settings(max_examples=150, deadline=None)
+@given(MOVES, st.lists(st.sampled_from([0, 1, 2, 4]), max_size=4), st.lists(st.integers(0, 40), max_size=3))
+def test_a_registration_is_believed_only_when_the_server_has_it(moves, errors, changes) -> None:
+    servers = [ModelServer(SERVER, registration_errors=list(errors)), ModelServer(SECOND_SERVER)]
+    state = new_state(SERVER.pub33, SECOND_SERVER.pub33, random_bytes=repeatable(), installation_id=UUID)
+    client = RegisteringClient(CLIENT, state, repeatable(), schedule=Schedule(1.0, 5))
+    client._topic_keys = _Cached()
+    client.change(ADDRESS)
+    network = Network(client, servers)
+    for number, move in enumerate(moves):
+        if number in changes:
+            client.change(replace(ADDRESS, device_token=f"device-token-{number}"))
+        network.play([move])
+        _check_belief(network)
+    network.finish()
+    _check_belief(network)
+
+
+def _check_belief(network: Network) -> None:
+    by_key = {server.key: server for server in network.servers}
+    for event in network.events:
+        if isinstance(event, Accepted):
+            assert by_key[event.server].registrations[CLIENT.key_hash, UUID].version >= event.version
+    for slot in network.core.state.servers:
+        if slot.standing is Standing.ACCEPTED:
+            stored = by_key[slot.server].registrations[CLIENT.key_hash, UUID]
+            assert stored.version == network.core.state.current.version
+
+
+def test_the_model_hears_queries_of_its_clients_only() -> None:
+    """Else the tests above would prove less than they say."""
+    server, other = ModelServer(SERVER), ModelServer(SECOND_SERVER)
+    server.enrol(CLIENT, UUID, ACCESS_TOKEN)
+    network = _sending([server, other], fail_over=True)
+    network.step(network.core.tick(NOW_NS))
+    assert [(key, type(opened.body)) for _, key, opened in network.seen] == [(SERVER.pub33, Query)]
+    assert topics.content_topic(topics.query_name(CLIENT.key_hash)) == network.on_the_way[0][0].content_topic
