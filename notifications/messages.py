@@ -108,6 +108,8 @@ UNREACHABLE = "unreachable"
 CUT_OFF = "cut_off"
 # The code of a result when the gateway was stopped and gave up what it was sending.
 CANCELLED = "cancelled"
+# The code of a result when the gateway's connection to Apple or Google broke before there was an answer.
+CONNECTION_LOST = "connection_lost"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from notifications.messages import (
     CANCELLED,
+    CONNECTION_LOST,
     CUT_OFF,
     UNREACHABLE,
     NotificationType,
@@ -28,11 +29,11 @@ MAX_UNREACHABLE_RETRY_SECONDS = 20.0
 CONFIG_RETRY_SECONDS = 60.0
 # A push that may have arrived is sent once more, with the same collapse id.
 MAX_AMBIGUOUS_ATTEMPTS = 2
-# What ended with a process of ours, a worker or gorush, says nothing about the push and does not use up that one more
-# attempt. The limit is for a push that kills whoever sends it.
+# What ended with a process of ours or with a connection, which is shared by many, says nothing about the push and does
+# not use up that one more attempt. The limit is for a push that kills whoever sends it.
 MAX_INTERRUPTED_ATTEMPTS = 5
 WORKER_LOST = "worker_lost"
-INTERRUPTIONS = frozenset({WORKER_LOST, CUT_OFF, CANCELLED})
+INTERRUPTIONS = frozenset({WORKER_LOST, CUT_OFF, CANCELLED, CONNECTION_LOST})
 # Fewer dead tokens say nothing about the set-up, whatever share they are.
 MIN_DEAD_TOKENS = 20
 CONFIG_SHARE = 0.5

@@ -382,10 +382,11 @@ def test_what_a_killed_worker_held_is_ambiguous():
 
 
 KILLED = "killed"
-UNCERTAIN, BROKEN, STOPPED, LATER = (
+UNCERTAIN, BROKEN, STOPPED, LOST, LATER = (
     Result(Outcome.AMBIGUOUS, "timeout"),
     Result(Outcome.AMBIGUOUS, "cut_off"),
     Result(Outcome.AMBIGUOUS, "cancelled"),
+    Result(Outcome.AMBIGUOUS, "connection_lost"),
     Result(Outcome.TRANSIENT, "unreachable"),
 )
 
@@ -412,6 +413,7 @@ def gone_through(notification, *ends):
         ([UNCERTAIN, LATER, UNCERTAIN], State.UNCONFIRMED),
         ([KILLED, KILLED], State.AMBIGUOUS),
         ([BROKEN, STOPPED], State.AMBIGUOUS),
+        ([LOST, LOST], State.AMBIGUOUS),
         ([UNCERTAIN, KILLED], State.AMBIGUOUS),
         ([UNCERTAIN, BROKEN], State.AMBIGUOUS),
         ([KILLED, UNCERTAIN], State.AMBIGUOUS),
@@ -419,10 +421,10 @@ def gone_through(notification, *ends):
         ([UNCERTAIN, KILLED, BROKEN, UNCERTAIN], State.UNCONFIRMED),
         ([KILLED, BROKEN, STOPPED, KILLED], State.AMBIGUOUS),
         ([KILLED, BROKEN, STOPPED, KILLED, BROKEN], State.UNCONFIRMED),
-        ([BROKEN, BROKEN, BROKEN, BROKEN, KILLED], State.UNCONFIRMED),
+        ([LOST, BROKEN, LOST, BROKEN, KILLED], State.UNCONFIRMED),
     ],
 )
-def test_one_more_attempt_is_one_that_no_process_of_ours_interrupted(ends, state):
+def test_one_more_attempt_is_one_that_nothing_interrupted(ends, state):
     """And a push that kills whoever sends it is left alone in the end."""
     row = gone_through(make_due(), *ends)
     assert (row.state, row.message is None) == (state, state == State.UNCONFIRMED)

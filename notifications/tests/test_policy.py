@@ -92,7 +92,7 @@ def test_a_duplicate_counts_only_when_it_would_have_been_delivered():
         (2, 1, True),
     ],
 )
-def test_what_may_have_arrived_is_sent_once_more_and_again_while_processes_of_ours_end(answered, interrupted, expected):
+def test_what_may_have_arrived_is_sent_once_more_and_again_after_interruptions(answered, interrupted, expected):
     assert is_left_alone(answered + interrupted, interrupted) is expected
 
 
