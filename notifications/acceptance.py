@@ -235,7 +235,9 @@ def _answers_known(
     reports: dict[int, list[Report]] = {r.pk: [] for r in requests if r.state == NotificationRequest.State.ANSWERED}
     for notification in notifications:
         if notification.request_id in reports:
-            reports[notification.request_id].append(report_of(notification))
+            reports[notification.request_id].append(
+                report_of(notification.public_key_hash, notification.installation_id, notification.report)
+            )
     return [
         _answer(fresh[bytes(request.amm_message_id)], reports[request.pk])
         for request in requests

@@ -14,20 +14,16 @@ REPORT_ERRORS = {
 }
 
 
-def report_of(notification: Notification) -> Report:
+def report_of(public_key_hash: bytes, installation_id: str, report: str | None) -> Report:
     """The report of a notification whose answer is fixed."""
-    error = REPORT_ERRORS[Notification.Reports(notification.report or "")]
-    return Report(
-        public_key_hash=bytes(notification.public_key_hash),
-        installation_id=notification.installation_id,
-        success=error is ReportError.NONE,
-        error=error,
-    )
+    error = REPORT_ERRORS[Notification.Reports(report or "")]
+    return Report(public_key_hash, installation_id, success=error is ReportError.NONE, error=error)
 
 
 def load_reports(request_ids: Iterable[int]) -> dict[int, list[Report]]:
     """The fixed reports of each request, in its own order."""
     reports: dict[int, list[Report]] = {request_id: [] for request_id in request_ids}
-    for row in Notification.objects.filter(request__in=reports.keys(), report__isnull=False).order_by("position"):
-        reports[row.request_id].append(report_of(row))
+    fixed = Notification.objects.filter(request__in=reports.keys(), report__isnull=False).order_by("position")
+    for request_id, *facts in fixed.values_list("request", "public_key_hash", "installation_id", "report"):
+        reports[request_id].append(report_of(*facts))
     return reports

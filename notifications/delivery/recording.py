@@ -8,7 +8,8 @@ from time import monotonic, sleep
 
 import structlog
 from django.db import InterfaceError, OperationalError, close_old_connections, transaction
-from django.db.models import QuerySet
+from django.db.models import QuerySet, Value
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from measuring.batches import count, observe
@@ -33,6 +34,8 @@ FINISHED_BY = {
     Outcome.DEAD: State.DEAD_TOKEN,
     Outcome.PAYLOAD: State.UNDELIVERABLE,
 }
+# What the sender of the others is told: success.
+REPORTS_BY = {Outcome.DEAD: Notification.Reports.NOT_REGISTERED}
 
 
 def record_however_long_it_takes(results: Sequence[Done], *, patience: timedelta) -> None:
@@ -104,7 +107,9 @@ def _finish_or_try_again(results: Sequence[Done], *, now: datetime) -> None:
     for outcome, state in FINISHED_BY.items():
         over = [c.notification_id for c, r in results if r.outcome is outcome and c.attempt_id not in kept]
         if over:
-            move(Notification.objects.filter(pk__in=over), state, finished_at=now, **OVER)
+            # In the same write as the end, unless the sender was told before it.
+            report = Coalesce("report", Value(REPORTS_BY.get(outcome, Notification.Reports.SUCCESS)))
+            move(Notification.objects.filter(pk__in=over), state, finished_at=now, report=report, **OVER)
     ambiguous = [claim for claim, result in results if result.outcome is Outcome.AMBIGUOUS]
     left_alone = find_left_alone({claim.notification_id: claim.ambiguous_count + 1 for claim in ambiguous})
     for claim, result in results:

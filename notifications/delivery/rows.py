@@ -1,7 +1,7 @@
 """What delivery reads and writes by the batch, as plain rows in SQL of its own.
 
-Building a model instance for every row, only to take it apart again, cost more CPU time than the POST itself. Changes
-of state are not made here: `transitions.move` is the one way for those.
+Building a model instance for every row, only to take it apart again, cost more CPU time than the POST itself. No
+notification changes its state here: `transitions.move` is the one way for that.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,6 @@ from typing import NamedTuple
 from django.db import connection
 
 from notifications.messages import ChannelKey
-from notifications.models import Notification
 from notifications.transitions import DUE
 
 
@@ -50,10 +49,10 @@ def lock_due(notification_ids: Sequence[int], *, now: datetime) -> list[Due]:
             LEFT JOIN registrations_route AS route ON route.id = n.route_id
             WHERE n.id = ANY(%s) AND n.state = ANY(%s)
                 -- The first attempt is due at once, also where the clock is behind that of whoever accepted it.
-                AND (n.state = %s OR n.next_attempt_at <= %s)
+                AND (n.state = 'pending' OR n.next_attempt_at <= %s)
             ORDER BY n.id FOR UPDATE OF n SKIP LOCKED
             """,
-            [list(notification_ids), [str(state) for state in DUE], str(Notification.State.PENDING), now],
+            [list(notification_ids), [str(state) for state in DUE], now],
         )
         return [Due._make(row) for row in cursor.fetchall()]
 
@@ -109,4 +108,46 @@ def complete_attempts(results: Sequence[AttemptResult]) -> None:
             WHERE attempt.id = result.id
             """,
             [list(column) for column in zip(*results, strict=True)],
+        )
+
+
+class Answerable(NamedTuple):
+    """A request that can be answered, and where to."""
+
+    id: int
+    envelope_hash: bytes
+    reply_to: bytes | None
+    message_id: bytes
+    received_at: datetime
+
+
+def lock_answerable(request_ids: Sequence[int], *, now: datetime) -> list[Answerable]:
+    """Those that wait though all their notifications were tried once, or that are due, and that nobody else answers."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT id, envelope_hash, reply_to, message_id, received_at
+            FROM notifications_notificationrequest AS request
+            WHERE id = ANY(%s) AND state = 'waiting' AND (reply_due_at <= %s OR NOT EXISTS (
+                SELECT FROM notifications_notification AS untried
+                WHERE untried.request_id = request.id
+                    AND (untried.state = 'pending' OR untried.state = 'in_flight' AND untried.attempt_count = 1)
+            ))
+            ORDER BY id FOR UPDATE SKIP LOCKED
+            """,
+            [request_ids, now],
+        )
+        return [Answerable._make(row) for row in cursor.fetchall()]
+
+
+def fix_reports(request_ids: Sequence[int]) -> None:
+    """A dead token is told; whatever is delivered, still tried, or unknown counts as success."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE notifications_notification
+            SET report = CASE state WHEN 'dead_token' THEN 'not_registered' ELSE 'success' END
+            WHERE request_id = ANY(%s) AND report IS NULL
+            """,
+            [request_ids],
         )

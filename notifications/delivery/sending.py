@@ -18,8 +18,9 @@ from notifications.policy import FAULTS, find_fault
 
 log = structlog.get_logger(__name__)
 
-# Results that come in within this time are recorded together.
-RECORDING_PAUSE_SECONDS = 0.01
+# Results that come in within this time are recorded together. A transaction for a few of them costs several times their
+# POSTs, and a reply that is this much later is still in time.
+RECORDING_PAUSE_SECONDS = 0.03
 USABLE_PART_OF_LEASE = 0.9  # the rest is for recording
 
 Done = tuple[Claim, Result]
