@@ -24,7 +24,7 @@ from django.views.decorators.http import require_safe
 from notifications.gateways.gorush.watch import board
 from pushserver.celery import HEARTBEAT_KEY
 from registrations.console.columns import host_of
-from waku_bridge.live import LAST_READ_KEY
+from waku_bridge.reading.live import LAST_READ_KEY
 
 TIMEOUT_SECONDS = 2
 # Without a worker on any of these, messages or their answers stay where they are. Reports can wait.

@@ -86,6 +86,13 @@ WAKU_STORE_NODES = env.urls("WAKU_STORE_NODES") or WAKU_NODES
 WAKU_PUBSUB_TOPICS = env.items("WAKU_PUBSUB_TOPICS", "/waku/2/rs/16/32")
 if not all(topic.startswith("/waku/2/rs/") for topic in WAKU_PUBSUB_TOPICS):
     env.report(10, "WAKU_PUBSUB_TOPICS holds a name that is no shard.", "Example: /waku/2/rs/16/32")
+# What the nodes were told with --rest-relay-cache-capacity: a page of half that size is an alarm.
+WAKU_RING_CAPACITY = env.count("WAKU_RING_CAPACITY", 50, minimum=1, maximum=1_000_000)
+# Stores: how often the last minute is read, how much of an outage is caught up with, how much of the past is searched
+# for a topic that is new.
+WAKU_STORE_PERIOD_SECONDS = env.number("WAKU_STORE_PERIOD_SECONDS", 3.0, minimum=0.5, maximum=60)
+WAKU_STORE_RECOVERY_HOURS = env.number("WAKU_STORE_RECOVERY_HOURS", 48.0, minimum=1, maximum=24 * 365)
+WAKU_BACKFILL_SECONDS = env.number("WAKU_BACKFILL_SECONDS", 300.0, minimum=10, maximum=86_400)
 # Of one core, for deriving the keys of query topics before somebody needs them; 15 ms each.
 TOPIC_KEY_CPU_SHARE = env.number("TOPIC_KEY_CPU_SHARE", 0.1, minimum=0, maximum=1)
 
@@ -148,6 +155,12 @@ if PUSH_PRIORITY not in {"high", "normal"}:
 
 # Retention, in days ---------------------------------------------------------------------------------------------------
 ENVELOPE_RETENTION_DAYS = env.count("ENVELOPE_RETENTION_DAYS", 3, minimum=3, maximum=3650)
+if WAKU_STORE_RECOVERY_HOURS > ENVELOPE_RETENTION_DAYS * 24 - 12:
+    env.report(
+        19,
+        "WAKU_STORE_RECOVERY_HOURS reaches further back than ENVELOPE_RETENTION_DAYS, less half a day.",
+        "What is read again must still be known, or it would be processed twice. Keep envelopes for longer.",
+    )
 NOTIFICATION_RETENTION_DAYS = env.count("NOTIFICATION_RETENTION_DAYS", 30, minimum=2, maximum=3650)
 EVENT_RETENTION_DAYS = env.count("EVENT_RETENTION_DAYS", 400, minimum=2, maximum=3650)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from urllib.parse import urlsplit
 
 import pytest
 from django.conf import LazySettings
@@ -16,13 +17,14 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
-from notifications.gateways.gorush.watch import board
-from notifications.gateways.gorush.watch.board import Notice
-from notifications.gateways.gorush.watch.rules import Deviation
+from notifications.deviations import Deviation
+from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
+from notifications.notices import Board, Notice
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.embedded.ports import free_port
 from pushserver.health import NEEDED_QUEUES
-from waku_bridge.live import LAST_READ_KEY
+from waku_bridge.node.watch.board import BOARD as NODE_BOARD
+from waku_bridge.reading.live import LAST_READ_KEY
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NODE_URL = "http://reader:secret-of-the-node@127.0.0.1:8645/path-key"
@@ -223,28 +225,44 @@ def failing(client: Client) -> dict[str, str]:
     return {name: check["reason"] for name, check in json.loads(response.content)["checks"].items() if not check["ok"]}
 
 
-@pytest.mark.usefixtures("all_well")
-def test_a_deviation_of_gorush_is_a_warning_and_no_reason_to_be_unready(client: Client, settings: LazySettings) -> None:
-    (url,) = settings.GORUSH_URLS
-    board.pin(Notice(url, NOW, (Deviation("not_sync", "core.sync is off", "why", "todo"),), {"not_sync": NOW}, None))
+PEERS = [(GORUSH_BOARD, "GORUSH_URLS"), (NODE_BOARD, "WAKU_NODES")]
 
+
+def warnings(client: Client, board: Board) -> list[dict[str, str]]:
+    """Those about one kind of peer, in an answer that is a good one."""
     response = client.get("/readyz")
-
     assert response.status_code == 200
-    gorush = url.removeprefix("http://")
-    assert response.json()["warnings"] == [{"gorush": gorush, "id": "not_sync", "what": "core.sync is off"}]
+    return [warning for warning in response.json()["warnings"] if board.peer in warning]
 
 
 @pytest.mark.usefixtures("all_well")
-def test_a_gorush_without_deviations_has_no_warning(client: Client, settings: LazySettings) -> None:
-    board.pin(Notice(settings.GORUSH_URLS[0], NOW, (), {}, None))
+@pytest.mark.parametrize(("board", "setting"), PEERS)
+def test_a_deviation_is_a_warning_and_no_reason_to_be_unready(
+    client: Client, settings: LazySettings, board: Board, setting: str
+) -> None:
+    (url,) = getattr(settings, setting)
+    board.pin(Notice(url, NOW, (Deviation("wrong", "this is off", "why", "todo"),), {"wrong": NOW}, None))
 
-    assert client.get("/readyz").json()["warnings"] == []
+    host = urlsplit(url).netloc.rpartition("@")[2]
+    assert warnings(client, board) == [{board.peer: host, "id": "wrong", "what": "this is off"}]
 
 
 @pytest.mark.usefixtures("all_well")
-def test_a_gorush_that_nobody_looked_at_is_a_warning(client: Client) -> None:
-    response = client.get("/readyz")
+@pytest.mark.parametrize(("board", "setting"), PEERS)
+def test_a_peer_without_deviations_has_no_warning(
+    client: Client, settings: LazySettings, board: Board, setting: str
+) -> None:
+    board.pin(Notice(getattr(settings, setting)[0], NOW, (), {}, None))
+    assert warnings(client, board) == []
 
-    assert [warning["id"] for warning in response.json()["warnings"]] == ["not_watched"]
-    assert response.status_code == 200
+
+@pytest.mark.usefixtures("all_well")
+@pytest.mark.parametrize("board", [GORUSH_BOARD, NODE_BOARD])
+def test_a_peer_that_nobody_looked_at_is_a_warning(client: Client, board: Board) -> None:
+    assert [warning["id"] for warning in warnings(client, board)] == ["not_watched"]
+
+
+@pytest.mark.usefixtures("all_well")
+def test_a_node_that_is_only_asked_for_its_store_is_watched_too(client: Client, settings: LazySettings) -> None:
+    settings.WAKU_STORE_NODES = [*settings.WAKU_NODES, "http://store.test:8645"]
+    assert {"node": "store.test:8645"}.items() <= warnings(client, NODE_BOARD)[-1].items()

@@ -27,10 +27,13 @@ from hashlib import sha256
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import psycopg
 import structlog
 from django.db import connection as django_connection
+
+from waku_bridge.metrics import LEASE_HELD
 
 log = structlog.get_logger(__name__)
 
@@ -81,9 +84,13 @@ class LeaseName:
 
 
 class Term:
-    """A time during which a lease is ours. The work done under it ends itself when the term is over."""
+    """A time during which a lease is ours. The work done under it ends itself when the term is over.
 
-    def __init__(self, is_valid: Callable[[], bool] = lambda: True) -> None:
+    ``stopped`` is set when the whole bridge is to stop.
+    """
+
+    def __init__(self, stopped: asyncio.Event, is_valid: Callable[[], bool] = lambda: True) -> None:
+        self.stopped = stopped
         self._is_valid = is_valid
         self._ended = asyncio.Event()
 
@@ -102,11 +109,16 @@ class Term:
 
     async def pause(self, seconds: float) -> None:
         """At most so long: the end of the term wakes whoever waits."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._ended.wait(), seconds)
+        await wait(self._ended, seconds)
 
     async def wait(self) -> None:
         await self._ended.wait()
+
+
+async def wait(event: asyncio.Event, seconds: float) -> None:
+    """Until it is set, but no longer than that."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
 
 
 Work = Callable[[Term], Awaitable[None]]
@@ -120,7 +132,7 @@ class Leases:
         self._terms: dict[LeaseName, asyncio.Queue[Term | None]] = {}
         self._current: dict[LeaseName, Term] = {}
         self._confirmed_at = 0.0
-        self._is_stopped = False
+        self._stopped = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -143,7 +155,7 @@ class Leases:
     async def hold(self, name: LeaseName, work: Work) -> None:
         """Do the work whenever the lease is ours, until `stop`. The lease is given back on leaving the context."""
         terms = self._terms[name] = asyncio.Queue()
-        while not self._is_stopped and (term := await terms.get()):
+        while not self._stopped.is_set() and (term := await terms.get()):
             # A process that hung for seconds may find that the lease is still its own: the work begins again.
             while not term.has_ended:
                 await work(term)
@@ -151,7 +163,7 @@ class Leases:
 
     def stop(self) -> None:
         """End all terms, but keep the locks while the work is being put down."""
-        self._is_stopped = True
+        self._stopped.set()
         for term in self._current.values():
             term.end()
         for terms in self._terms.values():
@@ -194,18 +206,25 @@ class Leases:
 
     def _take(self, name: LeaseName) -> None:
         log.info("lease_taken", kind=name.kind, node=name.node, pubsub_topic=name.pubsub_topic)
-        self._current[name] = term = Term(self._is_confirmed)
-        if self._is_stopped:
+        self._current[name] = term = Term(self._stopped, self._is_confirmed)
+        if self._stopped.is_set():
             term.end()
         self._terms[name].put_nowait(term)
+        _show(name, held=True)
 
     def _is_confirmed(self) -> bool:
         return monotonic() - self._confirmed_at < HOLDER_PATIENCE_SECONDS
 
     def _lose_all(self) -> None:
-        for term in self._current.values():
+        for name, term in self._current.items():
             term.end()
+            _show(name, held=False)
         self._current.clear()
+
+
+def _show(name: LeaseName, *, held: bool) -> None:
+    if name.kind == "live":
+        LEASE_HELD.labels(urlsplit(name.node).netloc.rpartition("@")[2], name.pubsub_topic).set(held)
 
 
 async def _row(session: psycopg.AsyncConnection, sql: str, *values: object) -> tuple[Any, ...]:

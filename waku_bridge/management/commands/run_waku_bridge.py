@@ -1,7 +1,13 @@
-"""`manage.py run_waku_bridge`: reads every configured node and shard into the inbox."""
+"""`manage.py run_waku_bridge`: reads every configured node, store and shard into the inbox.
+
+Any number of these may run: one of them reads, the others stand by.
+"""
 
 import asyncio
+import os
 import signal
+import sys
+from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -9,42 +15,60 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from kombu.exceptions import OperationalError
 
-from measuring import port
 from notifications.connections import new_client
-from waku_bridge.live import LiveReader
-from waku_bridge.node import WakuNode
-from waku_bridge.query_topics import QueryTopics
+from waku_bridge.reading.bridge import STOP_SECONDS, Bridge, Plan
 from waku_bridge.tasks import enqueue_envelopes
 
 READ_TIMEOUT_SECONDS = 30.0
 # A page is gone from the node once it is read, so the limit only keeps a broken node from filling our memory.
 MAX_PAGE_BYTES = 512 * 1024 * 1024
+# A thread that hangs in a database which does not answer cannot be stopped; supervisors kill after ten seconds.
+LAST_SECONDS = STOP_SECONDS + 4.0
 log = structlog.get_logger(__name__)
 
 
 class Command(BaseCommand):
-    help = "Read every Waku node of WAKU_NODES and write the messages that are for us into the inbox."
+    help = "Read every Waku node and store of the settings, and write the messages that are for us into the inbox."
 
     def handle(self, *_args: Any, **_options: Any) -> None:
         if not settings.WAKU_NODES:
             raise CommandError("WAKU_NODES is not set, and no embedded node is running. Start `manage.py up`.")
-        port.serve()
-        asyncio.run(_read_all())
+        asyncio.run(_read_all(_plan()))
 
 
-async def _read_all() -> None:
+def _plan() -> Plan:
+    return Plan(
+        nodes=settings.WAKU_NODES,
+        store_nodes=settings.WAKU_STORE_NODES,
+        pubsub_topics=settings.WAKU_PUBSUB_TOPICS,
+        ring_capacity=settings.WAKU_RING_CAPACITY,
+        store_period_seconds=settings.WAKU_STORE_PERIOD_SECONDS,
+        recovery=timedelta(hours=settings.WAKU_STORE_RECOVERY_HOURS),
+        backfill=timedelta(seconds=settings.WAKU_BACKFILL_SECONDS),
+        keep=timedelta(days=settings.ENVELOPE_RETENTION_DAYS),
+    )
+
+
+async def _read_all(plan: Plan) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    log.info("bridge_started", nodes=settings.WAKU_NODES, pubsub_topics=settings.WAKU_PUBSUB_TOPICS)
-    new = new_client(timeout_seconds=READ_TIMEOUT_SECONDS, max_answer_bytes=MAX_PAGE_BYTES)
-    async with new as client, asyncio.TaskGroup() as group:
-        for url in settings.WAKU_NODES:
-            for pubsub_topic in settings.WAKU_PUBSUB_TOPICS:
-                # A set of topics each: readers run in parallel threads, and a refresh belongs to one of them.
-                reader = LiveReader(WakuNode(url, client), pubsub_topic, QueryTopics(), enqueue)
-                group.create_task(reader.run(stopped))
+        asyncio.get_running_loop().add_signal_handler(number, _stop, stopped)
+    log.info("bridge_started", nodes=plan.nodes, store_nodes=plan.store_nodes, pubsub_topics=plan.pubsub_topics)
+    async with new_client(timeout_seconds=READ_TIMEOUT_SECONDS, max_answer_bytes=MAX_PAGE_BYTES) as client:
+        await Bridge(plan, client, enqueue).run(stopped)
     log.info("bridge_stopped")
+
+
+def _stop(stopped: asyncio.Event) -> None:
+    stopped.set()
+    asyncio.get_running_loop().call_later(LAST_SECONDS, _leave)
+
+
+def _leave() -> None:
+    log.error("bridge_left_without_its_threads")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def enqueue(envelope_hashes: list[bytes]) -> None:

@@ -170,7 +170,7 @@ def start_holder():
 
 
 def test_a_term_that_nobody_confirms_is_over_though_nobody_ended_it():
-    term = Term(is_valid=lambda: False)
+    term = Term(asyncio.Event(), is_valid=lambda: False)
     assert term.is_over
     assert not term.has_ended
 
@@ -201,7 +201,7 @@ def test_a_session_that_holds_less_than_we_think_is_given_up():
         async with Holder() as holder:
             holder.want(NAME)
             await until(lambda: holder.is_holder)
-            holder.leases._current[OTHER] = Term()
+            holder.leases._current[OTHER] = Term(asyncio.Event())
             await until(lambda: holder.terms[0].is_over)
             await until(lambda: len(holder.terms) == 2 and holder.is_holder)
 

@@ -1,0 +1,134 @@
+"""The last minutes of a content topic that is new to us.
+
+A query may be sent before the registration it asks about was answered, for instance by somebody who saw the new user's
+grant elsewhere. Whoever read it then took it for a stranger's. So every store is asked once more for what came lately
+on a topic, as soon as it is ours.
+
+Kept in memory only: after a restart the walkers read the last hour and know every topic.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import islice, product
+
+import psycopg
+import structlog
+from django.db import Error as DjangoDatabaseError
+from django.utils import timezone
+
+from waku_bridge.inbox import Path
+from waku_bridge.metrics import STORE_ERRORS
+from waku_bridge.node import Busy, NodeError
+from waku_bridge.reading.backoff import Backoff
+from waku_bridge.reading.intake import Intake
+from waku_bridge.reading.leases import wait
+from waku_bridge.reading.sightings import Reader
+from waku_bridge.reading.store_pages import Store, StorePages
+from waku_bridge.reading.windows import AHEAD, Window
+
+log = structlog.get_logger(__name__)
+
+# Propagation to a store that is not the node we read; meanwhile, more topics come together.
+SETTLE_SECONDS = 2.0
+# nwaku's limit, from the second page on.
+TOPICS_PER_QUERY = 10
+# With more than so many, reading everything once is less work than asking for each ten.
+MANY_TOPICS = 200
+BUSY_SECONDS = 60.0
+
+
+class Backfill:
+    """Every store and shard. `request` may be called from any thread."""
+
+    def __init__(
+        self, nodes: Iterable[Store], pubsub_topics: Iterable[str], intake: Intake, *, reach: timedelta
+    ) -> None:
+        """Belongs to the running loop."""
+        places = product(nodes, pubsub_topics)
+        self._stores = [_StoreBackfill(node, pubsub_topic, intake, reach) for node, pubsub_topic in places]
+        self._loop = asyncio.get_running_loop()
+
+    def request(self, content_topics: Sequence[str]) -> None:
+        for store in self._stores:
+            self._loop.call_soon_threadsafe(store.request, content_topics, timezone.now())
+
+    async def run(self, stopped: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as group:
+            for store in self._stores:
+                group.create_task(store.run(stopped))
+
+
+class _StoreBackfill:
+    """One store that has all the time it needs; the others do not wait for it. Nothing is given up."""
+
+    def __init__(self, node: Store, pubsub_topic: str, intake: Intake, reach: timedelta) -> None:
+        self._pages = StorePages(node, Reader("backfill", node.url, pubsub_topic), intake, Path.BACKFILL)
+        self._reach = reach
+        # When each topic was asked for; or, once they are too many, since when everything is to be read.
+        self._waiting: dict[str, datetime] = {}
+        self._everything_since: datetime | None = None
+        self._has_work = asyncio.Event()
+        self._backoff = Backoff()
+
+    def request(self, content_topics: Sequence[str], at: datetime) -> None:
+        for content_topic in content_topics:
+            self._waiting.setdefault(content_topic, at)
+        if self._everything_since or len(self._waiting) > MANY_TOPICS:
+            self._everything_since = min([*self._waiting.values(), self._everything_since or at])
+            self._waiting.clear()
+        self._has_work.set()
+
+    async def run(self, stopped: asyncio.Event) -> None:
+        stopping = asyncio.create_task(stopped.wait())
+        while not stopped.is_set():
+            working = asyncio.create_task(self._has_work.wait())
+            await asyncio.wait([stopping, working], return_when=asyncio.FIRST_COMPLETED)
+            working.cancel()
+            await wait(stopped, SETTLE_SECONDS)
+            if not stopped.is_set():
+                await wait(stopped, await self._fill())
+
+    async def _fill(self) -> float:
+        """Ask for what waits; returns how long to leave the store alone, in seconds."""
+        self._has_work.clear()
+        try:
+            await self._read_everything()
+            while self._waiting:
+                await self._read_some()
+        except NodeError as error:
+            STORE_ERRORS.labels(self._pages.reader.name, error.code).inc()
+            return self._postpone(error)
+        except (DjangoDatabaseError, psycopg.Error) as error:
+            return self._postpone(error)
+        self._backoff.reset()
+        return 0.0
+
+    def _postpone(self, error: Exception) -> float:
+        if not self._backoff.failures:
+            log.warning("backfill_postponed", node=self._pages.reader.name, error=type(error).__name__)
+        self._has_work.set()
+        return self._backoff.next() + (BUSY_SECONDS if isinstance(error, Busy) else 0)
+
+    async def _read_everything(self) -> None:
+        since = self._everything_since
+        if since is not None:
+            self._everything_since = None
+            try:
+                await self._read(since, ())
+            except BaseException:
+                self._everything_since = since
+                raise
+
+    async def _read_some(self) -> None:
+        topics = list(islice(self._waiting, TOPICS_PER_QUERY))
+        await self._read(min(self._waiting[content_topic] for content_topic in topics), topics)
+        for content_topic in topics:
+            self._waiting.pop(content_topic, None)
+
+    async def _read(self, since: datetime, content_topics: Sequence[str]) -> None:
+        window = Window(since - self._reach, timezone.now() + AHEAD)
+        cursor = await self._pages.read_again(window, "", content_topics)
+        while cursor:
+            cursor = await self._pages.read_again(window, cursor, content_topics)
+        log.info("topics_backfilled", node=self._pages.reader.name, count=len(content_topics) or "all")

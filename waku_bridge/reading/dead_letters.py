@@ -1,0 +1,68 @@
+"""What could have been for us and cannot be read, kept for people to look at.
+
+Anybody can publish such messages, as many as they like: only so many are kept, and of each only so much.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from hashlib import sha256
+from itertools import islice
+from typing import Any
+
+from measuring.batches import count
+from waku_bridge.inbox import Path
+from waku_bridge.metrics import DEAD_LETTERS
+from waku_bridge.models import DeadLetter
+from waku_bridge.reading.pages import Rejected
+from waku_bridge.reading.sightings import Reader
+
+MAX_RAW_CHARACTERS = 16 * 1024
+MAX_PER_MINUTE = 60
+
+
+class DeadLetters:
+    """What one process keeps: at most `MAX_PER_MINUTE`. The others are counted as skipped, like these."""
+
+    def __init__(self) -> None:
+        self._minute: datetime | None = None
+        self._room = 0
+
+    def keep(self, rejected: Sequence[Rejected], reader: Reader, *, path: Path, now: datetime) -> None:
+        rows = [_letter(letter, reader, path, now) for letter in islice(rejected, self._room_at(now))]
+        if not rows:
+            return
+        self._room -= len(rows)
+        DeadLetter.objects.bulk_create(sorted(rows, key=lambda row: row.digest), ignore_conflicts=True)
+        count(DEAD_LETTERS, ((row.reason,) for row in rows))
+
+    def _room_at(self, now: datetime) -> int:
+        minute = now.replace(second=0, microsecond=0)
+        if minute != self._minute:
+            self._minute, self._room = minute, MAX_PER_MINUTE
+        return self._room
+
+
+def _letter(rejected: Rejected, reader: Reader, path: Path, now: datetime) -> DeadLetter:
+    raw = _json(rejected.raw)
+    return DeadLetter(
+        digest=sha256(raw.encode()).digest(),
+        reason=rejected.reason,
+        pubsub_topic=reader.pubsub_topic,
+        content_topic=rejected.content_topic,
+        raw=raw[:MAX_RAW_CHARACTERS],
+        size_bytes=len(raw),
+        source=reader.node,
+        path=path,
+        received_at=now,
+    )
+
+
+def _json(raw: Any) -> str:
+    """In ASCII and in one order, without the proof: relay writes one and the store does not."""
+    if isinstance(raw, dict):
+        raw = {name: value for name, value in raw.items() if name != "proof"}
+    try:
+        return json.dumps(raw, sort_keys=True)
+    except (RecursionError, ValueError):
+        return ""  # nested a thousand levels deep

@@ -1,0 +1,59 @@
+"""What nobody can read is kept, but not all of it."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from tests.conversation import PUBSUB_TOPIC
+from waku_bridge.models import DeadLetter
+from waku_bridge.reading.dead_letters import MAX_PER_MINUTE, MAX_RAW_CHARACTERS, DeadLetters
+from waku_bridge.reading.pages import Rejected
+from waku_bridge.reading.sightings import Reader
+
+READER = Reader("live", "http://node:8645", PUBSUB_TOPIC)
+NOW = timezone.now().replace(second=0)
+pytestmark = pytest.mark.django_db
+
+
+def keep(letters, *raws, now=NOW):
+    letters.keep([Rejected(raw, "malformed", "/waku/1/0x01020304/rfc26") for raw in raws], READER, path="live", now=now)
+
+
+def test_keeps_the_raw_json():
+    keep(DeadLetters(), {"payload": "é\x00", "version": 0})
+    letter = DeadLetter.objects.get()
+    assert json.loads(letter.raw) == {"payload": "é\x00", "version": 0}
+    assert letter.source == READER.node
+
+
+def test_keeps_one_that_both_paths_brought_once():
+    """Relay writes a proof and the store does not."""
+    letters = DeadLetters()
+    keep(letters, {"version": 0, "proof": ""})
+    keep(letters, {"version": 0}, {"version": 0})
+    assert DeadLetter.objects.count() == 1
+
+
+def test_keeps_only_the_beginning_of_a_large_one():
+    keep(DeadLetters(), {"payload": "x" * 1_400_000})
+    letter = DeadLetter.objects.get()
+    assert len(letter.raw) == MAX_RAW_CHARACTERS
+    assert letter.size_bytes > 1_400_000
+
+
+def test_keeps_only_so_many_per_minute():
+    letters = DeadLetters()
+    keep(letters, *range(MAX_PER_MINUTE + 40))
+    assert DeadLetter.objects.count() == MAX_PER_MINUTE
+    keep(letters, "of the next minute", now=NOW + timedelta(minutes=1))
+    assert DeadLetter.objects.count() == MAX_PER_MINUTE + 1
+
+
+def test_takes_what_is_nested_deeper_than_json_can_be_written():
+    raw = []
+    for _ in range(100_000):
+        raw = [raw]
+    keep(DeadLetters(), raw)
+    assert DeadLetter.objects.get().raw == ""

@@ -1,0 +1,371 @@
+"""The store path, on a real store and a real database."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from django.db import OperationalError
+from django.utils import timezone
+from structlog.testing import capture_logs
+
+from tests.conversation import CLIENT, PUBSUB_TOPIC
+from tests.factories import make_watermark, make_window
+from waku_bridge.models import StoreWatermark, StoreWindow
+from waku_bridge.node import StoreEntry, StorePage
+from waku_bridge.query_topics import listen_to
+from waku_bridge.reading.backoff import MOST_SECONDS
+from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, message, messages
+from waku_bridge.reading.walker import BUSY_SECONDS
+
+HOUR = 3600
+
+
+async def watermark(world, *, seconds_ago=0.0, late_seconds_ago=0.0):
+    """A store that was read before; otherwise the last hour is searched first."""
+    now = timezone.now()
+    return await asyncio.to_thread(
+        make_watermark,
+        node=world.url,
+        at=now - timedelta(seconds=seconds_ago),
+        late_searched_at=now - timedelta(seconds=late_seconds_ago),
+    )
+
+
+async def windows_left():
+    return await asyncio.to_thread(lambda: list(StoreWindow.objects.order_by("pk")))
+
+
+async def go(world, walker, times=1):
+    return [await walker._go_once(world.term) for _ in range(times)]
+
+
+async def go_until_done(world, walker):
+    """Until nothing of the past is left to read."""
+    async with asyncio.timeout(30):
+        while True:
+            await walker._go_once(world.term)
+            if not await windows_left():
+                return
+
+
+def test_brings_what_nobody_heard_and_leaves_out_what_is_for_others(run):
+    async def scenario(world):
+        await watermark(world)
+        ours = world.archive(*messages(3), *messages(2, seconds_ago=50))
+        world.archive(*messages(5, FOREIGN))
+        await go(world, world.walker())
+        assert await world.paths() == dict.fromkeys(ours, "store")
+        assert sorted(world.enqueued) == sorted(ours)
+
+    run(scenario)
+
+
+def test_a_message_of_both_paths_is_taken_and_enqueued_once(run):
+    async def scenario(world):
+        await watermark(world)
+        ours = world.publish(*messages(4))
+        await world.live()._read_once(world.term)
+        ours += world.archive(message())
+        walker = world.walker()
+        await go(world, walker, times=3)
+        world.devnode.restart()
+        await world.live()._read_once(world.term)
+        assert sorted(world.enqueued) == sorted(ours)
+        assert sorted((await world.paths()).values()) == ["live"] * 4 + ["store"]
+
+    run(scenario)
+
+
+def test_walks_through_many_pages(run):
+    async def scenario(world):
+        await watermark(world)
+        ours = world.archive(*messages(350))
+        await go(world, world.walker())
+        assert len(await world.paths()) == len(ours)
+
+    run(scenario)
+
+
+def test_fetches_by_hash_only_what_it_does_not_know(run):
+    async def scenario(world):
+        await watermark(world)
+        world.archive(*messages(60, FOREIGN, seconds_ago=20))
+        walker = world.walker()
+        await go(world, walker)
+        world.node.asked.clear()
+        [new] = world.archive(message(seconds_ago=10))
+        await go(world, walker)
+        page, fetch = world.node.asked
+        assert page["includeData"] == "false"
+        assert fetch["hashes"] == f"0x{new.hex()}"
+
+    run(scenario)
+
+
+def test_never_asks_for_content_topics_and_bounds_its_queries(run):
+    async def scenario(world):
+        await watermark(world)
+        world.archive(*messages(99, FOREIGN))
+        await go(world, world.walker(), times=2)
+        assert all("contentTopics" not in asked for asked in world.node.asked)
+        assert [len(asked["hashes"].split(",")) for asked in world.node.asked if "hashes" in asked] == [50, 49]
+
+    run(scenario)
+
+
+def test_asks_for_messages_at_once_where_most_are_unknown(run):
+    async def scenario(world):
+        await watermark(world)
+        world.archive(*messages(300, FOREIGN))
+        await go(world, world.walker())
+        assert [asked["includeData"] for asked in world.node.asked if "cursor" in asked] == ["true", "true"]
+
+    run(scenario)
+
+
+def test_what_the_store_inserts_late_is_found(run):
+    """Behind the place that a cursor would name: older than what was read, and inserted afterwards."""
+
+    async def scenario(world):
+        await watermark(world)
+        walker = world.walker()
+        world.archive(*messages(150, seconds_ago=5))
+        await go(world, walker)
+        [late] = world.archive(message(seconds_ago=55))
+        await go(world, walker)
+        assert late in await world.paths()
+
+    run(scenario)
+
+
+def test_what_other_stores_hand_over_an_hour_late_is_found(run):
+    async def scenario(world):
+        await watermark(world, late_seconds_ago=HOUR)
+        [late] = world.archive(message(seconds_ago=HOUR))
+        [too_late] = world.archive(message(seconds_ago=2 * HOUR))
+        await go_until_done(world, world.walker())
+        assert set(await world.paths()) == {late}
+        assert too_late
+
+    run(scenario)
+
+
+def test_a_store_that_was_never_read_gives_its_last_hour(run):
+    async def scenario(world):
+        [old] = world.archive(message(seconds_ago=HOUR))
+        await go_until_done(world, world.walker())
+        assert old in await world.paths()
+
+    run(scenario)
+
+
+# Outages --------------------------------------------------------------------------------------------------------------
+
+
+def test_after_an_outage_what_is_fresh_comes_first_and_then_the_rest_newest_first(run):
+    async def scenario(world):
+        await watermark(world, seconds_ago=HOUR)
+        [old] = world.archive(message(seconds_ago=HOUR))
+        [younger] = world.archive(message(seconds_ago=HOUR / 2))
+        [fresh] = world.archive(message())
+        await go_until_done(world, world.walker(period_seconds=0.0))
+        assert world.enqueued == [fresh, younger, old]
+
+    run(scenario)
+
+
+def test_catching_up_goes_on_after_a_restart(run):
+    async def scenario(world):
+        await watermark(world, seconds_ago=HOUR)
+        ours = world.archive(*messages(450, seconds_ago=HOUR / 2))
+        first = world.walker(period_seconds=0.0)
+        await go(world, first)  # notes the window
+        pending = await asyncio.to_thread(lambda: first._load().pending)
+        while len(world.enqueued) < 250:
+            pending = await first._catch_up(pending)
+        [noted] = await windows_left()
+        assert noted.cursor
+        world.node.asked.clear()
+
+        await go_until_done(world, world.walker())
+        assert len(await world.paths()) == len(ours)
+        again = [asked for asked in world.node.asked if asked.get("cursor") == noted.cursor]
+        assert again, "it went on where the other one was"
+
+    run(scenario)
+
+
+def test_a_gap_is_noted_in_the_moment_in_which_the_watermark_moves(run):
+    async def scenario(world):
+        row = await watermark(world, seconds_ago=HOUR)
+        await go(world, world.walker(period_seconds=0.0))
+        [window] = await windows_left()
+        assert window.reason == "outage"
+        assert abs((window.start_at - row.watermark_at).total_seconds() + 60) < 1
+        moved = await asyncio.to_thread(StoreWatermark.objects.get)
+        assert (timezone.now() - moved.watermark_at).total_seconds() < 30
+
+    run(scenario)
+
+
+def test_what_is_too_old_to_ask_for_is_said(run):
+    async def scenario(world):
+        await watermark(world, seconds_ago=3 * HOUR)
+        with capture_logs() as logs:
+            await go(world, world.walker(recovery=timedelta(hours=1)))
+        [said] = [entry for entry in logs if entry["event"] == "store_gap_unrecoverable"]
+        assert said["log_level"] == "error"
+        assert abs(said["seconds"] - 2 * HOUR - 60) < 30
+
+    run(scenario)
+
+
+def test_a_pass_that_did_not_end_moves_no_watermark(run):
+    async def scenario(world):
+        row = await watermark(world, seconds_ago=100)
+        world.archive(*messages(150))
+        world.break_node(store_cursor_stuck=True)
+        await go(world, world.walker())
+        assert (await asyncio.to_thread(StoreWatermark.objects.get)).watermark_at == row.watermark_at
+
+    run(scenario)
+
+
+# Faults of the store --------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_cursor_restarts_the_window(run):
+    async def scenario(world):
+        await watermark(world)
+        ours = world.archive(*messages(250))
+        world.break_node(store_cursor_not_found=2)
+        await go(world, world.walker())
+        assert len(await world.paths()) == len(ours)
+
+    run(scenario)
+
+
+def test_a_lost_cursor_restarts_the_slice_of_the_past_from_its_beginning(run):
+    async def scenario(world):
+        row = await watermark(world)
+        now = timezone.now()
+        ours = world.archive(*messages(250, seconds_ago=600))
+        start, end = now - timedelta(seconds=620), now - timedelta(seconds=580)
+        await asyncio.to_thread(make_window, row, start_at=start, end_at=end, cursor="0x" + "ab" * 32)
+        await go_until_done(world, world.walker())
+        assert len(await world.paths()) == len(ours)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("fault", ["store_no_peer", "store_rate_limited", "store_too_many_requests"])
+def test_a_store_that_refuses_is_left_alone_for_a_while_and_then_read(run, fault):
+    async def scenario(world):
+        await watermark(world)
+        [ours] = world.archive(message())
+        world.break_node(**{fault: 1})
+        walker = world.walker()
+        refused, _ = await go(world, walker, times=2)
+        if fault == "store_no_peer":
+            assert 0 < refused <= MOST_SECONDS
+        else:
+            assert refused > BUSY_SECONDS
+        assert ours in await world.paths()
+
+    run(scenario)
+
+
+def test_a_store_that_repeats_a_cursor_is_not_followed_for_ever(run):
+    async def scenario(world):
+        await watermark(world)
+        ours = world.archive(*messages(250))
+        world.break_node(store_cursor_stuck=1)
+        await go(world, world.walker(), times=2)
+        assert len(await world.paths()) == len(ours)
+
+    run(scenario)
+
+
+def test_duplicates_on_a_page_are_taken_once(run):
+    async def scenario(world):
+        await watermark(world)
+        ours = world.archive(*messages(90))
+        world.break_node(store_duplicates=True)
+        await go(world, world.walker(), times=2)
+        assert sorted(world.enqueued) == sorted(ours)
+
+    run(scenario)
+
+
+def test_what_the_database_did_not_take_is_read_again(run, monkeypatch):
+    async def scenario(world):
+        await watermark(world)
+        ours = world.archive(*messages(10))
+        refresh, failures = world.query_topics.refresh, [OperationalError()]
+        monkeypatch.setattr(world.query_topics, "refresh", lambda: failures and (_ for _ in ()).throw(failures.pop()))
+        walker = world.walker()
+        await go(world, walker)
+        assert await world.paths() == {}
+        monkeypatch.setattr(world.query_topics, "refresh", refresh)
+        await go(world, walker)
+        assert len(await world.paths()) == len(ours)
+
+    run(scenario)
+
+
+class Telling:
+    """A store that answers with these pages, whatever it is asked."""
+
+    url = "http://127.0.0.1:1"
+
+    def __init__(self, *pages):
+        self.pages = list(pages)
+
+    async def store_page(self, **_params):
+        return self.pages.pop(0) if self.pages else StorePage()
+
+
+@pytest.mark.parametrize("nonsense", [None, 5, {}, {"contentTopic": None}, {"contentTopic": "x" * 10_000}])
+def test_nonsense_on_a_page_does_not_stop_its_neighbours(run, nonsense):
+    from waku_bridge.codec.waku_message import message_hash
+    from waku_bridge.node import to_json
+
+    async def scenario(world):
+        good = message()
+        entries = [
+            StoreEntry(b"", PUBSUB_TOPIC, nonsense),
+            StoreEntry(b"", PUBSUB_TOPIC, to_json(good)),
+            StoreEntry(b"\1" * 32, "/waku/2/rs/16/64", to_json(message())),
+        ]
+        pages = world.walker(Telling(StorePage(tuple(entries))))._pages
+        from waku_bridge.reading.store_pages import Place
+        from waku_bridge.reading.windows import Window
+
+        window = Window(timezone.now(), timezone.now())
+        assert await pages.read(window, Place(with_messages=True), loop="fast") is None
+        assert world.enqueued == [message_hash(PUBSUB_TOPIC, good)]
+
+    run(scenario)
+
+
+def test_a_message_for_a_topic_that_became_ours_before_the_page_was_read_is_taken(run):
+    async def scenario(world):
+        await watermark(world)
+        await asyncio.to_thread(listen_to, [CLIENT.key_hash], now=timezone.now())
+        [query] = world.archive(message(QUERIED))
+        await go(world, world.walker())
+        assert query in await world.paths()
+
+    run(scenario)
+
+
+def test_the_walker_ends_with_its_term(run):
+    async def scenario(world):
+        await watermark(world)
+        running = asyncio.create_task(world.walker().run(world.term))
+        await asyncio.sleep(0.1)
+        world.term.end()
+        async with asyncio.timeout(5):
+            await running
+
+    run(scenario)
