@@ -5,7 +5,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -147,6 +147,10 @@ class Network:
             timeout_seconds=PATIENCE_SECONDS,
         )
         return self._run(asking)
+
+    def live(self, phone: RegisteringClient, is_done: Callable[[], bool]) -> None:
+        """Let a phone do by itself whatever it wants to."""
+        assert self._run(self._session.drive(phone, is_done, timeout_seconds=PATIENCE_SECONDS))
 
     def follow(self, sender: SendingClient, phone: RegisteringClient) -> tuple[Destination, ...]:
         """What the phone's contact code tells the sender."""

@@ -5,7 +5,7 @@ import time
 
 from pushserver.stack.plan import manage
 from pushserver.supervisor.processes import ProcessSpec, Stage
-from tests.flows.fleet import Fleet, node, wait_until
+from tests.flows.fleet import Fleet, node, wait_for_http, wait_until
 from tests.flows.network import Network
 from waku_bridge.client.demo.cast import cast
 
@@ -33,7 +33,9 @@ def test_the_demonstration_survives_a_restart_of_the_node(fleet: Fleet, network:
     wait_until(lambda: "notified" in fleet.log("lasting-demo"), what="the first notification")
     fleet.stop("node")
     wait_until(lambda: "node_away" in fleet.log("lasting-demo"), what="the clients miss the node")
-    fleet.start(node(int(fleet.environment["WAKU_NODES"].rsplit(":", 1)[1])))
+    node_url = fleet.environment["WAKU_NODES"]
+    fleet.start(node(int(node_url.rsplit(":", 1)[1])))
+    wait_for_http(f"{node_url}/health")
     back_ms = time.time_ns() // 1_000_000
     wait_until(
         lambda: [push for push in network.pushes() if push["received_ms"] > back_ms], what="the next notification"

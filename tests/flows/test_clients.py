@@ -1,0 +1,160 @@
+"""The reference clients from end to end: what phones and senders do by themselves, against the real server."""
+
+import os
+import time
+from dataclasses import replace
+
+import pytest
+
+from tests.flows.network import Network, android, new_identity, unregistered_phone
+from waku_bridge.client import (
+    Notified,
+    Outcome,
+    Patience,
+    Preferences,
+    RegisteringClient,
+    Schedule,
+    SendingClient,
+    Standing,
+    dump_state,
+    load_state,
+    new_state,
+)
+
+QUICK = Patience(gather_seconds=0)
+
+
+@pytest.fixture
+def sender() -> SendingClient:
+    return SendingClient(new_identity(), os.urandom, patience=QUICK)
+
+
+def test_a_sender_finds_a_phone_and_has_it_notified_once(network: Network, sender: SendingClient) -> None:
+    address, message_id = android(), os.urandom(32)
+    phone = network.phone(address)
+    assert _outcomes(network.send(sender, phone, message_id)) == [Outcome.NOTIFIED]
+    assert network.send(sender, phone, message_id).is_notified
+    assert len(network.pushes_to(address)) == 1
+
+
+def test_a_contact_code_spares_the_query(network: Network, sender: SendingClient) -> None:
+    address, since_ns = android(), time.time_ns()
+    phone = network.phone(address)
+    (found,) = network.follow(sender, phone)
+    assert (found.server, found.access_token) == (network.server, phone.access_token)
+    assert _outcomes(network.send(sender, phone)) == [Outcome.NOTIFIED]
+    assert len(network.pushes_to(address)) == 1
+    queries = """
+        SELECT count(*) FROM waku_bridge_inboundenvelope WHERE message_type = 18 AND received_at >= to_timestamp(%s)
+    """
+    assert network.rows(queries, since_ns / 1e9) == [(0,)]
+
+
+def test_a_contact_learns_a_sealed_token_from_the_contact_code_and_a_stranger_does_not(network: Network) -> None:
+    contact = SendingClient(new_identity(), os.urandom, patience=QUICK)
+    stranger = SendingClient(new_identity(), os.urandom, patience=QUICK)
+    address = android()
+    phone = network.phone(address, Preferences(contacts_only=True, contacts=(contact.identity.pub33,)))
+    assert network.follow(contact, phone)
+    assert _outcomes(network.send(contact, phone)) == [Outcome.NOTIFIED]
+    nothing = network.send(stranger, phone)
+    assert nothing.installations == ()
+    assert nothing.answer_count == 1
+    assert len(network.pushes_to(address)) == 1
+
+
+def test_a_removed_contact_cannot_notify_any_more(network: Network, sender: SendingClient) -> None:
+    address, friend = android(), new_identity()
+    both = Preferences(contacts_only=True, contacts=(sender.identity.pub33, friend.pub33))
+    phone = network.phone(address, both)
+    assert network.send(sender, phone).is_notified
+    phone.change(address, replace(both, contacts=(friend.pub33,)))
+    network.register(phone)
+    assert _outcomes(network.send(sender, phone)) == [Outcome.WRONG_TOKEN]
+    assert len(network.pushes_to(address)) == 1
+
+
+def test_a_sender_whose_token_is_outdated_finds_the_new_one_by_itself(network: Network, sender: SendingClient) -> None:
+    old, new = android(), android()
+    phone = network.phone(old)
+    assert network.send(sender, phone).is_notified
+    phone.change(new, Preferences(contacts_only=True, contacts=(sender.identity.pub33,)))
+    network.register(phone)
+    assert _outcomes(network.send(sender, phone)) == [Outcome.NOTIFIED]
+    assert (len(network.pushes_to(old)), len(network.pushes_to(new))) == (1, 1)
+
+
+def test_a_server_that_is_gone_does_not_keep_a_phone_from_being_notified(
+    network: Network, sender: SendingClient
+) -> None:
+    """The other server exists in the contact code only. The sender must not know which of the two will answer."""
+    address, gone = android(), new_identity()
+    phone = network.phone(address)
+    network.follow(sender, phone)
+    (here,) = sender.destinations(phone.identity.pub33)
+    sender.directory.learn(replace(here, server=gone.pub33, version=here.version + 1), heard_at_ns=time.time_ns())
+    (settled,) = network.send(sender, phone).installations
+    assert (settled.outcome, settled.server, settled.request_count) == (Outcome.NOTIFIED, network.server, 2)
+    assert len(network.pushes_to(address)) == 1
+
+
+def test_a_dead_phone_is_not_registered_and_forgotten(network: Network, sender: SendingClient) -> None:
+    phone = network.phone(android("dead-"))
+    assert _outcomes(network.send(sender, phone)) == [Outcome.NOT_REGISTERED]
+    assert sender.destinations(phone.identity.pub33) == ()
+
+
+def test_two_phones_of_one_user_are_notified_once_each_by_one_request(network: Network, sender: SendingClient) -> None:
+    first_address, second_address = android(), android()
+    first = network.phone(first_address)
+    second = unregistered_phone(first.identity)
+    second.change(second_address)
+    network.register(second)
+    result = network.send(sender, first)
+    assert _outcomes(result) == [Outcome.NOTIFIED] * 2
+    notified = {settled.installation_id for settled in result.installations}
+    assert notified == {first.installation_id, second.installation_id}
+    assert len(network.pushes_to(first_address)) == len(network.pushes_to(second_address)) == 1
+
+
+def test_a_phone_remembers_across_a_restart(network: Network, sender: SendingClient) -> None:
+    phone = network.phone(android())
+    revived = RegisteringClient(phone.identity, load_state(dump_state(phone.state)), os.urandom)
+    address = android()
+    revived.change(address)
+    assert network.register(revived) is Standing.ACCEPTED
+    network.send(sender, revived)
+    assert len(network.pushes_to(address)) == 1
+
+
+def test_a_phone_that_lost_its_memory_is_registered_again_in_the_end(network: Network, sender: SendingClient) -> None:
+    phone, address = network.phone(android()), android()
+    state = new_state(network.server, random_bytes=os.urandom, installation_id=phone.installation_id)
+    forgetful = RegisteringClient(phone.identity, state, os.urandom, schedule=Schedule(0.1, 12))
+    forgetful.change(address)
+    network.live(forgetful, lambda: forgetful.is_settled)
+    assert forgetful.version > phone.version
+    assert network.send(sender, forgetful).is_notified
+    assert len(network.pushes_to(address)) == 1
+
+
+def test_in_anonymous_mode_a_phone_is_notified_under_the_key_it_disclosed(
+    network: Network, sender: SendingClient
+) -> None:
+    push_key, address = new_identity(), android()
+    phone = unregistered_phone(push_key)
+    phone.change(address, Preferences(contacts_only=True, contacts=(sender.identity.pub33,)))
+    network.register(phone)
+    assert network.send(sender, phone).is_notified
+    assert len(network.pushes_to(address)) == 1
+    sql = "SELECT count(*) FROM registrations_registration WHERE public_key_hash = %s"
+    assert network.rows(sql, push_key.key_hash) == [(1,)]
+
+
+def test_nobody_answers_for_a_phone_that_never_registered(network: Network, sender: SendingClient) -> None:
+    result = network.send(sender, unregistered_phone())
+    assert (result.installations, result.answer_count) == ((), 0)
+
+
+def _outcomes(result: Notified) -> list[Outcome]:
+    return [settled.outcome for settled in result.installations]
