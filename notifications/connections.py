@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import aiohttp
 import httpx
+from yarl import URL
 
 CONNECT_TIMEOUT_SECONDS = 2.0
 # Waiting for a free connection ends well before the lease of what is to be sent.
@@ -80,13 +81,15 @@ class PlainClient:
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> PlainAnswer:
-        """Raises httpx.TransportError; see `was_never_sent`."""
+        """Raises httpx.TransportError; see `was_never_sent`. What is encoded in ``url`` stays so: to nwaku a plain
+        comma in a value separates two values.
+        """
         if params:
             url = str(httpx.URL(url, params=params))
         self._session = self._session or _new_session(self._timeout)
         try:
             async with self._session.request(
-                method, url, data=_body(content), headers=headers, allow_redirects=False
+                method, URL(url, encoded=True), data=_body(content), headers=headers, allow_redirects=False
             ) as response:
                 return PlainAnswer(response.status, response.headers, await self._read(response))
         except aiohttp.ClientError as error:

@@ -49,6 +49,25 @@ def test_sends_headers_parameters_and_content_as_given():
     assert seen["query"] == {"a": "b+c/d", "n": "1"}
 
 
+def test_sends_a_url_as_it_is_encoded():
+    """To nwaku a plain comma in a value separates two values, and a plain slash in a path two segments."""
+    seen: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.append(request.raw_path)
+        return web.Response()
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_get("/{path:.*}", handler)
+        async with TestServer(app) as server, new_client(timeout_seconds=5) as client:
+            url = f"http://127.0.0.1:{server.port}/messages/%2Fwaku%2F2"
+            await client.request("GET", url, params={"hashes": "0x01,0x02", "topic": "/waku/2"})
+
+    asyncio.run(main())
+    assert seen == ["/messages/%2Fwaku%2F2?hashes=0x01%2C0x02&topic=%2Fwaku%2F2"]
+
+
 def test_sends_a_large_content_with_its_length():
     """A message of 1 MiB is a third larger in base64."""
     seen = {}
