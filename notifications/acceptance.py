@@ -21,6 +21,7 @@ from notifications.policy import Recipient, Verdict, evaluate
 from notifications.reports import load_reports, report_of
 from notifications.transitions import OVER, move
 from registrations.encryption import Purpose, Stored
+from registrations.inserting import insert_all
 from registrations.keyring import keyring
 from registrations.models import Registration, Route
 from registrations.pairs import InstallationKey, IsOneOf
@@ -61,8 +62,10 @@ def accept(batch: Sequence[Incoming], *, now: datetime) -> Accepted:
         repeated = _find_requests(incoming.amm_message_id for incoming in batch)
         fresh = {i.amm_message_id: i for i in batch if i.amm_message_id not in repeated}
         requests, notifications = _decide_all(list(fresh.values()), now=now)
-        NotificationRequest.objects.bulk_create(requests)
-        Notification.objects.bulk_create(notifications)
+        insert_all(requests)
+        for notification in notifications:
+            notification.request_id = notification.request.pk
+        insert_all(notifications)
         count(metrics.REQUESTS, {("new",): len(fresh), ("repeated",): len(batch) - len(fresh)})
         count(metrics.NOTIFICATIONS, ((_VERDICTS[n.state, n.report],) for n in notifications))
     answered_ids = {r.pk for r in requests if r.state == NotificationRequest.State.ANSWERED}

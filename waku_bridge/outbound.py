@@ -14,6 +14,7 @@ from django.db.models import F, Q
 
 from notifications import delivery
 from notifications.connections import submit
+from registrations.inserting import insert_all
 from registrations.messages import QueryInfo
 from waku_bridge.codec.envelope import Reply as ReplyBody
 from waku_bridge.codec.envelope import encode_reply
@@ -59,7 +60,8 @@ def record(replies: Sequence[Reply], *, now: datetime) -> list[int]:
     # An envelope that retention removed was received days ago: nobody waits for its answer.
     known = [reply for reply in replies if reply.envelope_hash in shards]
     rows = [row for reply in known for row in _encode(reply, shards[reply.envelope_hash], now=now)]
-    return [row.pk for row in OutboundReply.objects.bulk_create(rows)]
+    insert_all(rows)
+    return [row.pk for row in rows]
 
 
 def answer_requests(request_ids: Iterable[int], *, now: datetime) -> list[int]:
