@@ -10,10 +10,10 @@ import platform
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import codec, path
+from bench import codec, path, topics
 
 RESULTS = Path(__file__).parent / "results"
-BENCHMARKS = {"codec": codec.run, "path": path.run}
+BENCHMARKS = {"codec": codec.run, "path": path.run, "topics": topics.run}
 
 
 def main() -> None:

@@ -10,11 +10,8 @@ floor is the request's own cryptography in a bare loop, and two keep-alive POSTs
 import asyncio
 import logging
 import os
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +21,12 @@ from typing import Any
 
 import aiohttp
 import django
-import httpx
 import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench import codec
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
+from bench import codec, servers
+from bench.servers import cpu_seconds
 
 REQUESTS = 4000
 CLIENTS = 500
@@ -49,9 +44,9 @@ class Servers:
 
 def run() -> dict[str, object]:
     with ExitStack() as stack:
-        servers = stack.enter_context(_servers())
-        http_floor_ms = asyncio.run(_http_floor_ms(servers))
-        stages = _measure(servers)
+        running = stack.enter_context(_servers())
+        http_floor_ms = asyncio.run(_http_floor_ms(running))
+        stages = _measure(running)
     crypto_floor_ms = _crypto_floor_ms()
     total_ms = sum(stages.values())
     result: dict[str, object] = {
@@ -71,46 +66,12 @@ def _servers() -> Iterator[Servers]:
     with tempfile.TemporaryDirectory(prefix="bench-") as name, ExitStack() as stack:
         folder = Path(name)
         folder.chmod(0o755)
-        postgres = EmbeddedPostgres(folder / "postgres")
-        spec = postgres.spec()
-        spec.prepare()
-        database = stack.enter_context(_process(spec.command, **spec.arguments()))
-        _wait(postgres.is_ready)
-        ports = free_port(), free_port()
-        python = [sys.executable, "-m"]
-        node = [*python, "waku_bridge.devnode", "--port", str(ports[0]), "--shard", TOPIC]
-        gorush = [*python, "notifications.gateways.gorush.devserver", "--port", str(ports[1])]
-        urls = [f"http://127.0.0.1:{port}" for port in ports]
-        stack.enter_context(_process(node))
-        stack.enter_context(_process(gorush))
-        _set_up_django(folder, postgres.url(), *urls)
-        _wait(lambda: _answers(f"{urls[0]}/health") and _answers(f"{urls[1]}/healthz"))
-        yield Servers(psutil.Process(database.pid), *urls)
+        database_url, database = stack.enter_context(servers.postgres(folder))
+        node_url = stack.enter_context(servers.node("--shard", TOPIC))
+        gorush_url = stack.enter_context(servers.gorush())
+        _set_up_django(folder, database_url, node_url, gorush_url)
+        yield Servers(database, node_url, gorush_url)
         _close_connections()
-
-
-@contextmanager
-def _process(command: Sequence[str], **arguments: Any) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **arguments) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-
-
-def _wait(is_ready: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_ready():
-        if time.monotonic() > deadline:
-            raise TimeoutError("a server of the benchmark does not start")
-        time.sleep(0.05)
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, trust_env=False).is_success
-    except httpx.TransportError:
-        return False
 
 
 def _set_up_django(folder: Path, database_url: str, node_url: str, gorush_url: str) -> None:
@@ -144,9 +105,9 @@ def _crypto_floor_ms() -> float:
     return float(results["decode request"]["floor_us"] + results["encode response"]["floor_us"]) / 1000
 
 
-async def _http_floor_ms(servers: Servers) -> float:
+async def _http_floor_ms(running: Servers) -> float:
     """CPU time of a POST of a typical body to each server, by aiohttp over kept connections."""
-    bodies = [(f"{servers.gorush_url}/dev/nothing", b"x" * 577), (f"{servers.node_url}/dev/nothing", b"x" * 835)]
+    bodies = [(f"{running.gorush_url}/dev/nothing", b"x" * 577), (f"{running.node_url}/dev/nothing", b"x" * 835)]
     rounds, posts, width = 5, 400, 32
 
     async def post_all(session: aiohttp.ClientSession) -> None:
@@ -168,30 +129,19 @@ async def _post(session: aiohttp.ClientSession, url: str, body: bytes) -> None:
         await response.read()
 
 
-def _measure(servers: Servers) -> dict[str, float]:
+def _measure(running: Servers) -> dict[str, float]:
     """CPU milliseconds per request of each stage, and of PostgreSQL for all of them."""
     from bench.path_stages import Stages  # noqa: PLC0415 - it imports models, so after Django is set up
 
     stages = Stages(clients=CLIENTS, requests=REQUESTS, batch=BATCH, topic=TOPIC)
-    before = _cpu_seconds(servers.postgres)
+    before = cpu_seconds(running.postgres)
     times = {}
     for name, stage in stages.all():
         started = process_time()
         stage()
         times[name] = (process_time() - started) * 1000 / REQUESTS
-    times["postgres"] = (_cpu_seconds(servers.postgres) - before) * 1000 / REQUESTS
+    times["postgres"] = (cpu_seconds(running.postgres) - before) * 1000 / REQUESTS
     return times
-
-
-def _cpu_seconds(root: psutil.Process) -> float:
-    total = 0.0
-    for process in [root, *root.children(recursive=True)]:
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system
-    return total
 
 
 def _print(stages: dict[str, float], crypto: float, http: float, total: float) -> None:

@@ -16,7 +16,12 @@ from waku_bridge.query_topics.topic_set import TopicSet
 
 log = structlog.get_logger(__name__)
 
-ALL_TOPICS = "COPY registrations_topickey (topic) TO STDOUT (FORMAT BINARY)"
+# In 65 536 rows, sorted by the database: a second for a million topics, where a row each takes ours alone two.
+ALL_TOPICS = """
+    SELECT topic >> 16, string_agg(substr(int8send(topic), 7), ''::bytea ORDER BY topic)
+    FROM (SELECT DISTINCT topic FROM registrations_topickey) AS topics
+    GROUP BY topic >> 16
+"""
 # Whoever waits for a database that is gone holds up every reader of the bridge.
 CONNECTION_OPTIONS = {
     "connect_timeout": 5,
@@ -98,13 +103,8 @@ class QueryTopics:
 
 
 def _all_topics(database: psycopg.Connection) -> TopicSet:
-    """Streamed: no more than a few rows are in memory besides the set."""
     topics = TopicSet()
-    with (
-        database.cursor() as cursor,
-        cursor.copy("COPY registrations_topickey (topic) TO STDOUT (FORMAT BINARY)") as rows,
-    ):
-        rows.set_types(["int8"])
-        for (topic,) in rows.rows():
-            topics.add(topic)
+    with psycopg.Cursor(database) as cursor:  # Django's own asks for text only
+        for upper, lower in cursor.execute(ALL_TOPICS, binary=True):
+            topics.fill(upper, lower)
     return topics

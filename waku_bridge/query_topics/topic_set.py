@@ -1,5 +1,6 @@
 """A set of 4-byte topics that is small, quick to ask and quick to extend. Pure."""
 
+import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -32,6 +33,14 @@ class TopicSet:
 
     def __len__(self) -> int:
         return self._size
+
+    def fill(self, upper: int, lower: bytes) -> None:
+        """All that begin with ``upper``, by their lower two bytes (big-endian): sorted, and none twice."""
+        numbers = array("H", lower)
+        if sys.byteorder == "little":
+            numbers.byteswap()
+        self._size += len(numbers) - len(self._lower[upper])
+        self._lower[upper] = numbers
 
     def add(self, topic: int) -> bool:
         """Whether it was not in yet."""

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from waku_bridge.query_topics.topic_set import TopicSet
 
 # Few values of the upper bytes, so that many topics share an array.
-TOPICS = st.integers(0, 2**32 - 1) | st.builds(
-    lambda upper, lower: upper << 16 | lower, st.integers(0, 2), st.integers(0, 9)
-)
+CROWDED = st.builds(lambda upper, lower: upper << 16 | lower, st.integers(0, 2), st.integers(0, 9))
+TOPICS = st.integers(0, 2**32 - 1) | CROWDED
 
 
 @given(st.lists(TOPICS), st.lists(TOPICS))
@@ -24,7 +23,25 @@ def test_holds_what_was_added_and_nothing_else(added, others):
     assert all((topic in topics) == (topic in expected) for topic in added + others)
 
 
-def test_ten_times_as_many_topics_in_one_place_take_two_bytes_each():
+@given(st.sets(CROWDED))
+def test_filled_at_once_it_is_the_same(added):
+    topics = TopicSet()
+    for upper in range(4):
+        lower = sorted(topic & 0xFFFF for topic in added if topic >> 16 == upper)
+        topics.fill(upper, b"".join(number.to_bytes(2) for number in lower))
+    assert list(topics) == sorted(added)
+    assert len(topics) == len(added)
+    assert all(topic in topics for topic in added)
+
+
+def test_filling_again_replaces():
+    topics = TopicSet()
+    topics.fill(5, b"\x00\x01\x00\x02")
+    topics.fill(5, b"\x00\x03")
+    assert (list(topics), len(topics)) == ([5 << 16 | 3], 1)
+
+
+def test_many_topics_in_one_place_take_two_bytes_each():
     """Whoever makes up names for one array can make it longer, and no more than that."""
     topics = TopicSet()
     for lower in range(2**16):

@@ -1,0 +1,94 @@
+"""Real servers for the length of a benchmark, in folders that go away with it."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from pushserver.embedded.ports import free_port
+from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.embedded.valkey import EmbeddedValkey
+
+
+@contextmanager
+def postgres(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
+    """Its URL and its first process; with its usual safety."""
+    server = EmbeddedPostgres(folder / "postgres")
+    spec = server.spec()
+    spec.prepare()
+    with process(spec.command, **spec.arguments()) as running:
+        wait_until(server.is_ready)
+        yield server.url(), psutil.Process(running.pid)
+
+
+@contextmanager
+def valkey(folder: Path) -> Iterator[str]:
+    server = EmbeddedValkey(folder / "valkey", free_port())
+    spec = server.spec()
+    spec.prepare()
+    with process(spec.command, **spec.arguments()):
+        wait_until(server.is_ready)
+        yield server.url
+
+
+@contextmanager
+def node(*options: str) -> Iterator[str]:
+    with _module("waku_bridge.devnode", "/health", options) as url:
+        yield url
+
+
+@contextmanager
+def gorush() -> Iterator[str]:
+    with _module("notifications.gateways.gorush.devserver", "/healthz", ()) as url:
+        yield url
+
+
+@contextmanager
+def _module(name: str, health: str, options: Sequence[str]) -> Iterator[str]:
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    with process([sys.executable, "-m", name, "--port", str(port), *options]):
+        wait_until(lambda: answers(url + health))
+        yield url
+
+
+@contextmanager
+def process(command: Sequence[str], **arguments: Any) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **arguments) as running:
+        try:
+            yield running
+        finally:
+            running.terminate()
+
+
+def wait_until(is_true: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        if time.monotonic() > deadline:
+            raise TimeoutError("a server of the benchmark does not do what it waits for")
+        time.sleep(0.02)
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url, trust_env=False).is_success
+    except httpx.TransportError:
+        return False
+
+
+def cpu_seconds(*roots: psutil.Process) -> float:
+    """Of these processes and their living children."""
+    total = 0.0
+    for root in roots:
+        for each in [root, *root.children(recursive=True)]:
+            try:
+                times = each.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            total += times.user + times.system
+    return total
