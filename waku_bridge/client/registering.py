@@ -24,6 +24,8 @@ from waku_bridge.codec.randomness import RandomBytes
 from waku_bridge.messages import ContactCodeAdvertisement, RegistrationError, RegistrationResponse, WakuMessage
 
 ADVERTISE_EVERY_SECONDS = 6 * 3600.0
+# Of one version and server; more than a schedule needs, and a bound for who calls retry() for days.
+MAX_REQUEST_IDS = 50
 # Saying the same again cannot help against these.
 FINAL_ERRORS = frozenset({RegistrationError.MALFORMED_MESSAGE, RegistrationError.UNSUPPORTED_TOKEN_TYPE})
 
@@ -245,7 +247,7 @@ class RegisteringClient:
             slot,
             attempts=attempts,
             due_ns=now_ns + self._schedule.delay_ns(attempts),
-            request_ids=(*slot.request_ids, encoded.request_id),
+            request_ids=(*slot.request_ids, encoded.request_id)[-MAX_REQUEST_IDS:],
         )
         self._put(slot, told)
         messages.append(encoded.message)

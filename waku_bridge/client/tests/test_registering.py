@@ -23,7 +23,7 @@ from waku_bridge.client import (
     new_identity,
     new_state,
 )
-from waku_bridge.client.registering import needs_new_token
+from waku_bridge.client.registering import MAX_REQUEST_IDS, needs_new_token
 from waku_bridge.client.tests.model import SECOND, ModelServer, World, retimed
 from waku_bridge.codec import topics
 from waku_bridge.codec.access_tokens import find_access_token
@@ -388,6 +388,32 @@ def test_in_anonymous_mode_nothing_shows_the_chat_key(server: ModelServer) -> No
     assert opened.author == anonymous.pub33
     (info,) = _contact_code(code, anonymous).info
     assert find_access_token(info.allowed_key_list, SENDER.private_key, anonymous.pub33) == client.access_token
+
+
+def test_a_server_that_is_left_and_knows_a_newer_version_forgets_all_the_same(
+    client: RegisteringClient, server: ModelServer, second: ModelServer
+) -> None:
+    world = World(server, second)
+    client.change(ADDRESS)
+    world.run(client)
+    known = server.registrations[CLIENT.key_hash, UUID]
+    server.registrations[CLIENT.key_hash, UUID] = replace(known, version=9)
+    client.use([STRANGER.pub33])
+    world.run(client)
+    world.wait(client, 10_000)
+    assert server.registrations[CLIENT.key_hash, UUID].unregister
+    assert client.standing(SERVER.pub33) is None
+    assert client.standing(STRANGER.pub33).standing is Standing.ACCEPTED
+
+
+def test_who_asks_again_for_days_remembers_the_last_questions_only(client: RegisteringClient) -> None:
+    client.change(ADDRESS)
+    for _ in range(MAX_REQUEST_IDS + 5):
+        client.retry()
+        (message,) = client.tick(NOW_NS).messages
+    request_ids = client.standing(SERVER.pub33).request_ids
+    assert len(request_ids) == MAX_REQUEST_IDS
+    assert request_ids[-1] == _opened(message).request_id
 
 
 # Bad input
