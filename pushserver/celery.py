@@ -32,10 +32,11 @@ def keep_our_logging(**_kwargs: Any) -> None:
 
 @signals.worker_ready.connect
 def watch_at_start(**_kwargs: Any) -> None:
-    """Beat comes to it minutes later. A little late itself, as gorush may be starting, too."""
+    """Beat comes to it minutes later. A little late itself, as gorush and the node may be starting, too."""
     if app.conf.task_default_queue in app.amqp.queues.consume_from:
         with contextlib.suppress(OperationalError):  # the broker is away again: beat will ask
-            app.send_task("waku_bridge.tasks.watch_gorush", countdown=WATCH_AFTER_SECONDS, expires=60)
+            for task in ("waku_bridge.tasks.watch_gorush", "waku_bridge.tasks.watch_nodes"):
+                app.send_task(task, countdown=WATCH_AFTER_SECONDS, expires=60)
 
 
 @signals.worker_ready.connect

@@ -21,9 +21,11 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from notifications.gateways.gorush.watch import board
+from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
+from notifications.notices import Board
 from pushserver.celery import HEARTBEAT_KEY
 from registrations.console.columns import host_of
+from waku_bridge.node.watch.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ_KEY
 
 TIMEOUT_SECONDS = 2
@@ -136,13 +138,18 @@ def _is_alive(client: httpx.Client, url: str) -> bool:
 
 def warnings() -> Iterator[dict[str, str]]:
     """What an operator should know of while everything runs. It never makes a server unready: pushes still go out."""
-    notices = board.read(settings.GORUSH_URLS)
-    for url in settings.GORUSH_URLS:
+    yield from _warnings(GORUSH_BOARD, settings.GORUSH_URLS)
+    yield from _warnings(NODE_BOARD, list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES])))
+
+
+def _warnings(board: Board, urls: Sequence[str]) -> Iterator[dict[str, str]]:
+    notices = board.read(urls)
+    for url in urls:
         if url not in notices:
-            yield {"gorush": host_of(url), "id": "not_watched", "what": "its configuration was not looked at lately"}
+            yield {board.peer: host_of(url), "id": "not_watched", "what": "its configuration was not looked at lately"}
         else:
             for deviation in notices[url].deviations:
-                yield {"gorush": host_of(url), "id": deviation.id, "what": deviation.what}
+                yield {board.peer: host_of(url), "id": deviation.id, "what": deviation.what}
 
 
 def check_workers() -> Check:

@@ -206,6 +206,7 @@ CELERY_BEAT_SCHEDULE = {
     # Often and briefly, so that a day's worth never piles up.
     "purge": {"task": "waku_bridge.tasks.purge", "schedule": 300.0, "options": {"expires": 300}},
     "watch_gorush": {"task": "waku_bridge.tasks.watch_gorush", "schedule": 300.0, "options": {"expires": 300}},
+    "watch_nodes": {"task": "waku_bridge.tasks.watch_nodes", "schedule": 300.0, "options": {"expires": 300}},
 }
 CELERY_TASK_ROUTES = {
     "waku_bridge.tasks.process_envelopes": {"queue": "envelopes"},

@@ -3,7 +3,7 @@ from django.urls import path
 from django.views.generic import RedirectView
 
 from notifications.gateways.gorush.feedback import receive_feedback
-from pushserver.console.gorush import gorush_configuration
+from pushserver.console.peers import gorush_configuration, waku_nodes
 from pushserver.console.search import search_facts
 from pushserver.console.second_factor import set_up
 from pushserver.health import healthz, readyz
@@ -12,6 +12,7 @@ from pushserver.metrics.exposition import metrics
 urlpatterns = [
     path("admin/search/<app_label>/<model_name>/", admin.site.admin_view(search_facts), name="search_facts"),
     path("admin/gorush/", admin.site.admin_view(gorush_configuration), name="gorush_configuration"),
+    path("admin/nodes/", admin.site.admin_view(waku_nodes), name="waku_nodes"),
     path("admin/second-factor/", admin.site.admin_view(set_up), name="second_factor"),
     path("admin/", admin.site.urls),
     path("healthz", healthz, name="healthz"),

@@ -24,11 +24,12 @@ from notifications import retention as notification_retention
 from notifications.connections import lasting_client, once
 from notifications.gateways.gorush.client import configured_gateway
 from notifications.gateways.gorush.unknown_errors import unknown_errors
-from notifications.gateways.gorush.watch.look import look
+from notifications.gateways.gorush.watch.look import look as look_at_gorush
 from registrations import retention as registration_retention
 from waku_bridge import inbound, inbox, outbound, retention, unkeyed
 from waku_bridge.metrics import SWEPT
 from waku_bridge.node import WakuNode
+from waku_bridge.node.watch.look import look as look_at_nodes
 from waku_bridge.query_topics import CpuBudget, derive_newest, urgent_budget
 
 ENVELOPE_BATCH_SIZE = 200
@@ -173,7 +174,12 @@ def _batched(items: Iterable[T], size: int) -> Iterable[list[T]]:
 
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment
 def watch_gorush() -> None:
-    look(settings.GORUSH_URLS, now=timezone.now())
+    look_at_gorush(settings.GORUSH_URLS, now=timezone.now())
+
+
+@shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment
+def watch_nodes() -> None:
+    look_at_nodes(now=timezone.now())
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment

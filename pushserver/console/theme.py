@@ -25,6 +25,7 @@ MENU = [
         "items": [
             _page("Overview", "dashboard", "admin:index"),
             _page("gorush configuration", "tune", "gorush_configuration"),
+            _page("Waku nodes", "hub", "waku_nodes"),
         ],
     },
     {

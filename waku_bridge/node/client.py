@@ -6,7 +6,7 @@ Reading drains: what a GET returned is gone from the node, so the caller must st
 import time
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 import orjson
@@ -31,6 +31,7 @@ class WakuNode:
 
     def __init__(self, url: str, client: HttpClient) -> None:
         self.url = url
+        self.name = urlsplit(url).netloc.rpartition("@")[2]  # what errors and logs say: a URL may hold a password
         self._client = client
         self._lightpush_absent_until = 0.0
 
@@ -52,12 +53,12 @@ class WakuNode:
         """Drain the node's cache: raw JSON objects, roughly in the order they arrived."""
         response = await self._call("GET", f"/relay/v1/messages/{quote(pubsub_topic, safe='')}")
         if response.status_code == HTTP_NOT_FOUND:
-            raise NotSubscribed(self.url)
+            raise NotSubscribed(self.name)
         page = self._json(response)
         if page is None:  # go-waku's way of saying nothing
             return []
         if not isinstance(page, list):
-            raise NodeError(f"{self.url} answered a read with something else than a list")
+            raise NodeError(f"{self.name} answered a read with something else than a list")
         return page
 
     async def publish(self, pubsub_topic: str, message: WakuMessage) -> None:
@@ -78,7 +79,7 @@ class WakuNode:
         """
         response = await self._call("GET", "/store/v3/messages", params=params)
         if response.status_code != HTTP_OK:
-            raise _answered(response, store_refusal(response.status_code, _text(response), where=self.url))
+            raise _answered(response, store_refusal(response.status_code, _text(response), where=self.name))
         return read_store_page(self._json(response))
 
     async def stored(self, **params: Any) -> list[Any]:
@@ -95,9 +96,9 @@ class WakuNode:
     async def _post(self, path: str, body: Any) -> None:
         response = await self._call("POST", path, body)
         if response.status_code == HTTP_BAD_REQUEST and b"subscribed" in response.content:
-            raise NotSubscribed(self.url)
+            raise NotSubscribed(self.name)
         if response.status_code != HTTP_OK:
-            raise _answered(response, refusal(response.status_code, _text(response), where=self.url + path))
+            raise _answered(response, refusal(response.status_code, _text(response), where=self.name + path))
 
     async def _call(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
         content = None if body is None else orjson.dumps(body)
@@ -105,15 +106,15 @@ class WakuNode:
             return await self._client.request(method, self.url + path, content=content, headers=JSON_HEADERS, **options)
         except httpx.TransportError as error:
             kind = Unreachable if was_never_sent(error) else NodeError
-            raise kind(f"{self.url} cannot be reached: {type(error).__name__}") from error
+            raise kind(f"{self.name} cannot be reached: {type(error).__name__}") from error
 
     def _json(self, response: Answer) -> Any:
         if response.status_code != HTTP_OK:
-            raise _answered(response, refusal(response.status_code, _text(response), where=self.url))
+            raise _answered(response, refusal(response.status_code, _text(response), where=self.name))
         try:
             return parse(response.content)
         except (ValueError, RecursionError) as error:
-            raise NodeError(f"{self.url} answered something else than JSON") from error
+            raise NodeError(f"{self.name} answered something else than JSON") from error
 
 
 def _answered(response: Answer, error: NodeError) -> NodeError:

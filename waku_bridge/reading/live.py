@@ -29,6 +29,7 @@ from waku_bridge.metrics import (
     RING_FILL_RATIO,
 )
 from waku_bridge.node import NodeError, NotSubscribed, Unreachable
+from waku_bridge.node.watch import pages as page_lengths
 from waku_bridge.reading import progress, windows
 from waku_bridge.reading.backoff import Backoff
 from waku_bridge.reading.intake import Intake
@@ -183,6 +184,7 @@ class LiveReader:
     def _store(self, page: list[Any], received_at: datetime) -> None:
         selection = self._intake.take(page, self.reader, path=Path.LIVE, received_at=received_at)
         self._tell(selection, received_at)
+        page_lengths.note(self.reader.node, len(page))
 
     def _tell(self, selection: Selection, received_at: datetime) -> None:
         received_ns = received_at.timestamp() * NS_PER_SECOND

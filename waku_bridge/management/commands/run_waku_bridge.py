@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from django.core.management.base import BaseCommand, CommandError
 from kombu.exceptions import OperationalError
 
 from notifications.connections import new_client
+from registrations.console.columns import host_of
 from waku_bridge.reading.bridge import STOP_SECONDS, Bridge, Plan
 from waku_bridge.tasks import enqueue_envelopes
 
@@ -53,7 +55,10 @@ async def _read_all(plan: Plan) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, _stop, stopped)
-    log.info("bridge_started", nodes=plan.nodes, store_nodes=plan.store_nodes, pubsub_topics=plan.pubsub_topics)
+    nodes, stores = (list(map(host_of, urls)) for urls in (plan.nodes, plan.store_nodes))
+    # Each reader and each backfill stores pages in a thread, and none should wait for another's.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2 * len(plan.lease_names())))
+    log.info("bridge_started", nodes=nodes, store_nodes=stores, pubsub_topics=plan.pubsub_topics)
     async with new_client(timeout_seconds=READ_TIMEOUT_SECONDS, max_answer_bytes=MAX_PAGE_BYTES) as client:
         await Bridge(plan, client, enqueue).run(stopped)
     log.info("bridge_stopped")

@@ -4,6 +4,7 @@ import asyncio
 
 import psycopg
 import pytest
+from django.core.cache import cache
 from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 from structlog.testing import capture_logs
@@ -12,6 +13,8 @@ from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.factories import make_watermark
 from waku_bridge.models import DeadLetter, InboundEnvelope, StoreWindow
 from waku_bridge.node import NodeError, Unreachable, to_json
+from waku_bridge.node.watch import pages as page_lengths
+from waku_bridge.node.watch.readings import LongestPage
 from waku_bridge.query_topics import listen_to
 from waku_bridge.reading.leases import Term
 from waku_bridge.reading.pace import IDLE_SECONDS
@@ -99,6 +102,17 @@ class Answering:
 
     async def subscribe(self, _pubsub_topic):
         return None
+
+
+def test_the_watch_learns_how_long_pages_are(run):
+    async def scenario(world):
+        reader = world.live(Answering([to_json(message(FOREIGN))] * 50, []))
+        await read(world, reader, times=2)
+        assert page_lengths.longest(Answering.url) == LongestPage(50, 1)
+
+    cache.clear()
+    run(scenario)
+    cache.clear()
 
 
 # What breaks ----------------------------------------------------------------------------------------------------------

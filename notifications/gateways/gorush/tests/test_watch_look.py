@@ -15,7 +15,7 @@ from django.conf import LazySettings
 from django.core.cache import cache
 from structlog.testing import capture_logs
 
-from notifications.gateways.gorush.watch import board
+from notifications.gateways.gorush.watch.board import BOARD
 from notifications.gateways.gorush.watch.look import look
 from notifications.models import Attempt
 from pushserver.embedded.ports import free_port
@@ -87,7 +87,7 @@ def serve() -> Iterator[Serve]:
 
 def found(url: str, now: datetime = NOW) -> list[str]:
     look([url], now=now)
-    return [deviation.id for deviation in board.read([url])[url].deviations]
+    return [deviation.id for deviation in BOARD.read([url])[url].deviations]
 
 
 def test_the_development_gorush_runs_as_we_need_it() -> None:
@@ -159,7 +159,7 @@ def test_a_gorush_that_hangs_is_unreachable_and_keeps_nobody(monkeypatch: pytest
 def test_each_gorush_has_its_own_notice(serve: Serve) -> None:
     urls = [serve()[0], serve(GOOD.replace(b"sync: true", b"sync: false"))[0]]
     look(urls, now=NOW)
-    notices = board.read(urls)
+    notices = BOARD.read(urls)
     assert [[deviation.id for deviation in notices[url].deviations] for url in urls] == [[], ["not_sync"]]
 
 
@@ -175,7 +175,7 @@ def test_a_deviation_keeps_the_time_it_was_first_seen(serve: Serve) -> None:
     later = NOW + timedelta(minutes=5)
     found(url)
     found(url, later)
-    notice = board.read([url])[url]
+    notice = BOARD.read([url])[url]
     assert (notice.looked_at, notice.since) == (later, {"queue_engine": NOW})
 
 
@@ -211,4 +211,4 @@ def test_no_secret_of_a_configuration_is_kept_or_logged(serve: Serve) -> None:
     with capture_logs() as logs:
         assert "queue_engine" in found(url)
     assert "secret" not in repr(logs)
-    assert "secret" not in repr(cache.get(board.KEY.format(url=url)))
+    assert "secret" not in repr(cache.get(BOARD.key(url)))

@@ -2,19 +2,16 @@
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
-from urllib.parse import urlsplit
 
 import httpx
-import structlog
 from django.conf import settings
 from django.db.models import Count
 
 from notifications.connections import MAX_CONNECTIONS, HttpClient, new_client, submit
-from notifications.gateways.gorush.watch import board
-from notifications.gateways.gorush.watch.board import Notice
-from notifications.gateways.gorush.watch.readings import Reading, read_config, read_counters, read_version
+from notifications.gateways.gorush.watch.board import BOARD
+from notifications.gateways.gorush.watch.readings import Counters, Reading, read_config, read_counters, read_version
 from notifications.gateways.gorush.watch.rules import Expectations, deviations
 from notifications.models import Attempt
 from registrations.messages import TokenType
@@ -27,19 +24,19 @@ ANSWERED = range(200, 300)  # versions of gorush differ: 200 or 201
 LONGEST_PUSH = timedelta(minutes=2)
 PLATFORM_OF = {TokenType.APN: "ios", TokenType.FIREBASE: "android"}
 
-log = structlog.get_logger(__name__)
-
 
 def look(urls: Sequence[str], *, now: datetime) -> None:
     """Look at each gorush once. Safe to run twice, and whatever the peer answers."""
-    before = board.read(urls)
+    before = BOARD.read(urls)
     readings = submit(_read_all(urls)).result()
     expected = _expectations()
     failures = _failures_since(min((notice.looked_at for notice in before.values()), default=now) - LONGEST_PUSH)
     for url, reading in zip(urls, readings, strict=True):
         known = before.get(url)
-        own = replace(expected, previous=known.counters if known else None, failures=failures)
-        _note(_notice(url, reading, own, known=known, now=now), known)
+        previous = Counters(**known.memory) if known and known.memory else None
+        own = replace(expected, previous=previous, failures=failures)
+        memory = asdict(reading.counters) if reading.counters else None
+        BOARD.note(url, deviations(reading, own), known=known, now=now, memory=memory)
 
 
 def _expectations() -> Expectations:
@@ -86,28 +83,3 @@ async def _fetch(client: HttpClient, url: str) -> bytes | None:
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
         return None
     return answer.content if answer.status_code in ANSWERED else b""
-
-
-def _notice(url: str, reading: Reading, expected: Expectations, *, known: Notice | None, now: datetime) -> Notice:
-    found = tuple(deviations(reading, expected))
-    first_seen = known.since if known else {}
-    return Notice(
-        url=url,
-        looked_at=now,
-        deviations=found,
-        since={deviation.id: first_seen.get(deviation.id, now) for deviation in found},
-        counters=reading.counters,
-    )
-
-
-def _note(notice: Notice, known: Notice | None) -> None:
-    """One line when a deviation comes and one when it goes, not one per look."""
-    gorush, before = urlsplit(notice.url).netloc, known.since if known else {}
-    for deviation in notice.deviations:
-        if deviation.id not in before:
-            log.warning(
-                "gorush_deviates", gorush=gorush, deviation=deviation.id, what=deviation.what, todo=deviation.action
-            )
-    for deviation_id in before.keys() - notice.since.keys():
-        log.info("gorush_deviates_no_more", gorush=gorush, deviation=deviation_id)
-    board.pin(notice)

@@ -7,6 +7,7 @@ and numbers of gorush's, never its texts: a configuration holds secrets, and `/r
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from notifications.deviations import Deviation
 from notifications.gateways.gorush.watch.readings import PLATFORMS, Config, Counters, Reading
 
 TESTED_VERSION = (1, 22, 0)
@@ -14,16 +15,6 @@ DEFAULT_QUEUE_NUM = 8192
 ESSENTIAL = ("core.sync", "queue.engine", *(f"{p}.{key}" for p in PLATFORMS for key in ("enabled", "max_retry")))
 EXTERNAL_ENGINES = ("redis", "nsq", "nats")
 ANY_ADDRESS = ("", "0.0.0.0", "::", "[::]")  # noqa: S104 - looked for, not bound to
-
-
-@dataclass(frozen=True, slots=True)
-class Deviation:
-    """``id`` is stable, and its heading in docs/gorush.md."""
-
-    id: str
-    what: str
-    why: str
-    action: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,85 @@
+"""The pages "gorush configuration" and "Waku nodes": what the watches found wrong with each of them, why it matters and
+what to do.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.contrib import admin
+from django.http import HttpRequest
+from django.template.response import TemplateResponse
+from django.views.decorators.http import require_safe
+
+from notifications.deviations import Deviation
+from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
+from notifications.notices import Notice
+from registrations.console.columns import exact, host_of
+from waku_bridge.node.watch.board import BOARD as NODE_BOARD
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One peer. ``looked_at`` is empty when nobody looked at it lately; ``facts`` are what it said of itself."""
+
+    host: str
+    looked_at: str
+    facts: list[tuple[str, str]]
+    deviations: list[tuple[Deviation, str]]
+
+
+Describe = Callable[[Mapping[str, Any]], Sequence[tuple[str, str]]]
+
+
+@require_safe
+def gorush_configuration(request: HttpRequest) -> TemplateResponse:
+    rows = _rows(settings.GORUSH_URLS, GORUSH_BOARD.read(settings.GORUSH_URLS), lambda _memory: ())
+    return _page(request, rows, title="gorush configuration", nothing="No gorush is configured: set GORUSH_URL.")
+
+
+@require_safe
+def waku_nodes(request: HttpRequest) -> TemplateResponse:
+    urls = list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES]))
+    rows = _rows(urls, NODE_BOARD.read(urls), _facts_of_node)
+    return _page(request, rows, title="Waku nodes", nothing="No Waku node is configured: set WAKU_NODES.")
+
+
+def _facts_of_node(memory: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    limit = memory["size_limit_bytes"]
+    takes = {None: "not known", 0: "of 1 MiB"}.get(limit, f"up to {limit} bytes")
+    return [
+        ("version", memory["version"] or "not known"),
+        ("health", memory["health"] or "not said"),
+        ("cluster and shards", memory["shards"] or "not said"),
+        ("takes messages", takes),
+        (
+            "longest page",
+            f"{memory['longest_page']} messages" if memory["longest_page"] else "shorter than 30 messages",
+        ),
+    ]
+
+
+def _page(request: HttpRequest, rows: Iterator[Row], *, title: str, nothing: str) -> TemplateResponse:
+    """For everybody in the console: it names hosts and settings, and nobody's data."""
+    context = admin.site.each_context(request) | {"title": title, "rows": list(rows), "nothing": nothing}
+    return TemplateResponse(request, "admin/peer_configuration.html", context)
+
+
+def _rows(urls: Sequence[str], notices: Mapping[str, Notice], describe: Describe) -> Iterator[Row]:
+    for url in urls:
+        notice = notices.get(url)
+        if notice:
+            facts = list(describe(notice.memory)) if notice.memory else []
+            yield Row(host_of(url), _moment(notice.looked_at), facts, _with_age(notice))
+        else:
+            yield Row(host_of(url), "", [], [])
+
+
+def _with_age(notice: Notice) -> list[tuple[Deviation, str]]:
+    return [(deviation, _moment(notice.since.get(deviation.id))) for deviation in notice.deviations]
+
+
+def _moment(at: datetime | None) -> str:
+    return exact(at) if at else ""

@@ -1,0 +1,175 @@
+"""The console's pages "gorush configuration" and "Waku nodes", and the looks that are taken when a worker starts."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.core.cache import cache
+from django.test import Client
+from kombu.exceptions import OperationalError
+
+from notifications import notices
+from notifications.deviations import Deviation
+from notifications.gateways.gorush.watch.board import BOARD
+from notifications.notices import LOOK_EVERY_SECONDS, Notice
+from pushserver import celery
+from pushserver.embedded.ports import free_port
+from waku_bridge import tasks
+from waku_bridge.node.watch.board import BOARD as NODE_BOARD
+
+pytestmark = pytest.mark.django_db
+PAGE = "/admin/gorush/"
+NODES_PAGE = "/admin/nodes/"
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+URL = "http://gorush.test:8088/path-key"
+DEVIATION = Deviation("not_sync", "core.sync is <off>", "Everything counts as delivered.", "Set GORUSH_CORE_SYNC=true.")
+
+
+@pytest.fixture(autouse=True)
+def one_gorush(settings: LazySettings) -> Iterator[None]:
+    settings.GORUSH_URLS = [URL]
+    cache.clear()
+    yield
+    cache.clear()
+
+
+def text_of(client: Client) -> str:
+    response = client.get(PAGE)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def test_shows_each_deviation_with_its_reason_and_what_to_do(admin_client: Client) -> None:
+    BOARD.pin(Notice(URL, NOW, (DEVIATION,), {"not_sync": NOW}, None))
+
+    text = text_of(admin_client)
+
+    for shown in ["gorush.test:8088", "not_sync", "core.sync is &lt;off&gt;", DEVIATION.why, DEVIATION.action]:
+        assert shown in text
+    assert "2026-11-21 12:00:00 UTC" in text
+    assert "path-key" not in text
+
+
+def test_says_so_when_everything_is_as_it_should_be(admin_client: Client) -> None:
+    BOARD.pin(Notice(URL, NOW, (), {}, None))
+    assert "as it should be" in text_of(admin_client)
+
+
+def test_says_so_when_nobody_looked(admin_client: Client) -> None:
+    assert "Nobody looked at it lately" in text_of(admin_client)
+
+
+def test_says_so_when_there_is_no_gorush(admin_client: Client, settings: LazySettings) -> None:
+    settings.GORUSH_URLS = []
+    assert "No gorush is configured" in text_of(admin_client)
+
+
+def test_a_cache_that_is_away_is_like_nobody_having_looked(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_arguments: Any) -> None:
+        raise notices.RedisError
+
+    monkeypatch.setattr(notices.cache, "get_many", away)
+    assert "Nobody looked at it lately" in text_of(admin_client)
+
+
+MEMORY = {
+    "version": "nwaku 0.38.1",
+    "health": "READY",
+    "shards": "16: 32",
+    "longest_page": 700,
+    "size_limit_bytes": 153_600,
+    "probed_at": NOW,
+}
+
+
+def test_a_node_is_shown_with_what_it_said_and_what_is_wrong(admin_client: Client, settings: LazySettings) -> None:
+    settings.WAKU_NODES = ["http://user:password@node.test:8645/path"]
+    settings.WAKU_STORE_NODES = [*settings.WAKU_NODES, "http://store.test:8645"]
+    NODE_BOARD.pin(Notice(settings.WAKU_NODES[0], NOW, (DEVIATION,), {"not_sync": NOW}, MEMORY))
+
+    text = admin_client.get(NODES_PAGE).content.decode()
+
+    for shown in ["node.test:8645", "nwaku 0.38.1", "16: 32", "up to 153600 bytes", "700 messages", DEVIATION.action]:
+        assert shown in text
+    assert "store.test:8645" in text
+    assert "Nobody looked at it lately" in text
+    assert "password" not in text
+
+
+def test_what_a_node_did_not_say_is_not_known(admin_client: Client, settings: LazySettings) -> None:
+    settings.WAKU_NODES = settings.WAKU_STORE_NODES = ["http://node.test:8645"]
+    unknown = MEMORY | {"version": "", "health": "", "shards": "", "longest_page": 0, "size_limit_bytes": None}
+    NODE_BOARD.pin(Notice(settings.WAKU_NODES[0], NOW, (), {}, unknown))
+
+    text = admin_client.get(NODES_PAGE).content.decode()
+
+    assert "version: not known · health: not said · cluster and shards: not said · takes messages: not known" in text
+
+
+def test_says_so_when_there_is_no_node(admin_client: Client, settings: LazySettings) -> None:
+    settings.WAKU_NODES = settings.WAKU_STORE_NODES = []
+    assert "No Waku node is configured" in admin_client.get(NODES_PAGE).content.decode()
+
+
+@pytest.mark.parametrize("page", [PAGE, NODES_PAGE])
+def test_is_for_people_of_the_console_only(client: Client, page: str) -> None:
+    assert client.get(page).status_code == 302
+
+
+@pytest.mark.parametrize("page", [PAGE, NODES_PAGE])
+def test_cannot_be_changed(admin_client: Client, page: str) -> None:
+    assert admin_client.post(page).status_code == 405
+
+
+@pytest.mark.parametrize("page", [PAGE, NODES_PAGE])
+def test_the_start_page_leads_to_it(admin_client: Client, page: str) -> None:
+    assert f'href="{page}"' in admin_client.get("/admin/").content.decode()
+
+
+@pytest.mark.parametrize(("queues", "is_asked"), [(["maintenance", "reports"], True), (["delivery"], False)])
+def test_a_worker_that_maintains_looks_when_it_starts(
+    monkeypatch: pytest.MonkeyPatch, queues: list[str], is_asked: bool
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(celery.app.amqp.queues, "_consume_from", dict.fromkeys(queues))
+    monkeypatch.setattr(celery.app, "send_task", lambda name, **_options: sent.append(name))
+
+    celery.watch_at_start()
+
+    watches = ["waku_bridge.tasks.watch_gorush", "waku_bridge.tasks.watch_nodes"]
+    assert sent == (watches if is_asked else [])
+
+
+def test_the_task_looks_at_every_gorush_of_the_settings(settings: LazySettings) -> None:
+    settings.GORUSH_URLS = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
+
+    tasks.watch_gorush()
+
+    assert [notice.deviations[0].id for notice in BOARD.read(settings.GORUSH_URLS).values()] == ["unreachable"] * 2
+
+
+def test_the_task_looks_at_every_node_of_the_settings(settings: LazySettings) -> None:
+    live, store = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    settings.WAKU_NODES, settings.WAKU_STORE_NODES = [live], [live, store]
+
+    tasks.watch_nodes()
+
+    assert [notice.deviations[0].id for notice in NODE_BOARD.read([live, store]).values()] == ["unreachable"] * 2
+
+
+@pytest.mark.parametrize("task", [tasks.watch_gorush, tasks.watch_nodes])
+def test_beat_knows_the_tasks(settings: LazySettings, task: Any) -> None:
+    entry = settings.CELERY_BEAT_SCHEDULE[task.name.rpartition(".")[2]]
+    assert (entry["task"], entry["schedule"]) == (task.name, LOOK_EVERY_SECONDS)
+
+
+def test_a_worker_starts_without_the_broker_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_arguments: Any, **_options: Any) -> None:
+        raise OperationalError
+
+    monkeypatch.setattr(celery.app, "send_task", away)
+    celery.watch_at_start()

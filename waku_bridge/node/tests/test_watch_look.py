@@ -1,0 +1,215 @@
+"""The watch against a development node with each of its faults, and against servers that answer anything else."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from threading import Thread
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from aiohttp import web
+from django.conf import LazySettings
+from django.core.cache import cache
+from structlog.testing import capture_logs
+
+from notifications.notices import Notice
+from pushserver.embedded.ports import free_port
+from waku_bridge.devnode.node import NODE, Node
+from waku_bridge.devnode.server import create_app
+from waku_bridge.devnode.settings import Settings
+from waku_bridge.node.watch import pages
+from waku_bridge.node.watch.board import BOARD
+from waku_bridge.node.watch.look import look
+
+SHARD = "/waku/2/rs/16/32"
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+GOOD = Settings(shards=(SHARD,), relay_cache_capacity=1000)
+
+
+class Served:
+    """An application made and run on a thread of its own: the look blocks this one."""
+
+    def __init__(self, make: Callable[[], web.Application]) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._run(self._start(make))
+
+    async def _start(self, make: Callable[[], web.Application]) -> None:
+        self.app = make()
+        self._runner = web.AppRunner(self.app)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+
+    def _run(self, coroutine: Any) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+
+    def stop(self) -> None:
+        self._run(self._runner.cleanup())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture(autouse=True)
+def empty_board() -> Iterator[None]:
+    cache.clear()
+    yield
+    cache.clear()
+
+
+@pytest.fixture
+def serve(settings: LazySettings) -> Iterator[Any]:
+    """Starts an application and makes it the only node of the settings."""
+    running: list[Served] = []
+
+    def start(make: Callable[[], web.Application]) -> Served:
+        running.append(Served(make))
+        settings.WAKU_PUBSUB_TOPICS = [SHARD]
+        settings.WAKU_NODES = settings.WAKU_STORE_NODES = [running[-1].url]
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.stop()
+
+
+def devnode(serve: Any, node_settings: Settings = GOOD) -> tuple[str, Node]:
+    served = serve(partial(create_app, node_settings))
+    return served.url, served.app[NODE]
+
+
+def answering(serve: Any, answer: Callable[[web.Request], Awaitable[web.Response]]) -> str:
+    """The URL of a server that answers everything so."""
+
+    def make() -> web.Application:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", answer)
+        return app
+
+    return serve(make).url
+
+
+def noted(url: str, now: datetime = NOW) -> Notice:
+    look(now=now)
+    return BOARD.read([url])[url]
+
+
+def found(url: str, now: datetime = NOW) -> list[str]:
+    return [deviation.id for deviation in noted(url, now).deviations]
+
+
+def test_a_development_node_is_as_it_should_be(serve) -> None:
+    url, _node = devnode(serve)
+    notice = noted(url)
+    assert notice.deviations == ()
+    assert notice.memory == {
+        "version": "nwaku 0.38.1",
+        "health": "READY",
+        "shards": "16: 32",
+        "longest_page": 0,
+        "size_limit_bytes": 0,
+        "probed_at": NOW,
+    }
+
+
+@pytest.mark.parametrize(
+    ("switches", "ids"),
+    [
+        ({"no_peers": True}, ["not_ready", "no_peers"]),
+        ({"starting": True}, ["not_ready"]),
+        ({"clock_skew_ms": 30_000}, ["clock_skew"]),
+        ({"clock_skew_ms": -30_000}, ["clock_skew"]),
+        ({"lightpush_absent": True}, ["no_lightpush"]),
+        ({"store_no_peer": True}, ["no_store"]),
+    ],
+)
+def test_a_fault_of_the_node_is_found(serve, switches: dict[str, object], ids: list[str]) -> None:
+    url, node = devnode(serve)
+    node.faults.update(switches)
+    assert found(url) == ids
+
+
+@pytest.mark.parametrize(
+    ("node_settings", "ids"),
+    [
+        (Settings(shards=("/waku/2/rs/1/32",)), ["wrong_cluster"]),
+        (Settings(shards=("/waku/2/rs/16/64",)), ["shard_not_served"]),
+        (Settings(), ["shards_unknown"]),
+        (Settings(shards=(SHARD,), max_message_bytes=153_600), ["small_messages"]),
+    ],
+)
+def test_a_wrong_flag_of_the_node_is_found(serve, node_settings: Settings, ids: list[str]) -> None:
+    url, _node = devnode(serve, node_settings)
+    assert found(url) == ids
+
+
+def test_the_probe_of_the_size_leaves_nothing_behind(serve) -> None:
+    url, node = devnode(serve)
+    look(now=NOW)
+    left = httpx.get(f"{url}/dev/stats").json()
+    assert (left["published"], left["ring"], left["archived"]) == (1, 0, 0)
+    assert node.ring.topics == {SHARD}
+
+
+def test_the_size_is_probed_once_an_hour(serve) -> None:
+    url, node = devnode(serve, Settings(shards=(SHARD,), max_message_bytes=153_600))
+    assert found(url) == ["small_messages"]
+    node.settings = GOOD
+    assert found(url, NOW + timedelta(minutes=59)) == ["small_messages"]
+    assert found(url, NOW + timedelta(minutes=61)) == []
+
+
+def test_pages_stuck_at_the_default_size_are_found(serve) -> None:
+    url, _node = devnode(serve)
+    for size in (3, 50, 20, 50, 50):
+        pages.note(url, size)
+    assert found(url) == ["small_ring"]
+    pages.note(url, 51)
+    assert found(url) == []
+
+
+def test_go_waku_is_recognised(serve) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        bodies = {"/debug/v1/version": '"v0.10.0-"', "/debug/v1/info": '{"enrUri":"x","listenAddresses":[]}'}
+        status = 501 if request.path == "/health" else 200 if request.path in bodies else 404
+        return web.Response(status=status, text=bodies.get(request.path, "404 page not found\n"))
+
+    assert found(answering(serve, answer)) == ["go_waku", "shards_unknown"]
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"\xff", orjson.dumps({"secret": "<b>"}), b"[" * 5000])
+@pytest.mark.parametrize("status", [200, 302, 404, 500])
+def test_whatever_answers_the_look_ends_well_and_quotes_nothing(serve, status: int, body: bytes) -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(status=status, body=body)
+
+    url = answering(serve, answer)
+    assert "unknown_version" in found(url)
+    assert "secret" not in repr(cache.get(BOARD.key(url)))
+
+
+def test_nobody_there_is_unreachable(settings: LazySettings) -> None:
+    settings.WAKU_NODES = settings.WAKU_STORE_NODES = [f"http://127.0.0.1:{free_port()}"]
+    assert found(settings.WAKU_NODES[0]) == ["unreachable"]
+
+
+def test_a_deviation_is_logged_when_it_comes_and_when_it_goes_without_the_password(serve, settings) -> None:
+    url, node = devnode(serve)
+    settings.WAKU_NODES = settings.WAKU_STORE_NODES = [url.replace("http://", "http://user:secret@")]
+    with capture_logs() as logs:
+        node.faults.update({"clock_skew_ms": 30_000})
+        look(now=NOW)
+        look(now=NOW)
+        node.faults.update({"clock_skew_ms": 0})
+        look(now=NOW)
+    assert [(log["event"], log["deviation"]) for log in logs] == [
+        ("node_deviates", "clock_skew"),
+        ("node_deviates_no_more", "clock_skew"),
+    ]
+    assert "secret" not in repr(logs)

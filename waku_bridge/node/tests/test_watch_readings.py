@@ -1,0 +1,158 @@
+"""What nodes say about themselves, read without trusting them."""
+
+from base64 import urlsafe_b64encode
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waku_bridge.devnode.enr import write_enr
+from waku_bridge.node.watch.enr import Shards, read_shards
+from waku_bridge.node.watch.readings import (
+    Health,
+    Version,
+    read_health,
+    read_info,
+    read_skew,
+    read_version,
+)
+
+# Of a real go-waku v0.10.0, started for /waku/2/rs/16/32.
+GO_WAKU = (
+    "enr:-Jq4QGB3D_2yJ7RMd_KwVBmzVEB9fpRaLY8FIZljL4UZn-NQeepGCsPJqfkG5duifRanYK_QFWtSdHUE72A4SsnzjUeGAaH-XSrvgmlkgnY0gml"
+    "whH8AAAGCcnOFABABACCJc2VjcDI1NmsxoQNPNVvct8wK9yjvPM65YV2QaEu1sspfhZqw8LcEB1hxqoN0Y3CC7kmFd2FrdTIN"
+)
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+# The record -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_record_of_a_real_node_names_its_shards():
+    assert read_shards(GO_WAKU) == Shards(16, frozenset({32}))
+    assert str(read_shards(GO_WAKU)) == "16: 32"
+
+
+@pytest.mark.parametrize("shards", [(32,), (32, 64), (0, 1023), tuple(range(60))])
+def test_the_record_of_a_development_node_names_its_shards(shards):
+    topics = [f"/waku/2/rs/16/{shard}" for shard in shards]
+    assert read_shards(write_enr(topics, seq=70_000)) == Shards(16, frozenset(shards))
+
+
+def record(**pairs: bytes) -> str:
+    """With every item shorter than 56 bytes, or written with a length of one byte."""
+
+    def string(value: bytes) -> bytes:
+        return bytes([0x80 + len(value)]) + value if len(value) < 56 else bytes([0xB8, len(value)]) + value
+
+    items = [bytes(64), b"\x07", *(item for name, value in pairs.items() for item in (name.encode(), value))]
+    body = b"".join(map(string, items))
+    return "enr:" + urlsafe_b64encode(bytes([0xF8, len(body)]) + body).decode().rstrip("=")
+
+
+def test_many_shards_are_bits():
+    bits = bytearray(128)
+    for shard in (0, 9, 32, 1023):
+        bits[shard // 8] |= 1 << shard % 8
+    assert read_shards(record(rsv=b"\x00\x10" + bits)) == Shards(16, frozenset({0, 9, 32, 1023}))
+
+
+@pytest.mark.parametrize(
+    "enr",
+    [
+        "",
+        "enr:",
+        "enr:-devnode",
+        "enr:é",
+        "enr:" + "A" * 700,
+        GO_WAKU[:-10],
+        record(),
+        record(rs=b""),
+        record(rs=b"\x00\x10\x02\x00\x20"),
+        record(rsv=b"\x00\x10\x01"),
+        write_enr((), seq=1),
+    ],
+)
+def test_a_record_without_shards_names_none(enr):
+    assert read_shards(enr) is None
+
+
+@given(st.binary(max_size=120))
+def test_any_bytes_are_a_record_or_none(data):
+    read_shards("enr:" + urlsafe_b64encode(data).decode())
+
+
+def test_info_holds_the_record():
+    assert read_info(b'{"listenAddresses":[],"enrUri":"%s"}' % GO_WAKU.encode()) == Shards(16, frozenset({32}))
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{}", b'{"enrUri":5}', b'{"enrUri":"x"}'])
+def test_info_without_a_record(body):
+    assert read_info(body) is None
+
+
+# Health and version ---------------------------------------------------------------------------------------------------
+
+
+def test_health_of_nwaku():
+    body = b"""{"nodeHealth":"READY","connectionStatus":"Connected","colour":1,
+        "protocolsHealth":[{"Relay":"NOT_READY","desc":"No peers"},{"Store":"READY"},{"Mix":"what is this"},5]}"""
+    assert read_health(body) == Health("READY", "Connected", {"Relay": "NOT_READY", "Store": "READY", "Mix": ""})
+
+
+def test_health_of_nwaku_before_it_told_of_connections():
+    assert read_health(b'{"nodeHealth":"SYNCHRONIZING","protocolsHealth":[]}') == Health("SYNCHRONIZING")
+
+
+@pytest.mark.parametrize("body", [b"", b'"Non RLN healthcheck is not implemented"', b"[]", b"READY"])
+def test_what_is_no_health(body):
+    assert read_health(body) is None
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"nodeHealth":5,"protocolsHealth":{}}', b'{"nodeHealth":"<b>"}'])
+def test_health_in_no_words_that_we_know(body):
+    assert read_health(body) == Health()
+
+
+@pytest.mark.parametrize(
+    ("body", "version"),
+    [
+        (b"v0.38.1", Version((0, 38, 1))),
+        (b"v0.37.1-beta", Version((0, 37, 1))),
+        (b"v0.36.0-12-gabcdef1\n", Version((0, 36, 0))),
+        (b"0.39", Version((0, 39, 0))),
+        (b'"v0.10.0-"', Version((0, 10, 0), is_go_waku=True)),
+        (b'"-"', Version((), is_go_waku=True)),
+        (b"n/a", Version(())),
+        (b"abcdef1", Version(())),
+        (b"", None),
+        (b"404 page\nnot found", None),
+        (b"x" * 200, None),
+    ],
+)
+def test_versions(body, version):
+    assert read_version(body) == version
+
+
+# The clock ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("date", "seconds_of_the_answer", "skew"),
+    [
+        ("Sat, 21 Nov 2026 12:00:00 GMT", 0, 0.0),
+        ("Sat, 21 Nov 2026 11:59:59 GMT", 0, 0.0),  # it may have been 11:59:59.999
+        ("Sat, 21 Nov 2026 12:00:03 GMT", 4, 0.0),  # it was written some time before we had it
+        ("Sat, 21 Nov 2026 12:00:30 GMT", 0, 30.0),
+        ("Sat, 21 Nov 2026 12:00:30 GMT", 4, 26.0),
+        ("Sat, 21 Nov 2026 11:59:30 GMT", 0, -29.0),
+        ("Sat, 21 Nov 2026 11:59:30 GMT", 4, -29.0),
+        ("Sat, 21 Nov 2026 12:00:30 -0000", 0, 30.0),
+        ("tomorrow", 0, None),
+        ("", 0, None),
+    ],
+)
+def test_the_clock_of_a_node_is_wrong_by_this_much_at_least(date, seconds_of_the_answer, skew):
+    answered_at = NOON + timedelta(seconds=seconds_of_the_answer)
+    assert read_skew(date, asked_at=NOON, answered_at=answered_at) == skew

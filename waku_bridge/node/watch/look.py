@@ -1,0 +1,135 @@
+"""The shell of the watch: ask every node, judge what it says, note it, and log what changed."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import httpx
+import orjson
+from django.conf import settings
+from django.utils import timezone
+
+from notifications.connections import Answer, HttpClient, new_client, submit
+from notifications.notices import Notice
+from waku_bridge.messages import WakuMessage
+from waku_bridge.node.dialect import refusal, to_json
+from waku_bridge.node.errors import MessageTooLarge
+from waku_bridge.node.watch import pages
+from waku_bridge.node.watch.board import BOARD
+from waku_bridge.node.watch.readings import Reading, read_health, read_info, read_skew, read_version
+from waku_bridge.node.watch.rules import Expectations, deviations
+
+# Short, because on a small machine the sweep waits for this.
+TIMEOUT_SECONDS = 2.0
+MAX_MESSAGE_BYTES = 1024 * 1024  # what Status and its fleet allow
+# For labels, base64 and whatever else a node counts.
+PROBE_BYTES = MAX_MESSAGE_BYTES - 4096
+PROBE_EVERY = timedelta(hours=1)
+# The last one there is. Nobody serves it.
+PROBE_SHARD = 1023
+PROBE_CONTENT_TOPIC = "/push-server/1/size-probe/proto"
+HTTP_OK = 200
+HTTP_NO_PEERS = 505
+HEADERS = {"Content-Type": "application/json"}
+
+
+def look(*, now: datetime) -> None:
+    """Look at each node of the settings once. Safe to run twice, and whatever the node answers."""
+    urls = list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES]))
+    before = BOARD.read(urls)
+    readings = submit(_read_all(urls)).result()
+    for url, reading in zip(urls, readings, strict=True):
+        limit, probed_at = _size_limit(url, reading, known=before.get(url), now=now)
+        full = replace(reading, size_limit_bytes=limit, longest_page=pages.longest(url))
+        memory = _memory(full) | {"size_limit_bytes": limit, "probed_at": probed_at}
+        BOARD.note(url, deviations(full, _expectations(url)), known=before.get(url), now=now, memory=memory)
+
+
+def _expectations(url: str) -> Expectations:
+    return Expectations(
+        pubsub_topics=tuple(settings.WAKU_PUBSUB_TOPICS),
+        max_message_bytes=PROBE_BYTES,
+        is_read=url in settings.WAKU_NODES,
+        is_store=url in settings.WAKU_STORE_NODES,
+    )
+
+
+def _memory(reading: Reading) -> dict[str, Any]:
+    """What the console shows of a node, in words."""
+    return {
+        "version": str(reading.version) if reading.version else "",
+        "health": reading.health.node if reading.health else "",
+        "shards": str(reading.shards) if reading.shards else "",
+        "longest_page": reading.longest_page.size,
+    }
+
+
+def _size_limit(url: str, reading: Reading, *, known: Notice | None, now: datetime) -> tuple[int | None, Any]:
+    """The limit and when it was found out: once an hour is enough for something that a restart changes."""
+    if known and known.memory and known.memory["probed_at"] and now - known.memory["probed_at"] < PROBE_EVERY:
+        return known.memory["size_limit_bytes"], known.memory["probed_at"]
+    if not reading.is_reachable or url not in settings.WAKU_NODES:
+        return None, None
+    return submit(_probe_size(url)).result(), now
+
+
+async def _read_all(urls: Sequence[str]) -> list[Reading]:
+    async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client:
+        return await asyncio.gather(*(_read(client, url) for url in urls))
+
+
+async def _read(client: HttpClient, url: str) -> Reading:
+    """The older paths are there on every version, and the only ones of go-waku."""
+    asked_at = timezone.now()
+    info = await _ask(client, "GET", f"{url}/debug/v1/info")
+    answered_at = timezone.now()
+    health, version = await asyncio.gather(
+        _ask(client, "GET", f"{url}/health"), _ask(client, "GET", f"{url}/debug/v1/version")
+    )
+    answers = (info, health, version)
+    return Reading(
+        is_reachable=any(answer is not None for answer in answers),
+        health=read_health(_content(health)),
+        version=read_version(_content(version)),
+        shards=read_info(_content(info)),
+        skew_seconds=_skew(info, asked_at, answered_at),
+    )
+
+
+def _skew(answer: Answer | None, asked_at: datetime, answered_at: datetime) -> float | None:
+    date = answer.headers.get("Date") if answer else None
+    return read_skew(date, asked_at=asked_at, answered_at=answered_at) if date else None
+
+
+def _content(answer: Answer | None) -> bytes:
+    return answer.content if answer and answer.status_code == HTTP_OK else b""
+
+
+async def _probe_size(url: str) -> int | None:
+    """Lightpush says how large a message may be when it refuses one. This one is as large as the largest of Status,
+    ephemeral, and for a shard that nobody serves: a node that takes it finds no peer to give it to.
+    """
+    pubsub_topic = f"/waku/2/rs/{settings.WAKU_PUBSUB_TOPICS[0].split('/')[4]}/{PROBE_SHARD}"
+    message = WakuMessage(
+        os.urandom(PROBE_BYTES), PROBE_CONTENT_TOPIC, int(timezone.now().timestamp() * 10**9), ephemeral=True
+    )
+    body = orjson.dumps({"pubsubTopic": pubsub_topic, "message": to_json(message)})
+    async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client:
+        answer = await _ask(client, "POST", f"{url}/lightpush/v3/message", body)
+    if answer is None:
+        return None
+    if answer.status_code in (HTTP_OK, HTTP_NO_PEERS):
+        return 0
+    error = refusal(answer.status_code, answer.content[:1000].decode(errors="replace"), where=url)
+    return (error.limit_bytes or None) if isinstance(error, MessageTooLarge) else None
+
+
+async def _ask(client: HttpClient, method: str, url: str, body: bytes | None = None) -> Answer | None:
+    """None when nobody answers; the client's own time-out starts over with every byte that trickles in."""
+    try:
+        return await asyncio.wait_for(client.request(method, url, content=body, headers=HEADERS), TIMEOUT_SECONDS)
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+        return None

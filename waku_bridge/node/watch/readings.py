@@ -1,0 +1,125 @@
+"""What a node says about itself: `/health`, `/info`, `/version`, the Date of an answer, and a refused probe. Pure.
+
+Nothing is trusted: whatever is no clean answer reads as "not said". Words are compared with known ones before anybody
+sees them, so that no text of a node gets any further.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import orjson
+
+from waku_bridge.node.watch.enr import Shards, read_shards
+
+VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,6}))?(?!\d)")
+STATES = frozenset(
+    {"READY", "NOT_READY", "NOT_MOUNTED", "INITIALIZING", "SYNCHRONIZING", "SHUTTING_DOWN", "EVENT_LOOP_LAGGING"}
+)
+CONNECTIONS = frozenset({"Connected", "PartiallyConnected", "Disconnected"})
+DATE_RESOLUTION = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """``numbers`` is empty when the node was built without being told its version."""
+
+    numbers: tuple[int, ...]
+    is_go_waku: bool = False
+
+    def __str__(self) -> str:
+        return (
+            f"{'go-waku' if self.is_go_waku else 'nwaku'} {'.'.join(map(str, self.numbers)) or 'of no known version'}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """States by the name of the protocol, in nwaku's words. Empty: not said, or not in a way we know."""
+
+    node: str = ""
+    connection: str = ""
+    protocols: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LongestPage:
+    """The longest page of its relay cache that the bridge has read lately, and how many were that long."""
+
+    size: int = 0
+    times: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One look at one node. None: that answer was missing or not understood.
+
+    ``skew_seconds`` is how far its clock is ahead of ours, at least. ``size_limit_bytes`` is the limit it named when it
+    refused a message of the largest size that Status sends, and 0 when it took it.
+    """
+
+    is_reachable: bool
+    health: Health | None = None
+    version: Version | None = None
+    shards: Shards | None = None
+    skew_seconds: float | None = None
+    size_limit_bytes: int | None = None
+    longest_page: LongestPage = LongestPage()
+
+
+def read_health(body: bytes) -> Health | None:
+    """None for go-waku, which implements it for RLN only."""
+    answer = _read_json(body)
+    if not isinstance(answer, dict):
+        return None
+    listed = answer.get("protocolsHealth")
+    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    protocols = {name: _known(state, STATES) for entry in entries for name, state in entry.items() if name != "desc"}
+    return Health(
+        _known(answer.get("nodeHealth"), STATES), _known(answer.get("connectionStatus"), CONNECTIONS), protocols
+    )
+
+
+def _known(word: Any, words: frozenset[str]) -> str:
+    return word if isinstance(word, str) and word in words else ""
+
+
+def read_version(body: bytes) -> Version | None:
+    """Plain text from nwaku, a JSON string from go-waku."""
+    answer = _read_json(body)
+    is_go_waku = isinstance(answer, str)
+    text = answer if isinstance(answer, str) else body.decode(errors="replace")
+    if not text or "\n" in text.strip() or len(text) > 100:
+        return None
+    found = VERSION.match(text)
+    return Version(tuple(int(number) for number in found.groups("0")) if found else (), is_go_waku)
+
+
+def read_info(body: bytes) -> Shards | None:
+    answer = _read_json(body)
+    record = answer.get("enrUri") if isinstance(answer, dict) else None
+    return read_shards(record) if isinstance(record, str) else None
+
+
+def read_skew(date: str, *, asked_at: datetime, answered_at: datetime) -> float | None:
+    """How far the clock of whoever wrote the Date is ahead of ours (behind: negative), at least: it was written at some
+    moment between question and answer, and leaves out the fraction of its second.
+    """
+    try:
+        written = parsedate_to_datetime(date)
+    except ValueError:
+        return None
+    written = written if written.tzinfo else written.replace(tzinfo=UTC)
+    ahead = (written - answered_at).total_seconds()
+    behind = (written + DATE_RESOLUTION - asked_at).total_seconds()
+    return ahead if ahead > 0 else min(behind, 0.0)
+
+
+def _read_json(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
