@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import product
@@ -52,10 +51,7 @@ class Bridge:
         self._backfill: Backfill | None = None
 
     async def run(self, stopped: asyncio.Event) -> None:
-        loop = asyncio.get_running_loop()
         names = self._plan.lease_names()
-        # Each reader stores a page in a thread, and each backfill, and none should wait for another's.
-        loop.set_default_executor(ThreadPoolExecutor(2 * len(names)))
         stores = [WakuNode(url, self._client) for url in self._plan.store_nodes]
         self._backfill = Backfill(stores, self._plan.pubsub_topics, self._intake, reach=self._plan.backfill)
         async with Leases() as leases, asyncio.TaskGroup() as group:

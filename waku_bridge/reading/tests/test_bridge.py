@@ -1,0 +1,227 @@
+"""Whole bridges on one node: two of them, killed ones, stopped ones, restarted nodes, a restarted database."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+from urllib.parse import quote
+
+import psycopg
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from tests.conversation import PUBSUB_TOPIC
+from waku_bridge.models import InboundEnvelope, StoreWatermark
+from waku_bridge.reading.bridge import Bridge, Plan
+from waku_bridge.reading.leases import holders
+from waku_bridge.reading.tests.conftest import FOREIGN, message, messages
+
+PATIENCE_SECONDS = 30
+PROJECT = Path(__file__).parents[3]
+TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
+
+
+def plan(world):
+    return Plan(
+        nodes=[world.url],
+        store_nodes=[world.url],
+        pubsub_topics=[PUBSUB_TOPIC],
+        ring_capacity=50,
+        store_period_seconds=0.5,
+        recovery=timedelta(hours=1),
+        backfill=timedelta(minutes=5),
+        keep=timedelta(days=3),
+    )
+
+
+@asynccontextmanager
+async def bridge(world):
+    """One that runs in this process; yields what it enqueued."""
+    enqueued, stopped = [], asyncio.Event()
+    running = asyncio.create_task(Bridge(plan(world), world.client, enqueued.extend).run(stopped))
+    try:
+        yield enqueued
+    finally:
+        stopped.set()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await running
+
+
+async def until(is_so, what):
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not await is_so():  # noqa: ASYNC110 - the database has no events
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        pytest.fail(f"not within {PATIENCE_SECONDS} s: {what}")
+
+
+async def until_all_there(world, hashes):
+    async def are_there():
+        return set(hashes) <= set(await world.paths())
+
+    await until(are_there, f"{len(hashes)} messages in the inbox")
+
+
+async def until_held(world, *, count=2):
+    async def is_held():
+        return len(await asyncio.to_thread(who, world)) == count
+
+    await until(is_held, "the leases are held")
+
+
+def who(world):
+    return holders(plan(world).lease_names())
+
+
+def test_two_bridges_on_one_node_do_not_split_its_messages(run):
+    async def scenario(world):
+        async with bridge(world) as first:
+            await until_held(world)
+            async with bridge(world) as second:
+                ours = []
+                for _ in range(20):
+                    ours += world.publish(*messages(3), *messages(2, FOREIGN))[:3]
+                    await asyncio.sleep(0.05)
+                await until_all_there(world, ours)
+            assert sorted(first) == sorted(ours)
+            assert second == []
+
+    run(scenario)
+
+
+def test_the_second_bridge_goes_on_where_the_first_was_stopped(run):
+    async def scenario(world):
+        async with bridge(world) as second:
+            async with bridge(world) as first:
+                await until_held(world)
+                ours = world.publish(*messages(5))
+                await until_all_there(world, ours)
+            ours += world.publish(*messages(5))
+            await until_all_there(world, ours)
+            assert sorted(first + second) == sorted(ours)
+
+    run(scenario)
+
+
+def test_a_restart_of_the_database_loses_nothing(run):
+    async def scenario(world):
+        async with bridge(world) as enqueued:
+            await until_held(world)
+            ours = []
+            for number in range(30):
+                ours += world.publish(*messages(2))
+                if number == 10:
+                    await asyncio.to_thread(end_all_sessions)
+                await asyncio.sleep(0.05)
+            await until_all_there(world, ours)
+            assert len(set(enqueued)) == len(enqueued)
+
+    run(scenario)
+
+
+def end_all_sessions():
+    with psycopg.connect(**_parameters(), autocommit=True) as admin:
+        admin.execute(TERMINATE, [admin.info.backend_pid])
+
+
+def _parameters():
+    return {
+        name: value
+        for name, value in connection.get_connection_params().items()
+        if name in {"dbname", "host", "user", "password", "port"}
+    }
+
+
+def test_restarts_of_the_node_and_lost_replies_lose_nothing(run):
+    async def scenario(world):
+        async with bridge(world) as enqueued:
+            await until_held(world)
+            ours = []
+            for number in range(40):
+                ours += world.publish(*messages(3))
+                if number % 7 == 3:
+                    world.break_node(cut_after_drain=1)
+                if number % 13 == 5:
+                    world.devnode.restart()
+                await asyncio.sleep(0.05)
+            await until_all_there(world, ours)
+            assert sorted(enqueued) == sorted(ours)
+            paths = await world.paths()
+            assert set(paths.values()) == {"live", "store"}, "both paths had something to do"
+
+    run(scenario)
+
+
+# Bridges that are processes -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def process(world, folder, **environment):
+    database = connection.settings_dict
+    environment = {
+        **os.environ,
+        "DATABASE_URL": f"postgresql://postgres@/{database['NAME']}?host={quote(_host(database), safe='')}",
+        "WAKU_NODES": world.url,
+        "WAKU_STORE_PERIOD_SECONDS": "0.5",
+        **environment,
+    }
+    command = [sys.executable, str(PROJECT / "manage.py"), "run_waku_bridge"]
+    with (folder / "bridge.log").open("ab") as log:
+        running = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.wait()
+
+
+def _host(database):
+    return database["OPTIONS"].get("host") or database["HOST"]
+
+
+@pytest.mark.parametrize("signal", [SIGKILL, SIGTERM], ids=["killed", "stopped"])
+def test_a_standby_takes_over_and_the_page_that_went_down_is_found_in_the_store(run, tmp_path, signal):
+    """The first bridge holds a page that the database does not take: its inbox is locked."""
+
+    async def scenario(world):
+        with process(world, tmp_path) as first:
+            await until_held(world)
+            async with bridge(world):
+                locked = await psycopg.AsyncConnection.connect(**_parameters())
+                await locked.execute("LOCK TABLE waku_bridge_inboundenvelope IN ACCESS EXCLUSIVE MODE")
+                ours = world.publish(*messages(5))
+                await until(lambda: _drained(world), "the page was drained")
+                first.send_signal(signal)
+                await asyncio.to_thread(first.wait, 15)
+                await locked.rollback()
+                await locked.close()
+                ours += world.publish(*messages(5))
+                await until_all_there(world, ours)
+
+    run(scenario)
+
+
+async def _drained(world):
+    return len(world.devnode.ring) == 0
+
+
+def test_what_came_while_no_bridge_ran_is_caught_up_with(run, tmp_path):
+    async def scenario(world):
+        with process(world, tmp_path):
+            await until_held(world)
+            await until_all_there(world, world.publish(message()))
+        hour_ago = timezone.now() - timedelta(hours=1)
+        await asyncio.to_thread(lambda: StoreWatermark.objects.update(watermark_at=hour_ago))
+        world.devnode.restart()
+        ours = world.archive(*messages(30, seconds_ago=1800), *messages(30))
+        async with bridge(world):
+            await until_all_there(world, ours)
+        assert await asyncio.to_thread(InboundEnvelope.objects.count) == 61
+
+    run(scenario)
