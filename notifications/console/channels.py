@@ -105,7 +105,7 @@ class ChannelAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no
         name = "notifications_channel_operate"
         return [path("<int:channel_id>/operate/<slug:operation>/", view, name=name), *super().get_urls()]
 
-    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
         may_operate = request.user.has_perm("notifications.operate_channel")
         context["operations"] = FORMS.items() if may_operate else ()
         return super().render_change_form(request, context, *args, **kwargs)

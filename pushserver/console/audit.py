@@ -1,5 +1,6 @@
 """Who looked at whom: every page of a row that somebody of the staff opened is noted before it is shown."""
 
+from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.deprecation import MiddlewareMixin
@@ -18,7 +19,7 @@ class AuditMiddleware(MiddlewareMixin):
         if match is None or match.namespace != "admin" or response.status_code != HttpResponse.status_code:
             return response
         name, object_id = match.url_name or "", match.kwargs.get("object_id")
-        if object_id and name.endswith(PAGE_OF_A_ROW):
+        if object_id and name.endswith(PAGE_OF_A_ROW) and isinstance(request.user, User):
             OpenedRecord.objects.create(
                 user=request.user,
                 username=request.user.get_username(),

@@ -36,8 +36,14 @@ def is_missing(request: HttpRequest) -> bool:
     if request.user.is_anonymous:
         return False
     if DEVICE_ID_SESSION_KEY in request.session:
-        return not request.user.is_verified()  # type: ignore[union-attr]  # added by OTPMiddleware
+        return not is_verified(request)
     return factor_of(request.user) is not None
+
+
+def is_verified(request: HttpRequest) -> bool:
+    """Whether the code was asked for in this session. The method is added by django-otp's middleware."""
+    user: Any = request.user
+    return bool(user.is_verified())
 
 
 def factor_of(user: Any) -> TOTPDevice | None:
@@ -122,7 +128,7 @@ class SecondFactorMiddleware(MiddlewareMixin):
     def process_request(self, request: HttpRequest) -> HttpResponse | None:
         if not settings.REQUIRE_SECOND_FACTOR or not request.path.startswith(reverse("admin:index")):
             return None
-        if request.user.is_anonymous or request.user.is_verified():  # type: ignore[union-attr]  # by OTPMiddleware
+        if request.user.is_anonymous or is_verified(request):
             return None
         allowed = {reverse("second_factor"), reverse("admin:logout"), reverse("admin:login"), reverse("admin:jsi18n")}
         return None if request.path in allowed else HttpResponseRedirect(reverse("second_factor"))

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.db.models import Model, Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.text import capfirst
 from unfold.admin import ModelAdmin, TabularInline
 
@@ -53,7 +53,8 @@ class FactAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
     unread: ClassVar[Sequence[str]] = ()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return super().get_queryset(request).defer(*self.unread)
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.defer(*self.unread)
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:  # noqa: ARG002
         return self.shown
@@ -106,7 +107,7 @@ class FactAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
         title = capfirst(self.opts.verbose_name_plural)  # Django says "Select … to view"
         return super().changelist_view(request, {"title": title} | (extra_context or {}))
 
-    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
         context["related_links"] = links_of(context["original"])
         return super().render_change_form(request, context, *args, **kwargs)
 
@@ -119,7 +120,8 @@ class FactInline(ReadOnly, TabularInline):  # type: ignore[misc]  # unfold has n
     unread: ClassVar[Sequence[str]] = ()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return super().get_queryset(request).defer(*self.unread)
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.defer(*self.unread)
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:  # noqa: ARG002
         return self.shown
