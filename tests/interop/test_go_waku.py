@@ -4,11 +4,15 @@ import time
 from typing import Any
 
 import pytest
+from django.conf import LazySettings
+from django.utils import timezone
 
 from tests.flows.fleet import PUBSUB_TOPIC
 from tests.interop.nodes import Nodes, Pair, drained, new_message, received, say
 from tests.interop.servers import Answer, ask
 from waku_bridge.node import NoStore, WakuNode, from_json, to_json
+from waku_bridge.node.watch.board import BOARD
+from waku_bridge.node.watch.look import look
 
 pytestmark = pytest.mark.peers
 RELAY = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F32"
@@ -54,6 +58,17 @@ def test_info_and_version_have_only_their_old_paths_and_the_version_is_a_json_st
     assert ask(alone, "GET", "/debug/v1/info").body.keys() == {"enrUri", "listenAddresses"}
     for path in ("/version", "/info"):
         assert said(ask(alone, "GET", path)) == (404, b"404 page not found\n")
+
+
+def test_the_watch_reads_its_record_version_and_clock_and_recognises_it(
+    alone: str, settings: LazySettings, valkey: object
+) -> None:
+    settings.WAKU_NODES = settings.WAKU_STORE_NODES = [alone]
+    look(now=timezone.now())
+    notice = BOARD.read([alone])[alone]
+    assert [deviation.id for deviation in notice.deviations] == ["go_waku"]
+    assert (notice.memory["version"], notice.memory["shards"]) == ("go-waku 0.10.0", "16: 32")
+    assert (notice.memory["health"], notice.memory["size_limit_bytes"]) == ("", None)
 
 
 # Relay ----------------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from pushserver.embedded.ports import free_port
 from waku_bridge.devnode.node import NODE, Node
 from waku_bridge.devnode.server import create_app
 from waku_bridge.devnode.settings import Settings
+from waku_bridge.metrics import NODE_CLOCK_SKEW_SECONDS, NODE_HEALTHY, NODE_VERSION_TIMESTAMP_SECONDS
 from waku_bridge.node.watch import pages
 from waku_bridge.node.watch.board import BOARD
 from waku_bridge.node.watch.look import look
@@ -192,6 +193,16 @@ def test_whatever_answers_the_look_ends_well_and_quotes_nothing(serve, status: i
     url = answering(serve, answer)
     assert "unknown_version" in found(url)
     assert "secret" not in repr(cache.get(BOARD.key(url)))
+
+
+def test_what_a_look_reads_is_measured(serve) -> None:
+    url, node = devnode(serve)
+    node.faults.update({"clock_skew_ms": 30_000, "no_peers": True})
+    look(now=NOW)
+    host = url.removeprefix("http://")
+    assert NODE_HEALTHY.labels(host)._value.get() == 0
+    assert 28 <= NODE_CLOCK_SKEW_SECONDS.labels(host)._value.get() <= 31
+    assert NODE_VERSION_TIMESTAMP_SECONDS.labels(host, "nwaku 0.38.1")._value.get() > 0
 
 
 def test_nobody_there_is_unreachable(settings: LazySettings) -> None:

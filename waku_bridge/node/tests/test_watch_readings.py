@@ -14,6 +14,7 @@ from waku_bridge.node.watch.readings import (
     Version,
     read_health,
     read_info,
+    read_mesh,
     read_skew,
     read_version,
 )
@@ -133,6 +134,21 @@ def test_health_in_no_words_that_we_know(body):
 )
 def test_versions(body, version):
     assert read_version(body) == version
+
+
+@pytest.mark.parametrize(
+    ("body", "peers"),
+    [
+        (b'{"shard":32,"peers":[{"multiaddr":"x"},{}]}', 2),
+        (b'{"shard":32,"peers":[]}', 0),
+        (b'{"shard":32}', None),
+        (b"[]", None),
+        (b"", None),
+        (b'{"peers":5}', None),
+    ],
+)
+def test_peers_in_the_mesh(body, peers):
+    assert read_mesh(body) == peers
 
 
 # The clock ------------------------------------------------------------------------------------------------------------

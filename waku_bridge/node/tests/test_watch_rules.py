@@ -47,6 +47,8 @@ def test_a_node_as_documented_does_not_deviate() -> None:
         (replace(GOOD, health=Health("READY", "PartiallyConnected", PROTOCOLS)), []),
         (replace(GOOD, health=None), []),
         (without("Relay", "NOT_READY"), ["no_peers"]),
+        (replace(GOOD, mesh_peers=3), ["few_peers"]),
+        (replace(GOOD, mesh_peers=4), []),
         (without("Relay"), ["no_relay"]),
         (without("Lightpush"), ["no_lightpush"]),
         (without("Store"), ["no_store"]),

@@ -14,12 +14,19 @@ from django.utils import timezone
 
 from notifications.connections import Answer, HttpClient, new_client, submit
 from notifications.notices import Notice
+from registrations.console.columns import host_of
 from waku_bridge.messages import WakuMessage
+from waku_bridge.metrics import (
+    NODE_CLOCK_SKEW_SECONDS,
+    NODE_HEALTHY,
+    NODE_MESH_PEERS,
+    NODE_VERSION_TIMESTAMP_SECONDS,
+)
 from waku_bridge.node.dialect import refusal, to_json
 from waku_bridge.node.errors import MessageTooLarge
 from waku_bridge.node.watch import pages
 from waku_bridge.node.watch.board import BOARD
-from waku_bridge.node.watch.readings import Reading, read_health, read_info, read_skew, read_version
+from waku_bridge.node.watch.readings import Reading, read_health, read_info, read_mesh, read_skew, read_version
 from waku_bridge.node.watch.rules import Expectations, deviations
 
 # Short, because on a small machine the sweep waits for this.
@@ -44,8 +51,20 @@ def look(*, now: datetime) -> None:
     for url, reading in zip(urls, readings, strict=True):
         limit, probed_at = _size_limit(url, reading, known=before.get(url), now=now)
         full = replace(reading, size_limit_bytes=limit, longest_page=pages.longest(url))
+        _measure(host_of(url), full)
         memory = _memory(full) | {"size_limit_bytes": limit, "probed_at": probed_at}
         BOARD.note(url, deviations(full, _expectations(url)), known=before.get(url), now=now, memory=memory)
+
+
+def _measure(host: str, reading: Reading) -> None:
+    if reading.health or not reading.is_reachable:
+        NODE_HEALTHY.labels(host).set(reading.health is not None and reading.health.node == "READY")
+    if reading.version:
+        NODE_VERSION_TIMESTAMP_SECONDS.labels(host, str(reading.version)).set_to_current_time()
+    if reading.skew_seconds is not None:
+        NODE_CLOCK_SKEW_SECONDS.labels(host).set(reading.skew_seconds)
+    if reading.mesh_peers is not None:
+        NODE_MESH_PEERS.labels(host).set(reading.mesh_peers)
 
 
 def _expectations(url: str) -> Expectations:
@@ -86,9 +105,9 @@ async def _read(client: HttpClient, url: str) -> Reading:
     asked_at = timezone.now()
     info = await _ask(client, "GET", f"{url}/debug/v1/info")
     answered_at = timezone.now()
-    health, version = await asyncio.gather(
-        _ask(client, "GET", f"{url}/health"), _ask(client, "GET", f"{url}/debug/v1/version")
-    )
+    shard = settings.WAKU_PUBSUB_TOPICS[0].rpartition("/")[2]
+    paths = ("/health", "/debug/v1/version", f"/admin/v1/peers/mesh/on/{shard}")
+    health, version, mesh = await asyncio.gather(*(_ask(client, "GET", url + path) for path in paths))
     answers = (info, health, version)
     return Reading(
         is_reachable=any(answer is not None for answer in answers),
@@ -96,6 +115,7 @@ async def _read(client: HttpClient, url: str) -> Reading:
         version=read_version(_content(version)),
         shards=read_info(_content(info)),
         skew_seconds=_skew(info, asked_at, answered_at),
+        mesh_peers=read_mesh(_content(mesh)),
     )
 
 

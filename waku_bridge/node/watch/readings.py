@@ -68,6 +68,7 @@ class Reading:
     skew_seconds: float | None = None
     size_limit_bytes: int | None = None
     longest_page: LongestPage = LongestPage()
+    mesh_peers: int | None = None  # of our first shard; only told with --rest-admin
 
 
 def read_health(body: bytes) -> Health | None:
@@ -102,6 +103,13 @@ def read_info(body: bytes) -> Shards | None:
     answer = _read_json(body)
     record = answer.get("enrUri") if isinstance(answer, dict) else None
     return read_shards(record) if isinstance(record, str) else None
+
+
+def read_mesh(body: bytes) -> int | None:
+    """The peers in the relay mesh of one shard, of `/admin/v1/peers/mesh/on/{shard}`."""
+    answer = _read_json(body)
+    peers = answer.get("peers") if isinstance(answer, dict) else None
+    return len(peers) if isinstance(peers, list) else None
 
 
 def read_skew(date: str, *, asked_at: datetime, answered_at: datetime) -> float | None:

@@ -14,6 +14,8 @@ from waku_bridge.node.watch.readings import Reading
 OLDEST_VERSION = (0, 36, 0)
 MAX_SKEW_SECONDS = 5.0
 MIN_RING = 1000
+# Gossip aims at six peers per shard, and takes more below four.
+MIN_MESH_PEERS = 4
 # What nwaku's ring holds unless told otherwise, since 0.36 and before. A page may hold one more on go-waku.
 DEFAULT_RINGS = frozenset({30, 31, 50, 51})
 STUCK_TIMES = 3
@@ -101,6 +103,16 @@ def _peers(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
             "it has no peers to gossip with",
             "It receives nothing, and what is published through it reaches nobody.",
             "See that it finds peers (bootstrap nodes, --cluster-id, firewall), and keep a second node.",
+        )
+
+
+def _mesh(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
+    if expected.is_read and reading.mesh_peers is not None and reading.mesh_peers < MIN_MESH_PEERS:
+        yield Deviation(
+            "few_peers",
+            f"{reading.mesh_peers} peers are in its mesh of our shard, {MIN_MESH_PEERS} would be usual",
+            "Each of them that goes may take messages along; without any, nothing arrives.",
+            "See that it finds peers (bootstrap nodes, firewall); on a test network this is as it should be.",
         )
 
 
@@ -198,6 +210,7 @@ RULES: tuple[Rule, ...] = (
     _go_waku,
     _health,
     _peers,
+    _mesh,
     _mounted,
     _shards,
     _no_shards,
