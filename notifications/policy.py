@@ -24,7 +24,7 @@ from registrations.messages import TokenType
 
 FIRST_RETRY_SECONDS = 2.0
 MAX_RETRY_SECONDS = 600.0
-MAX_UNREACHABLE_RETRY_SECONDS = 20.0
+MAX_SHORT_RETRY_SECONDS = 20.0
 # What only an operator can mend is tried less often from the start.
 CONFIG_RETRY_SECONDS = 60.0
 # A push that may have arrived is sent once more, with the same collapse id.
@@ -122,9 +122,10 @@ def retry_base_seconds(result: Result) -> float:
 
 def retry_max_seconds(result: Result) -> float:
     """How long the backoff of this result gets. While the gateway itself is away everything waits for it, and a try
-    costs next to nothing: so the queue is empty soon after it is back.
+    costs next to nothing: so the queue is empty soon after it is back. An interrupted try says nothing about the next.
     """
-    return MAX_UNREACHABLE_RETRY_SECONDS if result.code == UNREACHABLE else MAX_RETRY_SECONDS
+    is_short = result.code == UNREACHABLE or result.code in INTERRUPTIONS
+    return MAX_SHORT_RETRY_SECONDS if is_short else MAX_RETRY_SECONDS
 
 
 def is_left_alone(ambiguous_count: int, interrupted_count: int) -> bool:

@@ -135,10 +135,18 @@ def test_a_quota_error_starts_its_backoff_where_it_asks_for(result, seconds):
     assert retry_base_seconds(result) == seconds
 
 
-def test_a_gateway_that_is_away_is_tried_often_so_that_the_queue_is_empty_soon_after_it_is_back():
-    away, busy = Result(Outcome.TRANSIENT, UNREACHABLE), Result(Outcome.TRANSIENT, "unavailable")
-    latest = [retry_at(NOW, 12, jitter=1.0, max_seconds=retry_max_seconds(result)) - NOW for result in (away, busy)]
-    assert latest == [timedelta(seconds=20), timedelta(seconds=600)]
+@pytest.mark.parametrize(
+    ("outcome", "code", "seconds"),
+    [
+        (Outcome.TRANSIENT, UNREACHABLE, 20),
+        (Outcome.AMBIGUOUS, "cut_off", 20),
+        (Outcome.AMBIGUOUS, "timeout", 600),
+        (Outcome.TRANSIENT, "unavailable", 600),
+    ],
+)
+def test_a_gateway_that_is_away_is_tried_often_so_that_the_queue_is_empty_soon_after_it_is_back(outcome, code, seconds):
+    latest = retry_at(NOW, 12, jitter=1.0, max_seconds=retry_max_seconds(Result(outcome, code)))
+    assert latest - NOW == timedelta(seconds=seconds)
 
 
 PUSH = Push(1, 1, 2, "token", "", 1, b"key", b"chat", b"message", "c" * 64)
