@@ -66,6 +66,8 @@ class Manifest:
     schema_version: int
     created_at: str
     key_id: str
+    # False: when it was exported, retention had removed a part of it from the database.
+    is_complete: bool = True
     tables: Mapping[str, Sequence[File]] = field(default_factory=dict)
 
     @property

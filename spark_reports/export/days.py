@@ -53,7 +53,8 @@ def export_day(day: date, lake: Lake, *, now: datetime, on_rows: OnRows, replace
     key = key_for(day, settings.FIELD_ENCRYPTION_KEYS[0], Period(settings.REPORTS_PSEUDONYM_PERIOD))
     with _snapshot(key) as session:
         files = {table.name: [_export_table(session, table, day, lake, on_rows)] for table in EVENT_TABLES}
-    manifest = Manifest(day.isoformat(), SCHEMA_VERSION, now.isoformat(), key.id, files)
+    is_complete = day >= oldest_complete_day(now)
+    manifest = Manifest(day.isoformat(), SCHEMA_VERSION, now.isoformat(), key.id, is_complete, files)
     lake.publish(Kind.FACTS, day, manifest)
     log.info("day_exported", day=day.isoformat(), key_id=key.id, rows=sum(manifest.rows.values()))
     return manifest

@@ -4,11 +4,12 @@ Grain: one row per day, check and subject; ``is_ok`` false puts a banner on the 
 Units: rows, or device tokens.
 Checks: ``row_count`` what was read against what the manifest says; ``timestamps`` rows left out because their time is
 outside of their day, or a duration is negative or longer than a month (expected: 0); ``reconciliation`` start + in -
-out against the end of `token_churn`; ``continuity`` its start against the end of the day before, over all places.
+out against the end of `token_churn`; ``continuity`` its start against the end of the day before, over all places;
+``retention`` (only where it fails) whether the day was exported before its rows began to be removed.
 Late data: a check tells about the export that was read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -39,6 +40,13 @@ def transform(
         continuity(churn, earlier_churn),
     ]
     return union(checks)
+
+
+def incomplete(spark: SparkSession, days: Sequence[str]) -> DataFrame:
+    frame = spark.createDataFrame(
+        [(day, "facts", 1, 0) for day in days], "day string, subject string, expected bigint, found bigint"
+    )
+    return _check("retention", frame.withColumn("day", F.to_date("day")))
 
 
 def expected_rows(spark: SparkSession, rows: Counts) -> DataFrame:

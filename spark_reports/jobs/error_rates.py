@@ -18,18 +18,21 @@ from spark_reports.jobs.statistics import scale, wilson_high, wilson_low, with_u
 
 CELL = ["hour", "stage", "platform", "app_topic"]  # what a total is of
 OUTCOME = ["outcome", "code", "is_failure"]
+WHOLE_DAY = -1  # as an hour, while it is a key of joins
 FAILURES = ("refused", "dropped", "failed", "dead", "config", "payload", "transient", "ambiguous", "abandoned")
 
 
-def transform(
-    envelopes: DataFrame, notifications: DataFrame, attempts: DataFrame, replies: DataFrame, earlier: DataFrame
+def count_outcomes(
+    envelopes: DataFrame, notifications: DataFrame, attempts: DataFrame, replies: DataFrame
 ) -> DataFrame:
-    """``earlier`` holds this report's rows of the days before."""
-    hourly = count(
-        union([of_envelopes(envelopes), of_notifications(notifications), of_attempts(attempts), of_replies(replies)])
-    )
-    rates = with_rates(union([hourly, whole_days(hourly)]))
-    return with_comparison(rates, earlier)
+    """The one pass over the facts: how many ended how, by hour. Small, and worth keeping."""
+    events = [of_envelopes(envelopes), of_notifications(notifications), of_attempts(attempts), of_replies(replies)]
+    return count(union(events))
+
+
+def transform(outcomes: DataFrame, earlier: DataFrame) -> DataFrame:
+    """``outcomes`` as counted; ``earlier`` holds this report's rows of the days before."""
+    return with_comparison(with_rates(union([outcomes, whole_days(outcomes)])), earlier)
 
 
 def of_envelopes(envelopes: DataFrame) -> DataFrame:
@@ -91,17 +94,15 @@ def count(events: DataFrame) -> DataFrame:
 def whole_days(hourly: DataFrame) -> DataFrame:
     keys = ["day", *CELL[1:], *OUTCOME]
     summed = hourly.groupBy(*keys).agg(F.sum("events").alias("events"))
-    return summed.withColumn("hour", F.lit(None).cast("int")).select("day", *CELL, *OUTCOME, "events")
+    return summed.withColumn("hour", F.lit(WHOLE_DAY)).select("day", *CELL, *OUTCOME, "events")
 
 
 def with_rates(counts: DataFrame) -> DataFrame:
     cells = counts.groupBy("day", *CELL).agg(F.sum("events").alias("total"))
-    same_cell = [counts["day"] == cells["day"], *[counts[key].eqNullSafe(cells[key]) for key in CELL]]
-    joined = counts.join(cells, on=same_cell, how="inner")
     events, total = F.col("events"), F.col("total")
-    return joined.select(
-        counts["day"],
-        *[counts[key] for key in CELL],
+    return counts.join(cells, on=["day", *CELL], how="inner").select(
+        "day",
+        *CELL,
         *OUTCOME,
         "events",
         "total",
@@ -113,25 +114,16 @@ def with_rates(counts: DataFrame) -> DataFrame:
 
 def with_comparison(rates: DataFrame, earlier: DataFrame) -> DataFrame:
     """A code that did not occur on a day with traffic had the rate 0 there."""
-    columns = ["day", *CELL, *OUTCOME, "total", "rate"]
-    known = union([earlier.select(columns), rates.select(columns)])
-    compared = with_usual(rates, zero_filled(known, rates), [*CELL, *OUTCOME], "rate")
+    before = earlier.withColumn("hour", F.coalesce("hour", F.lit(WHOLE_DAY)))
+    columns = ["day", *CELL, *OUTCOME, "rate"]
+    known = union([before.select(columns), rates.select(columns)])
+    compared = with_usual(rates, known, [*CELL, *OUTCOME], "rate", cell=CELL)
     change = F.col("rate") - F.col("usual")
     return compared.select(
-        *rates.columns,
+        "day",
+        F.when(F.col("hour") != WHOLE_DAY, F.col("hour")).alias("hour"),
+        *rates.columns[2:],
         F.col("usual").alias("usual_rate"),
         change.alias("change"),
         (change / scale(F.col("usual"), F.col("deviation"), F.col("total"))).alias("z_score"),
     )
-
-
-def zero_filled(known: DataFrame, wanted: DataFrame) -> DataFrame:
-    """One row per outcome of ``wanted`` and day on which its cell had any traffic."""
-    cells = known.select("day", *CELL).distinct()
-    outcomes = wanted.select(*[F.col(key).alias(f"_{key}") for key in CELL], *OUTCOME).distinct()
-    pairs = cells.join(outcomes, on=[cells[key].eqNullSafe(outcomes[f"_{key}"]) for key in CELL], how="inner")
-    pairs = pairs.select("day", *CELL, *OUTCOME)
-    rates = known.select(*[F.col(key).alias(f"_{key}") for key in ["day", *CELL, *OUTCOME]], "rate")
-    same = [pairs[key].eqNullSafe(rates[f"_{key}"]) for key in ["day", *CELL, *OUTCOME]]
-    filled = pairs.join(rates, on=same, how="left")
-    return filled.select("day", *CELL, *OUTCOME, F.coalesce("rate", F.lit(0.0)).alias("rate"))

@@ -27,9 +27,9 @@ def transform(
     days = error_rates.select("day").distinct()
     codes = union([of_codes(earlier_error_rates), of_codes(error_rates)])
     unknown = of_unknown_texts(unknown_errors)
-    history = union([codes, unknown])
+    history = union([codes, unknown])  # a code that did not come on a day with other failures came 0 times
     today = history.join(days, on="day", how="left_semi")
-    compared = with_usual(today, zero_filled(history), KEY, "events")
+    compared = with_usual(today, history, KEY, "events", cell=["source"])
     return most_important(with_first_seen(compared, union([_seen(history), _seen(earlier)])))
 
 
@@ -65,15 +65,6 @@ def of_unknown_texts(snapshots: DataFrame) -> DataFrame:
             F.least(first_seen_on, F.col("day")).alias("first_seen_on"),
         )
     )
-
-
-def zero_filled(history: DataFrame) -> DataFrame:
-    """A signature that did not come on a day with other failures of its source came 0 times."""
-    days = history.select("day", "source").distinct()
-    pairs = days.join(history.select(*KEY).distinct(), on="source", how="inner")
-    known = history.select("day", *KEY, "events")
-    filled = pairs.join(known, on=["day", *KEY], how="left")
-    return filled.select("day", *KEY, F.coalesce("events", F.lit(0)).cast("double").alias("events"))
 
 
 def _seen(rows: DataFrame) -> DataFrame:

@@ -30,8 +30,8 @@ def transform(envelopes: DataFrame, notifications: DataFrame, attempts: DataFram
         ]
     )
     histogram = count(measured)
-    everywhere = histogram.withColumn("platform", F.lit("all"))
-    return percentiles(histogram.unionByName(everywhere))
+    also_all = F.explode(F.array("platform", F.lit("all")))
+    return percentiles(histogram.withColumn("platform", also_all))
 
 
 def durations(facts: DataFrame, stage: str, column: str, *, has_deadline: bool = False) -> DataFrame:
@@ -58,7 +58,7 @@ def _rounded(ms: Column) -> Column:
 
 
 def percentiles(histogram: DataFrame) -> DataFrame:
-    quantiles = F.percentile("ms", F.array(*map(F.lit, QUANTILES)), "events")
+    quantiles = F.percentile("ms", F.array(*map(F.lit, QUANTILES)), F.col("events"))
     summed = histogram.groupBy("day", "stage", "platform").agg(
         F.sum("events").alias("events"),
         F.sum("in_time").alias("in_time"),

@@ -63,7 +63,8 @@ class Nightly:
         facts, earlier = self.facts, self.earlier
         arguments = [facts[name] for name in ("envelopes", "notifications", "attempts", "replies")]
         before = earlier(tables.ERROR_RATES)
-        rates = error_rates.transform(*arguments, before).persist()
+        outcomes = error_rates.count_outcomes(*arguments).persist()
+        rates = error_rates.transform(outcomes, before).persist()
         self.write(rates, tables.ERROR_RATES)
         signatures = failure_signatures.transform(
             rates, before, facts["unknown_errors"], earlier(tables.FAILURE_SIGNATURES)
@@ -71,6 +72,7 @@ class Nightly:
         self.write(signatures, tables.FAILURE_SIGNATURES)
         self._churn(rates, before)
         rates.unpersist()
+        outcomes.unpersist()
 
     def _churn(self, rates: DataFrame, rates_before: DataFrame) -> None:
         events, active = self.facts["registration_events"], self.facts["active_tokens"]
@@ -84,7 +86,9 @@ class Nightly:
         self.write(token_lifetime.transform(all_spells, self.plan.dates), tables.TOKEN_LIFETIME)
         expected = data_quality.expected_rows(self.spark, self.plan.rows)
         counted = {name: self.raw[name] for name in self.plan.rows}
-        self.write(data_quality.transform(expected, counted, churn, before), tables.DATA_QUALITY)
+        quality = data_quality.transform(expected, counted, churn, before)
+        incomplete = data_quality.incomplete(self.spark, self.plan.incomplete_days)
+        self.write(quality.unionByName(incomplete), tables.DATA_QUALITY)
 
     def write(self, frame: DataFrame, report: Table) -> None:
         started = time.monotonic()

@@ -17,13 +17,15 @@ Files = Mapping[str, Sequence[str]]  # by day (ISO): paths below the lake
 class Plan:
     """``days`` are computed. ``facts`` and ``reports`` name files by table and day: facts of those days (snapshots of
     counters also of earlier ones), reports only of earlier days, for comparison. ``rows`` counts facts by table and
-    day, as their manifests say. ``output`` is the folder below the lake that takes the results.
+    day, as their manifests say. ``incomplete_days`` were exported after retention had begun to remove them. ``output``
+    is the folder below the lake that takes the results.
     """
 
     days: Sequence[str]
     facts: Mapping[str, Files]
     reports: Mapping[str, Files]
     rows: Mapping[str, Mapping[str, int]]
+    incomplete_days: Sequence[str]
     output: str
 
     @property

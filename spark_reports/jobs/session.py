@@ -9,7 +9,6 @@ OPTIONS = {
     "spark.sql.parquet.enableVectorizedReader": "true",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
-    "spark.sql.shuffle.partitions": "64",  # at most: small ones are joined while it runs
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.parquet.compression.codec": "zstd",

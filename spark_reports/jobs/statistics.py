@@ -38,31 +38,25 @@ def median_of(values: Column) -> Column:
     return F.when(size > 0, (lower + upper) / 2)
 
 
-def with_usual(rows: DataFrame, history: DataFrame, keys: Sequence[str], value: str) -> DataFrame:
+def with_usual(
+    rows: DataFrame, history: DataFrame, keys: Sequence[str], value: str, *, cell: Sequence[str] = ()
+) -> DataFrame:
     """``rows`` with what ``value`` was on the seven days before: ``usual`` (median) and ``deviation`` (median absolute
     deviation), both null with fewer than three days.
 
-    ``history`` has one row per day and ``keys`` at most, and may hold days of ``rows`` themselves.
+    ``history`` has at most one row per day and ``keys``, and may hold days of ``rows`` themselves. With ``cell`` (some
+    of the keys) every day that has any row of the cell counts, with the value 0 where a key has none.
     """
-    before = history.select(*keys, F.col("day").alias("_day"), F.col(value).alias("_value"))
-    same_key = [rows[key].eqNullSafe(before[key]) for key in keys]
-    since = F.date_sub(rows["day"], USUAL_DAYS)
-    is_before = (before["_day"] >= since) & (before["_day"] < rows["day"])
-    joined = rows.select("day", *keys).distinct().alias("r")
-    values = (
-        rows.select("day", *keys)
-        .join(before, on=[*same_key, is_before], how="inner")
-        .groupBy(rows["day"], *[rows[key] for key in keys])
-        .agg(F.collect_list("_value").alias("_values"))
-        .where(F.size("_values") >= MIN_USUAL_DAYS)
-        .withColumn("usual", median_of(F.col("_values")))
-        .withColumn("deviation", median_of(F.transform("_values", lambda v: F.abs(v - F.col("usual")))))
-        .drop("_values")
-    )
-    del joined
-    known = values.select(F.col("day").alias("_day"), *[F.col(k).alias(f"_{k}") for k in keys], "usual", "deviation")
-    same = [rows["day"] == known["_day"], *[rows[key].eqNullSafe(known[f"_{key}"]) for key in keys]]
-    return rows.join(known, on=same, how="left").drop("_day", *[f"_{key}" for key in keys])
+    cell = cell or keys
+    days = history.groupBy(*cell).agg(F.collect_set("day").alias("days"))
+    values = history.groupBy(*keys).agg(F.map_from_entries(F.collect_list(F.struct("day", value))).alias("values"))
+    near = F.filter("days", lambda day: day.between(F.date_sub("day", USUAL_DAYS), F.date_sub("day", 1)))
+    seen = F.transform(near, lambda day: F.coalesce(F.try_element_at("values", day).cast("double"), F.lit(0.0)))
+    usual = F.when(F.size("seen") >= MIN_USUAL_DAYS, median_of(F.col("seen")))
+    deviation = median_of(F.transform("seen", lambda each: F.abs(each - F.col("usual"))))
+    joined = rows.join(days, on=[*cell], how="left").join(values, on=[*keys], how="left")
+    compared = joined.withColumn("seen", F.coalesce(seen, F.array().cast("array<double>"))).withColumn("usual", usual)
+    return compared.withColumn("deviation", deviation).select(*rows.columns, "usual", "deviation")
 
 
 def scale(usual: Column, deviation: Column, total: Column) -> Column:

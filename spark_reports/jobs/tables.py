@@ -9,6 +9,8 @@ from enum import StrEnum
 
 # Grows when a column is added, removed or changes its meaning: days exported before have to be exported again.
 SCHEMA_VERSION = 1
+# Cohorts of device tokens that `token_lifetime` follows.
+LIFETIME_WEEKS = 26
 
 
 class Type(StrEnum):
@@ -317,7 +319,7 @@ DATA_QUALITY = Table(
     "data_quality",
     "one row per day, check and subject",
     (
-        required("check_name", Type.STRING, "`row_count`, `reconciliation`, `continuity` or `timestamps`"),
+        required("check_name", Type.STRING, "`row_count`, `timestamps`, `reconciliation`, `continuity` or `retention`"),
         required("subject", Type.STRING, "table, or platform and app topic"),
         required("is_ok", Type.BOOLEAN, "false puts a banner on the report"),
         required("expected", Type.LONG, "what it should be"),

@@ -17,9 +17,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_reports.jobs.statistics import Z_95
+from spark_reports.jobs.tables import LIFETIME_WEEKS
 from spark_reports.jobs.token_churn import is_elsewhere
 
-WEEKS = 26
 PLACE = ["platform", "app_topic"]
 COHORT = ["day", *PLACE, "cohort"]
 STARTS = ("registered", "token_changed")
@@ -79,7 +79,7 @@ def transform(all_spells: DataFrame, days: Sequence[date]) -> DataFrame:
 def by_age(all_spells: DataFrame, days: Sequence[date]) -> DataFrame:
     """What was seen by the end of each day: at risk and ended per cohort and age in days."""
     reports = F.explode(F.array(*[F.lit(day) for day in days]))
-    oldest = F.date_trunc("week", F.date_sub(F.col("report_day"), 7 * (WEEKS - 1))).cast("date")
+    oldest = F.date_trunc("week", F.date_sub(F.col("report_day"), 7 * (LIFETIME_WEEKS - 1))).cast("date")
     seen = all_spells.withColumn("report_day", reports).where(
         (F.col("day") <= F.col("report_day")) & (F.col("token_since") >= oldest)
     )

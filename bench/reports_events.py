@@ -1,0 +1,181 @@
+"""A day of made-up events in a lake, fast: columns of random numbers, written as the export writes them."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, time
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_reports.jobs import tables
+from spark_reports.jobs.tables import SCHEMA_VERSION, Table
+from spark_reports.lake import File, Kind, Lake, Manifest, arrow_schema, folder_of
+
+# Of all events. The rest of the lake's tables do not grow with traffic.
+SHARES = {"attempts": 0.30, "notifications": 0.26, "envelopes": 0.27, "replies": 0.14, "registration_events": 0.03}
+CHUNK_ROWS = 1_000_000
+DAY_US = 86_400 * 10**6
+PLACES = [("android", ""), ("ios", "im.status.ethereum"), ("ios", "im.status.ethereum.pr"), ("none", "")]
+PLACE_WEIGHTS = [0.6, 0.3, 0.07, 0.03]
+Columns = dict[str, pa.Array]
+
+
+def write_day(lake: Lake, day: date, events: int) -> Manifest:
+    """Complete, with its manifest, and published."""
+    files = {table.name: [_write(lake, day, table, events)] for table in tables.EVENT_TABLES}
+    manifest = Manifest(day.isoformat(), SCHEMA_VERSION, datetime.now(UTC).isoformat(), "bench", tables=files)
+    lake.publish(Kind.FACTS, day, manifest)
+    return manifest
+
+
+def _write(lake: Lake, day: date, table: Table, events: int) -> File:
+    rows = round(events * SHARES.get(table.name, 0))
+    path = f"{folder_of(Kind.FACTS, table, day)}/bench.parquet"
+    schema = arrow_schema(table)
+    with lake.writing(path) as out, pq.ParquetWriter(out, schema, compression="zstd") as parquet:
+        for start in range(0, rows, CHUNK_ROWS):
+            number = min(CHUNK_ROWS, rows - start)
+            columns = MAKERS[table.name](day, number, max(1000, events // 50))
+            parquet.write_table(pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema))
+    return lake.describe(path, rows)
+
+
+def _attempts(day: date, rows: int, _actors: int) -> Columns:
+    ended = _pick(["delivered", "transient", "dead", "ambiguous", "config"], [0.93, 0.04, 0.02, 0.007, 0.003], rows)
+    outcomes = ["delivered", "transient", "dead", "ambiguous", "config"]
+    codes = pa.array(["", "unavailable", "unregistered", "timeout", "bad_certificate"])
+    first = _pick([1, 2, 3], [0.92, 0.06, 0.02], rows)
+    return _placed(day, rows) | {
+        "number": pa.array([1, 2, 3], pa.int32()).take(first),
+        "outcome": pa.array(outcomes).take(ended),
+        "code": codes.take(ended),
+        "latency_ms": _durations(rows, 80),
+        "queued_ms": pc.if_else(pc.equal(first, 0), _durations(rows, 20), pa.scalar(None, pa.int64())),
+    }
+
+
+def _notifications(day: date, rows: int, actors: int) -> Columns:
+    state = _pick(["delivered", "refused", "suppressed", "dead_token"], [0.9, 0.05, 0.03, 0.02], rows)
+    attempts = pa.array([1, 0, 0, 1], pa.int32()).take(state)
+    return _placed(day, rows) | {
+        "type": pa.array([1, 2, 3, 4], pa.int32()).take(_pick([1, 2, 3, 4], [0.85, 0.1, 0.02, 0.03], rows)),
+        "state": pa.array(["delivered", "refused", "suppressed", "dead_token"]).take(state),
+        "report": pa.array(["success", "wrong_token", "success", "not_registered"]).take(state),
+        "attempts": attempts,
+        "recipient": _actors(rows, actors),
+        "sender": _actors(rows, actors * 2),
+        "finished_ms": _durations(rows, 150),
+        "answered_ms": _durations(rows, 200),
+        "deadline_ms": _constant(2000, rows),
+    }
+
+
+def _envelopes(day: date, rows: int, _actors: int) -> Columns:
+    kind = _pick(["request", "registration", "query", "unknown"], [0.9, 0.03, 0.06, 0.01], rows)
+    return {
+        "at": _moments(day, rows),
+        "type": pa.array(["request", "registration", "query", "unknown"]).take(kind),
+        "state": pa.array(["processed", "processed", "processed", "dropped"]).take(kind),
+        "reason": pa.array(["", "", "nothing_found", "not_decryptable"]).take(kind),
+        "processed_ms": _durations(rows, 30),
+    }
+
+
+def _replies(day: date, rows: int, _actors: int) -> Columns:
+    state = _pick(["published", "abandoned"], [0.999, 0.001], rows)
+    return {
+        "at": _moments(day, rows),
+        "type": pa.array(["response", "query_response", "registration_response"]).take(
+            _pick([0, 1, 2], [0.9, 0.06, 0.04], rows)
+        ),
+        "state": pa.array(["published", "abandoned"]).take(state),
+        "attempts": pa.array([1, 3], pa.int32()).take(state),
+        "published_ms": _durations(rows, 25),
+        "since_received_ms": _durations(rows, 250),
+        "deadline_ms": _constant(2000, rows),
+    }
+
+
+def _registration_events(day: date, rows: int, actors: int) -> Columns:
+    """Refreshes mostly. The stocks of a made-up day do not reconcile, and nothing here looks at them."""
+    kinds = ["refreshed", "registered", "token_changed", "unregistered", "token_died"]
+    kind = _pick(kinds, [0.8, 0.08, 0.06, 0.03, 0.03], rows)
+    placed = _placed(day, rows)
+    since = pc.subtract(_constant((day - date(1970, 1, 1)).days, rows), _integers(rows, 200))
+    since_day = pc.cast(pc.cast(since, pa.int32()), pa.date32())
+    today = pa.array([day] * 1, pa.date32()).take(_constant(0, rows))
+    is_new = pc.is_in(pa.array(kinds).take(kind), pa.array(["registered", "token_changed"]))
+    return placed | {
+        "kind": pa.array(kinds).take(kind),
+        "installation": _actors(rows, actors),
+        "is_first": pa.array([False, True, False, False, False]).take(kind),
+        "was_active": pa.array([True, False, True, True, True]).take(kind),
+        "is_active": pa.array([True, True, True, False, False]).take(kind),
+        "previous_platform": placed["platform"],
+        "previous_app_topic": placed["app_topic"],
+        "token_since": pc.if_else(is_new, today, since_day),
+        "previous_token_since": since_day,
+    }
+
+
+def _nothing(_day: date, _rows: int, _actors: int) -> Columns:
+    return {}
+
+
+MAKERS: dict[str, Callable[[date, int, int], Columns]] = {
+    "attempts": _attempts,
+    "notifications": _notifications,
+    "envelopes": _envelopes,
+    "replies": _replies,
+    "registration_events": _registration_events,
+    "active_tokens": _nothing,
+    "unknown_errors": _nothing,
+}
+
+
+def _placed(day: date, rows: int) -> Columns:
+    place = _pick(PLACES, PLACE_WEIGHTS, rows)
+    return {
+        "at": _moments(day, rows),
+        "platform": pa.array([platform for platform, _ in PLACES]).take(place),
+        "app_topic": pa.array([topic for _, topic in PLACES]).take(place),
+    }
+
+
+def _moments(day: date, rows: int) -> pa.Array:
+    """In order, as rows of a table that is only ever appended to are."""
+    start = int(datetime.combine(day, time(), UTC).timestamp()) * 10**6
+    step = pc.multiply(pc.random(rows), float(DAY_US))
+    moments = pc.add(pc.cast(pc.floor(step), pa.int64()), start)
+    return pc.cast(moments.take(pc.sort_indices(moments)), pa.timestamp("us", tz="UTC"))
+
+
+def _pick(values: Sequence[object], weights: Sequence[float], rows: int) -> pa.Array:
+    """Indices into ``values``."""
+    draw, index, total = pc.random(rows), _constant(0, rows), 0.0
+    for weight in weights[:-1]:
+        total += weight
+        index = pc.add(index, pc.cast(pc.greater_equal(draw, total), pa.int64()))
+    assert len(values) == len(weights)
+    return index
+
+
+def _durations(rows: int, median_ms: float) -> pa.Array:
+    """Milliseconds with a long tail."""
+    tail = pc.divide(pa.scalar(1.0), pc.sqrt(pc.add(pc.random(rows), 1e-7)))
+    return pc.cast(pc.floor(pc.multiply(tail, median_ms / 1.414)), pa.int64())
+
+
+def _actors(rows: int, actors: int) -> pa.Array:
+    """Few are heavy: the square of a uniform number gathers at the low end."""
+    draw = pc.random(rows)
+    index = pc.cast(pc.floor(pc.multiply(pc.multiply(draw, draw), float(actors))), pa.int64())
+    return pc.multiply(index, 0x9E3779B97F4A7C1)  # spread over 64 bits, like pseudonyms; far from overflow
+
+
+def _integers(rows: int, below: int) -> pa.Array:
+    return pc.cast(pc.floor(pc.multiply(pc.random(rows), float(below))), pa.int64())
+
+
+def _constant(value: int, rows: int) -> pa.Array:
+    return pa.array([value], pa.int64()).take(pa.nulls(rows, pa.int64()).fill_null(0))

@@ -1,0 +1,52 @@
+-- A day of a million rows in the proportions of reports_events.py, with a month of registration events before it.
+
+INSERT INTO registrations_route (token_type, apn_topic, device_token_encrypted, device_token_digest, state,
+    disabled_reason, generation, created_at)
+    SELECT 1 + n % 2, CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END, '', '', 'active', '', 1, now()
+    FROM generate_series(1, 10000) n;
+
+INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, timestamp_ns, state, reason,
+    message_type, source, received_at, enqueued_at, processed_at)
+    SELECT sha256(('e' || n)::bytea), '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, 'processed', '',
+    CASE n % 20 WHEN 0 THEN 16 WHEN 1 THEN 18 ELSE 20 END, 'http://127.0.0.1:8645', at, at,
+    at + interval '15 milliseconds'
+    FROM generate_series(1, 270000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 270000 AS at) t;
+
+INSERT INTO notifications_notificationrequest (id, amm_message_id, message_id, state, envelope_hash, sender_digest,
+    received_at, reply_due_at, answered_at)
+    SELECT n, sha256(('a' || n)::bytea), sha256(('m' || n)::bytea), 'answered', sha256(('e' || n)::bytea),
+    sha256((n % 50000)::text::bytea), at, at + interval '2 seconds', at + n % 2500 * interval '1 millisecond'
+    FROM generate_series(1, 260000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 260000 AS at) t;
+
+INSERT INTO notifications_notification (id, request_id, position, public_key_hash, installation_id, type, route_id,
+    route_generation, state, report, payload_dropped, attempt_count, ambiguous_count, created_at, expires_at,
+    finished_at)
+    SELECT n, n, 0, sha512((n % 20000)::text::bytea), gen_random_uuid()::text, 1, 1 + n % 10000, 1, 'delivered',
+    'success', false, 1, 0, at, at + interval '1 day', at + interval '90 milliseconds'
+    FROM generate_series(1, 260000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 260000 AS at) t;
+
+INSERT INTO notifications_attempt (notification_id, number, gateway, token_type, apn_topic, started_at, latency_ms,
+    outcome, code, is_guarded)
+    SELECT 1 + n % 260000, 1 + n / 260000, 'gorush', 1 + n % 2,
+    CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END, at, n % 900,
+    CASE n % 25 WHEN 0 THEN 'transient' ELSE 'delivered' END, CASE n % 25 WHEN 0 THEN 'unavailable' ELSE '' END, false
+    FROM generate_series(0, 299999) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 300000 AS at) t;
+
+INSERT INTO waku_bridge_outboundreply (envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns,
+    state, attempt_count, next_attempt_at, enqueued_at, created_at, published_at, node)
+    SELECT sha256(('e' || n)::bytea), 0, 21, '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, 'published', 1, at, at,
+    at, at + interval '20 milliseconds', 'http://127.0.0.1:8645'
+    FROM generate_series(1, 140000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 140000 AS at) t;
+
+INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, apn_topic, at)
+    SELECT CASE WHEN n < 20000 THEN 'registered' ELSE 'refreshed' END, md5((n % 20000)::text)::uuid, 1 + n % 2,
+    CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END,
+    '2026-10-20Z'::timestamptz + n * interval '31 days' / 300000
+    FROM generate_series(0, 300000 - 1) n;
+
+INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, apn_topic, at)
+    SELECT 'refreshed', md5((n % 20000)::text)::uuid, 1 + n % 2,
+    CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END, '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 30000
+    FROM generate_series(0, 29999) n;
+
+VACUUM ANALYZE;

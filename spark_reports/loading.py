@@ -1,0 +1,114 @@
+"""Results on their way from the run's folder to the lake's reports and to PostgreSQL.
+
+Everything is read and checked before anything is published. Each of the two then changes at once: the lake by a
+manifest per day, PostgreSQL in one transaction for all reports of all days. Running it again gives the same.
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.csv as pcsv
+from django.db import connection, transaction
+
+from spark_reports import models
+from spark_reports.jobs.tables import REPORT_TABLES, SCHEMA_VERSION, Table
+from spark_reports.lake import Kind, Lake, LakeError, Manifest, folder_of
+from spark_reports.models import DataQuality, PublishedDay, Report, ReportRun
+
+# `token_spells` stays in the lake: it is what the next nights compute `token_lifetime` from.
+MODELS: dict[str, type[Report]] = {
+    "error_rates": models.ErrorRate,
+    "token_churn": models.TokenChurn,
+    "token_lifetime": models.TokenLifetime,
+    "latency": models.Latency,
+    "failure_signatures": models.FailureSignature,
+    "load_profile": models.LoadProfile,
+    "heavy_actors": models.HeavyActor,
+    "anomalies": models.Anomaly,
+    "data_quality": models.DataQuality,
+}
+CHUNK_ROWS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One report of one day, checked and still where Spark wrote it. ``parts`` maps its files to their rows."""
+
+    report: Table
+    day: date
+    parts: Mapping[str, pa.Table]
+
+    @property
+    def row_count(self) -> int:
+        return sum(rows.num_rows for rows in self.parts.values())
+
+
+def read_results(lake: Lake, output: str, days: Sequence[date]) -> list[Result]:
+    """Raises LakeError when a report is missing or has a column that it should not have."""
+    for report in REPORT_TABLES:
+        if not lake.exists(f"{output}/{report.name}/_SUCCESS"):
+            raise LakeError(f"Spark did not finish {report.name}.")
+    return [_read(lake, output, report, day) for report in REPORT_TABLES for day in days]
+
+
+def _read(lake: Lake, output: str, report: Table, day: date) -> Result:
+    paths = lake.parquet_files(f"{output}/{report.name}/day={day}")
+    return Result(report, day, {path: lake.read_table(report, path) for path in paths})
+
+
+def publish_in_lake(lake: Lake, results: Sequence[Result], run_name: str, *, now: datetime) -> None:
+    for day in sorted({result.day for result in results}):
+        files = {
+            result.report.name: [
+                _into_place(lake, result, path, f"{run_name}-{number}") for number, path in enumerate(result.parts)
+            ]
+            for result in results
+            if result.day == day
+        }
+        lake.publish(Kind.REPORTS, day, Manifest(day.isoformat(), SCHEMA_VERSION, now.isoformat(), "", tables=files))
+
+
+def _into_place(lake: Lake, result: Result, path: str, name: str) -> Any:
+    target = f"{folder_of(Kind.REPORTS, result.report, result.day)}/{name}.parquet"
+    lake.move(path, target)
+    return lake.describe(target, result.parts[path].num_rows)
+
+
+def load(results: Sequence[Result], event_counts: Mapping[date, int], run: ReportRun, *, now: datetime) -> None:
+    """Replace these days in PostgreSQL, all reports together."""
+    days = sorted(event_counts)
+    with transaction.atomic():
+        for model in MODELS.values():
+            model._default_manager.filter(day__in=days).delete()  # noqa: SLF001
+        session: psycopg.Connection[Any] = connection.connection
+        for result in results:
+            if result.report.name in MODELS:
+                _copy(session, result)
+        PublishedDay.objects.filter(day__in=days).delete()
+        PublishedDay.objects.bulk_create(
+            PublishedDay(day=day, run=run, event_count=event_counts[day], published_at=now) for day in days
+        )
+        run.result_count = sum(result.row_count for result in results)
+        run.finding_count = DataQuality.objects.filter(day__in=days, is_ok=False).count()
+
+
+def _copy(session: psycopg.Connection[Any], result: Result) -> None:
+    table = MODELS[result.report.name]._meta.db_table  # noqa: SLF001
+    columns = ", ".join(["day", *result.report.column_names])
+    statement = f"COPY {table} ({columns}) FROM STDIN (FORMAT csv)"
+    for rows in result.parts.values():
+        with psycopg.Cursor(session) as cursor, cursor.copy(statement) as copy:
+            for start in range(0, rows.num_rows, CHUNK_ROWS):
+                copy.write(_csv(rows.slice(start, CHUNK_ROWS), result.day))
+
+
+def _csv(rows: pa.Table, day: date) -> bytes:
+    days = pa.array([day] * rows.num_rows, pa.date32())
+    out = io.BytesIO()
+    pcsv.write_csv(rows.add_column(0, "day", days), out, pcsv.WriteOptions(include_header=False))
+    return out.getvalue()

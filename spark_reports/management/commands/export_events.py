@@ -1,0 +1,57 @@
+"""`manage.py export_events`: closed days from PostgreSQL into the lake, with progress. Safe to stop and run again."""
+
+from datetime import date
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from spark_reports.export import ExportError, closed_days, export_day
+from spark_reports.lake import Lake, LakeError, Manifest
+from spark_reports.management.days import add_days, chosen_days
+
+
+class Command(BaseCommand):
+    help = "Export closed days (UTC) of events into REPORTS_LAKE. Days that are there already stay as they are."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        add_days(parser)
+        parser.add_argument("--replace", action="store_true", help="export days again that are in the lake already")
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        try:
+            days = closed_days(*chosen_days(options), now=timezone.now())
+            lake = Lake(settings.REPORTS_LAKE)
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rows]:,} rows"),
+            )
+            with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
+                self._export(days, lake, bars, replace=options["replace"])
+        except (ExportError, LakeError) as error:
+            raise CommandError(str(error)) from error
+
+    def _export(self, days: list[date], lake: Lake, bars: Progress, *, replace: bool) -> None:
+        task = bars.add_task("exporting", total=len(days), rows=0)
+        exported = 0
+        for day in days:
+
+            def on_rows(table: str, number: int, day: date = day) -> None:
+                nonlocal exported
+                exported += number
+                bars.update(task, description=f"{day} {table}", rows=exported)
+
+            manifest = export_day(day, lake, now=timezone.now(), on_rows=on_rows, replace=replace)
+            bars.advance(task)
+            self._tell(day, manifest)
+
+    def _tell(self, day: date, manifest: Manifest) -> None:
+        rows = ", ".join(f"{number} {name}" for name, number in manifest.rows.items())
+        self.stdout.write(f"{day}: {rows}; pseudonym key {manifest.key_id}")
+        if not manifest.is_complete:
+            self.stderr.write(f"{day} is incomplete: retention had removed a part of it before it was exported.")

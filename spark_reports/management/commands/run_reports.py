@@ -1,0 +1,55 @@
+"""`manage.py run_reports`: export, compute and publish the reports of a day or a range, with progress."""
+
+from datetime import date
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from rich.console import Console
+from rich.progress import Progress as Bars
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from spark_reports.jobs.tables import REPORT_TABLES
+from spark_reports.management.days import add_days, chosen_days
+from spark_reports.models import ReportRun
+from spark_reports.runs import Progress, RunError, run_reports
+
+
+class _Bars(Progress):
+    """One line per step: rows exported, reports computed."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars, self._reports = bars, 0
+        self._task = bars.add_task("starting", total=None)
+
+    def step(self, run: ReportRun) -> None:
+        self._reports = 0
+        self._bars.update(self._task, description=f"{run.from_day} to {run.to_day}: {run.step}")
+
+    def rows(self, day: date, table: str, number: int) -> None:
+        self._bars.update(self._task, description=f"{day}: export {table}", advance=number)
+
+    def report(self, line: str) -> None:
+        self._reports += 1
+        self._bars.update(self._task, description=f"compute: {line} ({self._reports} of {len(REPORT_TABLES)})")
+
+
+class Command(BaseCommand):
+    help = "Make the nightly reports of closed days (UTC). Running a day again replaces it. Backfill oldest first."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        add_days(parser)
+        parser.add_argument("--replace", action="store_true", help="export days again that are in the lake already")
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        first, last = chosen_days(options)
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed:,.0f} rows exported"))
+        try:
+            with Bars(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
+                runs = run_reports(first, last, progress=_Bars(bars), replace=options["replace"])
+        except RunError as error:
+            raise CommandError(str(error)) from error
+        for run in runs:
+            self.stdout.write(
+                f"{run.from_day} to {run.to_day}: {run.event_count} events, {run.result_count} rows of reports, "
+                f"{run.finding_count} findings about data quality"
+            )

@@ -1,0 +1,26 @@
+"""How commands are told which days: --day, or --from and --to; yesterday without any."""
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils import timezone
+
+from spark_reports.export import last_closed_day
+
+
+def add_days(parser: CommandParser) -> None:
+    parser.add_argument("--day", type=date.fromisoformat, help="one day, as 2026-11-20; by default the last closed one")
+    parser.add_argument("--from", dest="first", type=date.fromisoformat, metavar="DAY", help="first day of a range")
+    parser.add_argument("--to", dest="last", type=date.fromisoformat, metavar="DAY", help="last day of a range")
+
+
+def chosen_days(options: Mapping[str, Any]) -> tuple[date, date]:
+    day, first, last = options["day"], options["first"], options["last"]
+    if day and (first or last):
+        raise CommandError("Give either --day or --from and --to.")
+    if last and not first:
+        raise CommandError("--to needs --from.")
+    newest = last_closed_day(timezone.now())
+    return (first, last or newest) if first else (day or newest, day or newest)

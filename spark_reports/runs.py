@@ -1,0 +1,245 @@
+"""One run: export what is missing, compute in Spark, publish. Only one at a time, and all of it or nothing.
+
+A run that fails leaves the reports of before as they were; run again it starts over, and days that are exported already
+stay exported.
+"""
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, timedelta
+from time import monotonic
+
+import structlog
+from django.conf import settings
+from django.db import connection
+from django.utils import timezone
+
+from spark_reports.export import ExportError, closed_days, export_day
+from spark_reports.jobs import tables
+from spark_reports.jobs.plan import Plan
+from spark_reports.lake import Kind, Lake, LakeError, Manifest
+from spark_reports.loading import load, publish_in_lake, read_results
+from spark_reports.models import ReportRun
+from spark_reports.spark import SparkError, Submission, submit
+
+log = structlog.get_logger(__name__)
+State, Step = ReportRun.State, ReportRun.Step
+
+LOCK = 0x7075_7368_7265_7074  # "pushrept": an advisory lock of the database, freed with the process that holds it
+# How many days before its own a run looks back to in each report.
+LOOK_BACK_DAYS = {
+    tables.ERROR_RATES.name: 7,
+    tables.TOKEN_CHURN.name: 7,
+    tables.FAILURE_SIGNATURES.name: 30,
+    tables.TOKEN_SPELLS.name: 7 * tables.LIFETIME_WEEKS,
+}
+LOOK_BACK_SNAPSHOTS_DAYS = 8
+# A longer range is computed in several runs.
+MAX_DAYS = 14
+EXCERPT_LINES = 60
+FAULTS = (ExportError, LakeError, SparkError)
+
+
+class RunError(Exception):
+    """Why there are no new reports, in one line."""
+
+
+class Progress:
+    """What a run tells while it goes on; the command draws it."""
+
+    def step(self, run: ReportRun) -> None:
+        """It began another step."""
+
+    def rows(self, day: date, table: str, number: int) -> None:
+        """So many more rows of a table were exported."""
+
+    def report(self, line: str) -> None:
+        """Spark finished a report."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """The facts of a run's days, verified."""
+
+    manifests: Mapping[date, Manifest]
+
+    @property
+    def event_counts(self) -> dict[date, int]:
+        return {day: sum(manifest.rows.values()) for day, manifest in self.manifests.items()}
+
+
+def run_reports(first: date, last: date, *, progress: Progress, replace: bool = False) -> list[ReportRun]:
+    """Reports of a range of closed days, oldest first. ``replace`` exports days again that are in the lake already.
+
+    Raises RunError when another run is under way, or when one fails: those before it are published then.
+    """
+    try:
+        days = closed_days(first, last, now=timezone.now())
+    except ExportError as error:
+        raise RunError(str(error)) from error
+    with _alone():
+        _close_abandoned()
+        parts = [days[start : start + MAX_DAYS] for start in range(0, len(days), MAX_DAYS)]
+        return [_run(part, progress, replace=replace) for part in parts]
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
+        if not cursor.fetchone()[0]:  # type: ignore[index]
+            raise RunError("Another run is under way.")
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
+
+
+def _close_abandoned() -> None:
+    """Whoever holds the lock knows that nobody else runs."""
+    ReportRun.objects.filter(state=State.RUNNING).update(
+        state=State.FAILED, finished_at=timezone.now(), error="Its process was killed."
+    )
+
+
+def _run(days: Sequence[date], progress: Progress, *, replace: bool) -> ReportRun:
+    now = timezone.now()
+    run = ReportRun.objects.create(from_day=days[0], to_day=days[-1], started_at=now, seen_at=now)
+    try:
+        _carry_out(run, days, progress, replace=replace)
+    except FAULTS as error:
+        _finish(run, State.FAILED, error=str(error), log_excerpt=getattr(error, "log", ""))
+        raise RunError(str(error)) from error
+    except BaseException as error:
+        _finish(run, State.FAILED, error=type(error).__name__)
+        raise
+    return run
+
+
+def _carry_out(run: ReportRun, days: Sequence[date], progress: Progress, *, replace: bool) -> None:
+    lake, name = Lake(settings.REPORTS_LAKE), f"{run.pk}-{secrets.token_hex(4)}"
+    output = f"incoming/{name}"
+    try:
+        with _step(run, Step.EXPORT, progress):
+            facts = _export(run, lake, days, progress, replace=replace)
+        with _step(run, Step.COMPUTE, progress):
+            run.log_excerpt = _excerpt(_compute(run, lake, facts, output, progress))
+        with _step(run, Step.PUBLISH, progress):
+            results = read_results(lake, output, days)
+            publish_in_lake(lake, results, name, now=timezone.now())
+            load(results, facts.event_counts, run, now=timezone.now())
+    finally:
+        lake.remove_folder(output)
+    _finish(run, State.SUCCEEDED, step=Step.DONE)
+
+
+@contextmanager
+def _step(run: ReportRun, step: ReportRun.Step, progress: Progress) -> Iterator[None]:
+    started = monotonic()
+    run.step, run.seen_at = step, timezone.now()
+    run.save()
+    progress.step(run)
+    yield
+    setattr(run, f"{step}_seconds", round(monotonic() - started, 3))
+
+
+def _export(run: ReportRun, lake: Lake, days: Sequence[date], progress: Progress, *, replace: bool) -> _Facts:
+    manifests = {}
+    for day in days:
+
+        def on_rows(table: str, number: int, day: date = day) -> None:
+            progress.rows(day, table, number)
+
+        manifests[day] = export_day(day, lake, now=timezone.now(), on_rows=on_rows, replace=replace)
+        lake.verify(Kind.FACTS, day, manifests[day])
+        _beat(run)
+    facts = _Facts(manifests)
+    run.event_count = sum(facts.event_counts.values())
+    return facts
+
+
+def _compute(run: ReportRun, lake: Lake, facts: _Facts, output: str, progress: Progress) -> str:
+    plan_path = f"{output}/plan.json"
+    with lake.writing(plan_path) as out:
+        out.write(make_plan(lake, facts.manifests, output).to_json().encode())
+
+    def on_line(line: str) -> None:
+        _beat(run)
+        if line:
+            progress.report(line)
+
+    return submit(
+        Submission(
+            master=settings.SPARK_MASTER,
+            driver_memory=settings.SPARK_DRIVER_MEMORY,
+            lake=lake.url,
+            plan=plan_path,
+            timeout_seconds=settings.REPORTS_TIMEOUT_SECONDS,
+            on_line=on_line,
+        )
+    )
+
+
+def make_plan(lake: Lake, manifests: Mapping[date, Manifest], output: str) -> Plan:
+    """Raises LakeError when a report of an earlier day that is read, too, is broken."""
+    first = min(manifests)
+    facts: dict[str, dict[str, Sequence[str]]] = {table.name: {} for table in tables.EVENT_TABLES}
+    for day, manifest in manifests.items():
+        for name, paths in manifest.paths.items():
+            facts[name][day.isoformat()] = paths
+    snapshots = tables.UNKNOWN_ERRORS.name
+    for day, manifest in lake.days(Kind.FACTS, first - timedelta(LOOK_BACK_SNAPSHOTS_DAYS), first - timedelta(1)):
+        facts[snapshots][day.isoformat()] = manifest.paths.get(snapshots, [])
+    return Plan(
+        days=[day.isoformat() for day in manifests],
+        facts=facts,
+        reports=_earlier_reports(lake, first),
+        rows=_expected_rows(manifests),
+        incomplete_days=[day.isoformat() for day in manifests if not manifests[day].is_complete],
+        output=output,
+    )
+
+
+def _expected_rows(manifests: Mapping[date, Manifest]) -> dict[str, dict[str, int]]:
+    """Of the tables whose rows belong to the days alone."""
+    return {
+        table.name: {day.isoformat(): manifest.rows[table.name] for day, manifest in manifests.items()}
+        for table in tables.EVENT_TABLES
+    }
+
+
+def _earlier_reports(lake: Lake, first: date) -> dict[str, dict[str, Sequence[str]]]:
+    """Days computed by an older version are left out: comparing with them would be wrong, and they can be made anew."""
+    reports: dict[str, dict[str, Sequence[str]]] = {name: {} for name in LOOK_BACK_DAYS}
+    oldest = first - timedelta(max(LOOK_BACK_DAYS.values()))
+    for day, manifest in lake.days(Kind.REPORTS, oldest, first - timedelta(1)):
+        if manifest.schema_version != tables.SCHEMA_VERSION:
+            continue
+        for name, look_back in LOOK_BACK_DAYS.items():
+            if day >= first - timedelta(look_back):
+                reports[name][day.isoformat()] = manifest.paths.get(name, [])
+    return reports
+
+
+def _beat(run: ReportRun) -> None:
+    run.seen_at = timezone.now()
+    run.save(update_fields=["seen_at"])
+
+
+def _excerpt(text: str) -> str:
+    return "\n".join(text.splitlines()[-EXCERPT_LINES:])
+
+
+def _finish(run: ReportRun, state: ReportRun.State, **facts: str) -> None:
+    run.state, run.finished_at = state, timezone.now()
+    for name, value in facts.items():
+        setattr(run, name, _excerpt(value))
+    run.save()
+    told = {"run_id": run.pk, "from_day": str(run.from_day), "to_day": str(run.to_day)}
+    if state == State.SUCCEEDED:
+        log.info("reports_published", **told, events=run.event_count, findings=run.finding_count)
+    else:
+        log.error("reports_failed", **told, error=run.error)

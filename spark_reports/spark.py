@@ -1,0 +1,185 @@
+"""Spark as a process of its own: spark-submit with our jobs as a package, and nothing of ours in its environment.
+
+It is told the lake and the plan. Database, keys and secrets stay here; what a master, an object store or Java need
+comes from the environment by the names below, and from Spark's own configuration folder (SPARK_CONF_DIR).
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from signal import SIGKILL
+from threading import Thread
+from time import monotonic
+from urllib.parse import urlsplit
+
+PACKAGE = Path(__file__).parent
+ENTRY = "from spark_reports.jobs.nightly import main\n\nmain()\n"
+PASSED_ON = re.compile(
+    r"(PATH|HOME|LANG|TZ|TMPDIR|USER|JAVA_HOME|KRB5.*|SPARK_CONF_DIR|SPARK_LOCAL_.*|HADOOP_.*|YARN_.*|AWS_.*|GOOGLE_.*|AZURE_.*)"
+)
+PROGRESS = "report "  # what a line of progress begins with
+LOG_LINES = 200
+MAX_LINE = 300
+BEAT_SECONDS = 20
+STOP_SECONDS = 10
+
+
+class SparkError(Exception):
+    """Why Spark did not finish, in one line. ``log`` is the end of what it wrote."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """``on_line`` gets each line of the job's progress, and an empty one now and then while there is none."""
+
+    master: str
+    driver_memory: str
+    lake: str
+    plan: str
+    timeout_seconds: float
+    on_line: Callable[[str], None]
+
+
+def submit(submission: Submission) -> str:
+    """Run the jobs; returns the end of Spark's log. Raises SparkError."""
+    log: deque[str] = deque(maxlen=LOG_LINES)
+    with (
+        tempfile.TemporaryDirectory(prefix="push-reports-") as name,
+        _running(_command(submission, *package(Path(name))), submission.master) as process,
+    ):
+        code = _follow(process, submission, log)
+    if code != 0:
+        raise SparkError(f"Spark failed: {_reason(log)}", "\n".join(log))
+    return "\n".join(log)
+
+
+def package(folder: Path) -> tuple[Path, Path]:
+    """The jobs as a zip file that executors of a cluster can be sent, and the script that starts them."""
+    archive, entry = folder / "jobs.zip", folder / "entry.py"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as jobs:
+        for path in [PACKAGE / "__init__.py", *sorted((PACKAGE / "jobs").glob("*.py"))]:
+            jobs.write(path, path.relative_to(PACKAGE.parent))
+    entry.write_text(ENTRY, encoding="ascii")
+    return archive, entry
+
+
+def spark_home() -> Path:
+    """Raises SparkError when something that Spark needs is not installed."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise SparkError("PySpark is not installed: no reports. `make dev` brings it.")
+    java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
+    if shutil.which(java) is None:
+        raise SparkError("Java 17 or 21 is missing (on Debian: apt-get install openjdk-17-jre-headless): no reports.")
+    return Path(found.origin).parent
+
+
+def _command(submission: Submission, archive: Path, entry: Path) -> list[str]:
+    return [
+        *[str(spark_home() / "bin" / "spark-submit"), "--master", submission.master],
+        *["--driver-memory", submission.driver_memory, "--py-files", str(archive)],
+        *["--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=WARN"],
+        *_for_one_machine(submission.master),
+        *[str(entry), "--lake", submission.lake, "--plan", submission.plan],
+    ]
+
+
+def _is_here(master: str) -> bool:
+    return master.startswith("local") or urlsplit(master).hostname in {"127.0.0.1", "localhost", "::1"}
+
+
+def _for_one_machine(master: str) -> Iterable[str]:
+    """A master on this machine needs no driver that others can reach, and its few cores no 200 parts of a shuffle."""
+    options = ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", "spark.sql.shuffle.partitions=8"]
+    return (part for option in options for part in ("--conf", option)) if _is_here(master) else ()
+
+
+def environment(master: str) -> dict[str, str]:
+    passed_on = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
+    # Not a Spark installed beside the package, and the interpreter that has it.
+    ours = {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"}
+    return passed_on | ours | ({"SPARK_LOCAL_IP": "127.0.0.1"} if _is_here(master) else {})
+
+
+@contextmanager
+def _running(command: Sequence[str], master: str) -> Iterator["subprocess.Popen[str]"]:
+    """In a session of its own, so that Java goes together with the script that started it."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment(master),
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        _stop(process)
+
+
+def _stop(process: "subprocess.Popen[str]") -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, SIGKILL)
+            process.wait()
+    if process.stdout:
+        process.stdout.close()
+
+
+def _follow(process: "subprocess.Popen[str]", submission: Submission, log: deque[str]) -> int:
+    lines: SimpleQueue[str | None] = SimpleQueue()
+    Thread(target=_read_lines, args=(process, lines), daemon=True).start()
+    deadline = monotonic() + submission.timeout_seconds
+    while (line := _next(lines)) is not None:
+        if line.startswith(PROGRESS) or not line:
+            submission.on_line(line.removeprefix(PROGRESS))
+        else:
+            log.append(line[:MAX_LINE])
+        if monotonic() > deadline:
+            raise SparkError(f"Spark did not finish within {submission.timeout_seconds:.0f} seconds.", "\n".join(log))
+    return process.wait()
+
+
+def _read_lines(process: "subprocess.Popen[str]", lines: SimpleQueue[str | None]) -> None:
+    for line in process.stdout or ():
+        lines.put(line.rstrip())
+    lines.put(None)
+
+
+def _next(lines: SimpleQueue[str | None]) -> str | None:
+    try:
+        return lines.get(timeout=BEAT_SECONDS)
+    except Empty:
+        return ""
+
+
+_CAUSE = re.compile(r"(?:Caused by: |py4j\S+: |\S*\.)?([A-Za-z_.]*(?:Error|Exception|Exit)\b.*)")
+
+
+def _reason(log: Iterable[str]) -> str:
+    """The deepest cause that the log names."""
+    lines = [line.strip() for line in log if line.strip() and not line.startswith("{") and " WARN " not in line]
+    causes = [found for line in lines if (found := _CAUSE.fullmatch(line))]
+    deepest = [cause for cause in causes if cause[0].startswith("Caused by: ")] or causes
+    return deepest[-1][1] if deepest else (lines or ["it said nothing"])[-1]

@@ -1,0 +1,90 @@
+"""One small Spark session for all transforms, and what end-to-end tests need."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+
+from spark_reports.tests.cluster import Cluster
+
+NO_JAVA = "Java is missing (apt-get install openjdk-17-jre-headless): Spark is not tested"
+
+
+@pytest.fixture(scope="session")
+def java(require_or_skip: Callable[[bool, str], None]) -> None:
+    require_or_skip(bool(os.environ.get("JAVA_HOME") or shutil.which("java")), NO_JAVA)
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    from spark_reports.jobs.session import OPTIONS
+
+    folder = tmp_path_factory.mktemp("spark")
+    options = OPTIONS | {
+        "spark.master": "local[1]",  # frames of a few rows: a second thread costs more than it brings
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.adaptive.enabled": "false",  # re-planning tiny frames costs more than running them
+        "spark.sql.codegen.wholeStage": "false",  # nor is compiling worth it
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        "spark.log.level": "ERROR",
+    }
+    builder = SparkSession.builder.appName("tests")
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    yield session
+    session.stop()
+    _end_gateway()
+
+
+def _end_gateway() -> None:
+    """Java would live until this process ends, and its pipes would be left open."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(30)
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+@pytest.fixture
+def spark_conf(java: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration for spark-submit that starts quickly: tiny days are over before Java has compiled anything."""
+    folder = tmp_path / "spark-conf"
+    folder.mkdir()
+    lines = [
+        "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions -XX:TieredStopAtLevel=1",
+        "spark.sql.codegen.wholeStage false",
+        "spark.executor.memory 512m",
+    ]
+    (folder / "spark-defaults.conf").write_text("\n".join(lines))
+    monkeypatch.setenv("SPARK_CONF_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def cluster(spark_conf: Path, tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster.started(tmp_path / "cluster") as running:
+        yield running
+
+
+@pytest.fixture
+def lake_url(tmp_path: Path, settings: LazySettings) -> str:
+    settings.REPORTS_LAKE = str(tmp_path / "lake")
+    settings.SPARK_MASTER = "local[2]"
+    settings.SPARK_DRIVER_MEMORY = "1g"
+    return settings.REPORTS_LAKE

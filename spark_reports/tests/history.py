@@ -1,0 +1,158 @@
+"""A few days of a small fleet in PostgreSQL, from a seed: rows as the server writes them, but many and quickly."""
+
+import random
+import secrets
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from uuid import UUID, uuid4
+
+from notifications.models import Attempt, Notification, NotificationRequest, UnknownGatewayError
+from registrations.encryption import Purpose
+from registrations.keyring import keyring
+from registrations.models import RegistrationEvent
+from tests import factories
+from waku_bridge.messages import MessageType
+from waku_bridge.models import InboundEnvelope, OutboundReply
+
+Kind = RegistrationEvent.Kind
+IOS, ANDROID = (1, "im.status.ethereum"), (2, "")
+PLACES = (IOS, ANDROID, (1, "im.status.desktop"))
+
+
+@dataclass
+class Installation:
+    place: tuple[int, str]
+    pseudonym: UUID = field(default_factory=uuid4)
+    is_active: bool = False
+
+
+@dataclass
+class History:
+    """``secrets`` are values that must never be found in the lake."""
+
+    seed: int
+    secrets: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.installations = [Installation(self.random.choice(PLACES)) for _ in range(60)]
+        self.routes = [
+            factories.make_route(token_type=place[0], apn_topic=place[1], device_token=f"device-token-{n}-{self.seed}")
+            for n, place in enumerate(PLACES)
+        ]
+        self.secrets += [bytes(route.device_token_digest)[4:] for route in self.routes]
+        self.secrets += [f"device-token-{n}".encode() for n in range(len(PLACES))]
+        self.recipients = [secrets.token_bytes(64) for _ in range(20)]
+        self.senders = [b"\x02" + secrets.token_bytes(32) for _ in range(10)]
+        self.secrets += self.recipients + self.senders
+
+    def add_day(self, day: date, *, events: int = 150, requests: int = 120) -> None:
+        midnight = datetime.combine(day, time(), UTC)
+        moments = sorted(
+            midnight + timedelta(microseconds=self.random.randrange(86_400 * 10**6)) for _ in range(events)
+        )
+        RegistrationEvent.objects.bulk_create(self._event(at) for at in moments)
+        for _ in range(requests):
+            self._request(midnight + timedelta(milliseconds=self.random.randrange(86_400_000)))
+
+    def _event(self, at: datetime) -> RegistrationEvent:
+        installation = self.random.choice(self.installations)
+        self.secrets.append(installation.pseudonym.bytes)
+        kind = self._next_kind(installation)
+        event = RegistrationEvent(
+            kind=kind,
+            pseudonym=installation.pseudonym,
+            token_type=installation.place[0],
+            apn_topic=installation.place[1],
+            at=at,
+        )
+        installation.is_active = kind not in {Kind.UNREGISTERED, Kind.TOKEN_DIED, Kind.EXPIRED}
+        if kind == Kind.UNREGISTERED:  # the next registration is another's, as far as anybody can tell
+            installation.pseudonym = uuid4()
+        return event
+
+    def _next_kind(self, installation: Installation) -> Kind:
+        if not installation.is_active:
+            return self.random.choice([Kind.REGISTERED, Kind.REGISTERED, Kind.TOKEN_CHANGED, Kind.REVIVED])
+        if self.random.random() < 0.1:
+            installation.place = self.random.choice(PLACES)
+            return Kind.TOKEN_CHANGED
+        return self.random.choices(
+            [
+                Kind.REFRESHED,
+                Kind.TOKEN_CHANGED,
+                Kind.SETTINGS_CHANGED,
+                Kind.UNREGISTERED,
+                Kind.TOKEN_DIED,
+                Kind.EXPIRED,
+            ],
+            [8, 2, 2, 1, 1, 1],
+        )[0]
+
+    def _request(self, at: datetime) -> None:
+        envelope = self._envelope(at, MessageType.REQUEST)
+        sender = self.random.choice(self.senders)
+        request = factories.make_answered_request(
+            at=at,
+            answered_at=at + timedelta(milliseconds=self.random.randrange(20, 3000)),
+            envelope_hash=envelope.hash,
+            sender_digest=keyring().digest(Purpose.SENDER, sender),
+        )
+        self.secrets += [bytes(request.amm_message_id), bytes(request.message_id), bytes(envelope.hash)]
+        self._notification(request, at)
+        self._reply(envelope)
+        self._envelope(at, self.random.choice([MessageType.REGISTRATION, MessageType.QUERY]))
+
+    def _envelope(self, at: datetime, message_type: int) -> InboundEnvelope:
+        refused = message_type == MessageType.REGISTRATION and self.random.random() < 0.2
+        return factories.make_envelope(
+            at=at,
+            message_type=message_type,
+            state=InboundEnvelope.State.PROCESSED,
+            reason="stale_version" if refused else "",
+            payload=None,
+            processed_at=at + timedelta(milliseconds=self.random.randrange(1, 50)),
+        )
+
+    def _reply(self, envelope: InboundEnvelope) -> None:
+        is_lost = self.random.random() < 0.05
+        made_at = envelope.received_at + timedelta(milliseconds=30)
+        factories.make_reply(
+            envelope_hash=envelope.hash,
+            at=made_at,
+            state=OutboundReply.State.ABANDONED if is_lost else OutboundReply.State.PUBLISHED,
+            published_at=None if is_lost else made_at + timedelta(milliseconds=self.random.randrange(1, 4000)),
+        )
+
+    def _notification(self, request: NotificationRequest, at: datetime) -> None:
+        route = self.random.choice(self.routes)
+        is_refused = self.random.random() < 0.1
+        tries = 0 if is_refused else self.random.choice([1, 1, 1, 2, 3])
+        notification = factories.make_notification(
+            request=request,
+            at=at,
+            public_key_hash=self.random.choice(self.recipients),
+            route=None if is_refused else route,
+            state=Notification.State.REFUSED if is_refused else Notification.State.DELIVERED,
+            report=Notification.Reports.WRONG_TOKEN if is_refused else Notification.Reports.SUCCESS,
+            attempt_count=tries,
+            finished_at=at + timedelta(seconds=tries),
+        )
+        self.secrets += [notification.installation_id.encode(), bytes(notification.dedup_key)]
+        for number in range(1, tries + 1):
+            is_last = number == tries
+            factories.make_attempt(
+                notification,
+                number=number,
+                token_type=route.token_type,
+                apn_topic=route.apn_topic,
+                started_at=at + timedelta(milliseconds=10 * number),
+                latency_ms=self.random.randrange(5, 20_000),
+                outcome=Attempt.Outcome.DELIVERED if is_last else Attempt.Outcome.TRANSIENT,
+                code="" if is_last else self.random.choice(["unavailable", "internal"]),
+            )
+
+    def add_unknown_error(self, at: datetime, count: int) -> None:
+        UnknownGatewayError.objects.create(
+            platform="ios", signature="a new <n> fault", count=count, first_seen_at=at, last_seen_at=at
+        )

@@ -1,0 +1,349 @@
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow.parquet as pq
+import pytest
+from django.conf import LazySettings
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.utils import timezone
+
+from registrations.encryption import Purpose
+from registrations.keyring import keyring
+from registrations.models import RegistrationEvent
+from spark_reports.export import ExportError, closed_days, export_day, last_closed_day
+from spark_reports.export.copying import is_topic
+from spark_reports.export.pseudonyms import Period, Subject, key_for, pseudonym
+from spark_reports.jobs.tables import EVENT_TABLES, Table
+from spark_reports.lake import Kind, Lake, LakeError, Manifest, arrow_schema, folder_of
+from spark_reports.tests.history import History
+from tests import factories
+
+Kinds = RegistrationEvent.Kind
+SECRET = bytes(range(32))
+
+
+def midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
+
+
+@pytest.fixture
+def day() -> date:
+    return last_closed_day(timezone.now())
+
+
+@pytest.fixture
+def export(lake_url: str, day: date) -> Callable[..., Manifest]:
+    def run(**options: Any) -> Manifest:
+        return export_day(day, Lake(lake_url), now=timezone.now(), on_rows=lambda _table, _rows: None, **options)
+
+    return run
+
+
+def rows_of(lake_url: str, manifest: Manifest, table: str) -> list[dict[str, Any]]:
+    [file] = manifest.tables[table]
+    return pq.read_table(f"{lake_url}/{file.path}", partitioning=None).to_pylist()
+
+
+# Days -----------------------------------------------------------------------------------------------------------------
+def test_a_day_is_closed_ten_minutes_after_its_midnight() -> None:
+    midnight_utc = datetime(2026, 11, 21, tzinfo=UTC)
+    assert last_closed_day(midnight_utc + timedelta(minutes=9)) == date(2026, 11, 19)
+    assert last_closed_day(midnight_utc + timedelta(minutes=10)) == date(2026, 11, 20)
+
+
+def test_days_that_are_not_over_are_refused() -> None:
+    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    with pytest.raises(ExportError, match="2026-11-21 is not over"):
+        closed_days(date(2026, 11, 20), date(2026, 11, 21), now=now)
+
+
+# Pseudonyms -----------------------------------------------------------------------------------------------------------
+def test_a_pseudonym_is_64_bits_of_an_hmac_under_the_key_of_its_period() -> None:
+    key = key_for(date(2026, 11, 20), SECRET, Period.MONTH)
+    secret = hmac.digest(SECRET, b"report pseudonyms 2026-11", "sha256")
+    expected = hmac.digest(secret, b"sender\0" + b"value", "sha256")[:8]
+
+    assert pseudonym(key, Subject.SENDER, b"value") == int.from_bytes(expected, signed=True)
+
+
+def test_pseudonyms_change_with_period_and_role_and_the_key_id_tells() -> None:
+    november, december = (key_for(date(2026, month, 1), SECRET, Period.MONTH) for month in (11, 12))
+    values = {pseudonym(key, subject, b"value") for key in (november, december) for subject in Subject}
+
+    assert len(values) == 6
+    assert november.id == key_for(date(2026, 11, 30), SECRET, Period.MONTH).id != december.id
+    assert hashlib.sha256(SECRET).hexdigest()[:8] not in november.id
+
+
+@pytest.mark.parametrize(
+    ("text", "is_fine"),
+    [
+        ("im.status.ethereum", True),
+        ("", True),
+        ("im.status.ethereum.pr", True),
+        ("deadbeefdeadbeefdeadbeef.app", False),
+        ("3f2504e0-4f89-11d3.app", False),
+        ("a token with spaces", False),
+        ("nodots", False),
+        ("x" * 200 + ".y", False),
+    ],
+)
+def test_only_what_looks_like_an_app_topic_is_shown(text: str, is_fine: bool) -> None:
+    assert is_topic(text) is is_fine
+
+
+# Exporting ------------------------------------------------------------------------------------------------------------
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_files_have_the_documented_columns(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
+    History(seed=1).add_day(day, events=20, requests=20)
+    manifest = export()
+
+    for table in EVENT_TABLES:
+        [file] = manifest.tables[table.name]
+        written = pq.read_schema(f"{lake_url}/{file.path}")
+        assert written.equals(arrow_schema(table)), table.name
+        assert_documented(table)
+
+
+def assert_documented(table: Table) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
+    section = text.partition(f"#### `{table.name}`")[2].partition("\n#### ")[0]
+    for column in table.columns:
+        kind = f"{column.type}, may be null" if column.is_nullable else str(column.type)
+        assert f"| `{column.name}` | {kind} | {column.meaning} |" in section, f"{table.name}.{column.name}"
+
+
+def test_nothing_in_the_lake_identifies_anybody(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
+    history = History(seed=2)
+    factories.make_event(apn_topic="deadbeef" * 4 + ".token", token_type=1, at=midnight(day))
+    factories.make_envelope(at=midnight(day), reason="f00dfeed" * 4)
+    history.add_day(day)
+    manifest = export()
+
+    written = b"".join(path.read_bytes() for path in Path(lake_url).rglob("*") if path.is_file())
+    columns = [
+        pq.read_table(f"{lake_url}/{f.path}", partitioning=None) for files in manifest.tables.values() for f in files
+    ]
+    written += repr([rows.to_pylist() for rows in columns]).encode()  # what compression hides
+    for secret in {*history.secrets, b"deadbeef" * 4, b"f00dfeed" * 4}:
+        for form in (
+            secret,
+            secret.hex().encode(),
+            secret.hex().upper().encode(),
+            str(int.from_bytes(secret[:8], signed=True)).encode(),
+        ):
+            assert form not in written
+    assert "sha" not in {column for rows in columns for column in rows.column_names}
+
+
+def test_pseudonyms_of_postgresql_are_those_of_python(
+    lake_url: str, day: date, export: Callable[..., Manifest], settings: LazySettings
+) -> None:
+    sender, recipient = b"\x03" + secrets.token_bytes(32), secrets.token_bytes(64)
+    digest = keyring().digest(Purpose.SENDER, sender)
+    request = factories.make_answered_request(at=midnight(day), sender_digest=digest)
+    factories.make_notification(request=request, at=midnight(day), public_key_hash=recipient)
+    manifest = export()
+
+    key = key_for(day, settings.FIELD_ENCRYPTION_KEYS[0], Period.MONTH)
+    [row] = rows_of(lake_url, manifest, "notifications")
+    assert (row["sender"], row["recipient"]) == (
+        pseudonym(key, Subject.SENDER, digest),
+        pseudonym(key, Subject.RECIPIENT, recipient),
+    )
+    assert manifest.key_id == key.id
+
+
+def test_an_event_carries_the_state_before_it(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
+    pseudonym_, noon = uuid4(), midnight(day) + timedelta(hours=12)
+    long_ago = midnight(day) - timedelta(days=9)
+    ios, android = (
+        {"token_type": 1, "apn_topic": "im.status.app"},
+        {"token_type": 2, "apn_topic": "ignored.for.firebase"},
+    )
+    for kind, at, place in [
+        (Kinds.REGISTERED, long_ago, ios),
+        (Kinds.REFRESHED, long_ago + timedelta(days=2), ios),
+        (Kinds.TOKEN_CHANGED, noon, android),
+        (Kinds.TOKEN_DIED, noon + timedelta(hours=1), android),
+        (Kinds.REFRESHED, noon + timedelta(hours=2), android),
+    ]:
+        factories.make_event(pseudonym=pseudonym_, kind=kind, at=at, **place)
+    manifest = export()
+
+    columns = (
+        "kind",
+        "is_first",
+        "was_active",
+        "is_active",
+        "previous_platform",
+        "platform",
+        "previous_token_since",
+        "token_since",
+    )
+    old = long_ago.date()
+    assert [tuple(row[c] for c in columns) for row in rows_of(lake_url, manifest, "registration_events")] == [
+        ("token_changed", False, True, True, "ios", "android", old, day),
+        ("token_died", False, True, False, "android", "android", day, day),
+        ("refreshed", False, False, True, "android", "android", day, day),
+    ]
+    assert sorted(tuple(row.values()) for row in rows_of(lake_url, manifest, "active_tokens")) == [
+        ("android", "", day, 0, 1),
+        ("ios", "im.status.app", old, 1, 0),
+    ]
+
+
+def test_what_is_not_known_yet_is_null_or_open(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
+    notification = factories.make_notification(at=midnight(day))
+    factories.make_attempt(notification, started_at=midnight(day) + timedelta(milliseconds=40))
+    manifest = export()
+
+    [row] = rows_of(lake_url, manifest, "attempts")
+    assert (row["outcome"], row["latency_ms"], row["queued_ms"], row["code"]) == ("open", None, 40, "")
+    [row] = rows_of(lake_url, manifest, "notifications")
+    assert (row["platform"], row["sender"], row["finished_ms"], row["answered_ms"], row["deadline_ms"]) == (
+        "none",
+        None,
+        None,
+        None,
+        2000,
+    )
+
+
+def test_texts_with_quotes_commas_and_line_breaks_survive(
+    lake_url: str, day: date, export: Callable[..., Manifest]
+) -> None:
+    signature = 'a "quoted", <n>\nbroken ‽ line'
+    factories.make_unknown_error(signature=signature, first_seen_at=midnight(day))
+    manifest = export()
+
+    assert [row["signature"] for row in rows_of(lake_url, manifest, "unknown_errors")] == [signature]
+
+
+def test_only_the_day_itself_is_exported(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
+    for at in (midnight(day) - timedelta(microseconds=1), midnight(day), midnight(day) + timedelta(days=1)):
+        factories.make_envelope(at=at)
+
+    assert export().rows["envelopes"] == 1
+
+
+def test_an_empty_day_is_a_day(day: date, export: Callable[..., Manifest]) -> None:
+    assert set(export().rows.values()) == {0}
+
+
+def test_exporting_again_changes_nothing_unless_told_to(
+    lake_url: str, day: date, export: Callable[..., Manifest]
+) -> None:
+    factories.make_envelope(at=midnight(day))
+    first = export()
+    factories.make_envelope(at=midnight(day))
+
+    assert export() == first
+    assert export(replace=True).rows["envelopes"] == 2
+    assert len(Lake(lake_url).parquet_files(folder_of(Kind.FACTS, EVENT_TABLES[0], day))) == 1
+
+
+def test_a_broken_export_leaves_the_day_as_it_was(
+    lake_url: str, day: date, export: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = export()
+    from spark_reports.export import queries
+
+    monkeypatch.setitem(queries.QUERIES, "replies", lambda _day: "SELECT 1/0")
+    with pytest.raises(Exception, match="division by zero"):
+        export(replace=True)
+
+    lake = Lake(lake_url)
+    assert lake.manifest(Kind.FACTS, day) == first
+    lake.verify(Kind.FACTS, day, first)
+
+
+def test_a_day_that_retention_has_begun_to_remove_is_marked_and_never_replaced(
+    lake_url: str, settings: LazySettings
+) -> None:
+    day = last_closed_day(timezone.now()) - timedelta(days=10)
+    lake = Lake(lake_url)
+    manifest = export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
+
+    assert not manifest.is_complete
+    with pytest.raises(ExportError, match="no longer in the database"):
+        export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None, replace=True)
+
+
+def test_the_key_never_stands_in_a_statement(
+    day: date, export: Callable[..., Manifest], settings: LazySettings
+) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+    seen: list[str] = []
+    with connection.execute_wrapper(lambda execute, sql, *rest: (seen.append(sql), execute(sql, *rest))[1]):
+        export()
+    key = key_for(day, settings.FIELD_ENCRYPTION_KEYS[0], Period.MONTH)
+
+    assert any("report_keys" in statement for statement in seen)
+    assert not any(form in statement for statement in seen for form in (key.inner.hex(), key.outer.hex()))
+
+
+# A broken lake --------------------------------------------------------------------------------------------------------
+def broken(lake_url: str, day: date, damage: Callable[[Path], None]) -> str:
+    lake = Lake(lake_url)
+    manifest = lake.manifest(Kind.FACTS, day)
+    assert manifest is not None
+    damage(Path(lake_url) / manifest.tables["envelopes"][0].path)
+    with pytest.raises(LakeError) as error:
+        lake.verify(Kind.FACTS, day, manifest)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (Path.unlink, "is missing"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "is cut off"),
+        (lambda path: path.write_bytes(path.read_bytes()[::-1]), "was altered"),
+    ],
+)
+def test_broken_files_are_named_with_what_to_do(
+    lake_url: str, day: date, export: Callable[..., Manifest], damage: Callable[[Path], None], words: str
+) -> None:
+    factories.make_envelope(at=midnight(day))
+    export()
+
+    message = broken(lake_url, day, damage)
+    assert words in message
+    assert f"export_events --day {day} --replace" in message
+
+
+def test_a_manifest_cut_in_half_is_named(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
+    export()
+    path = Path(lake_url) / "manifests" / "facts" / f"{day}.json"
+    path.write_bytes(path.read_bytes()[:50])
+
+    with pytest.raises(LakeError, match="is no manifest"):
+        Lake(lake_url).manifest(Kind.FACTS, day)
+
+
+def test_a_lake_that_cannot_be_opened_is_named(settings: LazySettings) -> None:
+    settings.REPORTS_LAKE = "nonsense://bucket"
+    with pytest.raises(CommandError, match="REPORTS_LAKE cannot be opened"):
+        call_command("export_events")
+
+
+def test_the_command_exports_a_range_and_tells_the_rows(
+    lake_url: str, day: date, capsys: pytest.CaptureFixture[str]
+) -> None:
+    factories.make_envelope(at=midnight(day))
+    call_command("export_events", "--from", str(day - timedelta(days=1)))
+
+    before, last = capsys.readouterr().out.splitlines()
+    assert before.startswith(f"{day - timedelta(days=1)}: 0 envelopes, ")
+    assert last.startswith(f"{day}: 1 envelopes, ")

@@ -1,0 +1,220 @@
+"""What can go wrong with a run: it says so in one line, publishes nothing, and leaves what was good."""
+
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from django.conf import LazySettings
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.utils import timezone
+
+from spark_reports.export import last_closed_day
+from spark_reports.jobs import tables
+from spark_reports.jobs.tables import REPORT_TABLES
+from spark_reports.lake import Kind, Lake, LakeError, arrow_schema
+from spark_reports.loading import load, publish_in_lake, read_results
+from spark_reports.models import ErrorRate, PublishedDay, ReportRun
+from spark_reports.runs import LOCK, Progress, RunError, run_reports
+from tests import factories
+
+pytestmark = pytest.mark.django_db(transaction=True)
+State = ReportRun.State
+RATE = {
+    "hour": None, "stage": "dispatch", "platform": "ios", "app_topic": "", "outcome": "dead", "code": "gone",
+    "is_failure": True, "events": 1, "total": 2, "rate": 0.5, "rate_low": 0.1, "rate_high": 0.9,
+    "usual_rate": None, "change": None, "z_score": None,
+}  # fmt: skip
+
+
+@pytest.fixture
+def day() -> date:
+    return last_closed_day(timezone.now())
+
+
+@pytest.fixture
+def lake(lake_url: str) -> Lake:
+    return Lake(lake_url)
+
+
+def write_results(lake: Lake, output: str, day: date, rates: list[dict[str, Any]]) -> None:
+    """What Spark leaves behind: one folder per report, with rows in one of them."""
+    for report in REPORT_TABLES:
+        with lake.writing(f"{output}/{report.name}/_SUCCESS"):
+            pass
+    rows = pa.Table.from_pylist(rates, pa.schema([f.with_nullable(True) for f in arrow_schema(tables.ERROR_RATES)]))
+    with lake.writing(f"{output}/error_rates/day={day}/part-0.parquet") as out:
+        pq.write_table(rows, out)
+
+
+def publish(lake: Lake, day: date, rates: list[dict[str, Any]], name: str = "1-a") -> ReportRun:
+    write_results(lake, f"incoming/{name}", day, rates)
+    run = ReportRun.objects.create(from_day=day, to_day=day, started_at=timezone.now(), seen_at=timezone.now())
+    results = read_results(lake, f"incoming/{name}", [day])
+    publish_in_lake(lake, results, name, now=timezone.now())
+    load(results, {day: 7}, run, now=timezone.now())
+    return run
+
+
+# Publishing -----------------------------------------------------------------------------------------------------------
+def test_results_reach_postgresql_and_the_lake(lake: Lake, day: date) -> None:
+    run = publish(lake, day, [RATE, RATE | {"code": 'a "quoted", code', "z_score": 4.25}])
+
+    assert list(ErrorRate.objects.order_by("pk").values(*RATE)) == [
+        RATE,
+        RATE | {"code": 'a "quoted", code', "z_score": 4.25},
+    ]
+    assert (run.result_count, PublishedDay.objects.get().event_count) == (2, 7)
+    manifest = lake.manifest(Kind.REPORTS, day)
+    assert manifest is not None
+    lake.verify(Kind.REPORTS, day, manifest)
+
+
+def test_a_day_computed_again_replaces_the_day_and_no_other(lake: Lake, day: date) -> None:
+    publish(lake, day - timedelta(days=1), [RATE], "1-a")
+    publish(lake, day, [RATE, RATE], "2-b")
+    publish(lake, day, [RATE | {"events": 9}], "3-c")
+
+    assert list(ErrorRate.objects.order_by("day").values_list("day", "events")) == [
+        (day - timedelta(days=1), 1),
+        (day, 9),
+    ]
+    assert len(list(Path(lake.url).glob(f"reports/*/day={day}/*"))) == 1
+
+
+def test_an_unfinished_report_publishes_nothing(lake: Lake, day: date) -> None:
+    write_results(lake, "incoming/1-a", day, [RATE])
+    (Path(lake.url) / "incoming/1-a/latency/_SUCCESS").unlink()
+
+    with pytest.raises(LakeError, match="Spark did not finish latency"):
+        read_results(lake, "incoming/1-a", [day])
+
+
+def test_a_null_where_none_may_be_publishes_nothing(lake: Lake, day: date) -> None:
+    write_results(lake, "incoming/1-a", day, [RATE | {"total": None}])
+
+    with pytest.raises(LakeError, match="total is null in 1 rows"):
+        read_results(lake, "incoming/1-a", [day])
+
+
+def test_a_failing_load_leaves_the_old_rows(lake: Lake, day: date) -> None:
+    publish(lake, day, [RATE])
+    with pytest.raises(psycopg.errors.CheckViolation):  # found by PostgreSQL only
+        publish(lake, day, [RATE | {"events": 9}, RATE | {"hour": -1}], "2-b")
+
+    assert list(ErrorRate.objects.values_list("events", flat=True)) == [1]
+
+
+# Before Spark ---------------------------------------------------------------------------------------------------------
+def failing(first: date, last: date | None = None) -> str:
+    with pytest.raises(RunError) as error:
+        run_reports(first, last or first, progress=Progress())
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_day_that_is_not_over_is_refused(lake_url: str, day: date) -> None:
+    assert "is not over" in failing(day + timedelta(days=1))
+    assert not ReportRun.objects.exists()
+
+
+def test_two_runs_never_overlap(lake_url: str, day: date) -> None:
+    parameters = connection.get_connection_params()
+    parameters.pop("cursor_factory", None)
+    with psycopg.connect(**{k: v for k, v in parameters.items() if k != "context"}) as other:
+        other.execute("SELECT pg_advisory_lock(%s)", [LOCK])
+        assert failing(day) == "Another run is under way."
+
+
+def test_a_run_whose_process_was_killed_is_closed_by_the_next(lake_url: str, day: date, no_java: None) -> None:
+    now = timezone.now()
+    killed = ReportRun.objects.create(from_day=day, to_day=day, started_at=now, seen_at=now)
+    failing(day)
+
+    killed.refresh_from_db()
+    assert (killed.state, killed.error) == (State.FAILED, "Its process was killed.")
+
+
+@pytest.fixture
+def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def test_no_java_is_said_in_one_line_and_old_reports_stay(lake: Lake, day: date, no_java: None) -> None:
+    publish(lake, day, [RATE])
+
+    assert failing(day).startswith("Java 17 or 21 is missing")
+    run = ReportRun.objects.order_by("pk").last()
+    assert run is not None
+    assert (run.state, run.step) == (State.FAILED, ReportRun.Step.COMPUTE)
+    assert list(ErrorRate.objects.values_list("events", flat=True)) == [1]
+    assert not list((Path(lake.url) / "incoming").glob("*/plan.json"))
+
+
+def test_a_damaged_export_is_said_before_spark_starts(lake: Lake, day: date, no_java: None) -> None:
+    factories.make_envelope(at=timezone.now() - timedelta(days=1, hours=timezone.now().hour))
+    failing(day)
+    manifest = lake.manifest(Kind.FACTS, day)
+    assert manifest is not None
+    path = Path(lake.url) / manifest.tables["envelopes"][0].path
+    path.write_bytes(path.read_bytes()[:-20])
+
+    assert "is cut off" in failing(day)
+
+
+def test_an_export_of_an_older_schema_is_made_again(
+    lake: Lake, day: date, no_java: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(day)
+    path = Path(lake.url) / "manifests" / "facts" / f"{day}.json"
+    path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 0'))
+    old = lake.manifest(Kind.FACTS, day)
+    assert old is not None
+    with pytest.raises(LakeError, match="written with schema 0, and this server reads 1"):
+        lake.verify(Kind.FACTS, day, old)
+
+    assert failing(day).startswith("Java")
+    assert lake.manifest(Kind.FACTS, day) != old
+
+
+def test_a_file_listed_twice_is_refused(lake: Lake, day: date, no_java: None) -> None:
+    factories.make_envelope(at=timezone.now() - timedelta(days=1, hours=timezone.now().hour))
+    failing(day)
+    manifest = lake.manifest(Kind.FACTS, day)
+    assert manifest is not None
+    doubled = {name: [*files, *files] for name, files in manifest.tables.items()}
+    lake.publish(
+        Kind.FACTS, day, type(manifest)(day.isoformat(), 1, manifest.created_at, manifest.key_id, True, doubled)
+    )
+
+    assert "lists the same rows twice" in failing(day)
+
+
+# Spark itself ---------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_a_failing_spark_names_its_cause_and_publishes_nothing(
+    lake: Lake, day: date, settings: LazySettings, spark_conf: Path
+) -> None:
+    publish(lake, day, [RATE])
+    settings.SPARK_MASTER = "spark://127.0.0.1:1"  # nobody listens there
+    (spark_conf / "spark-defaults.conf").write_text("spark.deploy.nonsense 1\nspark.driver.memory nonsense\n")
+    settings.SPARK_DRIVER_MEMORY = "nonsense"
+
+    message = failing(day)
+    assert message.startswith("Spark failed: ")
+    run = ReportRun.objects.order_by("pk").last()
+    assert run is not None
+    assert run.log_excerpt
+    assert ErrorRate.objects.count() == 1
+
+
+def test_the_command_says_what_is_wrong(lake_url: str, no_java: None) -> None:
+    with pytest.raises(CommandError, match="Java 17 or 21 is missing"):
+        call_command("run_reports")
+    with pytest.raises(CommandError, match="Give either --day or --from"):
+        call_command("run_reports", "--day", "2026-11-20", "--from", "2026-11-20")

@@ -1,0 +1,124 @@
+"""End to end: PostgreSQL → lake → spark-submit → lake and PostgreSQL, with the answers computed apart in SQL."""
+
+from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.db import connection
+from django.utils import timezone
+
+from spark_reports.export import last_closed_day
+from spark_reports.models import DataQuality, ErrorRate, HeavyActor, Latency, PublishedDay, ReportRun, TokenChurn
+from spark_reports.runs import Progress, run_reports
+from spark_reports.tests.history import History
+
+State = ReportRun.State
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def sql(query: str, *values: Any) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(query, values)
+        return cursor.fetchall()
+
+
+def midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
+
+
+@pytest.fixture(params=["local[2]", "a cluster"])
+def master(request: pytest.FixtureRequest, settings: LazySettings, spark_conf: Path) -> None:
+    """The very same run on this machine's threads, and on a stand-alone master with two workers."""
+    if request.param == "a cluster":
+        settings.SPARK_MASTER = request.getfixturevalue("cluster").url
+    else:
+        settings.SPARK_MASTER = request.param
+
+
+@pytest.mark.slow
+def test_reports_agree_with_plain_sql(lake_url: str, master: None, request: pytest.FixtureRequest) -> None:
+    last = last_closed_day(timezone.now())
+    first = last - timedelta(days=1)
+    history = History(seed=8)
+    for day in (first - timedelta(days=1), first, last):
+        history.add_day(day)
+    history.add_unknown_error(midnight(last) + timedelta(hours=3), 12)
+
+    [run] = run_reports(first, last, progress=Progress())
+
+    assert (run.state, run.error, list(DataQuality.objects.filter(is_ok=False).values())) == (State.SUCCEEDED, "", [])
+    assert list(PublishedDay.objects.order_by("day").values_list("day", flat=True)) == [first, last]
+    for day in (first, last):
+        assert_agrees(day)
+    assert not TokenChurn.objects.exclude(unexplained=0).exists()
+    assert not list((Path(lake_url) / "incoming").iterdir())
+    if "cluster" in request.node.name:
+        assert request.getfixturevalue("cluster").workers_used() == 2
+
+
+def assert_agrees(day: date) -> None:
+    span = midnight(day), midnight(day) + timedelta(days=1)
+    assert dispatch_counts(day) == sql(
+        """SELECT token_type, apn_topic, outcome, code, count(*), count(*)::float / sum(count(*)) OVER
+             (PARTITION BY token_type, apn_topic) FROM notifications_attempt
+           WHERE started_at >= %s AND started_at < %s GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4""",
+        *span,
+    )
+    assert gateway_medians(day) == sql(
+        """SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY CASE WHEN latency_ms < 10000 THEN latency_ms
+             ELSE latency_ms / 1000 * 1000 END), count(*) FROM notifications_attempt
+           WHERE started_at >= %s AND started_at < %s""",
+        *span,
+    )
+    assert active(day) == active_by_sql(*span)
+    [[in_time]] = sql(
+        """SELECT avg((answered_at <= reply_due_at)::int)::float FROM notifications_notificationrequest
+           WHERE received_at >= %s AND received_at < %s""",
+        *span,
+    )
+    assert Latency.objects.get(day=day, stage="answer", platform="all").within_deadline == pytest.approx(in_time)
+    assert heaviest(day) == sql(
+        """SELECT count(*) FROM notifications_notification WHERE created_at >= %s AND created_at < %s
+           GROUP BY public_key_hash ORDER BY 1 DESC LIMIT 20""",
+        *span,
+    )
+
+
+def dispatch_counts(day: date) -> list[tuple[Any, ...]]:
+    token_types = {"ios": 1, "android": 2}
+    rows = ErrorRate.objects.filter(day=day, hour=None, stage="dispatch")
+    return sorted(
+        (token_types[r.platform], r.app_topic, r.outcome, r.code, r.events, pytest.approx(r.rate)) for r in rows
+    )
+
+
+def gateway_medians(day: date) -> list[tuple[Any, ...]]:
+    return list(Latency.objects.filter(day=day, stage="gateway", platform="all").values_list("p50_ms", "events"))
+
+
+def heaviest(day: date) -> list[tuple[Any, ...]]:
+    return list(HeavyActor.objects.filter(day=day, role="recipient").order_by("rank").values_list("notifications"))
+
+
+def active(day: date) -> list[tuple[Any, ...]]:
+    rows = TokenChurn.objects.filter(day=day).order_by("platform", "app_topic")
+    return list(rows.values_list("platform", "app_topic", "active_at_start", "active_at_end"))
+
+
+ACTIVE = """
+    SELECT CASE token_type WHEN 1 THEN 'ios' ELSE 'android' END, apn_topic,
+        count(*) FILTER (WHERE at_start)::int, count(*) FILTER (WHERE NOT at_start)::int
+    FROM (VALUES (%(since)s, true), (%(until)s, false)) AS moment (until, at_start)
+    JOIN registrations_registrationevent e ON e.at < moment.until AND NOT EXISTS (
+        SELECT FROM registrations_registrationevent later
+        WHERE later.pseudonym = e.pseudonym AND later.at > e.at AND later.at < moment.until)
+    WHERE kind NOT IN ('unregistered', 'token_died', 'expired') GROUP BY 1, 2 ORDER BY 1, 2"""
+
+
+def active_by_sql(since: datetime, until: datetime) -> list[tuple[Any, ...]]:
+    """By the last event of each installation."""
+    with connection.cursor() as cursor:
+        cursor.execute(ACTIVE, {"since": since, "until": until})
+        return cursor.fetchall()

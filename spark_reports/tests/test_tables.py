@@ -1,0 +1,59 @@
+"""One description of every table, and what is made from it or stands beside it."""
+
+import pyarrow as pa
+import pytest
+from django.db import models
+
+from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, Table, Type
+from spark_reports.lake import arrow_schema
+from spark_reports.loading import MODELS
+from spark_reports.tests.test_export import assert_documented
+
+every_table = pytest.mark.parametrize("table", [*EVENT_TABLES, *REPORT_TABLES], ids=lambda table: table.name)
+FIELDS: dict[Type, tuple[type[models.Field], ...]] = {
+    Type.DATE: (models.DateField,),
+    Type.STRING: (models.TextField,),
+    Type.INT: (models.PositiveSmallIntegerField,),
+    Type.LONG: (models.BigIntegerField,),
+    Type.DOUBLE: (models.FloatField,),
+    Type.BOOLEAN: (models.BooleanField,),
+}
+
+
+@every_table
+def test_the_documentation_names_every_column(table: Table) -> None:
+    assert_documented(table)
+
+
+@every_table
+def test_spark_and_arrow_read_the_same_columns(table: Table) -> None:
+    pytest.importorskip("pyspark")
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    from spark_reports.jobs.schemas import schema_of
+
+    day, *columns = schema_of(table)
+    arrow = to_arrow_schema(StructType(columns), timezone="UTC")
+
+    assert day.name == "day"
+    assert [(f.name, f.type, f.nullable) for f in arrow] == [(f.name, f.type, f.nullable) for f in arrow_schema(table)]
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_models_have_the_columns_of_their_report(name: str) -> None:
+    [table] = [table for table in REPORT_TABLES if table.name == name]
+    fields = {f.name: f for f in MODELS[name]._meta.get_fields() if isinstance(f, models.Field)}
+
+    assert list(fields) == ["id", "day", *table.column_names]
+    for column in table.columns:
+        assert isinstance(fields[column.name], FIELDS[column.type]), column.name
+        assert fields[column.name].null == column.is_nullable, column.name
+
+
+def test_every_report_but_the_spells_is_shown() -> None:
+    assert {table.name for table in REPORT_TABLES} - MODELS.keys() == {"token_spells"}
+
+
+def test_the_lake_knows_every_type() -> None:
+    assert all(isinstance(f.type, pa.DataType) for table in EVENT_TABLES for f in arrow_schema(table))

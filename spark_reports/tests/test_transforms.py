@@ -1,0 +1,429 @@
+"""Each job on frames of a few rows, with answers worked out by hand."""
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from spark_reports.jobs import tables
+from spark_reports.tests.frames import DAY, NOON, frame, rows_of
+
+YESTERDAY = DAY - timedelta(days=1)
+
+
+# error_rates ----------------------------------------------------------------------------------------------------------
+def outcomes(spark: Any, **facts: Any) -> Any:
+    from spark_reports.jobs import error_rates
+
+    names = (tables.ENVELOPES, tables.NOTIFICATIONS, tables.ATTEMPTS, tables.REPLIES)
+    return error_rates.count_outcomes(*[frame(spark, table, facts.get(table.name, [])) for table in names])
+
+
+def error_rates_of(spark: Any, earlier: Any = (), **facts: Any) -> Any:
+    from spark_reports.jobs import error_rates
+
+    return error_rates.transform(outcomes(spark, **facts), frame(spark, tables.ERROR_RATES, earlier))
+
+
+def test_every_event_counts_in_its_stage_with_outcome_and_code(spark: Any) -> None:
+    counted = outcomes(
+        spark,
+        envelopes=[
+            {"type": "registration", "state": "processed"},
+            {"type": "registration", "state": "processed", "reason": "stale_version"},
+            {"type": "query", "state": "processed", "reason": "nothing_found"},
+            {"type": "unknown", "state": "dropped", "reason": "not_decryptable"},
+            {"type": "request", "state": "failed", "reason": "KeyError"},
+            {"type": "request", "state": "processed"},  # told by its notifications
+        ],
+        notifications=[
+            {"state": "delivered", "report": "success"},
+            {"state": "refused", "report": "wrong_token"},
+            {"state": "suppressed", "report": "success"},
+        ],
+        attempts=[{"outcome": "dead", "code": "unregistered"}, {"outcome": "open"}],
+        replies=[{"type": "response", "state": "abandoned"}, {"type": "response", "state": "pending"}],
+    )
+
+    assert rows_of(counted, "stage", "platform", "outcome", "code", "is_failure", "events") == [
+        ("dispatch", "ios", "dead", "unregistered", True, 1),
+        ("dispatch", "ios", "open", "", False, 1),
+        ("inbox", "none", "dropped", "not_decryptable", True, 1),
+        ("query", "none", "nothing_found", "", False, 1),
+        ("registration", "none", "accepted", "", False, 1),
+        ("registration", "none", "refused", "stale_version", True, 1),
+        ("reply", "none", "abandoned", "response", True, 1),
+        ("reply", "none", "waiting", "response", False, 1),
+        ("request", "ios", "accepted", "", False, 1),
+        ("request", "ios", "refused", "wrong_token", True, 1),
+        ("request", "ios", "suppressed", "", False, 1),
+        ("request", "none", "failed", "KeyError", True, 1),
+    ]
+
+
+def test_rates_are_of_all_events_of_an_hour_and_of_the_whole_day(spark: Any) -> None:
+    tries = [{"outcome": "delivered", "at": NOON}] * 3 + [{"outcome": "dead", "code": "gone", "at": NOON}]
+    tries += [{"outcome": "delivered", "at": NOON + timedelta(hours=1)}] * 4
+
+    rates = error_rates_of(spark, attempts=tries)
+
+    assert rows_of(rates, "hour", "outcome", "events", "total", "rate") == [
+        (12, "dead", 1, 4, 0.25),
+        (12, "delivered", 3, 4, 0.75),
+        (13, "delivered", 4, 4, 1.0),
+        (None, "dead", 1, 8, 0.125),
+        (None, "delivered", 7, 8, 0.875),
+    ]
+
+
+def test_a_rate_is_compared_with_the_same_hour_of_the_days_before(spark: Any) -> None:
+    cell = {"stage": "dispatch", "outcome": "delivered", "hour": 12, "total": 100}
+    earlier = [
+        cell | {"day": DAY - timedelta(days=n), "rate": rate, "events": 1}
+        for n, rate in [(1, 0.98), (2, 0.99), (3, 0.97), (8, 0.10)]
+    ]
+
+    rates = error_rates_of(spark, earlier, attempts=[{"outcome": "delivered"}, {"outcome": "dead"}])
+
+    [(usual, change)] = rows_of(rates.where("hour = 12 AND outcome = 'delivered'"), "usual_rate", "change")
+    assert (usual, change) == (0.98, pytest.approx(-0.48))
+    [(usual, change, z_score)] = rows_of(
+        rates.where("hour = 12 AND outcome = 'dead'"), "usual_rate", "change", "z_score"
+    )
+    assert (usual, change) == (0.0, 0.5)  # those days had traffic, and no dead token
+    assert z_score > 0
+
+
+def test_two_days_of_comparison_prove_nothing(spark: Any) -> None:
+    cell = {"stage": "dispatch", "outcome": "delivered", "hour": 12, "total": 100, "rate": 0.9}
+    earlier = [cell | {"day": DAY - timedelta(days=n)} for n in (1, 2)]
+
+    rates = error_rates_of(spark, earlier, attempts=[{"outcome": "delivered"}])
+
+    assert rows_of(rates.where("hour = 12"), "usual_rate", "change", "z_score") == [(None, None, None)]
+
+
+# anomalies ------------------------------------------------------------------------------------------------------------
+def anomalies_of(spark: Any, *, failures: int, total: int = 1000) -> list[tuple[Any, ...]]:
+    from spark_reports.jobs import anomalies
+
+    def of_day(days_before: int, events: int) -> list[dict[str, Any]]:
+        cell = {"day": DAY - timedelta(days=days_before), "stage": "dispatch", "total": total}
+        failed = cell | {"outcome": "dead", "is_failure": True, "events": events}
+        return [failed, cell | {"outcome": "delivered", "is_failure": False, "events": total - events}]
+
+    earlier = [row for n in range(1, 8) for row in of_day(n, 20 + n % 3)]
+    nothing = frame(spark, tables.TOKEN_CHURN, [])
+    today = frame(spark, tables.ERROR_RATES, of_day(0, failures))
+    found = anomalies.transform(today, frame(spark, tables.ERROR_RATES, earlier), nothing, nothing)
+    return rows_of(found, "figure", "stage", "events", "total", "value", "usual")
+
+
+def test_an_error_rate_outside_its_usual_band_is_flagged_with_its_numbers(spark: Any) -> None:
+    assert anomalies_of(spark, failures=90) == [("error_rate", "dispatch", 90, 1000, 0.09, 0.021)]
+
+
+def test_an_error_rate_within_its_usual_band_is_not_flagged(spark: Any) -> None:
+    assert anomalies_of(spark, failures=30) == []
+
+
+def test_few_events_are_no_anomaly(spark: Any) -> None:
+    assert anomalies_of(spark, failures=40, total=45) == []
+
+
+def test_a_churn_rate_outside_its_usual_band_is_flagged(spark: Any) -> None:
+    from spark_reports.jobs import anomalies
+
+    nothing = frame(spark, tables.ERROR_RATES, [])
+    usual = {"active_at_start": 10_000, "unregistered": 20, "died": 30, "churn_rate": 0.005}
+    earlier = [usual | {"day": DAY - timedelta(days=n)} for n in range(1, 8)]
+    today = [usual | {"died": 480, "churn_rate": 0.05}]
+    found = anomalies.transform(
+        nothing, nothing, frame(spark, tables.TOKEN_CHURN, today), frame(spark, tables.TOKEN_CHURN, earlier)
+    )
+
+    assert rows_of(found, "figure", "stage", "platform", "events", "value") == [
+        ("churn_rate", "churn", "ios", 500, 0.05)
+    ]
+
+
+# token_churn ----------------------------------------------------------------------------------------------------------
+ACTIVE = {"was_active": True, "is_active": True}
+FLOWS = ["new", "returned", "moved_in", "refreshed", "token_changed", "unregistered", "died", "expired", "moved_out"]
+
+
+@pytest.mark.parametrize(
+    ("event", "flow"),
+    [
+        ({"kind": "registered", "is_first": True, "is_active": True}, "new"),
+        ({"kind": "refreshed", "is_active": True}, "returned"),
+        ({"kind": "revived", "is_active": True}, "returned"),
+        ({"kind": "refreshed"} | ACTIVE, "refreshed"),
+        ({"kind": "settings_changed"} | ACTIVE, "refreshed"),
+        ({"kind": "token_changed"} | ACTIVE, "token_changed"),
+        ({"kind": "unregistered", "was_active": True}, "unregistered"),
+        ({"kind": "token_died", "was_active": True}, "died"),
+        ({"kind": "expired", "was_active": True}, "expired"),
+        ({"kind": "unregistered"}, None),  # its token had died before
+    ],
+)
+def test_an_event_is_one_flow_by_what_it_changed(spark: Any, event: dict[str, Any], flow: str | None) -> None:
+    from spark_reports.jobs import token_churn
+
+    counted = token_churn.count_flows(frame(spark, tables.REGISTRATION_EVENTS, [event]))
+
+    expected = [tuple(int(name == flow) for name in FLOWS)] if flow else []
+    assert rows_of(counted, *FLOWS) == expected
+
+
+def test_a_move_leaves_one_place_and_enters_another(spark: Any) -> None:
+    from spark_reports.jobs import token_churn
+
+    event = {"kind": "token_changed", "platform": "android", "previous_platform": "ios"} | ACTIVE
+    counted = token_churn.count_flows(frame(spark, tables.REGISTRATION_EVENTS, [event]))
+
+    assert rows_of(counted, "platform", "moved_in", "moved_out", "token_changed") == [
+        ("android", 1, 0, 0),
+        ("ios", 0, 1, 0),
+    ]
+
+
+def test_what_does_not_reconcile_is_shown(spark: Any) -> None:
+    from spark_reports.jobs import token_churn
+
+    events = frame(spark, tables.REGISTRATION_EVENTS, [{"kind": "token_died", "was_active": True}])
+    active = frame(spark, tables.ACTIVE_TOKENS, [{"at_start": 4, "at_end": 2}, {"at_start": 6, "at_end": 6}])
+
+    churn = token_churn.transform(events, active)
+
+    columns = ("active_at_start", "died", "active_at_end", "unexplained", "churn_rate", "net_growth")
+    assert rows_of(churn, *columns) == [(10, 1, 8, 1, 0.1, -2)]
+
+
+# token_lifetime -------------------------------------------------------------------------------------------------------
+def test_survival_is_that_of_the_textbook(spark: Any) -> None:
+    """Ten tokens of one day: one ends after 3 days, two are censored after 8, three end after 9."""
+    from spark_reports.jobs import token_lifetime
+
+    born = date(2026, 11, 2)  # a Monday
+    at_risk = {0: (10, 0), 3: (10, 1), 8: (9, 0), 9: (7, 3)}
+    spells = [
+        {"day": born + timedelta(days=age), "token_since": born, "at_risk": n, "ended": d, "censored": 0}
+        for age, (n, d) in at_risk.items()
+    ]
+
+    survival = token_lifetime.transform(frame(spark, tables.TOKEN_SPELLS, spells), [DAY])
+
+    rows = rows_of(survival, "cohort", "age_weeks", "tokens", "ended", "survival", "survival_low", "survival_high")
+    second = 0.9 * 4 / 7
+    margin = 1.959964 * second * (1 / (10 * 9) + 3 / (7 * 4)) ** 0.5
+    assert rows[0][:5] == (born, 1, 10, 1, pytest.approx(0.9))
+    assert rows[1] == (born, 2, 10, 3, *(pytest.approx(v) for v in (second, second - margin, second + margin)))
+
+
+def test_a_cohort_that_is_all_gone_survives_no_more(spark: Any) -> None:
+    from spark_reports.jobs import token_lifetime
+
+    spells = [{"day": YESTERDAY, "token_since": YESTERDAY, "at_risk": 2, "ended": 2}]
+    survival = token_lifetime.transform(frame(spark, tables.TOKEN_SPELLS, spells), [DAY])
+
+    assert rows_of(survival, "survival", "survival_low", "survival_high") == [(0.0, 0.0, 0.0)]
+
+
+def test_a_token_ends_by_dying_or_being_replaced_and_is_censored_by_unregistering(spark: Any) -> None:
+    from spark_reports.jobs import token_lifetime
+
+    born = DAY - timedelta(days=9)
+    gone = {"was_active": True, "previous_token_since": born, "token_since": born}
+    events = [
+        gone | {"kind": "token_died"},
+        gone | {"kind": "expired"},
+        gone | {"kind": "unregistered"},
+        gone | {"kind": "token_changed", "is_active": True, "token_since": DAY},
+        {"kind": "registered", "is_active": True, "token_since": DAY},
+        {"kind": "token_died", "was_active": False, "previous_token_since": born},
+    ]
+    active = [{"token_since": born, "at_start": 10, "at_end": 6}, {"token_since": DAY, "at_start": 0, "at_end": 2}]
+
+    spells = token_lifetime.spells(
+        frame(spark, tables.REGISTRATION_EVENTS, events), frame(spark, tables.ACTIVE_TOKENS, active)
+    )
+
+    assert rows_of(spells, "token_since", "at_risk", "ended", "censored") == [(born, 10, 3, 1), (DAY, 2, 0, 0)]
+
+
+# latency --------------------------------------------------------------------------------------------------------------
+def latency_of(spark: Any, **facts: Any) -> Any:
+    from spark_reports.jobs import latency
+
+    names = (tables.ENVELOPES, tables.NOTIFICATIONS, tables.ATTEMPTS, tables.REPLIES)
+    return latency.transform(*[frame(spark, table, facts.get(table.name, [])) for table in names])
+
+
+def test_percentiles_by_stage_and_platform_and_for_all(spark: Any) -> None:
+    tries = [{"latency_ms": ms, "platform": "ios" if ms <= 50 else "android"} for ms in range(1, 101)]
+
+    found = latency_of(spark, attempts=tries)
+
+    assert rows_of(found, "stage", "platform", "events", "p50_ms", "p90_ms", "p99_ms", "max_ms") == [
+        ("gateway", "all", 100, 50.5, pytest.approx(90.1), pytest.approx(99.01), 100),
+        ("gateway", "android", 50, 75.5, pytest.approx(95.1), pytest.approx(99.51), 100),
+        ("gateway", "ios", 50, 25.5, pytest.approx(45.1), pytest.approx(49.51), 50),
+    ]
+
+
+def test_the_share_within_the_deadline_counts_the_deadline_itself(spark: Any) -> None:
+    answers = [{"answered_ms": ms, "deadline_ms": 2000} for ms in (1, 2000, 2001, 5000)]
+
+    found = latency_of(spark, notifications=answers)
+
+    assert rows_of(found.where("platform = 'all'"), "stage", "within_deadline") == [("answer", 0.5)]
+
+
+def test_durations_that_cannot_be_are_left_out(spark: Any) -> None:
+    found = latency_of(spark, envelopes=[{"processed_ms": ms} for ms in (-5, 7, 10**12)])
+
+    assert rows_of(found, "stage", "platform", "events", "max_ms") == [
+        ("decide", "all", 1, 7),
+        ("decide", "none", 1, 7),
+    ]
+
+
+# failure_signatures ---------------------------------------------------------------------------------------------------
+def signatures_of(
+    spark: Any, today: int, before: dict[int, int], snapshots: Any = (), earlier: Any = ()
+) -> list[tuple[Any, ...]]:
+    from spark_reports.jobs import failure_signatures
+
+    failed = {"stage": "dispatch", "outcome": "transient", "code": "unavailable", "is_failure": True}
+    other = failed | {"code": "other", "events": 5}
+    rates = [failed | {"events": today}, other]
+    rates_before = [
+        failed | {"day": DAY - timedelta(days=n), "events": events} for n, events in before.items() if events
+    ]
+    rates_before += [other | {"day": DAY - timedelta(days=n)} for n in range(1, 8)]
+    found = failure_signatures.transform(
+        frame(spark, tables.ERROR_RATES, rates),
+        frame(spark, tables.ERROR_RATES, rates_before),
+        frame(spark, tables.UNKNOWN_ERRORS, snapshots),
+        frame(spark, tables.FAILURE_SIGNATURES, earlier),
+    )
+    columns = ("source", "signature", "events", "usual_events", "is_new", "is_rising", "first_seen_on")
+    return rows_of(found.where("signature <> 'other'"), *columns)
+
+
+def test_a_code_twice_as_frequent_as_usual_is_rising(spark: Any) -> None:
+    week_ago = DAY - timedelta(days=7)
+    assert signatures_of(spark, 40, dict.fromkeys(range(1, 8), 20)) == [
+        ("code", "unavailable", 40, 20.0, False, True, week_ago)
+    ]
+    assert signatures_of(spark, 39, dict.fromkeys(range(1, 8), 20)) == [
+        ("code", "unavailable", 39, 20.0, False, False, week_ago)
+    ]
+
+
+def test_a_code_that_was_never_seen_is_new(spark: Any) -> None:
+    assert signatures_of(spark, 1, {}) == [("code", "unavailable", 1, 0.0, True, True, DAY)]
+
+
+def test_first_seen_goes_back_as_far_as_earlier_reports_say(spark: Any) -> None:
+    first = date(2026, 10, 30)
+    known = {"source": "code", "signature": "unavailable", "day": DAY - timedelta(days=3), "first_seen_on": first}
+    assert signatures_of(spark, 1, {}, earlier=[known]) == [("code", "unavailable", 1, 0.0, False, False, first)]
+
+
+def test_an_unknown_text_counts_as_much_as_its_counter_grew(spark: Any) -> None:
+    seen = datetime(2026, 11, 18, tzinfo=UTC)
+    texts = [
+        {"day": DAY - timedelta(days=n), "signature": "strange <n>", "total": total, "first_seen_at": seen}
+        for n, total in [(2, 3), (1, 10), (0, 42)]
+    ]
+    [unknown, _] = sorted(signatures_of(spark, 1, {}, snapshots=texts), reverse=True)
+
+    assert unknown == ("unknown", "strange <n>", 32, None, False, False, seen.date())
+
+
+# load_profile ---------------------------------------------------------------------------------------------------------
+def test_the_top_percent_and_retries_of_senders_and_recipients(spark: Any) -> None:
+    from spark_reports.jobs import load_profile
+
+    light = [{"recipient": n, "attempts": 1} for n in range(1, 101)]
+    heavy = [{"recipient": -1, "attempts": 3, "sender": 7}] * 50
+    refused = [{"recipient": -1, "attempts": 0, "state": "refused"}] * 10
+    actors = load_profile.by_actor(frame(spark, tables.NOTIFICATIONS, light + heavy + refused))
+
+    columns = ("role", "actors", "notifications", "top_actors", "top_share", "tried", "attempts", "retry_amplification")
+    assert rows_of(load_profile.transform(actors), *columns) == [
+        ("recipient", 101, 160, 2, pytest.approx(61 / 160), 150, 250, pytest.approx(250 / 150)),
+        ("sender", 1, 50, 1, 1.0, 50, 150, 3.0),
+    ]
+
+
+def test_the_heaviest_are_named_by_pseudonym_only(spark: Any) -> None:
+    from spark_reports.jobs import load_profile
+
+    rows = [{"recipient": -1, "attempts": 1}] * 3 + [{"recipient": 255, "attempts": 2}]
+    actors = load_profile.by_actor(frame(spark, tables.NOTIFICATIONS, rows))
+
+    assert rows_of(load_profile.heaviest(actors), "rank", "actor", "notifications", "attempts", "share") == [
+        (1, "ffffffffffffffff", 3, 3, 0.75),
+        (2, "00000000000000ff", 1, 2, 0.25),
+    ]
+
+
+# data_quality ---------------------------------------------------------------------------------------------------------
+def test_missing_rows_and_absurd_times_are_found(spark: Any) -> None:
+    from spark_reports.jobs import data_quality
+
+    tries = [{}, {"at": NOON - timedelta(days=400)}, {"latency_ms": -1}, {"queued_ms": 10**13}]
+    attempts = frame(spark, tables.ATTEMPTS, tries)
+    expected = data_quality.expected_rows(spark, {"attempts": {DAY.isoformat(): 5}})
+    churn = frame(spark, tables.TOKEN_CHURN, [{"active_at_start": 5, "active_at_end": 6, "unexplained": 0}])
+    before = frame(spark, tables.TOKEN_CHURN, [{"day": YESTERDAY, "active_at_end": 5}])
+
+    checks = data_quality.transform(expected, {"attempts": attempts}, churn, before)
+
+    assert rows_of(checks, "check_name", "subject", "is_ok", "expected", "found") == [
+        ("continuity", "device tokens", True, 5, 5),
+        ("reconciliation", "ios ", True, 6, 6),
+        ("row_count", "attempts", False, 5, 4),
+        ("timestamps", "attempts", False, 0, 3),
+    ]
+
+
+def test_rows_outside_of_their_day_are_not_counted(spark: Any) -> None:
+    from spark_reports.jobs.sources import plausible
+
+    midnight = datetime(2026, 11, 20, tzinfo=UTC)
+    times = [midnight - timedelta(microseconds=1), midnight, midnight + timedelta(days=1)]
+
+    kept = plausible(frame(spark, tables.ATTEMPTS, [{"at": at} for at in times]))
+
+    assert kept.count() == 1
+
+
+# contracts ------------------------------------------------------------------------------------------------------------
+def test_every_transform_ends_with_the_columns_of_its_report(spark: Any) -> None:
+    from pyspark.testing import assertSchemaEqual
+
+    from spark_reports.jobs import error_rates, load_profile, token_churn, token_lifetime
+    from spark_reports.jobs.schemas import schema_of
+
+    def empty(table: Any) -> Any:
+        return frame(spark, table, [])
+
+    notifications, events, active = (
+        empty(t) for t in (tables.NOTIFICATIONS, tables.REGISTRATION_EVENTS, tables.ACTIVE_TOKENS)
+    )
+    actors = load_profile.by_actor(notifications)
+    results = {
+        tables.ERROR_RATES: error_rates.transform(outcomes(spark), empty(tables.ERROR_RATES)),
+        tables.TOKEN_CHURN: token_churn.transform(events, active),
+        tables.TOKEN_SPELLS: token_lifetime.spells(events, active),
+        tables.TOKEN_LIFETIME: token_lifetime.transform(empty(tables.TOKEN_SPELLS), [DAY]),
+        tables.LATENCY: latency_of(spark),
+        tables.LOAD_PROFILE: load_profile.transform(actors),
+        tables.HEAVY_ACTORS: load_profile.heaviest(actors),
+    }
+    for table, result in results.items():
+        assertSchemaEqual(result.schema, schema_of(table), ignoreNullable=True)
