@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from tests.chaos.stack import Stack
 
-PAUSE_SECONDS = 1.5
+PAUSE_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Storm:
 
     def _time_out(self) -> None:
         """Longer than we wait for gorush."""
-        self._break(delay_ms=4000, seconds=0.5)
+        self._break(delay_ms=6000, seconds=0.5)
 
     def _break(self, *, seconds: float, **faults: object) -> None:
         self.stack.break_providers(**faults)

@@ -39,10 +39,9 @@ def environment_for(postgres: EmbeddedPostgres, valkey: EmbeddedValkey, ports: S
         "REDIS_URL": valkey.url.removesuffix("/0") + "/8",
         "WAKU_NODES": f"http://127.0.0.1:{free_port()}",
         "GORUSH_URL": ",".join(f"http://127.0.0.1:{port}" for port in ports),
-        "GORUSH_TIMEOUT_SECONDS": "3",
-        "DELIVERY_LEASE_SECONDS": "15",
+        "GORUSH_TIMEOUT_SECONDS": "5",
+        "DELIVERY_LEASE_SECONDS": "17",
         "QUEUE_PATIENCE_SECONDS": "5",
-        "NOTIFICATION_TTL_SECONDS": "180",
     }
 
 

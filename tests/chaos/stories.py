@@ -1,6 +1,6 @@
 """What became of each notification: what we believe, what Apple and Google received, and whether the two agree."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +51,10 @@ class Story:
         return len(self.accepted) > 1
 
     @property
+    def collapse_ids(self) -> set[str]:
+        return {push["collapse_id"] for push in self.accepted}
+
+    @property
     def explained_pushes(self) -> int:
         """One, another for each attempt that may have been one, and what the Firebase SDK repeats within an attempt."""
         return 1 + len(self.doubts) + sum(not push["is_answered"] for push in self.accepted)
@@ -94,22 +98,27 @@ def collect(network: Network, fates: Mapping[bytes, str]) -> dict[bytes, Story]:
 def show(title: str, stories: Iterable[Story]) -> None:
     """How they ended, then why some were pushed more than once."""
     stories = list(stories)
-    ends = Counter((s.fate, s.state, len(s.doubts), len(s.accepted)) for s in stories)
-    _print(title, ("fate", "state", "uncertain attempts", "accepted by Apple or Google", "count"), ends)
-    doubled = Counter((len(s.accepted), len(s.accepted) - 1, _why(s)) for s in stories if s.is_doubled)
-    _print("Pushed more than once", ("accepted", "too many", "why", "count"), doubled)
+    ends: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for story in stories:
+        ends[story.fate or "(none)", story.state].append(len(story.accepted))
+    rows = [
+        (*end, len(counts), counts.count(0), counts.count(1), sum(n > 1 for n in counts), max(counts))
+        for end, counts in sorted(ends.items())
+    ]
+    _print(title, ("fate", "state", "count", "never accepted", "once", "more often", "at most"), rows)
+    reasons = Counter(_why(story) for story in stories if story.is_doubled)
+    _print("Accepted more than once, because of", ("uncertain ends", "count"), reasons.most_common())
 
 
 def _why(story: Story) -> str:
-    words = [f"{count} {code}" for code, count in sorted(Counter(story.doubts).items())]
-    unanswered = sum(not push["is_answered"] for push in story.accepted)
-    return ", ".join([*words, *([f"{unanswered} answer lost before gorush"] if unanswered else [])])
+    is_repeated = any(not push["is_answered"] for push in story.accepted)
+    return ", ".join(sorted({*story.doubts, *(["repeated by Firebase's SDK"] if is_repeated else [])}))
 
 
-def _print(title: str, columns: Sequence[str], rows: Mapping[tuple[Any, ...], int]) -> None:
+def _print(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     table = Table(title=title)
     for column in columns:
         table.add_column(column)
-    for row, count in sorted(rows.items()):
-        table.add_row(*map(str, row), str(count))
-    Console(width=140).print(table)
+    for row in rows:
+        table.add_row(*map(str, row))
+    Console(width=120).print(table)

@@ -17,27 +17,26 @@ from tests.chaos.stack import Stack
 from tests.chaos.stories import Story, collect, show
 from tests.flows.fleet import wait_until
 from tests.flows.load import wait_until_done
-from tests.flows.network import Network, android, iphone, new_sender
-from waku_bridge.client.sending import Destination, SendingClient
+from tests.flows.network import Network, Sender, android, iphone, new_sender
+from waku_bridge.client import Destination
 from waku_bridge.messages import WakuMessage
 
 pytestmark = pytest.mark.chaos
 
 COUNT = 10_000
+MAX_WAITING = 500
 RATE_PER_SECOND = 100
 CLIENTS_WAIT_SECONDS = 3
 # How many phones have which fate; together a hundred, and 30 of them trouble.
 FATES = {
     "": 70,
     "flaky1-": 6,
-    "flaky2-": 5,
+    "flaky2-": 6,
     "slow300-": 5,
-    "slow5000-": 3,  # longer than we wait: a time-out, and Apple and Google took it all the same
+    "slow7000-": 4,  # longer than we wait: a time-out, and Apple and Google took it all the same
     "busy-": 3,
     "internal-": 2,
     "html-": 1,
-    "lost-": 1,
-    "reset-": 1,
     "dead-": 2,
     "expired-": 1,
 }
@@ -47,20 +46,32 @@ ENDS = {
     "flaky1-": {"delivered"},
     "flaky2-": {"delivered"},
     "slow300-": {"delivered"},
-    "slow5000-": {"unconfirmed"},
+    "slow7000-": {"unconfirmed"},
     "busy-": {"expired"},
     "internal-": {"expired"},
     "html-": {"expired"},
-    "lost-": {"unconfirmed"},
-    "reset-": {"unconfirmed"},
     "dead-": {"dead_token", "refused"},
     "expired-": {"dead_token", "refused"},
 }
-HEALTHY = {"", "slow300-"}
+REFUSED = {"busy-", "internal-", "html-"}  # every time
 DEAD = {"dead-", "expired-"}
 OUTAGE_SECONDS = 60
 CATCH_UP_SECONDS = 60
 OVER_SECONDS = 400
+OPEN = """
+    SELECT (SELECT count(*) FROM notifications_notification AS notification
+            JOIN notifications_notificationrequest AS request ON request.id = notification.request_id
+            WHERE notification.state IN ('pending', 'in_flight', 'retrying', 'ambiguous')
+              AND (notification.state <> 'retrying' OR request.message_id <> ALL(%s)))
+         + (SELECT count(*) FROM waku_bridge_outboundreply WHERE state = 'pending')
+"""
+HURRY = """
+    UPDATE notifications_notification AS notification SET next_attempt_at = now()
+    FROM notifications_notificationrequest AS request
+    WHERE request.id = notification.request_id AND notification.state IN ('retrying', 'ambiguous')
+      AND notification.next_attempt_at > now() + interval '20 seconds' AND request.message_id <> ALL(%s)
+    RETURNING notification.id
+"""
 # Where something may be stuck.
 TABLES = (
     "waku_bridge_inboundenvelope",
@@ -78,7 +89,7 @@ class Target:
 
     fate: str
     device_token: str
-    sender: SendingClient
+    sender: Sender
     destinations: tuple[Destination, ...]
 
     def request(self, message_id: bytes) -> WakuMessage:
@@ -102,8 +113,9 @@ def test_ten_thousand_notifications_under_faults_end_in_one_state_each_and_none_
 ) -> None:
     targets = _targets(network, FATES)
     with storm(stack) as blowing:
-        fates = _send_steadily(network, targets, seconds=COUNT / RATE_PER_SECOND)
+        fates = _send_steadily(network, targets, seconds=COUNT / RATE_PER_SECOND, at_most_waiting=MAX_WAITING)
     _wait_until_over(network, fates)
+    _let_a_day_pass(network)
     stories = collect(network, fates)
     show(f"{COUNT} notifications, {len(blowing.struck)} faults", stories.values())
     _judge(stories.values())
@@ -116,12 +128,15 @@ def _judge(stories: Collection[Story]) -> None:
     for story in stories:
         assert Notification.State(story.state).is_terminal
         assert story.state in ENDS[story.fate] or (story.state == "unconfirmed" and story.may_be_left_alone), story
-        assert len(story.accepted) <= story.explained_pushes, story
-        assert len({push["collapse_id"] for push in story.accepted}) <= 1, story
-    _say(f"lost: {sum(s.is_lost for s in stories if s.fate in HEALTHY)}")
-    _say(f"pushed more than once, each with one collapse id and explained: {sum(s.is_doubled for s in stories)}")
-    assert not [s for s in stories if s.is_lost and (s.fate in HEALTHY or s.state == "delivered")]
-    assert not [s for s in stories if s.accepted and s.fate in DEAD]
+    reachable = [s for s in stories if s.fate not in REFUSED | DEAD]
+    refused = [s for s in stories if s.fate in REFUSED | DEAD]
+    doubled = [s for s in stories if s.is_doubled]
+    unexplained = [s for s in doubled if len(s.accepted) > s.explained_pushes or len(s.collapse_ids) > 1]
+    _say(f"lost: {sum(s.is_lost for s in reachable)} of {len(reachable)}")
+    _say(f"pushed more than once: {len(doubled)}; unexplained, or with several collapse ids: {len(unexplained)}")
+    assert not [s for s in reachable if s.is_lost]
+    assert not unexplained
+    assert not [s for s in refused if s.accepted]
 
 
 def _judge_phones(stories: Collection[Story]) -> None:
@@ -169,11 +184,18 @@ def test_a_minute_without_gorush_is_caught_up_within_a_minute_and_every_reply_is
     assert slowest <= CLIENTS_WAIT_SECONDS
 
 
-def _send_steadily(network: Network, targets: Sequence[Target], *, seconds: float) -> dict[bytes, str]:
-    """Ten times a second, at RATE_PER_SECOND, to each phone in turn. Returns the fate of each message."""
+def _send_steadily(
+    network: Network, targets: Sequence[Target], *, seconds: float, at_most_waiting: int = COUNT
+) -> dict[bytes, str]:
+    """Ten times a second, at RATE_PER_SECOND, to each phone in turn. Returns the fate of each message.
+
+    Slower while more than ``at_most_waiting`` requests were not even looked at, as on a machine busy with other things.
+    """
     fates: dict[bytes, str] = {}
     started = time.monotonic()
     for step in range(round(seconds * 10)):
+        while len(fates) - _known(network) > at_most_waiting:
+            time.sleep(0.5)
         wave = {os.urandom(32): targets[(len(fates) + i) % len(targets)] for i in range(RATE_PER_SECOND // 10)}
         network.publish(*(target.request(message_id) for message_id, target in wave.items()))
         fates |= {message_id: target.fate for message_id, target in wave.items()}
@@ -182,14 +204,35 @@ def _send_steadily(network: Network, targets: Sequence[Target], *, seconds: floa
 
 
 def _wait_until_over(network: Network, fates: Mapping[bytes, str]) -> None:
-    count = "SELECT count(*) FROM notifications_notificationrequest"
+    """But for what is refused every time: that would take its time to live. Long pauses are made shorter."""
+    refused = [message_id for message_id, fate in fates.items() if fate in REFUSED]
+
+    def is_over() -> bool:
+        network.rows(HURRY, refused)
+        return network.rows(OPEN, refused) == [(0,)]
+
     try:
-        wait_until(lambda: network.rows(count) == [(len(fates),)], seconds=120, pause_seconds=1, what="all are here")
-        wait_until_done(network, seconds=OVER_SECONDS)
+        wait_until(lambda: _known(network) == len(fates), seconds=120, pause_seconds=1, what="all requests are known")
+        wait_until(is_over, seconds=OVER_SECONDS, pause_seconds=1, what="all is over")
     except AssertionError:
         for table in TABLES:
             _say((table, network.rows(f"SELECT state, count(*) FROM {table} GROUP BY 1")))  # noqa: S608 - named above
         raise
+
+
+def _let_a_day_pass(network: Network) -> None:
+    """For what was tried and refused all the time."""
+    past = (
+        "UPDATE notifications_notification SET expires_at = now(), next_attempt_at = now() WHERE state = %s RETURNING 1"
+    )
+    wait_until(lambda: not network.rows(past, "retrying"), seconds=60, pause_seconds=5, what="all retries have ended")
+    wait_until_done(network, seconds=60)
+
+
+def _known(network: Network) -> int:
+    """How many requests were looked at."""
+    [(count,)] = network.rows("SELECT count(*) FROM notifications_notificationrequest")
+    return int(count)
 
 
 def _say(what: object) -> None:

@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from notifications.gateways.gorush.devserver.faults import Faults
-from notifications.gateways.gorush.devserver.outcomes import ANSWER_LOST, Outcome, Platform, decide
+from notifications.gateways.gorush.devserver.outcomes import Outcome, Platform, decide
+from tests.interop.fakes.messages import Request
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Received:
     """One push. ``error`` is what it was refused with, empty if it was accepted; ``body`` the JSON as sent, ``data``
-    the app's part of it. ``is_answered``: the connection lasted until the answer; the Firebase SDK sends others again.
+    the app's part of it.
     """
 
     id: int
@@ -27,7 +28,6 @@ class Received:
     headers: Mapping[str, str]
     body: Mapping[str, Any]
     data: Mapping[str, Any]
-    is_answered: bool = False
 
 
 class Ledger:
@@ -35,17 +35,17 @@ class Ledger:
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
-        self._received: list[Received] = []
+        self._received: list[tuple[Received, Request]] = []
         self._tries: Counter[tuple[str, str]] = Counter()
 
     async def receive(
         self,
         platform: Platform,
+        request: Request,
         *,
         token: str,
         topic: str,
         collapse_id: str,
-        headers: Mapping[str, str],
         body: Mapping[str, Any],
         data: Mapping[str, Any],
         refusal: str = "",
@@ -55,12 +55,11 @@ class Ledger:
         self._tries[token, collapse_id] += 1
         error, now_ms, name = outcome.upstream_error, time.time_ns() // 1_000_000, platform.name.lower()
         number = len(self._received) + 1
-        push = Received(number, now_ms, name, token, topic, collapse_id, error, headers, body, data)
-        self._received.append(push)
-        await asyncio.sleep((outcome.delay_ms + self._faults.delay_ms) / 1000)  # cancelled when the connection ends
-        push.is_answered = outcome.refusal not in ANSWER_LOST
+        push = Received(number, now_ms, name, token, topic, collapse_id, error, request.headers, body, data)
+        self._received.append((push, request))
+        await asyncio.sleep((outcome.delay_ms + self._faults.delay_ms) / 1000)
         return outcome
 
     def since(self, push_id: int) -> list[dict[str, Any]]:
-        """Return the pushes after this id, oldest first."""
-        return [asdict(push) for push in self._received[push_id:]]
+        """Return the pushes after this id, oldest first. What ``is_answered`` not, the Firebase SDK sends again."""
+        return [{**asdict(push), "is_answered": request.is_answered} for push, request in self._received[push_id:]]

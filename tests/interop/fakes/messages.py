@@ -10,14 +10,15 @@ from enum import Enum, auto
 import orjson
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
-    """Names of headers are in lower case. ``path`` may carry a query."""
+    """Names of headers are in lower case. ``path`` may carry a query. ``is_answered`` once the reply is on its way."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes
+    is_answered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
