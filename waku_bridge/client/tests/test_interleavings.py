@@ -61,8 +61,10 @@ MOVES = st.lists(
         st.tuples(st.just("wait"), st.sampled_from([0.1, 1.0, 3.0, 5.0, 20.0])),
         st.tuples(st.just("forge"), st.integers(0, 5)),
     ),
-    max_size=40,
+    max_size=20,
 )
+# And once nothing else is drawn: what becomes of each message in turn, before the network is good again.
+FATES = st.lists(st.sampled_from(["deliver", "deliver", "deliver", "lose", "late", "repeat", "forge"]), max_size=12)
 ERRORS = st.lists(
     st.sampled_from(
         [ReportError.NONE, ReportError.WRONG_TOKEN, ReportError.INTERNAL_ERROR, ReportError.NOT_REGISTERED, 77]
@@ -95,9 +97,34 @@ class Network:
     requests: list[Asked] = field(default_factory=list)
     reports: list[tuple[int, bytes, str, bool]] = field(default_factory=list)
     events: list = field(default_factory=list)
+    late: list[tuple[WakuMessage, bool]] = field(default_factory=list)
 
-    def play(self, moves) -> None:
+    def play(self, moves, fates=()) -> None:
         self.step(self.core.tick(self.now_ns))
+        self.make_moves(moves)
+        for fate in fates:
+            if self.on_the_way:
+                self.meet(fate)
+            else:
+                self.wait()
+
+    def meet(self, fate: str) -> None:
+        """What becomes of the oldest message."""
+        if fate == "late":
+            self.late.append(self.on_the_way.pop(0))
+            return
+        if fate == "forge":
+            self.forge(len(self.seen))
+        self.pass_on(fate if fate != "forge" else "deliver", 0)
+
+    def wait(self) -> None:
+        """Until a sender gives a server up; then what was late arrives."""
+        self.now_ns += round(ANSWER_SECONDS * SECOND)
+        self.step(self.core.tick(self.now_ns))
+        self.on_the_way += self.late
+        self.late = []
+
+    def make_moves(self, moves) -> None:
         for kind, amount in moves:
             if kind == "wait":
                 self.now_ns += round(amount * SECOND)
@@ -109,6 +136,7 @@ class Network:
 
     def finish(self) -> None:
         """From now on the network is good."""
+        self.on_the_way += self.late
         while self.on_the_way or self.core.deadline_ns is not None:
             while self.on_the_way:
                 self.pass_on("deliver", 0)
@@ -133,6 +161,7 @@ class Network:
 
     def step(self, step) -> None:
         self.events += step.events
+        self.check(step.events)
         for message in step.messages:
             self.on_the_way.append((message, True))
             for server in self.servers:
@@ -149,6 +178,13 @@ class Network:
                 for asked in decoded.body.notifications
             ]
 
+    def check(self, events) -> None:
+        """Nothing is believed before it is so."""
+        for event in events:
+            if isinstance(event, Settled) and event.outcome is Outcome.NOTIFIED:
+                place = (MESSAGE_ID, CLIENT.key_hash, event.installation_id)
+                assert any(server.pushes[place] for server in self.servers)
+
     def forge(self, kind: int) -> None:
         """Somebody who has seen everything, but has no key except its own, answers whatever was asked last."""
         if not self.seen:
@@ -163,7 +199,7 @@ class Network:
             RegistrationResponse(getattr(question.body, "request_id", b""), success=True),
             RegistrationResponse(b"\x0f" * 64, success=False),
         ]
-        message = ModelServer(STRANGER).seal(forgeries[kind], question.author, self.now_ns)
+        message = ModelServer(STRANGER).seal(forgeries[kind % len(forgeries)], question.author, self.now_ns)
         self.step(self.core.receive(message, self.now_ns))
 
     def note_reports(self, message: WakuMessage) -> None:
@@ -201,28 +237,30 @@ class _Cached:
 
 
 @settings(max_examples=150, deadline=None)
-@given(MOVES, ERRORS, ERRORS)
-def test_without_fail_over_no_device_is_ever_notified_twice(moves, first_errors, second_errors) -> None:
+@given(MOVES, FATES, ERRORS, ERRORS)
+def test_without_fail_over_no_device_is_ever_notified_twice(moves, fates, first_errors, second_errors) -> None:
     servers = _servers(first_errors, second_errors)
     network = _sending(servers, fail_over=False)
-    network.play(moves)
-    network.core.notify(CLIENT.pub33, network.core.one_to_one(), MESSAGE_ID)  # an impatient user
-    network.finish()
+    network.play(moves, fates)
+    for _ in range(2):
+        network.core.notify(CLIENT.pub33, network.core.one_to_one(), MESSAGE_ID)  # an impatient user
+        network.step(network.core.tick(network.now_ns))
+        network.finish()
     for installation_id in (UUID, TABLET):
         place = (MESSAGE_ID, CLIENT.key_hash, installation_id)
         assert sum(server.pushes[place] for server in servers) <= 1
 
 
 @settings(max_examples=150, deadline=None)
-@given(MOVES, ERRORS, ERRORS)
+@given(MOVES, FATES, ERRORS, ERRORS)
 def test_with_fail_over_a_device_is_asked_for_again_only_after_failure_or_silence(
-    moves, first_errors, second_errors
+    moves, fates, first_errors, second_errors
 ) -> None:
     """The second of two requests follows a failure of the first, or three seconds in which nothing was heard of it; and
     never a success of any.
     """
     network = _sending(_servers(first_errors, second_errors), fail_over=True)
-    network.play(moves)
+    network.play(moves, fates)
     network.finish()
     for later in network.requests:
         for earlier in network.requests:
@@ -237,21 +275,18 @@ def test_with_fail_over_a_device_is_asked_for_again_only_after_failure_or_silenc
 
 
 @settings(max_examples=150, deadline=None)
-@given(MOVES, ERRORS, ERRORS, st.booleans())
-def test_no_forgery_is_ever_believed(moves, first_errors, second_errors, fail_over) -> None:
+@given(MOVES, FATES, ERRORS, ERRORS, st.booleans())
+def test_no_forgery_is_ever_believed(moves, fates, first_errors, second_errors, fail_over) -> None:
     """Whatever a sender learns was granted, and whatever it holds for notified was pushed by the server it names."""
     servers = _servers(first_errors, second_errors)
     network = _sending(servers, fail_over=fail_over)
-    network.play(moves)
+    network.play(moves, fates)
     network.finish()
     by_key = {server.key: server for server in servers}
     for event in network.events:
         if isinstance(event, Learned):
             assert event.destination.access_token == ACCESS_TOKEN
             assert event.destination.server in by_key
-        if isinstance(event, Settled) and event.outcome is Outcome.NOTIFIED:
-            place = (MESSAGE_ID, CLIENT.key_hash, event.installation_id)
-            assert any(server.pushes[place] for server in servers)
 
 
 @settings(max_examples=100, deadline=None)
