@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 
 from notifications.notices import Notice
 from pushserver.embedded.ports import free_port
+from waku_bridge.devnode.enr import write_enr
 from waku_bridge.devnode.node import NODE, Node
 from waku_bridge.devnode.server import create_app
 from waku_bridge.devnode.settings import Settings
@@ -182,6 +183,14 @@ def test_go_waku_is_recognised(serve) -> None:
         return web.Response(status=status, text=bodies.get(request.path, "404 page not found\n"))
 
     assert found(answering(serve, answer)) == ["go_waku", "shards_unknown"]
+
+
+def test_a_node_without_the_old_paths_is_read_all_the_same(serve) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        bodies = {"/version": "v0.41.0", "/info": f'{{"enrUri":"{write_enr([SHARD], seq=1)}"}}'}
+        return web.Response(status=200 if request.path in bodies else 404, text=bodies.get(request.path, ""))
+
+    assert found(answering(serve, answer)) == []
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"\xff", orjson.dumps({"secret": "<b>"}), b"[" * 5000])

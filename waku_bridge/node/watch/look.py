@@ -101,20 +101,21 @@ async def _read_all(urls: Sequence[str]) -> list[Reading]:
 
 
 async def _read(client: HttpClient, url: str) -> Reading:
-    """The older paths are there on every version, and the only ones of go-waku."""
     asked_at = timezone.now()
-    info = await _ask(client, "GET", f"{url}/debug/v1/info")
+    health = await _ask(client, "GET", f"{url}/health")
     answered_at = timezone.now()
-    shard = settings.WAKU_PUBSUB_TOPICS[0].rpartition("/")[2]
-    paths = ("/health", "/debug/v1/version", f"/admin/v1/peers/mesh/on/{shard}")
-    health, version, mesh = await asyncio.gather(*(_ask(client, "GET", url + path) for path in paths))
+    info, version, mesh = await asyncio.gather(
+        _ask_either(client, url, "/debug/v1/info", "/info"),
+        _ask_either(client, url, "/debug/v1/version", "/version"),
+        _ask(client, "GET", f"{url}/admin/v1/peers/mesh/on/{settings.WAKU_PUBSUB_TOPICS[0].rpartition('/')[2]}"),
+    )
     answers = (info, health, version)
     return Reading(
         is_reachable=any(answer is not None for answer in answers),
         health=read_health(_content(health)),
         version=read_version(_content(version)),
         shards=read_info(_content(info)),
-        skew_seconds=_skew(info, asked_at, answered_at),
+        skew_seconds=_skew(health, asked_at, answered_at),
         mesh_peers=read_mesh(_content(mesh)),
     )
 
@@ -132,7 +133,7 @@ async def _probe_size(url: str) -> int | None:
     """Lightpush says how large a message may be when it refuses one. This one is as large as the largest of Status,
     ephemeral, and for a shard that nobody serves: a node that takes it finds no peer to give it to.
     """
-    pubsub_topic = f"/waku/2/rs/{settings.WAKU_PUBSUB_TOPICS[0].split('/')[4]}/{PROBE_SHARD}"
+    pubsub_topic = f"{settings.WAKU_PUBSUB_TOPICS[0].rpartition('/')[0]}/{PROBE_SHARD}"
     message = WakuMessage(
         os.urandom(PROBE_BYTES), PROBE_CONTENT_TOPIC, int(timezone.now().timestamp() * 10**9), ephemeral=True
     )
@@ -145,6 +146,14 @@ async def _probe_size(url: str) -> int | None:
         return 0
     error = refusal(answer.status_code, answer.content[:1000].decode(errors="replace"), where=url)
     return (error.limit_bytes or None) if isinstance(error, MessageTooLarge) else None
+
+
+async def _ask_either(client: HttpClient, url: str, path: str, newer_path: str) -> Answer | None:
+    """The older path is there on every version so far, and the only one of go-waku; nwaku calls it deprecated."""
+    answer = await _ask(client, "GET", url + path)
+    if answer is None or answer.status_code == HTTP_OK:
+        return answer
+    return await _ask(client, "GET", url + newer_path)
 
 
 async def _ask(client: HttpClient, method: str, url: str, body: bytes | None = None) -> Answer | None:
