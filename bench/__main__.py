@@ -10,10 +10,10 @@ import platform
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import codec, path, topics
+from bench import codec, live, path, topics, walker
 
 RESULTS = Path(__file__).parent / "results"
-BENCHMARKS = {"codec": codec.run, "path": path.run, "topics": topics.run}
+BENCHMARKS = {"codec": codec.run, "path": path.run, "topics": topics.run, "live": live.run, "walker": walker.run}
 
 
 def main() -> None:

@@ -17,9 +17,9 @@ from pushserver.embedded.valkey import EmbeddedValkey
 
 
 @contextmanager
-def postgres(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
+def postgres(folder: Path, **settings: str) -> Iterator[tuple[str, psutil.Process]]:
     """Its URL and its first process; with its usual safety."""
-    server = EmbeddedPostgres(folder / "postgres")
+    server = EmbeddedPostgres(folder / "postgres", settings)
     spec = server.spec()
     spec.prepare()
     with process(spec.command, **spec.arguments()) as running:

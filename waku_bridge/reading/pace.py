@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 # The bound on what a message waits for in an idle system.
-IDLE_SECONDS = 0.15
+IDLE_SECONDS = 0.1
 # Between two reads the cache may fill up to here at the rate of the last page; bursts are several times the average.
 TARGET_FILL = 0.1
 ALARM_FILL = 0.5
