@@ -10,6 +10,7 @@ from registrations.console.facts import FactAdmin, FactInline
 from registrations.console.filters import RecentValuesFilter, WordFilter
 from registrations.console.search import by_hash, hash_digits
 from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark, StoreWindow
+from waku_bridge.reading.leases import LeaseName, holders
 
 HASH_BYTES = 32
 # More than these have the same first digits only when hardly any were typed.
@@ -107,8 +108,29 @@ class StoreWatermarkAdmin(FactAdmin):
     """How far each store was read, and what is still to be read of the past."""
 
     list_display = (host("node"), "pubsub_topic", age("watermark_at", "read up to"))
-    shown = (host("node"), "pubsub_topic", moment("watermark_at", "read up to"), moment("late_searched_at"))
+    shown = (
+        host("node"),
+        "pubsub_topic",
+        moment("watermark_at", "read up to"),
+        moment("late_searched_at"),
+        "store_reader",
+        "live_reader",
+    )
     inlines = (StoreWindowInline,)
+
+    @admin.display(description="store read by")
+    def store_reader(self, row: StoreWatermark) -> str:
+        return _holder("store", row)
+
+    @admin.display(description="live path read by")
+    def live_reader(self, row: StoreWatermark) -> str:
+        return _holder("live", row)
+
+
+def _holder(kind: str, row: StoreWatermark) -> str:
+    """Host and process of the bridge that has the lease now."""
+    name = LeaseName(kind, row.node, row.pubsub_topic)
+    return holders([name]).get(name, "nobody")
 
 
 @admin.register(DeadLetter)

@@ -1,11 +1,15 @@
 import re
+from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.utils import timezone
 
 from tests import factories
 from waku_bridge.messages import MessageType
 from waku_bridge.models import InboundEnvelope
+from waku_bridge.reading.leases import LeaseName
 
 pytestmark = pytest.mark.django_db
 ENVELOPES = "/admin/waku_bridge/inboundenvelope/"
@@ -75,3 +79,21 @@ def test_a_node_is_named_without_its_password(admin_client: Client) -> None:
 
     assert ">node.test:8645<" in html
     assert "password@" not in html
+
+
+def test_the_page_of_a_watermark_says_who_reads_and_what_is_left(admin_client: Client) -> None:
+    now = timezone.now()
+    row = factories.make_watermark(node="http://node.test:8645")
+    factories.make_window(row, start_at=now - timedelta(hours=2), end_at=now - timedelta(hours=1))
+    with connection.cursor() as cursor:
+        cursor.execute("SET application_name = 'push-bridge host.test 4711'")
+        cursor.execute("SELECT pg_advisory_lock(%s)", [LeaseName("store", row.node, row.pubsub_topic).key])
+        try:
+            page = admin_client.get(f"/admin/waku_bridge/storewatermark/{row.pk}/change/").content.decode()
+        finally:
+            cursor.execute("SELECT pg_advisory_unlock_all()")
+            cursor.execute("RESET application_name")
+
+    assert "host.test 4711" in page
+    assert "nobody" in page
+    assert "outage" in page
