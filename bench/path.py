@@ -3,8 +3,8 @@
 The way: inbox → decode and decide → gorush → reply encoded → node, with one notification per request, on a real
 PostgreSQL, the development gorush and the development node. Counted is the CPU time of this process, which does what
 bridge and workers do, and of PostgreSQL; not Celery's handling of the batches, and not the development servers. The
-floor is the request's own cryptography in a bare loop, and two keep-alive POSTs by aiohttp. Run alone with
-``python -m bench path``.
+floor is the request's own cryptography in a bare loop, and two keep-alive POSTs by aiohttp. Every figure is the least
+of several rounds: other tenants of the machine only ever add. Run alone with ``python -m bench path``.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from time import process_time
 from typing import Any
 
@@ -28,11 +27,18 @@ from rich.table import Table
 from bench import codec, servers
 from bench.servers import cpu_seconds
 
-REQUESTS = 4000
+ROUNDS = 4
+REQUESTS = 2000
 CLIENTS = 500
 BATCH = 200
-TARGET = 0.5
+EFFICIENCY_TARGET = 0.5
+DISPATCH_TARGET_MS = 0.4  # CPU time of ours per notification, PostgreSQL's not counted
 TOPIC = "/waku/2/rs/16/32"
+
+
+# Names of what is measured: the POSTs of the floor, and the stage that is dispatch.
+POSTS = ("POST to gorush", "POST to the node")
+DISPATCH = "gorush"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +48,42 @@ class Servers:
     gorush_url: str
 
 
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What one request cannot cost less than."""
+
+    crypto_ms: float
+    gorush_post_ms: float
+    node_post_ms: float
+
+    @property
+    def http_ms(self) -> float:
+        return self.gorush_post_ms + self.node_post_ms
+
+    @property
+    def total_ms(self) -> float:
+        return self.crypto_ms + self.http_ms
+
+
 def run() -> dict[str, object]:
     with ExitStack() as stack:
         running = stack.enter_context(_servers())
-        http_floor_ms = asyncio.run(_http_floor_ms(running))
-        stages = _measure(running)
-    crypto_floor_ms = _crypto_floor_ms()
-    total_ms = sum(stages.values())
-    result: dict[str, object] = {
-        "crypto_floor_ms": crypto_floor_ms,
-        "http_floor_ms": http_floor_ms,
-        "stages_ms": stages,
+        rounds = [_measure_round(running) for _ in range(ROUNDS)]
+    least = {part: min(times[part] for times in rounds) for part in rounds[0]}
+    posts_ms = [least.pop(server) for server in POSTS]
+    total_ms = sum(least.values())
+    floor = Floor(_crypto_floor_ms(), *posts_ms)
+    _print(least, floor, total_ms)
+    return {
+        "crypto_floor_ms": floor.crypto_ms,
+        "http_floor_ms": floor.http_ms,
+        "gorush_post_floor_ms": floor.gorush_post_ms,
+        "stages_ms": least,
+        "dispatch_ms": least[DISPATCH],
+        "dispatch_target_ms": DISPATCH_TARGET_MS,
         "total_ms": total_ms,
-        "efficiency": (crypto_floor_ms + http_floor_ms) / total_ms,
+        "efficiency": floor.total_ms / total_ms,
     }
-    _print(stages, crypto_floor_ms, http_floor_ms, total_ms)
-    return result
 
 
 @contextmanager
@@ -105,23 +131,22 @@ def _crypto_floor_ms() -> float:
     return float(results["decode request"]["floor_us"] + results["encode response"]["floor_us"]) / 1000
 
 
-async def _http_floor_ms(running: Servers) -> float:
+async def _posts_ms(running: Servers) -> dict[str, float]:
     """CPU time of a POST of a typical body to each server, by aiohttp over kept connections."""
-    bodies = [(f"{running.gorush_url}/dev/nothing", b"x" * 577), (f"{running.node_url}/dev/nothing", b"x" * 835)]
-    rounds, posts, width = 5, 400, 32
-
-    async def post_all(session: aiohttp.ClientSession) -> None:
-        for url, body in bodies:
-            for _ in range(posts // width):
-                await asyncio.gather(*(_post(session, url, body) for _ in range(width)))
-
-    times = []
+    urls, sizes = (f"{running.gorush_url}/dev/nothing", f"{running.node_url}/dev/nothing"), (577, 835)
+    times = {}
     async with aiohttp.ClientSession() as session:
-        for _ in range(rounds):
-            started = process_time()
-            await post_all(session)
-            times.append((process_time() - started) * 1000 / (posts // width * width))
-    return median(times)
+        for name, url, size in zip(POSTS, urls, sizes, strict=True):
+            times[name] = min([await _post_all(session, url, b"x" * size) for _ in range(5)])
+    return times
+
+
+async def _post_all(session: aiohttp.ClientSession, url: str, body: bytes) -> float:
+    posts, width = 384, 64
+    started = process_time()
+    for _ in range(posts // width):
+        await asyncio.gather(*(_post(session, url, body) for _ in range(width)))
+    return (process_time() - started) * 1000 / posts
 
 
 async def _post(session: aiohttp.ClientSession, url: str, body: bytes) -> None:
@@ -129,13 +154,13 @@ async def _post(session: aiohttp.ClientSession, url: str, body: bytes) -> None:
         await response.read()
 
 
-def _measure(running: Servers) -> dict[str, float]:
-    """CPU milliseconds per request of each stage, and of PostgreSQL for all of them."""
+def _measure_round(running: Servers) -> dict[str, float]:
+    """CPU milliseconds per request of each stage, of PostgreSQL for all of them, and of the POSTs at the same time."""
     from bench.path_stages import Stages  # noqa: PLC0415 - it imports models, so after Django is set up
 
     stages = Stages(clients=CLIENTS, requests=REQUESTS, batch=BATCH, topic=TOPIC)
+    times = asyncio.run(_posts_ms(running))
     before = cpu_seconds(running.postgres)
-    times = {}
     for name, stage in stages.all():
         started = process_time()
         stage()
@@ -144,11 +169,17 @@ def _measure(running: Servers) -> dict[str, float]:
     return times
 
 
-def _print(stages: dict[str, float], crypto: float, http: float, total: float) -> None:
+def _print(stages: dict[str, float], floor: Floor, total_ms: float) -> None:
     table = Table(title="One request, inbox → gorush → reply: CPU time")
     table.add_column("part")
     table.add_column("ms", justify="right")
-    for name, value in {"floor: cryptography": crypto, "floor: two POSTs": http, **stages, "total": total}.items():
+    parts = {"floor: cryptography": floor.crypto_ms, "floor: two POSTs": floor.http_ms, **stages, "total": total_ms}
+    for name, value in parts.items():
         table.add_row(name, f"{value:.3f}")
-    table.add_row("efficiency = floor / total", f"{(crypto + http) / total:.2f} (target {TARGET})")
+    ratio = stages[DISPATCH] / floor.gorush_post_ms
+    dispatch = (
+        f"{stages[DISPATCH]:.3f} (target {DISPATCH_TARGET_MS}), {ratio:.1f} times the POST's {floor.gorush_post_ms:.3f}"
+    )
+    table.add_row("dispatch per notification", dispatch)
+    table.add_row("efficiency = floor / total", f"{floor.total_ms / total_ms:.2f} (target {EFFICIENCY_TARGET})")
     Console().print(table)

@@ -24,6 +24,7 @@ def load_reports(request_ids: Iterable[int]) -> dict[int, list[Report]]:
     """The fixed reports of each request, in its own order."""
     reports: dict[int, list[Report]] = {request_id: [] for request_id in request_ids}
     fixed = Notification.objects.filter(request__in=reports.keys(), report__isnull=False).order_by("position")
-    for request_id, *facts in fixed.values_list("request", "public_key_hash", "installation_id", "report"):
-        reports[request_id].append(report_of(*facts))
+    rows = fixed.values_list("request", "public_key_hash", "installation_id", "report")
+    for request_id, public_key_hash, installation_id, report in rows:
+        reports[request_id].append(report_of(public_key_hash, installation_id, report))
     return reports

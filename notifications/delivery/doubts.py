@@ -15,6 +15,8 @@ def find_left_alone(ambiguous_counts: Mapping[int, int]) -> set[int]:
     Costs nothing for those with one, which is nearly all of them.
     """
     doubtful = {notification_id: count for notification_id, count in ambiguous_counts.items() if count > 1}
+    if not doubtful:
+        return set()
     interrupted = Attempt.objects.filter(
         notification__in=doubtful, outcome=Outcome.AMBIGUOUS.value, code__in=INTERRUPTIONS
     )

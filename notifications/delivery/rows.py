@@ -4,7 +4,7 @@ Building a model instance for every row, only to take it apart again, cost more 
 notification changes its state here: `transitions.move` is the one way for that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -121,7 +121,7 @@ class Answerable(NamedTuple):
     received_at: datetime
 
 
-def lock_answerable(request_ids: Sequence[int], *, now: datetime) -> list[Answerable]:
+def lock_answerable(request_ids: Iterable[int], *, now: datetime) -> list[Answerable]:
     """Those that wait though all their notifications were tried once, or that are due, and that nobody else answers."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -135,7 +135,7 @@ def lock_answerable(request_ids: Sequence[int], *, now: datetime) -> list[Answer
             ))
             ORDER BY id FOR UPDATE SKIP LOCKED
             """,
-            [request_ids, now],
+            [list(request_ids), now],
         )
         return [Answerable._make(row) for row in cursor.fetchall()]
 
@@ -149,5 +149,5 @@ def fix_reports(request_ids: Sequence[int]) -> None:
             SET report = CASE state WHEN 'dead_token' THEN 'not_registered' ELSE 'success' END
             WHERE request_id = ANY(%s) AND report IS NULL
             """,
-            [request_ids],
+            [list(request_ids)],
         )

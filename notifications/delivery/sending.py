@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 # Results that come in within this time are recorded together. A transaction for a few of them costs several times their
 # POSTs, and a reply that is this much later is still in time.
-RECORDING_PAUSE_SECONDS = 0.03
+RECORDING_PAUSE_SECONDS = 0.05
 USABLE_PART_OF_LEASE = 0.9  # the rest is for recording
 
 Done = tuple[Claim, Result]

@@ -19,7 +19,7 @@ def settle(request_ids: Iterable[int], *, now: datetime) -> list[Answer]:
     Each request is answered once: whoever changes its state takes the answer.
     """
     with transaction.atomic(savepoint=False):
-        requests = lock_answerable(list(request_ids), now=now)
+        requests = lock_answerable(request_ids, now=now)
         if not requests:
             return []
         ids = [request.id for request in requests]
