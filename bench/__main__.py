@@ -7,22 +7,34 @@ import argparse
 import json
 import os
 import platform
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-from bench import codec, live, path, topics, walker
+from bench import codec, live, path, reports, topics, walker
 
 RESULTS = Path(__file__).parent / "results"
-BENCHMARKS = {"codec": codec.run, "path": path.run, "topics": topics.run, "live": live.run, "walker": walker.run}
+BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
+    "codec": codec.run,
+    "path": path.run,
+    "topics": topics.run,
+    "live": live.run,
+    "walker": walker.run,
+    "reports": reports.run,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"which ones: {', '.join(BENCHMARKS)} (default: all)")
-    names = parser.parse_args().names or list(BENCHMARKS)
+    parser.add_argument("--events", type=reports.parse_sizes, help="sizes of the reports' days: 1m,5m,50m")
+    arguments = parser.parse_args()
+    names = arguments.names or list(BENCHMARKS)
     if unknown := set(names) - BENCHMARKS.keys():
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    results = {name: BENCHMARKS[name]() for name in names}
+    benchmarks = BENCHMARKS | ({"reports": partial(reports.run, arguments.events)} if arguments.events else {})
+    results = {name: benchmarks[name]() for name in names}
     write(results)
 
 

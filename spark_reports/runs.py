@@ -89,7 +89,7 @@ def run_reports(first: date, last: date, *, progress: Progress, replace: bool = 
 def _alone() -> Iterator[None]:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
-        if not cursor.fetchone()[0]:  # type: ignore[index]
+        if not cursor.fetchone()[0]:
             raise RunError("Another run is under way.")
     try:
         yield

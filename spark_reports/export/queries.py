@@ -120,27 +120,20 @@ def registration_events(day: date) -> str:
 
 
 def active_tokens(day: date) -> str:
-    """Counted over the whole history, and not from the events of the day: the two must agree."""
-    start, end = _active_at(day), _active_at(day + timedelta(days=1))
+    """By the last event of each installation before 00:00 and before 24:00. Counted over the whole history, and not
+    from the events of the day: the two must agree. A token is as old as its last change.
+    """
+    start, end = f"'{day}Z'", f"'{day + timedelta(days=1)}Z'"
     return f"""
-        SELECT platform, app_topic, since, sum(at_start)::bigint, sum(at_end)::bigint FROM (
-            SELECT platform, app_topic, since, tokens AS at_start, 0 AS at_end FROM ({start}) AS started
-            UNION ALL
-            SELECT platform, app_topic, since, 0, tokens FROM ({end}) AS ended
-        ) AS counts GROUP BY platform, app_topic, since"""
-
-
-def _active_at(day: date) -> str:
-    """By the last event of each installation before 00:00 of ``day``. Its token is as old as its last change."""
-    return f"""
-        SELECT {_platform("token_type")} AS platform, {_app_topic("token_type", "apn_topic")} AS app_topic,
-            since::date AS since, count(*) AS tokens
+        SELECT {_platform("token_type")}, {_app_topic("token_type", "apn_topic")}, since::date,
+            count(*) FILTER (WHERE at < {start}), count(*) FILTER (WHERE next_at IS NULL)
         FROM (
-            SELECT DISTINCT ON (pseudonym) pseudonym, kind, token_type, apn_topic,
+            SELECT kind, token_type, apn_topic, at, lead(at) OVER own AS next_at,
                 coalesce(max(at) FILTER (WHERE kind IN {_STARTS}) OVER own, min(at) OVER own) AS since
-            FROM registrations_registrationevent WHERE at < '{day}Z'
-            WINDOW own AS (PARTITION BY pseudonym) ORDER BY pseudonym, at DESC, id DESC
-        ) AS last WHERE kind NOT IN {_ENDS} GROUP BY 1, 2, 3"""
+            FROM registrations_registrationevent WHERE at < {end}
+            WINDOW own AS (PARTITION BY pseudonym ORDER BY at, id)
+        ) AS state
+        WHERE kind NOT IN {_ENDS} AND (next_at IS NULL OR (at < {start} AND next_at >= {start})) GROUP BY 1, 2, 3"""
 
 
 def unknown_errors(day: date) -> str:
