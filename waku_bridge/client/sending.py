@@ -262,12 +262,12 @@ class SendingClient:
         return [event for report in response.reports for event in self._read_report(report, request, now_ns)]
 
     def _read_report(self, report: Report, request: _Request, now_ns: int) -> list[Event | Reason]:
-        """The first word of a server about a device in one request counts."""
+        """The first word of a server about a device in one request counts, but a success always does."""
         place = (report.public_key_hash, report.installation_id)
         if place not in request.asked:
             return [Reason.FOREIGN_INSTALLATION]
         notice, device = request.asked[place]
-        if place in request.reported or device.is_notified:
+        if device.is_notified or (place in request.reported and not report.success):
             return [Reason.ALREADY_SETTLED]
         request.reported.add(place)
         if report.success:

@@ -49,6 +49,7 @@ class ModelServer:
     registration_errors: list[int] = field(default_factory=list)
     pushes: Counter = field(default_factory=Counter)
     heard: list[Decoded] = field(default_factory=list)
+    answered: dict[bytes, list[Reply]] = field(default_factory=dict)
 
     @property
     def key(self) -> bytes:
@@ -67,7 +68,10 @@ class ModelServer:
         if decoded is None:
             return []
         self.heard.append(decoded)
-        return [self.seal(body, decoded.author, now_ns) for body in self._answer(decoded)]
+        if decoded.message_id not in self.answered or not isinstance(decoded.body, PushRequest):
+            self.answered[decoded.message_id] = self._answer(decoded)
+        # A repeated request gets the answer it got before, as from the real server.
+        return [self.seal(body, decoded.author, now_ns) for body in self.answered[decoded.message_id]]
 
     def open(self, message: WakuMessage) -> Decoded | None:
         keys: list[Identity | bytes] = [self.identity]

@@ -629,6 +629,18 @@ def test_a_server_that_changes_its_mind_is_not_listened_to(sender: SendingClient
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
+def test_a_success_counts_though_the_same_server_said_no_before(sender: SendingClient, server: ModelServer) -> None:
+    """Otherwise the device would be asked for once more."""
+    world, request = _request(sender, server)
+    refusal = Report(CLIENT.key_hash, UUID, success=False, error=ReportError.INTERNAL_ERROR)
+    world.tell(sender, _sealed(PushResponse(MESSAGE_ID, (refusal,)), request.author))
+    world.tell(sender, _sealed(_success(), request.author))
+    before = len(world.sent)
+    world.wait(sender, 1000)
+    assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
+    assert len(world.sent) == before
+
+
 def test_an_answer_that_comes_much_too_late_finds_nobody_listening(sender: SendingClient, server: ModelServer) -> None:
     world, answer = _unanswered(sender, server)
     world.wait(sender, LISTEN_SECONDS + 10)
