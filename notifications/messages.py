@@ -110,6 +110,8 @@ CUT_OFF = "cut_off"
 CANCELLED = "cancelled"
 # The code of a result when the gateway's connection to Apple or Google broke before there was an answer.
 CONNECTION_LOST = "connection_lost"
+# The code of a result when gorush took a push of the canary and was told to send it nowhere.
+DRY_RUN = "dry_run"
 
 
 @dataclass(frozen=True, slots=True)

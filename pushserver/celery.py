@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "pushserver.settings")
 
-QUEUES = ("envelopes", "delivery", "replies", "reports", "maintenance")
+QUEUES = ("envelopes", "delivery", "replies", "reports", "maintenance", "canary")
 HEARTBEAT_KEY = "worker:{queue}"
 # Workers beat every 2 seconds: one that hangs for a moment is not gone.
 HEARTBEAT_TTL_SECONDS = 15

@@ -1,5 +1,6 @@
 """Settings of the whole server. The environment is read here and nowhere else; see the table in README.md."""
 
+import hmac
 import json
 import os
 import re
@@ -153,6 +154,19 @@ PUSH_PRIORITY = env.text("PUSH_PRIORITY", "high")
 if PUSH_PRIORITY not in {"high", "normal"}:
     env.report(11, "PUSH_PRIORITY is neither high nor normal.", "gorush drops any other value without a word.")
 
+# Canary: a round trip through all of it, every so many seconds (0: never) ---------------------------------------------
+CANARY_PERIOD_SECONDS = env.number("CANARY_PERIOD_SECONDS", 60.0, minimum=0, maximum=86_400)
+# How long it waits for each answer.
+CANARY_PATIENCE_SECONDS = env.number("CANARY_PATIENCE_SECONDS", 10.0, minimum=1, maximum=60)
+CANARY_RETENTION_DAYS = env.count("CANARY_RETENTION_DAYS", 7, minimum=1, maximum=3650)
+# A phone of the operator's own that is notified each time. Without one, gorush is told to drop the canary's pushes.
+CANARY_DEVICE_TOKEN = env.secret("CANARY_DEVICE_TOKEN")
+CANARY_APN_TOPIC = env.text("CANARY_APN_TOPIC")  # of the app on it; none: it is an Android phone
+if CANARY_APN_TOPIC and not CANARY_DEVICE_TOKEN:
+    env.report(20, "CANARY_APN_TOPIC is set, but no CANARY_DEVICE_TOKEN.", "Set both, or neither.")
+# Nobody else can register this one: delivery recognises it.
+CANARY_DRY_RUN_TOKEN = hmac.digest(SERVER_PRIVATE_KEY, b"canary dry run", "sha256").hex()
+
 # Retention, in days ---------------------------------------------------------------------------------------------------
 ENVELOPE_RETENTION_DAYS = env.count("ENVELOPE_RETENTION_DAYS", 3, minimum=3, maximum=3650)
 if WAKU_STORE_RECOVERY_HOURS > ENVELOPE_RETENTION_DAYS * 24 - 12:
@@ -208,11 +222,18 @@ CELERY_BEAT_SCHEDULE = {
     "watch_gorush": {"task": "waku_bridge.tasks.watch_gorush", "schedule": 300.0, "options": {"expires": 300}},
     "watch_nodes": {"task": "waku_bridge.tasks.watch_nodes", "schedule": 300.0, "options": {"expires": 300}},
 }
+if CANARY_PERIOD_SECONDS:
+    CELERY_BEAT_SCHEDULE["canary"] = {
+        "task": "waku_bridge.tasks.run_canary",
+        "schedule": CANARY_PERIOD_SECONDS,
+        "options": {"expires": CANARY_PERIOD_SECONDS},
+    }
 CELERY_TASK_ROUTES = {
     "waku_bridge.tasks.process_envelopes": {"queue": "envelopes"},
     "waku_bridge.tasks.answer_overdue_requests": {"queue": "replies"},
     "waku_bridge.tasks.deliver_notifications": {"queue": "delivery"},
     "waku_bridge.tasks.publish_replies": {"queue": "replies"},
+    "waku_bridge.tasks.run_canary": {"queue": "canary"},
 }
 
 # Metrics --------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Who this server is on the network: the one place that takes its private key from the settings."""
 
+import hmac
 from functools import cache
 
 from coincurve import PrivateKey
@@ -12,6 +13,12 @@ from waku_bridge.codec.keys import Identity
 @cache
 def server_identity() -> Identity:
     return Identity(PrivateKey(settings.SERVER_PRIVATE_KEY))
+
+
+@cache
+def canary_identity() -> Identity:
+    """Of the client that `waku_bridge.canary` plays, always the same, so that what it leaves behind is found again."""
+    return Identity(PrivateKey(hmac.digest(settings.SERVER_PRIVATE_KEY, b"canary identity", "sha256")))
 
 
 @cache

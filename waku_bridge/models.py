@@ -148,3 +148,77 @@ class DeadLetter(models.Model):
 
     def __str__(self) -> str:
         return f"Dead letter {bytes(self.digest).hex()[:16]}"
+
+
+class CanaryRun(models.Model):
+    """One round trip of the canary: how long each link of the chain took, and which one broke.
+
+    At most one is under way, in all of the fleet. What it left in other tables is removed, see `canary.traces`.
+    """
+
+    class State(models.TextChoices):
+        RUNNING = "running"
+        PASSED = "passed"
+        BROKEN = "broken"  # at `broken_link`, because of `cause`
+        INTERRUPTED = "interrupted"  # whoever ran it is gone
+
+    class Link(models.TextChoices):
+        """In the order of the chain. A question takes until a node has it, an answer until it is heard."""
+
+        REGISTER = "register"
+        REGISTER_ANSWER = "register_answer"
+        QUERY = "query"
+        QUERY_ANSWER = "query_answer"
+        REQUEST = "request"
+        GORUSH = "gorush"  # as long as gorush took, within the time until the answer
+        REQUEST_ANSWER = "request_answer"
+        UNREGISTER = "unregister"
+        UNREGISTER_ANSWER = "unregister_answer"
+
+    class Cause(models.TextChoices):
+        NODE = "node", "no node takes messages"
+        BRIDGE = "bridge", "the bridge does not read what a node took"
+        WORKER = "worker", "the workers do not process what the bridge read"
+        GORUSH = "gorush", "gorush does not take the push"
+        REPLY = "reply", "the answer does not come back"
+
+    state = models.TextField(choices=State.choices, default=State.RUNNING)
+    is_dry_run = models.BooleanField()  # gorush was told to drop the push: nothing is known about Apple and Google
+    started_at = models.DateTimeField(db_index=True)
+    finished_at = models.DateTimeField(null=True)
+    broken_link = models.TextField(choices=Link.choices, blank=True)
+    cause = models.TextField(choices=Cause.choices, blank=True)
+    detail = models.TextField(blank=True)  # more about the cause, in our words
+    register_ms = models.PositiveIntegerField(null=True)
+    register_answer_ms = models.PositiveIntegerField(null=True)
+    query_ms = models.PositiveIntegerField(null=True)
+    query_answer_ms = models.PositiveIntegerField(null=True)
+    request_ms = models.PositiveIntegerField(null=True)
+    gorush_ms = models.PositiveIntegerField(null=True)
+    request_answer_ms = models.PositiveIntegerField(null=True)
+    unregister_ms = models.PositiveIntegerField(null=True)
+    unregister_answer_ms = models.PositiveIntegerField(null=True)
+    work_ms = models.PositiveIntegerField(null=True)  # CPU time of its own
+    pseudonym = models.UUIDField(null=True)  # of its registration: its events and reports are told by it
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["state"], condition=models.Q(state="running"), name="one_canary_at_a_time"),
+        ]
+
+    def __str__(self) -> str:
+        return f"Canary {self.pk} ({self.state})"
+
+    def timings(self) -> dict[str, int | None]:
+        """Milliseconds by link, in the order of the chain."""
+        return {link.value: getattr(self, f"{link.value}_ms") for link in self.Link}
+
+
+class CanaryEnvelope(models.Model):
+    """The hash of a message that the canary said: marks its envelope and what came of it as no real traffic."""
+
+    hash = BytesField(primary_key=True)  # 32 bytes
+    said_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"Canary envelope {bytes(self.hash).hex()[:16]}"

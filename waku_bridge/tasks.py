@@ -26,7 +26,7 @@ from notifications.gateways.gorush.client import configured_gateway
 from notifications.gateways.gorush.unknown_errors import unknown_errors
 from notifications.gateways.gorush.watch.look import look as look_at_gorush
 from registrations import retention as registration_retention
-from waku_bridge import inbound, inbox, outbound, retention, unkeyed
+from waku_bridge import canary, inbound, inbox, outbound, retention, unkeyed
 from waku_bridge.metrics import SWEPT
 from waku_bridge.node import WakuNode
 from waku_bridge.node.watch.look import look as look_at_nodes
@@ -183,6 +183,13 @@ def watch_nodes() -> None:
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment
+def run_canary() -> None:
+    """On a queue of its own: it waits for the other workers, so it must not take the place of one."""
+    if settings.WAKU_NODES:
+        canary.run()
+
+
+@shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment
 def purge() -> None:
     """Remove what is older than the settings promise. The rest of a large heap waits for the next run: on a small
     machine the sweep, which answers late requests, shares its process with this.
@@ -193,6 +200,7 @@ def purge() -> None:
         "requests": _run_for_a_while(
             notification_retention.purge(now=now, keep=_days(settings.NOTIFICATION_RETENTION_DAYS))
         ),
+        "canary_runs": _run_for_a_while(canary.purge(now=now, keep=_days(settings.CANARY_RETENTION_DAYS))),
         "events": _run_for_a_while(registration_retention.purge(now=now, keep=_days(settings.EVENT_RETENTION_DAYS))),
     }
     if any(removed.values()):

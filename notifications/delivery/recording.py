@@ -18,7 +18,7 @@ from notifications.delivery.claim import Claim
 from notifications.delivery.doubts import find_left_alone
 from notifications.delivery.rows import AttemptResult, complete_attempts
 from notifications.delivery.sending import Done
-from notifications.messages import ChannelKey, Outcome, Result, platform
+from notifications.messages import DRY_RUN, ChannelKey, Outcome, Result, platform
 from notifications.metrics import ATTEMPTS, GATEWAY_SECONDS
 from notifications.models import Notification
 from notifications.policy import may_help_to_drop_payload, retry_at, retry_base_seconds, retry_max_seconds
@@ -76,7 +76,8 @@ def _believe(channel: ChannelKey, result: Result, doubted: set[ChannelKey]) -> R
 
 
 def _note_channels(results: Sequence[Done], known: channels.Known, *, now: datetime) -> None:
-    delivered = [claim for claim, result in results if result.outcome is Outcome.DELIVERED]
+    # A dry run proves nothing about Apple and Google: it must not close a breaker.
+    delivered = [claim for claim, r in results if r.outcome is Outcome.DELIVERED and r.code != DRY_RUN]
     channels.note_success({claim.channel for claim in delivered}, known, now=now)
     for channel in sorted({claim.channel for claim in delivered if claim.is_probe}):
         channels.close_breaker(channel, now=now)

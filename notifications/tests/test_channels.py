@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from notifications import channels
 from notifications.delivery import hand_out_due, record
-from notifications.messages import ChannelKey, Outcome, Result, channel_key
+from notifications.messages import DRY_RUN, ChannelKey, Outcome, Result, channel_key
 from notifications.models import Attempt, Channel, Notification
 from tests.delivering import APP, LEASE, NOW, answered, claimed, fresh, make_due, make_due_to_app, send
 
@@ -174,3 +174,12 @@ def test_the_last_success_is_noted_by_the_minute():
     assert Channel.objects.get().last_success_at == NOW
     answered(Result(Outcome.DELIVERED), make_due_to_app(), now=NOW + timedelta(minutes=1))
     assert Channel.objects.get().last_success_at == NOW + timedelta(minutes=1)
+
+
+def test_a_dry_run_neither_closes_a_breaker_nor_counts_as_a_success_of_its_channel():
+    probe = make_due_to_app()
+    channels.trip(APPLE, reason="test", now=NOW)
+    answered(Result(Outcome.DELIVERED, DRY_RUN), probe, now=NOW + PROBE)
+    assert fresh(probe).state == State.DELIVERED
+    assert state_of(APPLE) == "tripped"
+    assert Channel.objects.get().last_success_at is None

@@ -10,8 +10,8 @@ from django.conf import settings
 from notifications.connections import HttpClient, is_tls_wrong, lasting_client, once, was_never_sent
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule
 from notifications.gateways.gorush.peers import Peers
-from notifications.gateways.gorush.request import Presentation, build_request
-from notifications.gateways.gorush.response import read_response
+from notifications.gateways.gorush.request import Presentation, build_dry_run, build_request
+from notifications.gateways.gorush.response import read_dry_run, read_response
 from notifications.gateways.gorush.rules_file import shipped_rules
 from notifications.gateways.gorush.rules_table import current_rules
 from notifications.gateways.gorush.unknown_errors import unknown_errors
@@ -24,6 +24,7 @@ class GorushGateway:
     """Sends pushes to the first gorush that can be reached: those that failed a moment ago are asked last.
 
     ``rules`` returns the rules of the moment; it is asked for every answer, and must not look further than the memory.
+    A push to the device ``dry_run_token`` goes as far as gorush, which is told to drop it.
     """
 
     name = "gorush"
@@ -34,21 +35,25 @@ class GorushGateway:
         presentation: Presentation,
         client: HttpClient,
         rules: Callable[[], Sequence[ErrorRule]] = shipped_rules,
+        dry_run_token: str = "",
     ) -> None:
         self._peers = Peers(urls)
         self._presentation = presentation
         self._client = client
         self._rules = rules
+        self._dry_run_token = dry_run_token
 
     async def send(self, push: Push) -> Result:
         started = monotonic()
-        result = await self._send(push)
+        if self._dry_run_token and push.device_token == self._dry_run_token:
+            result = read_dry_run(await self._post(build_dry_run(push, self._presentation), push))
+        else:
+            result = await self._post(build_request(push, self._presentation), push)
         if result.code == UNKNOWN.code:
             unknown_errors().note(push.token_type, result.unknown_signature)
         return replace(result, latency_ms=round((monotonic() - started) * 1000))
 
-    async def _send(self, push: Push) -> Result:
-        body = build_request(push, self._presentation)
+    async def _post(self, body: bytes, push: Push) -> Result:
         unsent = []
         for url in self._peers.in_order(monotonic()):
             try:
@@ -94,4 +99,6 @@ def _gateway() -> GorushGateway:
         settings.PUSH_TEXTS, settings.PUSH_DEEP_LINKS, settings.PUSH_SOUND, settings.PUSH_PRIORITY
     )
     client = lasting_client(timeout_seconds=settings.GORUSH_TIMEOUT_SECONDS)
-    return GorushGateway(settings.GORUSH_URLS, presentation, client, lambda: current_rules().rules)
+    return GorushGateway(
+        settings.GORUSH_URLS, presentation, client, lambda: current_rules().rules, settings.CANARY_DRY_RUN_TOKEN
+    )

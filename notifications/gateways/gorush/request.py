@@ -29,6 +29,8 @@ _TEXT_KEYS: dict[int, str] = {
 # What Apple and Google take, as they see it (gorush.md, 3.7).
 MAX_PAYLOAD_BYTES = 4096
 NO_CIPHERTEXT = "0x"
+# None of gorush's: it takes such a notification, checks it and drops it without a word (gorush.md, 1.6).
+NO_PLATFORM = 0
 # What a type is shown as that this server does not know yet: like status-go, a mention.
 _GENERIC = "mention"
 
@@ -41,6 +43,13 @@ def build_request(push: Push, presentation: Presentation) -> bytes:
     notification = _notification(push, presentation)
     if payload_size_bytes(notification) > MAX_PAYLOAD_BYTES:
         notification["data"]["encryptedMessage"] = NO_CIPHERTEXT
+    return orjson.dumps({"notifications": [notification]})
+
+
+def build_dry_run(push: Push, presentation: Presentation) -> bytes:
+    """The same, but for no platform: gorush takes it, and neither Apple nor Google hears of it."""
+    notification = _notification(push, presentation) | {"platform": NO_PLATFORM}
+    notification.pop("topic", None)
     return orjson.dumps({"notifications": [notification]})
 
 

@@ -11,7 +11,7 @@ import orjson
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule, classify
 from notifications.gateways.gorush.redaction import signature, without_token
 from notifications.gateways.gorush.request import notif_id
-from notifications.messages import Outcome, Push, Result
+from notifications.messages import DRY_RUN, Outcome, Push, Result
 
 HTTP_OK = 200
 HTTP_BAD_REQUEST = 400
@@ -21,6 +21,7 @@ HTTP_GATEWAY_TIMEOUT = 504
 MAX_RETRY_AFTER_SECONDS = 3600.0
 MASK = "*"  # what gorush puts in place of parts of a token
 NOT_UNDERSTOOD = Result(Outcome.AMBIGUOUS, "not_understood")
+DROPPED = Result(Outcome.CONFIG, "dropped")
 
 
 def read_response(status: int, body: bytes, push: Push, rules: Sequence[ErrorRule], *, retry_after: str = "") -> Result:
@@ -35,6 +36,11 @@ def read_response(status: int, body: bytes, push: Push, rules: Sequence[ErrorRul
         return NOT_UNDERSTOOD
     entries = answer.get("logs") or []
     return _read_entries(entries, push, rules) if entries else _read_silence(answer.get("counts"))
+
+
+def read_dry_run(result: Result) -> Result:
+    """What `read_response` made of the answer to a dry run, in which to be dropped is to succeed."""
+    return Result(Outcome.DELIVERED, DRY_RUN) if result == DROPPED or result.outcome is Outcome.DELIVERED else result
 
 
 def _read_status(status: int, retry_after: str) -> Result:
@@ -59,7 +65,7 @@ def _read_silence(counts: Any) -> Result:
         return NOT_UNDERSTOOD
     if counts is None or counts > 0:
         return Result(Outcome.DELIVERED)
-    return Result(Outcome.CONFIG, "dropped") if counts == 0 else NOT_UNDERSTOOD
+    return DROPPED if counts == 0 else NOT_UNDERSTOOD
 
 
 def _read_entries(entries: list[Any], push: Push, rules: Sequence[ErrorRule]) -> Result:

@@ -46,6 +46,32 @@ def test_posts_json_and_reads_the_answer():
     assert result.latency_ms >= 0
 
 
+@pytest.mark.parametrize(
+    ("answer", "outcome", "code"),
+    [
+        (httpx.Response(200, json=OK | {"counts": 0}), Outcome.DELIVERED, "dry_run"),
+        (httpx.Response(200, json=OK), Outcome.DELIVERED, "dry_run"),
+        (httpx.Response(200, text="a proxy's page"), Outcome.AMBIGUOUS, "not_json"),
+        (httpx.Response(401), Outcome.CONFIG, "http_401"),
+    ],
+)
+def test_a_dry_run_succeeds_when_gorush_takes_it_for_no_platform(answer, outcome, code):
+    bodies = []
+
+    def handler(request):
+        bodies.append(json.loads(request.content)["notifications"][0])
+        return answer
+
+    async def main():
+        async with httpx.AsyncClient(transport=httpx.MockTransport(handler)) as client:
+            gateway = GorushGateway(["http://one"], PRESENTATION, client, dry_run_token=APPLE.device_token)
+            return await gateway.send(APPLE)
+
+    result = asyncio.run(main())
+    assert (result.outcome, result.code) == (outcome, code)
+    assert [(body["platform"], "topic" in body) for body in bodies] == [(0, False)]
+
+
 def test_goes_to_the_next_gorush_only_when_the_first_cannot_have_got_it():
     asked = []
 

@@ -1,0 +1,132 @@
+"""`manage.py canary` against a whole server: what it says when all is well, and when one part is missing."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pushserver.stack.plan import manage
+from pushserver.supervisor.processes import Stage
+from tests.flows import fleet as processes
+from tests.flows.fleet import Fleet, services, wait_for_http
+from tests.flows.network import Network
+
+LAST = "SELECT {} FROM waku_bridge_canaryrun ORDER BY started_at DESC LIMIT 1"
+# What the canary itself keeps: its history, and for an hour the hashes by which late copies are recognised.
+OWN_TABLES = {"waku_bridge_canaryrun", "waku_bridge_canaryenvelope"}
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def canary(fleet: Fleet) -> Run:
+    """Runs it; exit code and what it printed."""
+
+    def run(**environment: str) -> tuple[int, str]:
+        spec = manage("canary", "canary", stage=Stage.FRONT)
+        before = len(fleet.log("canary")) if (fleet.folder / "canary.log").exists() else 0
+        patience = {"CANARY_PATIENCE_SECONDS": "6", "COLUMNS": "120"}
+        fleet.start(replace(spec, environment={**spec.environment, **patience, **environment}))
+        code = fleet.running["canary"].wait(timeout=90)
+        fleet.running.pop("canary")
+        return code, fleet.log("canary")[before:]
+
+    return run
+
+
+@pytest.fixture
+def without(fleet: Fleet, network: Network) -> Iterator[Callable[[str], None]]:
+    """Stops a part, and brings it back afterwards."""
+    stopped: list[str] = []
+
+    def stop(name: str) -> None:
+        fleet.stop(name)
+        stopped.append(name)
+
+    yield stop
+    urls = {"node": fleet.environment["WAKU_NODES"], "gorush": fleet.environment["GORUSH_URL"]}
+    specs = {name: getattr(processes, name)(int(url.rsplit(":", 1)[1])) for name, url in urls.items()}
+    for name in stopped:
+        fleet.start({**services(fleet.folder), **specs}[name])
+    wait_for_http(f"{urls['node']}/health", f"{urls['gorush']}/healthz")
+    network.phone()  # answered: everything works again
+
+
+def last(network: Network, *columns: str) -> tuple[Any, ...]:
+    return network.rows(LAST.format(", ".join(columns)))[0]
+
+
+def row_counts(network: Network) -> dict[str, int]:
+    names = [name for (name,) in network.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")]
+    count = "SELECT count(*) FROM {}"
+    return {name: network.rows(count.format(name))[0][0] for name in sorted(set(names) - OWN_TABLES)}
+
+
+def test_every_link_is_timed_and_no_row_stays(network: Network, canary: Run) -> None:
+    network.phone()  # whatever a first registration makes is there
+    network.wait_until_answered()
+    before, pushes = row_counts(network), len(network.pushes())
+    code, printed = canary()
+    assert code == 0, printed
+    assert len(re.findall(r"│\s+\d+ │", printed)) == 9
+    assert "nothing was tested of its credentials" in " ".join(printed.split())
+    assert last(network, "state", "cause", "broken_link") == ("passed", "", "")
+    (work_ms,) = last(network, "work_ms")
+    assert 0 < work_ms < 1000  # CPU time
+    assert row_counts(network) == before
+    assert len(network.pushes()) == pushes
+
+
+def test_a_phone_of_the_operator_gets_a_real_push(network: Network, canary: Run) -> None:
+    code, printed = canary(CANARY_DEVICE_TOKEN="operators-own-phone")
+    assert code == 0, printed
+    assert "nothing was tested" not in printed
+    assert "operators-own-phone" not in printed
+    assert [push["platform"] for push in network.pushes() if push["token"] == "operators-own-phone"] == ["android"]
+
+
+def test_a_phone_of_the_operator_that_is_gone_is_told(network: Network, canary: Run) -> None:
+    code, printed = canary(CANARY_DEVICE_TOKEN="dead-phone", CANARY_APN_TOPIC="im.status")
+    assert code == 1
+    assert "gorush does not take the push" in printed
+    assert last(network, "broken_link", "cause") == ("gorush", "gorush")
+    assert network.rows("SELECT count(*) FROM registrations_registrationevent WHERE kind = 'token_died'") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("part", "link", "cause", "words"),
+    [
+        ("node", "register", "node", "no node takes messages"),
+        ("bridge", "register_answer", "bridge", "the bridge does not read what a node took"),
+        ("envelopes", "register_answer", "worker", "the workers do not process what the bridge read"),
+        ("delivery1", "gorush", "worker", "queue delivery: nobody tries the push"),
+        ("gorush", "gorush", "gorush", "gorush does not take the push"),
+        ("replies", "register_answer", "reply", "the answer does not come back"),
+    ],
+)
+def test_the_broken_link_is_named(
+    fleet: Fleet,
+    network: Network,
+    canary: Run,
+    without: Callable[[str], None],
+    part: str,
+    link: str,
+    cause: str,
+    words: str,
+) -> None:
+    without(part)
+    code, printed = canary()
+    assert code == 1
+    assert words in " ".join(printed.split())
+    assert last(network, "state", "broken_link", "cause") == ("broken", link, cause)
+
+
+def test_what_a_missing_bridge_reads_late_is_removed_by_the_next_run(network: Network, canary: Run) -> None:
+    """The registration of the run above was in the node's ring, and has been taken for one by now."""
+    code, printed = canary()
+    assert code == 0, printed
+    kept = "SELECT count(*) FROM waku_bridge_inboundenvelope JOIN waku_bridge_canaryenvelope USING (hash)"
+    assert network.rows(kept) == [(0,)]
+    assert network.rows("SELECT count(*) FROM registrations_route WHERE apn_topic = 'canary'") == [(0,)]

@@ -1,0 +1,29 @@
+"""The canary's push without a test phone: gorush takes it, and nobody behind it hears of it."""
+
+import asyncio
+
+import pytest
+
+from notifications.connections import new_client
+from notifications.gateways.gorush.client import GorushGateway
+from notifications.messages import DRY_RUN, Outcome, Push, Result
+from registrations.messages import TokenType
+from tests.interop.servers import PRESENTATION, Server, new_push
+
+
+def sent(server: Server, push: Push, *, dry_run_token: str) -> Result:
+    async def main() -> Result:
+        async with new_client(timeout_seconds=20) as client:
+            return await GorushGateway([server.url], PRESENTATION, client, dry_run_token=dry_run_token).send(push)
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("token_type", [TokenType.APN, TokenType.FIREBASE])
+def test_a_dry_run_is_taken_and_goes_nowhere(server: Server, token_type: TokenType) -> None:
+    before, push = server.last_push(), new_push(token_type)
+    result = sent(server, push, dry_run_token=push.device_token)
+    assert (result.outcome, result.code) == (Outcome.DELIVERED, DRY_RUN)
+    other = new_push(token_type)
+    sent(server, other, dry_run_token=push.device_token)
+    assert [only["token"] for only in server.pushes(since=before)] == [other.device_token]

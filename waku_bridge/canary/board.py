@@ -1,0 +1,59 @@
+"""The last run, in the cache: for `/readyz`, which must answer while the database hangs, and for the console."""
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from django.conf import settings
+from django.core.cache import cache
+from redis.exceptions import RedisError
+
+from waku_bridge.models import CanaryRun
+
+KEY = "canary:1"
+# The canary is missed when this many runs did not come.
+MISSED_RUNS = 3
+MIN_TTL_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """``broken_link`` and ``cause`` are empty when all links held. ``timings_ms`` are by link, in the order of the
+    chain, None for those that were not reached.
+    """
+
+    finished_at: datetime
+    is_dry_run: bool
+    broken_link: str
+    cause: str
+    detail: str
+    timings_ms: dict[str, int | None]
+
+    @property
+    def words(self) -> str:
+        """What is broken, for an operator."""
+        if not self.cause:
+            return "every link of the chain holds"
+        text = CanaryRun.Cause(self.cause).label
+        return f"{text} ({self.detail})" if self.detail else str(text)
+
+
+def is_expected() -> bool:
+    """Whether the settings have the canary run by itself."""
+    return bool(settings.CANARY_PERIOD_SECONDS)
+
+
+def pin(run: CanaryRun) -> None:
+    """Raises RedisError while the cache is away."""
+    if run.finished_at is None:
+        raise ValueError("the run is not over")
+    found = Last(run.finished_at, run.is_dry_run, run.broken_link, run.cause, run.detail, run.timings())
+    cache.set(KEY, asdict(found), max(MIN_TTL_SECONDS, MISSED_RUNS * settings.CANARY_PERIOD_SECONDS))
+
+
+def last() -> Last | None:
+    """None when there was none lately, or the cache is away."""
+    try:
+        found = cache.get(KEY)
+    except RedisError:
+        return None
+    return Last(**found) if found else None

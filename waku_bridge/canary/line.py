@@ -1,0 +1,81 @@
+"""The canary's way to the network: says what a client core says, and hears what the stores tell it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Self, TypeVar
+
+from notifications.connections import PlainClient, new_client
+from waku_bridge.client import Core, StoreReader
+from waku_bridge.client.reading import CLOCK_SKEW_NS
+from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.messages import WakuMessage
+from waku_bridge.node import NodeError, WakuNode
+
+TIMEOUT_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+class Line:
+    """Synchronous, so that the caller may look into the database between two messages. Nodes are tried in order.
+
+    ``before`` is told the hash of every message before it is said; ``said`` has them all. ``deaf`` is why no store
+    could be asked the last time, else empty.
+    """
+
+    def __init__(
+        self, nodes: Sequence[str], stores: Sequence[str], pubsub_topic: str, before: Callable[[bytes], None]
+    ) -> None:
+        self.said: list[bytes] = []
+        self.deaf = ""
+        self._pubsub_topic = pubsub_topic
+        self._before = before
+        self._runner = asyncio.Runner()
+        self._client: PlainClient = new_client(timeout_seconds=TIMEOUT_SECONDS)
+        since_ns = time.time_ns() - CLOCK_SKEW_NS
+        self._nodes = [WakuNode(url, self._client) for url in nodes]
+        self._readers = [StoreReader(WakuNode(url, self._client), pubsub_topic, since_ns=since_ns) for url in stores]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._run(self._client.aclose())
+        self._runner.close()
+
+    def say(self, message: WakuMessage) -> None:
+        """Raises NodeError when no node takes it."""
+        envelope_hash = message_hash(self._pubsub_topic, message)
+        self._before(envelope_hash)
+        self.said.append(envelope_hash)
+        self._run(self._publish(message))
+
+    def hear(self, core: Core) -> list[WakuMessage]:
+        """What is new for this client, by the first store that answers; some of it perhaps again."""
+        return self._run(self._ask_stores(core))
+
+    async def _publish(self, message: WakuMessage) -> None:
+        refusals = []
+        for node in self._nodes:
+            try:
+                return await node.publish(self._pubsub_topic, message)
+            except NodeError as error:
+                refusals.append(str(error))
+        raise NodeError("; ".join(refusals) or "no node is configured")
+
+    async def _ask_stores(self, core: Core) -> list[WakuMessage]:
+        refusals = []
+        for reader in self._readers:
+            try:
+                heard = await reader.new(core.subscriptions(), now_ns=time.time_ns())
+            except NodeError as error:
+                refusals.append(str(error))
+            else:
+                self.deaf = ""
+                return heard
+        self.deaf = "; ".join(refusals)
+        return []
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(coroutine)

@@ -1,0 +1,93 @@
+"""What the canary leaves in the tables of real traffic: marking it, looking at it, removing it.
+
+Everything of it is found again whoever dies in between: by the key hash of the canary's own identity, which is always
+the same, and by the hashes of its messages, which are noted before they are said.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from notifications.models import Attempt, Notification, NotificationRequest
+from registrations.models import Registration, RegistrationEvent, Route, TopicKey
+from waku_bridge.canary.diagnosis import Facts
+from waku_bridge.codec import topics
+from waku_bridge.identity import canary_identity
+from waku_bridge.models import CanaryEnvelope, CanaryRun, InboundEnvelope, OutboundReply
+
+# A copy may come late from another node, or from the ring of one that was not read for a while.
+MARKED_FOR = timedelta(hours=1)
+
+
+def mark(envelope_hash: bytes, *, now: datetime) -> None:
+    """Note that this message is the canary's, before it is said."""
+    CanaryEnvelope.objects.bulk_create([CanaryEnvelope(hash=envelope_hash, said_at=now)], ignore_conflicts=True)
+
+
+def note_pseudonym(run: CanaryRun) -> None:
+    """Unregistering forgets by what name the events of a registration are told."""
+    rows = Registration.objects.filter(public_key_hash=canary_identity().key_hash, pseudonym__isnull=False)
+    run.pseudonym = rows.values_list("pseudonym", flat=True).first()
+    run.save(update_fields=["pseudonym"])
+
+
+def look(envelope_hash: bytes) -> Facts:
+    """How far one question got."""
+    envelope = InboundEnvelope.objects.filter(hash=envelope_hash).values("state", "reason").first() or {}
+    reply = OutboundReply.objects.filter(envelope_hash=envelope_hash).values_list("state", flat=True).first()
+    own = Attempt.objects.filter(notification__public_key_hash=canary_identity().key_hash)
+    attempt = own.order_by("-pk").values("outcome", "code").first()
+    return Facts(
+        envelope=envelope.get("state", ""),
+        reason=envelope.get("reason", ""),
+        reply=reply or "",
+        has_attempt=attempt is not None,
+        attempt=(attempt or {}).get("outcome") or "",
+        code=(attempt or {}).get("code") or "",
+    )
+
+
+def gorush_latency_ms() -> int | None:
+    own = Attempt.objects.filter(notification__public_key_hash=canary_identity().key_hash)
+    return own.order_by("-pk").values_list("latency_ms", flat=True).first()
+
+
+@transaction.atomic
+def remove_traces(*, now: datetime) -> None:
+    """Everything of every run. Must not be called while one is under way, but by that run.
+
+    Locks in the order of the others: whoever processes an envelope is waited for first, then registration, route,
+    request and notification, so that nothing can be added to what is being removed.
+    """
+    marked = list(CanaryEnvelope.objects.values_list("hash", flat=True))
+    InboundEnvelope.objects.filter(hash__in=marked).delete()
+    OutboundReply.objects.filter(envelope_hash__in=marked).delete()
+    _remove_registrations()
+    own = Notification.objects.filter(public_key_hash=canary_identity().key_hash)
+    requests = NotificationRequest.objects.filter(pk__in=list(own.values_list("request", flat=True)))
+    _lock(requests.order_by("pk"), own.order_by("pk"))
+    requests.delete()
+    CanaryEnvelope.objects.filter(said_at__lt=now - MARKED_FOR).delete()
+
+
+def _remove_registrations() -> None:
+    """With routes and grants, and with the events that are told by their pseudonyms."""
+    key_hash = canary_identity().key_hash
+    registrations = Registration.objects.filter(public_key_hash=key_hash)
+    rows = list(registrations.select_for_update().values_list("route", "pseudonym"))
+    runs = CanaryRun.objects.filter(pseudonym__isnull=False)
+    pseudonyms = {pseudonym for _, pseudonym in rows if pseudonym} | set(runs.values_list("pseudonym", flat=True))
+    routes = Route.objects.filter(pk__in=[route for route, _ in rows if route])
+    _lock(routes.order_by("pk"))
+    registrations.delete()
+    routes.delete()
+    RegistrationEvent.objects.filter(pseudonym__in=pseudonyms).delete()
+    runs.update(pseudonym=None)
+    TopicKey.objects.filter(name=topics.query_name(key_hash)).delete()
+
+
+def _lock(*row_sets: QuerySet[Any]) -> None:
+    for rows in row_sets:
+        list(rows.select_for_update().values_list("pk"))
