@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from notifications.messages import PushRequest, Report, ReportError
@@ -66,6 +66,8 @@ MOVES = st.lists(
 # Or: what becomes of each message in turn, before the network is good again.
 FATES = st.lists(st.sampled_from(["deliver", "deliver", "lose", "late", "repeat", "forge"]), max_size=10)
 PLAYS = st.one_of(st.tuples(MOVES, st.just([])), st.tuples(st.just([]), FATES))
+# Query and both answers arrive, the moment for other answers passes, the request arrives, and its answer is lost.
+ANSWER_LOST = ([], [*["deliver"] * 5, "lose"])
 ERRORS = st.lists(
     st.sampled_from(
         [ReportError.NONE, ReportError.WRONG_TOKEN, ReportError.INTERNAL_ERROR, ReportError.NOT_REGISTERED, 77]
@@ -238,6 +240,7 @@ class _Cached:
 
 
 @settings(max_examples=150, deadline=None)
+@example(play=ANSWER_LOST, first_errors=[], second_errors=[])
 @given(PLAYS, ERRORS, ERRORS)
 def test_without_fail_over_no_device_is_ever_notified_twice(play, first_errors, second_errors) -> None:
     servers = _servers(first_errors, second_errors)
@@ -253,6 +256,7 @@ def test_without_fail_over_no_device_is_ever_notified_twice(play, first_errors, 
 
 
 @settings(max_examples=150, deadline=None)
+@example(play=ANSWER_LOST, first_errors=[], second_errors=[])
 @given(PLAYS, ERRORS, ERRORS)
 def test_with_fail_over_a_device_is_asked_for_again_only_after_failure_or_silence(
     play, first_errors, second_errors

@@ -629,6 +629,31 @@ def test_a_server_that_changes_its_mind_is_not_listened_to(sender: SendingClient
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
+def test_a_failure_that_comes_too_late_does_not_disturb_the_request_to_another_server(
+    server: ModelServer, second: ModelServer
+) -> None:
+    sender, world = _sender(), World(server, second)
+    second.enrol(CLIENT, UUID, NEW_TOKEN, version=2)  # so that it is asked first
+    sender.look_up(CLIENT.pub33)
+    world.run(sender)
+    world.mute = {SERVER.pub33, SECOND_SERVER.pub33}
+    sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
+    world.run(sender)
+    first = second.open(world.sent[-1])
+    world.wait(sender, 3)
+    before = len(world.sent)
+    refusal = Report(CLIENT.key_hash, UUID, success=False, error=ReportError.INTERNAL_ERROR)
+    late = _sealed(PushResponse(MESSAGE_ID, (refusal,)), first.author, server=SECOND_SERVER)
+    assert _reasons(world.tell(sender, late)) == [Reason.ALREADY_SETTLED]
+    world.mute.clear()
+    (answer,) = server.receive(world.sent[before - 1], world.now_ns)
+    world.tell(sender, answer)
+    world.wait(sender, 1000)
+    assert len(world.sent) == before
+    (settled,) = sender.result(CLIENT.pub33, MESSAGE_ID).installations
+    assert (settled.outcome, settled.server, settled.request_count) == (Outcome.NOTIFIED, SERVER.pub33, 2)
+
+
 def test_a_success_counts_though_the_same_server_said_no_before(sender: SendingClient, server: ModelServer) -> None:
     """Otherwise the device would be asked for once more."""
     world, request = _request(sender, server)
