@@ -7,5 +7,6 @@ loses the other brings, and the inbox takes each message once.
     leases.py    one reader per node and shard             windows.py   which stretch of time to read next (pure)
     intake.py    a page into the inbox                     progress.py  how far a store was read (table)
     pages.py     which messages of a page are ours         backfill.py  the last minutes, for a topic that is new
-    bridge.py    all of it together
+    seen.py      hashes read lately (pure)                 pace.py      when to read a cache again (pure)
+    bridge.py    all of it together                        sightings.py what each path missed (pure)
 """

@@ -57,7 +57,8 @@ class Bridge:
         async with Leases() as leases, asyncio.TaskGroup() as group:
             group.create_task(self._backfill.run(stopped))
             readers = [group.create_task(leases.hold(name, self._work(name))) for name in names]
-            group.create_task(_stop(stopped, leases, readers))
+            watching = group.create_task(leases.watch())
+            group.create_task(_stop(stopped, leases, readers, watching))
         await asyncio.to_thread(self._topics.close)
 
     def _want(self, content_topics: Sequence[str]) -> None:
@@ -80,12 +81,14 @@ class Bridge:
         return reader.run
 
 
-async def _stop(stopped: asyncio.Event, leases: Leases, readers: Iterable["asyncio.Task[None]"]) -> None:
+async def _stop(
+    stopped: asyncio.Event, leases: Leases, readers: Iterable["asyncio.Task[None]"], watching: "asyncio.Task[None]"
+) -> None:
     """What a reader holds that nobody takes is in the store, too: the next bridge finds it there."""
     await stopped.wait()
     leases.stop()
     _, hanging = await asyncio.wait(list(readers), timeout=STOP_SECONDS)
     if hanging:
         log.warning("readers_cut_off", count=len(hanging))
-    for reader in hanging:
-        reader.cancel()
+    for task in (*hanging, watching):
+        task.cancel()

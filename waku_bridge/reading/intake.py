@@ -11,7 +11,6 @@ from time import monotonic
 from typing import Any
 
 import structlog
-from django.db import close_old_connections
 
 from measuring.batches import count
 from waku_bridge import inbox
@@ -53,7 +52,6 @@ class Intake:
         """Store what is ours and enqueue what is new. Raises psycopg.Error or an error of Django's database: then the
         same page can be given again.
         """
-        close_old_connections()
         self._query_topics.refresh()
         selection = self._select(page, reader.pubsub_topic, received_at)
         # First, so that nothing can fail between the commit of an envelope and its place in the queue.
@@ -67,7 +65,6 @@ class Intake:
 
     def known(self, hashes: Sequence[bytes], reader: Reader) -> set[bytes]:
         """Those that were ours and came before: nobody needs to fetch them."""
-        close_old_connections()
         known = inbox.known(hashes)
         self._saw(reader, known, ())
         return known

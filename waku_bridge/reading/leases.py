@@ -148,6 +148,12 @@ class Leases:
         with suppress(asyncio.CancelledError):
             await self._keeper
 
+    async def watch(self) -> None:
+        """Ends with an error when the leases cannot be kept any more for a reason that is ours."""
+        assert self._keeper is not None  # noqa: S101 - made on entering
+        await asyncio.wait([self._keeper])
+        self._keeper.result()
+
     @property
     def held(self) -> frozenset[LeaseName]:
         return frozenset(name for name, term in self._current.items() if not term.is_over)

@@ -5,7 +5,6 @@ which is why a bridge that is told to stop may drop it: the walker reads it back
 the way here: a read whose answer broke may have drained a page.
 """
 
-import asyncio
 import contextlib
 from collections.abc import Sequence
 from datetime import datetime
@@ -16,7 +15,6 @@ import psycopg
 import structlog
 from django.core.cache import cache
 from django.db import Error as DjangoDatabaseError
-from django.db import close_old_connections
 from django.utils import timezone
 from redis.exceptions import RedisError
 
@@ -37,6 +35,7 @@ from waku_bridge.reading.leases import Term, wait
 from waku_bridge.reading.pace import ALARM_FILL, IDLE_SECONDS, Ring
 from waku_bridge.reading.pages import Selection
 from waku_bridge.reading.sightings import Reader
+from waku_bridge.reading.threads import in_thread
 
 log = structlog.get_logger(__name__)
 
@@ -107,11 +106,12 @@ class LiveReader:
         return pause
 
     def _watch_ring(self, size: int) -> None:
-        if size > self._ring.capacity:
-            log.warning("ring_larger_than_configured", node=self.reader.name, messages=size)
+        is_larger_than_told = size > self._ring.capacity
         fill = self._ring.fill(size)
         RING_FILL_RATIO.labels(self.reader.name).observe(fill)
-        if fill >= ALARM_FILL:
+        if is_larger_than_told:
+            log.warning("ring_larger_than_configured", node=self.reader.name, messages=size)
+        elif fill >= ALARM_FILL:
             log.warning("ring_filling_up", node=self.reader.name, messages=size, capacity=self._ring.capacity)
         if fill >= 1:
             self._lose()
@@ -150,17 +150,13 @@ class LiveReader:
             return
         lost = windows.lost_reply(last_read_at=self._lost_since, now=timezone.now())
         try:
-            await asyncio.to_thread(self._order_search, lost)
+            await in_thread(progress.order_lost_reply, self._store_nodes, self.reader.pubsub_topic, lost)
         except (DjangoDatabaseError, psycopg.Error) as error:
             log.warning("search_postponed", node=self.reader.name, error=type(error).__name__)
             return
         log.info("stores_searched_for_losses", node=self.reader.name, since=lost.start_at.isoformat())
         self._searched_at = monotonic()
         self._lost_since = None
-
-    def _order_search(self, lost: windows.Window) -> None:
-        close_old_connections()
-        progress.order_lost_reply(self._store_nodes, self.reader.pubsub_topic, lost)
 
     async def _store_however_long_it_takes(self, page: list[Any], received_at: datetime, term: Term) -> None:
         """Even when the lease is lost meanwhile: with the database, both are. Only a bridge that stops lets go."""
@@ -174,7 +170,7 @@ class LiveReader:
 
     async def _is_stored(self, page: list[Any], received_at: datetime, *, is_first: bool) -> bool:
         try:
-            await asyncio.to_thread(self._store, page, received_at)
+            await in_thread(self._store, page, received_at)
         except (DjangoDatabaseError, psycopg.Error) as error:
             if is_first:
                 log.warning("page_not_stored", node=self.reader.name, size=len(page), error=type(error).__name__)

@@ -1,6 +1,5 @@
 """One page after another of a store, into the intake: what the walker and the backfill have in common."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ from waku_bridge.node import NodeError, StoreEntry, StorePage
 from waku_bridge.reading.intake import Intake
 from waku_bridge.reading.seen import SeenHashes
 from waku_bridge.reading.sightings import Reader
+from waku_bridge.reading.threads import in_thread
 from waku_bridge.reading.windows import Window
 
 log = structlog.get_logger(__name__)
@@ -101,7 +101,7 @@ class StorePages:
     async def _fetch(self, unknown: Sequence[StoreEntry]) -> None:
         """By their hashes, those that are not in the inbox."""
         hashes = [entry.message_hash for entry in unknown if entry.message_hash]
-        known = await asyncio.to_thread(self._intake.known, hashes, self.reader)
+        known = await in_thread(self._intake.known, hashes, self.reader)
         self._seen.add(known)
         for batch in _batches([each for each in hashes if each not in known]):
             texts = ",".join(f"0x{each.hex()}" for each in batch)
@@ -111,7 +111,7 @@ class StorePages:
     async def _take(self, entries: Sequence[StoreEntry]) -> None:
         ours = [entry for entry in entries if entry.pubsub_topic in ("", self.reader.pubsub_topic)]
         messages = [entry.message for entry in ours]
-        selection = await asyncio.to_thread(
+        selection = await in_thread(
             self._intake.take, messages, self.reader, path=self._path, received_at=timezone.now()
         )
         told = {entry.message_hash for entry in ours}

@@ -9,7 +9,6 @@ been read of it is noted, so a restart goes on. A cursor is only ever used for t
 a message of one store, and what that store inserts before it later on is never seen by whoever goes on from there.
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -18,7 +17,6 @@ from time import monotonic
 import psycopg
 import structlog
 from django.db import Error as DjangoDatabaseError
-from django.db import close_old_connections
 
 from waku_bridge.inbox import Path
 from waku_bridge.metrics import STORE_ERRORS, STORE_WATERMARK_TIMESTAMP_SECONDS, STORE_WINDOW_SECONDS
@@ -27,9 +25,10 @@ from waku_bridge.reading import progress, windows
 from waku_bridge.reading.backoff import Backoff
 from waku_bridge.reading.intake import Intake
 from waku_bridge.reading.leases import Term
-from waku_bridge.reading.progress import Pending, Progress, Reason
+from waku_bridge.reading.progress import Pending, Reason
 from waku_bridge.reading.sightings import Reader
 from waku_bridge.reading.store_pages import Place, Store, StorePages
+from waku_bridge.reading.threads import in_thread
 from waku_bridge.reading.windows import Plan, Window
 
 log = structlog.get_logger(__name__)
@@ -99,7 +98,7 @@ class StoreWalker:
 
     async def _pass(self, term: Term) -> Sequence[Pending]:
         """Read the last minute, then move the watermark; returns what is left to do."""
-        before = await asyncio.to_thread(self._load)
+        before = await in_thread(progress.load, self.reader.node, self.reader.pubsub_topic)
         plan = windows.plan(
             watermark_at=before.watermark_at,
             late_searched_at=before.late_searched_at,
@@ -111,13 +110,9 @@ class StoreWalker:
         if not is_complete:
             return ()
         self._warn(plan)
-        pending = await asyncio.to_thread(progress.advance, before, plan)
+        pending = await in_thread(progress.advance, before, plan)
         self._show(plan, pending)
         return pending
-
-    def _load(self) -> Progress:
-        close_old_connections()
-        return progress.load(self.reader.node, self.reader.pubsub_topic)
 
     async def _read_whole(self, window: Window, term: Term) -> bool:
         """Whether its last page was reached. When the store lost the place, the window is read from its beginning."""
@@ -161,14 +156,14 @@ class StoreWalker:
                 loop=LOOPS[first.reason],
             )
         except CursorLost:
-            await asyncio.to_thread(progress.turn_page, first, "")
+            await in_thread(progress.turn_page, first, "")
             raise
         if place:
             self._with_messages = place.with_messages
-            await asyncio.to_thread(progress.turn_page, first, place.cursor)
+            await in_thread(progress.turn_page, first, place.cursor)
             return [replace(first, cursor=place.cursor), *others]
         left = windows.rest(first.window)
-        await asyncio.to_thread(progress.finish_slice, first, left)
+        await in_thread(progress.finish_slice, first, left)
         if left:
             return [replace(first, window=left, cursor=""), *others]
         self._finish(first)

@@ -216,3 +216,16 @@ def test_without_a_database_nobody_reads_and_nobody_fails():
             assert not holder.terms
 
     asyncio.run(main())
+
+
+def test_a_fault_of_ours_ends_the_bridge_instead_of_leaving_it_without_leases(monkeypatch):
+    async def fail(_session, _sent_at):
+        raise ZeroDivisionError
+
+    async def main():
+        async with Leases(session_parameters()) as ours:
+            monkeypatch.setattr(ours, "_beat", fail)
+            await ours.watch()
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(main())

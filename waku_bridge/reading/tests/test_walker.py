@@ -13,6 +13,7 @@ from tests.factories import make_watermark, make_window
 from waku_bridge.models import StoreWatermark, StoreWindow
 from waku_bridge.node import StoreEntry, StorePage
 from waku_bridge.query_topics import listen_to
+from waku_bridge.reading import progress
 from waku_bridge.reading.backoff import MOST_SECONDS
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, message, messages
 from waku_bridge.reading.walker import BUSY_SECONDS
@@ -180,7 +181,7 @@ def test_catching_up_goes_on_after_a_restart(run):
         ours = world.archive(*messages(450, seconds_ago=HOUR / 2))
         first = world.walker(period_seconds=0.0)
         await go(world, first)  # notes the window
-        pending = await asyncio.to_thread(lambda: first._load().pending)
+        pending = await asyncio.to_thread(lambda: progress.load(world.url, PUBSUB_TOPIC).pending)
         while len(world.enqueued) < 250:
             pending = await first._catch_up(pending)
         [noted] = await windows_left()
