@@ -10,7 +10,7 @@ RUN_GROUPS := --group embedded
 DEV_GROUPS := -c requirements/run.txt --group embedded --group reports --group test --group check
 export REQUIRE_ALL
 
-.PHONY: help install dev run up test check bench lock format clean peers interop chaos
+.PHONY: openapi help install dev run up test check bench lock format clean peers interop chaos
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -47,6 +47,8 @@ check: dev ## format, lint, types, import contracts, migrations, drift of genera
 	$(PYTHON) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run && \
 	echo "proto drift" && PYTHON="$(abspath $(PYTHON))" proto/generate.sh "$$folder/pb" && \
 	diff -r -x __pycache__ "$$folder/pb" waku_bridge/codec/pb && \
+	echo "OpenAPI drift" && $(PYTHON) manage.py spectacular --validate --fail-on-warn --file "$$folder/openapi.yaml" && \
+	diff "$$folder/openapi.yaml" docs/openapi.yaml && \
 	echo "lock drift" && cp requirements/run.txt requirements/dev.txt "$$folder" && \
 	$(UV) $(COMPILE) $(RUN_GROUPS) -o "$$folder/run.txt" >/dev/null && diff "$$folder/run.txt" requirements/run.txt && \
 	$(UV) $(COMPILE) $(DEV_GROUPS) -o "$$folder/dev.txt" >/dev/null && diff "$$folder/dev.txt" requirements/dev.txt
@@ -64,6 +66,9 @@ bench: dev ## benchmarks with ratios; ARGS for its options
 lock: dev ## write the lock files again from pyproject.toml, keeping versions where possible
 	$(UV) $(COMPILE) $(RUN_GROUPS) -o requirements/run.txt >/dev/null
 	$(UV) $(COMPILE) $(DEV_GROUPS) -o requirements/dev.txt >/dev/null
+
+openapi: dev ## write docs/openapi.yaml again from the code of the API
+	$(PYTHON) manage.py spectacular --validate --fail-on-warn --file docs/openapi.yaml
 
 format: dev ## format and fix what can be fixed
 	.venv/bin/ruff format .

@@ -25,10 +25,12 @@ from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
 from notifications.notices import Board
 from pushserver.celery import HEARTBEAT_KEY
 from registrations.console.columns import host_of
+from waku_bridge import canary
 from waku_bridge.node.watch.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ_KEY
 
 TIMEOUT_SECONDS = 2
+READY = "ready"
 # Without a worker on any of these, messages or their answers stay where they are. Reports can wait.
 NEEDED_QUEUES = ("envelopes", "delivery", "replies", "maintenance")
 
@@ -58,17 +60,20 @@ def healthz(_request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_safe
 def readyz(_request: HttpRequest) -> HttpResponse:
-    checks = run_checks()
-    is_ready = not any(check.reason for check in checks.values())
-    answer = {
-        "status": "ready" if is_ready else "not ready",
-        "checks": {name: check.to_json() for name, check in checks.items()},
-        "warnings": list(warnings()),
-    }
-    response = JsonResponse(answer, status=200 if is_ready else 503)
+    answer = report()
+    response = JsonResponse(answer, status=200 if answer["status"] == READY else 503)
     # Django logs a 503 as an error of the server; this one is an answer, repeated every few seconds.
     setattr(response, "_has_been_logged", True)  # noqa: B010 - undeclared, hence unknown to type checkers
     return response
+
+
+def report() -> dict[str, Any]:
+    checks = run_checks()
+    return {
+        "status": "not ready" if any(check.reason for check in checks.values()) else READY,
+        "checks": {name: check.to_json() for name, check in checks.items()},
+        "warnings": list(warnings()),
+    }
 
 
 def run_checks() -> dict[str, Check]:
@@ -140,6 +145,7 @@ def warnings() -> Iterator[dict[str, str]]:
     """What an operator should know of while everything runs. It never makes a server unready: pushes still go out."""
     yield from _warnings(GORUSH_BOARD, settings.GORUSH_URLS)
     yield from _warnings(NODE_BOARD, list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES])))
+    yield from _canary_warnings()
 
 
 def _warnings(board: Board, urls: Sequence[str]) -> Iterator[dict[str, str]]:
@@ -150,6 +156,14 @@ def _warnings(board: Board, urls: Sequence[str]) -> Iterator[dict[str, str]]:
         else:
             for deviation in notices[url].deviations:
                 yield {board.peer: host_of(url), "id": deviation.id, "what": deviation.what}
+
+
+def _canary_warnings() -> Iterator[dict[str, str]]:
+    last = canary.last()
+    if last and last.cause:
+        yield {"canary": last.broken_link, "id": f"canary_{last.cause}", "what": last.words}
+    elif not last and canary.is_expected():
+        yield {"canary": "", "id": "canary_missing", "what": "the canary made no round trip lately"}
 
 
 def check_workers() -> Check:

@@ -5,6 +5,8 @@ from typing import ClassVar
 from django.conf import settings
 from django.db import models
 
+from registrations.fields import BytesField
+
 
 class OpenedRecord(models.Model):
     """Somebody of the staff opened the page of a row. Kept as text: the row may be gone by the time it is asked for."""
@@ -20,3 +22,30 @@ class OpenedRecord(models.Model):
 
     def __str__(self) -> str:
         return f"{self.username}: {self.page} {self.object_id[:16]}"
+
+
+class ApiToken(models.Model):
+    """Lets a program read the API. The token itself is shown once, to whoever makes it; kept is a digest only."""
+
+    class Scope(models.TextChoices):
+        STATUS = "status"  # readiness, channels, canary
+        REGISTRATIONS = "registrations"
+        NOTIFICATIONS = "notifications"
+        REPORTS = "reports"
+
+    name = models.CharField(max_length=100, help_text="What it is for.")
+    prefix = models.CharField(max_length=12, editable=False)  # of the token, so that people can tell which one it is
+    digest = BytesField(unique=True, editable=False)  # SHA-256, 32 bytes: the token is random and long, so no salt
+    scopes = models.JSONField(default=list)  # of `Scope`
+    created_by = models.TextField(editable=False)
+    created_at = models.DateTimeField(editable=False)
+    expires_at = models.DateTimeField(null=True, blank=True, help_text="UTC. Empty: never.")
+    revoked_at = models.DateTimeField(null=True, editable=False)
+    last_used_at = models.DateTimeField(null=True, editable=False)  # to the minute
+
+    class Meta:
+        verbose_name = "API token"
+        permissions: ClassVar = [("revoke_apitoken", "Can revoke API tokens")]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix}…)"

@@ -258,6 +258,10 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "axes",
+    "django_filters",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "rest_framework",
     "csp",
     "django_otp",
     "django_otp.plugins.otp_totp",
@@ -283,6 +287,7 @@ MIDDLEWARE = [
     "pushserver.console.audit.AuditMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "pushserver.api.problems.ProblemPages",
     "axes.middleware.AxesMiddleware",  # last: it answers for who is locked out
 ]
 TEMPLATES = [
@@ -305,6 +310,39 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["pushserver.api.access.BearerAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["pushserver.api.access.HasScope"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": [],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_THROTTLE_CLASSES": ["pushserver.api.access.PerToken"],
+    "DEFAULT_THROTTLE_RATES": {
+        "token": f"{env.count('API_CALLS_PER_MINUTE', 600, minimum=1, maximum=100_000)}/min",
+        "anonymous": "30/min",
+    },
+    "EXCEPTION_HANDLER": "pushserver.api.problems.as_problem",
+    "NUM_PROXIES": 1 if env.flag("BEHIND_HTTPS_PROXY") else 0,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Push server",
+    "DESCRIPTION": "What monitoring and support tools may know. All of it is read-only.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.1",
+    "SCHEMA_PATH_PREFIX": "/api/v[0-9]",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "SERVE_AUTHENTICATION": [],
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "ENUM_NAME_OVERRIDES": {
+        "RegistrationState": "registrations.models.Registration.State",
+        "RouteState": "registrations.models.Route.State",
+        "RequestState": "notifications.models.NotificationRequest.State",
+        "NotificationState": "notifications.models.Notification.State",
+        "ChannelState": "notifications.models.Channel.State",
+    },
+}
 ROOT_URLCONF = "pushserver.urls"
 WSGI_APPLICATION = "pushserver.wsgi.application"
 STATIC_URL = "static/"

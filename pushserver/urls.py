@@ -1,5 +1,5 @@
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 from django.views.generic import RedirectView
 
 from notifications.gateways.gorush.feedback import receive_feedback
@@ -15,6 +15,7 @@ urlpatterns = [
     path("admin/nodes/", admin.site.admin_view(waku_nodes), name="waku_nodes"),
     path("admin/second-factor/", admin.site.admin_view(set_up), name="second_factor"),
     path("admin/", admin.site.urls),
+    path("api/", include("pushserver.api.urls")),
     path("healthz", healthz, name="healthz"),
     path("readyz", readyz, name="readyz"),
     path("metrics", metrics, name="metrics"),

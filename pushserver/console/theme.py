@@ -59,6 +59,7 @@ MENU = [
             _list("Replies", "reply", "waku_bridge.outboundreply"),
             _list("Store watermarks", "water", "waku_bridge.storewatermark"),
             _list("Dead letters", "dangerous", "waku_bridge.deadletter"),
+            _list("Canary", "sync", "waku_bridge.canaryrun"),
         ],
     },
     {
@@ -70,6 +71,7 @@ MENU = [
             _list("Roles", "group", "auth.group"),
             _list("Second factors", "key", "otp_totp.totpdevice"),
             _list("Failed logins", "lock", "axes.accessattempt"),
+            _list("API tokens", "api", "pushserver.apitoken"),
             _list("Opened records", "visibility", "pushserver.openedrecord"),
             _list("Changes", "edit_note", "admin.logentry"),
         ],

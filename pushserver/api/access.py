@@ -1,0 +1,77 @@
+"""Who may call what: `Authorization: Bearer <token>`, one scope per endpoint, so many calls a minute."""
+
+from typing import Any
+
+from django.utils import timezone
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from rest_framework.authentication import BaseAuthentication, get_authorization_header
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.throttling import SimpleRateThrottle
+
+from pushserver.api.tokens import recognise
+from pushserver.models import ApiToken
+
+KEYWORD = b"bearer"
+
+
+class Program:
+    """Who calls when a program does. Django's own parts ask it what they ask a user."""
+
+    is_authenticated = True
+    is_anonymous = is_staff = False
+    pk = None
+
+    def __init__(self, token: ApiToken) -> None:
+        self.token = token
+
+    def __str__(self) -> str:
+        return f"API token {self.token}"
+
+
+class BearerAuthentication(BaseAuthentication):
+    def authenticate(self, request: Request) -> tuple[Program, ApiToken] | None:
+        keyword, _, text = get_authorization_header(request).partition(b" ")
+        if keyword.lower() != KEYWORD:
+            return None
+        token = recognise(text.strip().decode(errors="replace"), now=timezone.now())
+        if token is None:
+            raise AuthenticationFailed("This token is unknown, expired or revoked.")
+        return Program(token), token
+
+    def authenticate_header(self, request: Request) -> str:  # noqa: ARG002
+        return "Bearer"
+
+
+class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    target_class = BearerAuthentication
+    name = "token"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:  # noqa: ARG002
+        return {"type": "http", "scheme": "bearer", "description": "A token made in the console, under API tokens."}
+
+
+class HasScope(BasePermission):
+    """A view names the scope it needs in ``scope``."""
+
+    message = "The token has not the scope for this."
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        return isinstance(request.auth, ApiToken) and view.scope in request.auth.scopes
+
+
+class PerToken(SimpleRateThrottle):
+    scope = "token"
+
+    def get_cache_key(self, request: Request, view: Any) -> str | None:  # noqa: ARG002
+        return f"api:token:{request.auth.pk}" if isinstance(request.auth, ApiToken) else None
+
+
+class PerAddress(SimpleRateThrottle):
+    """For who comes without a token that is accepted: nobody tries one after the other."""
+
+    scope = "anonymous"
+
+    def get_cache_key(self, request: Request, view: Any) -> str | None:  # noqa: ARG002
+        return f"api:address:{self.get_ident(request)}"

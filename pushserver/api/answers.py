@@ -1,0 +1,128 @@
+"""What the API tells of each kind of row, field by field: no token, key, payload, or digest of one is among them."""
+
+from typing import Any, ClassVar
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from notifications.models import Attempt, Channel, Notification, NotificationRequest
+from registrations.models import Registration, Route
+from spark_reports.models import Anomaly, ErrorRate, TokenChurn
+
+
+@extend_schema_field({"type": "string", "pattern": "^[0-9a-f]*$"})
+class HexField(serializers.Field[Any, Any, str, Any]):
+    """Bytes as lower-case hex digits."""
+
+    def to_representation(self, value: Any) -> str:
+        return bytes(value).hex()
+
+
+class RouteAnswer(serializers.ModelSerializer[Route]):
+    platform = serializers.CharField(source="get_token_type_display")
+
+    class Meta:
+        model = Route
+        fields: ClassVar = [
+            *("id", "platform", "apn_topic", "state", "disabled_reason", "disabled_at"),
+            *("failing_since", "last_success_at"),
+        ]
+
+
+class RegistrationAnswer(serializers.ModelSerializer[Registration]):
+    key_hash = HexField(source="public_key_hash", help_text="SHAKE-256 of the compressed public key, 64 bytes.")
+    version = serializers.IntegerField(help_text="Unsigned, 64 bits.")
+    route = RouteAnswer(allow_null=True)
+
+    class Meta:
+        model = Registration
+        fields: ClassVar = [
+            *("id", "key_hash", "installation_id", "version", "state", "enabled", "allow_from_contacts_only"),
+            *("block_mentions", "route", "created_at", "updated_at"),
+        ]
+
+
+class AttemptAnswer(serializers.ModelSerializer[Attempt]):
+    class Meta:
+        model = Attempt
+        fields: ClassVar = ["number", "gateway", "outcome", "code", "late_code", "latency_ms", "started_at"]
+
+
+class NotificationAnswer(serializers.ModelSerializer[Notification]):
+    """One push to one installation, or why there is none."""
+
+    key_hash = HexField(source="public_key_hash")
+    message_id = HexField(source="request.message_id", help_text="Of the Status message.")
+    type = serializers.IntegerField(help_text="As sent: an open enum of 32 bits.")
+
+    class Meta:
+        model = Notification
+        fields: ClassVar = [
+            *("id", "message_id", "key_hash", "installation_id", "type", "state", "report"),
+            *("attempt_count", "created_at", "next_attempt_at", "expires_at", "finished_at"),
+        ]
+
+
+class RequestAnswer(serializers.ModelSerializer[NotificationRequest]):
+    amm_message_id = HexField(help_text="Of the metadata message that carried the request.")
+
+    class Meta:
+        model = NotificationRequest
+        fields: ClassVar = ["id", "amm_message_id", "state", "received_at", "reply_due_at", "answered_at"]
+
+
+class StoryAnswer(NotificationAnswer):
+    """A notification with its request and every attempt: its whole way, with times."""
+
+    request = RequestAnswer()
+    attempts = serializers.SerializerMethodField()
+
+    class Meta(NotificationAnswer.Meta):
+        fields: ClassVar = [*NotificationAnswer.Meta.fields, "request", "attempts"]
+
+    @extend_schema_field(AttemptAnswer(many=True))
+    def get_attempts(self, notification: Notification) -> Any:
+        return AttemptAnswer(notification.attempts.order_by("number"), many=True).data
+
+
+class ChannelAnswer(serializers.ModelSerializer[Channel]):
+    platform = serializers.CharField(source="get_token_type_display")
+
+    class Meta:
+        model = Channel
+        fields: ClassVar = [
+            *("id", "platform", "apn_topic", "state", "reason", "changed_by", "since", "next_probe_at"),
+            "last_success_at",
+        ]
+
+
+class ErrorRateAnswer(serializers.ModelSerializer[ErrorRate]):
+    class Meta:
+        model = ErrorRate
+        exclude: ClassVar = ["id"]
+
+
+class TokenChurnAnswer(serializers.ModelSerializer[TokenChurn]):
+    class Meta:
+        model = TokenChurn
+        exclude: ClassVar = ["id"]
+
+
+class AnomalyAnswer(serializers.ModelSerializer[Anomaly]):
+    class Meta:
+        model = Anomaly
+        exclude: ClassVar = ["id"]
+
+
+class CheckAnswer(serializers.Serializer[Any]):
+    ok = serializers.BooleanField()
+    reason = serializers.CharField(required=False)
+    parts = serializers.DictField(child=serializers.BooleanField(), required=False)
+
+
+class StatusAnswer(serializers.Serializer[Any]):
+    """The same as /readyz says."""
+
+    status = serializers.ChoiceField(choices=["ready", "not ready"])
+    checks = serializers.DictField(child=CheckAnswer())
+    warnings = serializers.ListField(child=serializers.DictField(child=serializers.CharField()))

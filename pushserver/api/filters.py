@@ -1,0 +1,55 @@
+"""What a list can be narrowed down by: each of these is answered by an index."""
+
+from typing import Any, ClassVar
+
+import django_filters
+from django.core.validators import RegexValidator
+from django.db.models import QuerySet
+
+from notifications.models import Notification
+from registrations.models import Registration
+
+KEY_HASH_DIGITS, MESSAGE_ID_DIGITS = 128, 64
+
+
+def hex_filter(field_name: str, digits: int, label: str) -> django_filters.CharFilter:
+    """Over a field of bytes, by all of its hex digits."""
+    return django_filters.CharFilter(
+        field_name=field_name,
+        method="by_bytes",
+        label=label,
+        validators=[RegexValidator(rf"\A[0-9a-fA-F]{{{digits}}}\Z", f"{digits} hex digits.")],
+    )
+
+
+class BytesFilters(django_filters.FilterSet):
+    def by_bytes(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
+        return rows.filter(**{name: bytes.fromhex(value)})
+
+
+class RegistrationFilters(BytesFilters):
+    key_hash = hex_filter("public_key_hash", KEY_HASH_DIGITS, "SHAKE-256 of the public key, 128 hex digits.")
+    installation_id = django_filters.UUIDFilter(method="by_installation", label="As its client sent it.")
+
+    class Meta:
+        model = Registration
+        fields: ClassVar[list[str]] = []
+
+    def by_installation(self, rows: QuerySet[Any], name: str, value: Any) -> QuerySet[Any]:
+        return rows.filter(**{name: str(value)})
+
+
+class NotificationFilters(BytesFilters):
+    message_id = hex_filter("request__message_id", MESSAGE_ID_DIGITS, "Of the Status message, 64 hex digits.")
+    amm_message_id = hex_filter("request__amm_message_id", MESSAGE_ID_DIGITS, "Of the metadata message.")
+    key_hash = hex_filter("public_key_hash", KEY_HASH_DIGITS, "Of the recipient, 128 hex digits.")
+
+    class Meta:
+        model = Notification
+        fields: ClassVar[list[str]] = []
+
+
+class ReportFilters(django_filters.FilterSet):
+    day = django_filters.DateFilter()
+    from_day = django_filters.DateFilter(field_name="day", lookup_expr="gte")
+    to_day = django_filters.DateFilter(field_name="day", lookup_expr="lte")

@@ -1,0 +1,73 @@
+"""Errors as RFC 9457 describes them: `application/problem+json` with a status, a title and what can be said."""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from rest_framework import exceptions, serializers
+from rest_framework.renderers import JSONRenderer
+from rest_framework.response import Response
+from rest_framework.views import exception_handler
+
+MEDIA_TYPE = "application/problem+json"
+PREFIX = "/api/"
+
+
+class ProblemRenderer(JSONRenderer):
+    media_type = MEDIA_TYPE
+
+
+class Problem(serializers.Serializer[dict[str, Any]]):
+    """What every error answer looks like."""
+
+    type = serializers.CharField(help_text="Always about:blank: the status says what kind of problem it is.")
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    detail = serializers.CharField(required=False)
+    errors = serializers.DictField(
+        child=serializers.ListField(child=serializers.CharField()),
+        required=False,
+        help_text="Which parameter is wrong, and why.",
+    )
+
+
+def as_problem(error: Exception, context: dict[str, Any]) -> Response | None:
+    """Django REST framework calls this with what a view raised. None: not an answer but a fault, for `ProblemPages`."""
+    response = exception_handler(error, context)
+    if response is None:
+        return None
+    response.data = problem(response.status_code, **_details(error))
+    response.content_type = MEDIA_TYPE
+    return response
+
+
+def problem(status: int, **details: Any) -> dict[str, Any]:
+    return {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, **details}
+
+
+def _details(error: Exception) -> dict[str, Any]:
+    if isinstance(error, exceptions.ValidationError) and isinstance(error.detail, dict):
+        return {"errors": {name: _texts(texts) for name, texts in error.detail.items()}}
+    if isinstance(error, Http404):  # its text may repeat what was asked for
+        return {}
+    detail = getattr(error, "detail", None)
+    return {"detail": str(detail)} if isinstance(detail, str) else {}
+
+
+def _texts(texts: Any) -> list[str]:
+    return [str(text) for text in texts] if isinstance(texts, list | tuple) else [str(texts)]
+
+
+class ProblemPages:
+    """Under /api there are no pages: what Django itself answers with one becomes a problem, too."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        is_page = response.headers.get("Content-Type", "").startswith("text/html")
+        if not request.path.startswith(PREFIX) or response.status_code < HTTPStatus.BAD_REQUEST or not is_page:
+            return response
+        return JsonResponse(problem(response.status_code), status=response.status_code, content_type=MEDIA_TYPE)

@@ -1,0 +1,240 @@
+"""The API as programs see it: over the whole stack of middleware, with real rows."""
+
+from collections.abc import Callable
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from notifications.models import Channel
+from pushserver.api import tokens
+from pushserver.models import ApiToken, OpenedRecord
+from spark_reports.models import Anomaly, ErrorRate, TokenChurn
+from tests import factories
+
+V1 = "/api/v1"
+ENDPOINTS = {
+    "status/": "status",
+    "channels/": "status",
+    f"registrations/?key_hash={'ab' * 64}": "registrations",
+    f"notifications/?key_hash={'ab' * 64}": "notifications",
+    "error-rates/": "reports",
+    "token-churn/": "reports",
+    "anomalies/": "reports",
+}
+pytestmark = pytest.mark.django_db
+every_endpoint = pytest.mark.parametrize("path", ENDPOINTS)
+Api = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _nobody_called_yet() -> None:
+    cache.clear()
+
+
+def caller(*scopes: str, **details: Any) -> Api:
+    """Calls the API with a token of its own."""
+    now = timezone.now()
+    _, text = tokens.issue("test", scopes or ApiToken.Scope.values, by="anna", now=now, **details)
+    client = Client(headers={"authorization": f"Bearer {text}"})
+    return lambda path, **query: client.get(f"{V1}/{path}", query)
+
+
+@pytest.fixture
+def api() -> Api:
+    return caller()
+
+
+def is_problem(response: Any, status: int) -> bool:
+    assert response.headers["Content-Type"] == "application/problem+json"
+    told = response.json()
+    return (response.status_code, told["status"], told["type"]) == (status, status, "about:blank")
+
+
+@every_endpoint
+def test_a_token_opens_what_its_scope_names_and_nothing_else(path: str) -> None:
+    for scope in ApiToken.Scope.values:
+        expected = 403 if scope != ENDPOINTS[path] else 200
+        assert caller(scope)(path).status_code == expected, scope
+
+
+@every_endpoint
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer psk_wrong", "Token x", "Bearer \x00é", "Basic YTpi"])
+def test_without_a_token_there_is_nothing(path: str, header: str) -> None:
+    response = Client(headers={"authorization": header} if header else {}).get(f"{V1}/{path}")
+
+    assert is_problem(response, 401)
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_a_session_of_the_console_opens_nothing(admin_client: Client) -> None:
+    assert admin_client.get(f"{V1}/status/").status_code == 401
+
+
+def test_a_token_ends_when_it_is_revoked_or_expires() -> None:
+    now = timezone.now()
+    revoked = caller()
+    token = ApiToken.objects.get()
+
+    assert [tokens.revoke(token.pk, now=now), tokens.revoke(token.pk, now=now)] == [True, False]
+    assert is_problem(revoked("channels/"), 401)
+    assert is_problem(caller(expires_at=now - timedelta(seconds=1))("channels/"), 401)
+    assert caller(expires_at=now + timedelta(minutes=1))("channels/").status_code == 200
+
+
+def test_a_token_is_kept_as_a_digest_only() -> None:
+    row, text = tokens.issue("test", ["status"], by="anna", now=timezone.now())
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT row_to_json(t)::text FROM pushserver_apitoken t")
+        stored = cursor.fetchone()[0]
+    assert text not in stored
+    assert text.startswith(row.prefix)
+    assert text.encode().hex()[24:] not in stored
+
+
+@pytest.mark.parametrize("scopes", [[], ["everything"], ["status", "nothing"]])
+def test_a_token_needs_scopes_that_exist(scopes: list[str]) -> None:
+    with pytest.raises(ValueError, match="Scopes are"):
+        tokens.issue("test", scopes, by="anna", now=timezone.now())
+
+
+def test_the_registrations_of_a_key_are_told(api: Api) -> None:
+    registration = factories.make_registration()
+    factories.make_registration()
+
+    (told,) = api("registrations/", key_hash=bytes(registration.public_key_hash).hex()).json()["results"]
+
+    assert told["installation_id"] == registration.installation_id
+    assert (told["state"], told["route"]["state"], told["version"]) == ("active", "active", registration.version)
+    assert api("registrations/", installation_id=registration.installation_id).json()["results"] == [told]
+
+
+def test_the_whole_way_of_a_notification_is_told(api: Api) -> None:
+    notification = factories.make_notification()
+    factories.make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
+
+    told = api(f"notifications/{notification.pk}/").json()
+    message_id = bytes(notification.request.message_id).hex()
+
+    assert [attempt["code"] for attempt in told["attempts"]] == ["unreachable"]
+    assert told["request"]["amm_message_id"] == bytes(notification.request.amm_message_id).hex()
+    assert [row["id"] for row in api("notifications/", message_id=message_id).json()["results"]] == [notification.pk]
+
+
+@pytest.mark.parametrize("path", ["registrations/", "notifications/", "registrations/?key_hash="])
+def test_nobody_lists_everybody(api: Api, path: str) -> None:
+    response = api(path)
+
+    assert is_problem(response, 400)
+    assert "key_hash" in response.json()["errors"]
+
+
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        ("registrations/", {"key_hash": "nonsense"}),
+        ("registrations/", {"key_hash": "ab" * 63}),
+        ("registrations/", {"installation_id": "' OR 1=1"}),
+        ("notifications/", {"message_id": "\x00" * 64}),
+        ("error-rates/", {"day": "yesterday"}),
+        ("error-rates/", {"hour": "noon"}),
+    ],
+)
+def test_a_wrong_parameter_is_named(api: Api, path: str, query: dict[str, str]) -> None:
+    response = api(path, **query)
+
+    assert is_problem(response, 400)
+    assert set(response.json()["errors"]) == set(query)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("notifications/987654/", 404), ("nothing/", 404), ("channels/?cursor=x", 404)]
+)
+def test_what_does_not_exist_is_a_problem(api: Api, path: str, status: int) -> None:
+    assert is_problem(api(path), status)
+
+
+def test_nothing_can_be_changed(api: Api) -> None:
+    _, text = tokens.issue("test", ApiToken.Scope.values, by="anna", now=timezone.now())
+    client = Client(headers={"authorization": f"Bearer {text}"})
+
+    for method in (client.post, client.put, client.patch, client.delete, client.options):
+        for path in ("channels/", "status/", "notifications/1/"):
+            assert is_problem(method(f"{V1}/{path}"), 405)
+
+
+def test_too_many_calls_are_refused(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pushserver.api.access.PerToken.THROTTLE_RATES", {"token": "2/min", "anonymous": "1/min"})
+    monkeypatch.setattr("pushserver.api.access.PerAddress.THROTTLE_RATES", {"token": "2/min", "anonymous": "1/min"})
+    one, other = caller(), caller()
+
+    assert [one("channels/").status_code for _ in range(3)] == [200, 200, 429]
+    assert other("channels/").status_code == 200
+    assert is_problem(one("channels/"), 429)
+    assert [Client().get(f"{V1}/channels/").status_code for _ in range(2)] == [401, 429]
+
+
+def test_a_long_list_comes_in_pages_that_count_nothing(api: Api) -> None:
+    request = factories.make_request()
+    made = [factories.make_notification(request=request, position=position).pk for position in range(7)]
+    path, seen = f"{V1}/notifications/?page_size=3&message_id={bytes(request.message_id).hex()}", []
+
+    with CaptureQueriesContext(connection) as queries:
+        while path:
+            page = api(path.split(f"{V1}/", 1)[1]).json()
+            seen += [row["id"] for row in page["results"]]
+            path = page["next"]
+
+    assert seen == made[::-1]
+    assert not [query for query in queries.captured_queries if "COUNT(" in query["sql"]]
+
+
+def test_reports_are_told_by_day(api: Api) -> None:
+    for day in (date(2026, 11, 1), date(2026, 11, 2)):
+        make_reports(day)
+
+    for path in ("error-rates/", "token-churn/", "anomalies/"):
+        assert [row["day"] for row in api(path, from_day="2026-11-02").json()["results"]] == ["2026-11-02"]
+        assert len(api(path).json()["results"]) == 2
+    assert api("error-rates/", stage="dispatch", day="2026-11-01").json()["results"][0]["rate"] == 0.5
+
+
+def make_reports(day: date) -> None:
+    rates = {"rate": 0.5, "rate_low": 0.4, "rate_high": 0.6, "events": 5, "total": 10, "is_failure": True}
+    ErrorRate.objects.create(day=day, stage="dispatch", platform="apn", outcome="dead", **rates)
+    zero = [field.name for field in TokenChurn._meta.fields if field.get_internal_type() == "BigIntegerField"]
+    TokenChurn.objects.create(day=day, platform="apn", **dict.fromkeys(zero, 0))
+    band = {"value": 0.5, "usual": 0.1, "band_low": 0.0, "band_high": 0.2, "z_score": 9.0, "events": 5, "total": 10}
+    Anomaly.objects.create(day=day, figure="error rate", stage="dispatch", platform="apn", **band)
+
+
+def test_channels_are_told(api: Api) -> None:
+    Channel.objects.create(token_type=1, apn_topic="im.status", state="paused", reason="x", since=timezone.now())
+
+    (told,) = api("channels/").json()["results"]
+
+    assert (told["platform"], told["apn_topic"], told["state"]) == ("APN", "im.status", "paused")
+
+
+def test_what_was_read_of_people_is_noted(api: Api) -> None:
+    notification = factories.make_notification()
+
+    api(f"notifications/{notification.pk}/")
+    api("channels/")
+
+    noted = OpenedRecord.objects.get()
+    assert (noted.page, noted.object_id, noted.user) == ("api.notifications", str(notification.pk), None)
+
+
+def test_the_docs_page_has_no_inline_script(client: Client) -> None:
+    page = client.get("/api/docs/").content.decode()
+
+    assert client.get("/api/schema").status_code == 200
+    assert "swagger" in page
+    assert not [part for part in page.split("<script")[1:] if "src=" not in part.split(">")[0]]

@@ -1,0 +1,52 @@
+"""What the schema promises is what is answered, to whatever anybody asks."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from django.core.management import call_command
+from django.utils import timezone
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import negative_data_rejection, positive_data_acceptance
+
+from pushserver.api import tokens
+from pushserver.models import ApiToken
+from pushserver.wsgi import application
+from tests import factories
+
+COMMITTED = Path(__file__).parents[3] / "docs/openapi.yaml"
+schema = schemathesis.openapi.from_path(COMMITTED)
+schema.app = application
+LIMITED = ("token", "anonymous")
+# An empty parameter is one that was not given, and that one of several is needed no schema can say.
+LENIENT = [negative_data_rejection, positive_data_acceptance]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def token(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("rest_framework.throttling.SimpleRateThrottle.THROTTLE_RATES", dict.fromkeys(LIMITED))
+    factories.make_attempt(factories.make_notification())
+    return tokens.issue("test", ApiToken.Scope.values, by="anna", now=timezone.now())[1]
+
+
+@schema.parametrize()
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+def test_answers_are_as_the_schema_says(case: Any, token: str) -> None:
+    case.call_and_validate(headers={"Authorization": f"Bearer {token}"}, excluded_checks=LENIENT)
+
+
+def test_the_committed_schema_is_the_one_of_the_code(tmp_path: Path) -> None:
+    call_command("spectacular", file=str(tmp_path / "now.yaml"), validate=True, fail_on_warn=True)
+
+    assert (tmp_path / "now.yaml").read_text() == COMMITTED.read_text(), "make openapi"
+
+
+def test_every_endpoint_says_which_errors_it_has() -> None:
+    operations: list[Callable[..., Any]] = [result.ok() for result in schema.get_all_operations()]
+
+    assert len(operations) >= 8
+    for operation in operations:
+        assert {"200", "400", "401", "403", "404", "406", "429"} <= set(operation.definition.raw["responses"])

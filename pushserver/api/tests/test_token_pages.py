@@ -1,0 +1,60 @@
+import re
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Group, User
+from django.core.management import CommandError, call_command
+from django.test import Client
+
+from pushserver.models import ApiToken
+
+ADD = "/admin/pushserver/apitoken/add/"
+pytestmark = pytest.mark.django_db
+
+
+def somebody(client: Client, role: str) -> Client:
+    user = User.objects.create_user(role, is_staff=True)
+    user.groups.add(Group.objects.get(name=role))
+    client.force_login(user)
+    return client
+
+
+def test_an_admin_makes_a_token_sees_it_once_and_revokes_it(client: Client) -> None:
+    somebody(client, "admin")
+    page = client.post(ADD, {"name": "monitoring", "scopes": ["status"]}, follow=True).content.decode()
+    (text,) = re.findall(r"psk_[\w-]{43}", page)
+    token = ApiToken.objects.get()
+    call = {"authorization": f"Bearer {text}"}
+
+    assert (token.created_by, token.scopes) == ("admin", ["status"])
+    assert Client(headers=call).get("/api/v1/channels/").status_code == 200
+    change = f"/admin/pushserver/apitoken/{token.pk}/"
+    assert text not in client.get(f"{change}change/").content.decode()
+
+    assert b"cannot be undone" in client.get(f"{change}revoke/").content
+    assert [client.post(f"{change}revoke/").status_code for _ in range(2)] == [302, 302]
+
+    assert Client(headers=call).get("/api/v1/channels/").status_code == 401
+    assert [entry.change_message for entry in LogEntry.objects.filter(action_flag=2)] == ["Revoked"]
+
+
+@pytest.mark.parametrize("role", ["support", "operator"])
+def test_nobody_else_makes_or_revokes_tokens(client: Client, role: str) -> None:
+    call_command("api_token", "create", "x", "--scope", "status")
+    somebody(client, role)
+
+    assert client.get(ADD).status_code == 403
+    assert client.post(f"/admin/pushserver/apitoken/{ApiToken.objects.get().pk}/revoke/").status_code == 403
+    assert ApiToken.objects.get().revoked_at is None
+
+
+def test_the_command_line_makes_lists_and_revokes(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("api_token", "create", "monitoring", "--scope", "status", "--scope", "reports", "--days", "30")
+    assert re.fullmatch(r"psk_[\w-]{43}\n", capsys.readouterr().out)
+    token = ApiToken.objects.get()
+
+    call_command("api_token", "list")
+    assert f"{token.pk}\tmonitoring" in capsys.readouterr().out
+    call_command("api_token", "revoke", str(token.pk))
+    with pytest.raises(CommandError, match="no token"):
+        call_command("api_token", "revoke", str(token.pk))

@@ -1,0 +1,62 @@
+"""Tokens of the API: made, recognised, revoked."""
+
+import hashlib
+import secrets
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from django.db.models import Q
+
+from pushserver.models import ApiToken
+
+MARK = "psk_"  # so that scanners for leaked secrets know one when they see it
+SECRET_BYTES = 32
+PREFIX_LENGTH = 12  # enough to tell one from the other, and nothing to guess the rest by
+USE_IS_NOTED_EVERY = timedelta(minutes=1)
+
+
+def issue(
+    name: str, scopes: Collection[str], *, by: str, now: datetime, expires_at: datetime | None = None
+) -> tuple[ApiToken, str]:
+    """A new token: its row, and the text that nobody can read again.
+
+    Raises ValueError for a scope that does not exist.
+    """
+    unknown = set(scopes) - set(ApiToken.Scope.values)
+    if unknown or not scopes:
+        raise ValueError(f"Scopes are {', '.join(ApiToken.Scope.values)}: at least one of them.")
+    text = MARK + secrets.token_urlsafe(SECRET_BYTES)
+    row = ApiToken.objects.create(
+        name=name,
+        prefix=text[:PREFIX_LENGTH],
+        digest=digest_of(text),
+        scopes=sorted(scopes),
+        created_by=by,
+        created_at=now,
+        expires_at=expires_at,
+    )
+    return row, text
+
+
+def digest_of(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def recognise(text: str, *, now: datetime) -> ApiToken | None:
+    """The token with this text, if it may still be used.
+
+    Looked up by its digest: how long that takes tells about the digest, from which nobody gets to the token.
+    """
+    token = ApiToken.objects.filter(_usable(now), digest=digest_of(text)).first()
+    if token and (token.last_used_at is None or now - token.last_used_at > USE_IS_NOTED_EVERY):
+        ApiToken.objects.filter(pk=token.pk).update(last_used_at=now)
+    return token
+
+
+def _usable(now: datetime) -> Q:
+    return Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=now))
+
+
+def revoke(token_id: int, *, now: datetime) -> bool:
+    """Whether it was this call that ended it."""
+    return bool(ApiToken.objects.filter(pk=token_id, revoked_at=None).update(revoked_at=now))

@@ -1,0 +1,21 @@
+from django.urls import URLPattern, URLResolver, include, path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from rest_framework.routers import SimpleRouter
+
+from pushserver.api import views
+
+router = SimpleRouter()
+router.register("registrations", views.Registrations, basename="registration")
+router.register("notifications", views.Notifications, basename="notification")
+router.register("channels", views.Channels, basename="channel")
+router.register("error-rates", views.ErrorRates, basename="error-rate")
+router.register("token-churn", views.TokenChurns, basename="token-churn")
+router.register("anomalies", views.Anomalies, basename="anomaly")
+
+version_1: list[URLPattern | URLResolver] = [path("status/", views.Status.as_view(), name="status"), *router.urls]
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("v1/", include(version_1)),
+    path("schema", SpectacularAPIView.as_view(), name="api_schema"),
+    path("docs/", SpectacularSwaggerSplitView.as_view(url_name="api_schema"), name="api_docs"),
+]

@@ -1,0 +1,167 @@
+"""The endpoints. All of them only read."""
+
+from typing import Any, ClassVar
+
+from django.utils import timezone
+from django_filters.rest_framework import DjangoFilterBackend
+from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
+from rest_framework import generics, mixins, viewsets
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, Throttled, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import BaseSerializer
+from rest_framework.views import APIView
+
+from notifications.models import Channel, Notification
+from pushserver import health
+from pushserver.api import answers, filters
+from pushserver.api.access import HasScope, PerAddress
+from pushserver.api.pages import NewestFirst
+from pushserver.api.problems import Problem
+from pushserver.models import ApiToken, OpenedRecord
+from registrations.models import Registration
+from spark_reports.models import Anomaly, ErrorRate, TokenChurn
+
+PROBLEMS: dict[Any, Any] = {
+    (status, "application/problem+json"): OpenApiResponse(Problem, description)
+    for status, description in {
+        400: "A parameter is wrong.",
+        401: "No token, or one that is not accepted.",
+        403: "The token has not the scope for this.",
+        404: "There is no such thing.",
+        406: "Answers are JSON.",
+        429: "Too many calls.",
+    }.items()
+}
+Scope = ApiToken.Scope
+
+
+def describe(answer: Any, **details: Any) -> Any:
+    return extend_schema(responses={200: answer, **PROBLEMS}, **details)
+
+
+class Guarded(APIView):
+    """A view that only reads, and slows down who fails to identify."""
+
+    http_method_names: ClassVar = ["get", "head"]
+
+    def handle_exception(self, exc: Exception) -> Response:
+        if isinstance(exc, AuthenticationFailed | NotAuthenticated):
+            throttle = PerAddress()
+            if not throttle.allow_request(self.request, self):
+                exc = Throttled(throttle.wait())
+        return super().handle_exception(exc)
+
+
+class Reading(Guarded, viewsets.GenericViewSet[Any]):
+    """Lists and single rows, for tokens with the scope."""
+
+    scope: ClassVar[Scope]
+    permission_classes: ClassVar[Any] = [HasScope]
+    pagination_class = NewestFirst
+    filter_backends: ClassVar[Any] = [DjangoFilterBackend]
+
+
+def needs_one_of(request: Request, names: Any) -> None:
+    """Without naming whom it is about nobody reads the rows of people."""
+    if not any(request.query_params.get(name) for name in names):
+        raise ValidationError({name: ["One of these is needed."] for name in names})
+
+
+class Noted:
+    """Rows about people: who read them is noted, as in the console."""
+
+    def finalize_response(self, request: Request, response: Response, *arguments: Any, **named: Any) -> Response:
+        rows = self._rows(response) if isinstance(request.auth, ApiToken) and response.status_code == 200 else []
+        page = f"api.{type(self).__name__.lower()}"
+        OpenedRecord.objects.bulk_create(
+            OpenedRecord(username=f"API token {request.auth}", page=page, object_id=str(row["id"]), at=timezone.now())
+            for row in rows
+        )
+        answered: Response = super().finalize_response(request, response, *arguments, **named)  # type: ignore[misc]
+        return answered
+
+    def _rows(self, response: Response) -> list[Any]:
+        data: Any = response.data
+        return list(data.get("results", [data]))
+
+
+@extend_schema_view(list=describe(answers.RegistrationAnswer(many=True)))
+class Registrations(Noted, mixins.ListModelMixin, Reading):
+    """The registrations of one key or installation."""
+
+    scope = Scope.REGISTRATIONS
+    serializer_class = answers.RegistrationAnswer
+    filterset_class = filters.RegistrationFilters
+    queryset = Registration.objects.select_related("route")
+
+    def list(self, request: Request, *arguments: Any, **named: Any) -> Response:
+        needs_one_of(request, filters.RegistrationFilters.base_filters)
+        return super().list(request, *arguments, **named)
+
+    def get_queryset(self) -> Any:
+        named = [f.source for f in answers.RegistrationAnswer().fields.values() if f.source != "route"]
+        routes = [f"route__{name}" for name in ROUTE_COLUMNS]
+        return super().get_queryset().only(*named, *routes)
+
+
+ROUTE_COLUMNS = [
+    *("id", "token_type", "apn_topic", "state", "disabled_reason", "disabled_at", "failing_since", "last_success_at"),
+]
+
+
+@extend_schema_view(list=describe(answers.NotificationAnswer(many=True)), retrieve=describe(answers.StoryAnswer))
+class Notifications(Noted, mixins.ListModelMixin, mixins.RetrieveModelMixin, Reading):
+    """Notifications of one message or recipient, and the whole way of one."""
+
+    scope = Scope.NOTIFICATIONS
+    filterset_class = filters.NotificationFilters
+    queryset = Notification.objects.select_related("request").defer("dedup_key", "chat_id", "message")
+    lookup_value_regex = "[0-9]{1,18}"
+
+    def get_serializer_class(self) -> type[BaseSerializer[Any]]:
+        return answers.StoryAnswer if self.action == "retrieve" else answers.NotificationAnswer
+
+    def list(self, request: Request, *arguments: Any, **named: Any) -> Response:
+        needs_one_of(request, filters.NotificationFilters.base_filters)
+        return super().list(request, *arguments, **named)
+
+
+@extend_schema_view(list=describe(answers.ChannelAnswer(many=True)))
+class Channels(mixins.ListModelMixin, Reading):
+    """Each app on each platform, and whether pushes go out to it."""
+
+    scope = Scope.STATUS
+    serializer_class = answers.ChannelAnswer
+    queryset = Channel.objects.all()
+
+
+class ReportList(mixins.ListModelMixin, Reading):
+    scope = Scope.REPORTS
+    filterset_class: Any
+
+
+def report(model: Any, answer: Any, *narrowed_by: str) -> Any:
+    """A list of one nightly report, by day and by some of its columns."""
+    meta = type("Meta", (), {"model": model, "fields": list(narrowed_by)})
+    filterset = type(f"{model.__name__}Filters", (filters.ReportFilters,), {"Meta": meta})
+    details = {"serializer_class": answer, "filterset_class": filterset, "queryset": model.objects.all()}
+    view = type(f"{model.__name__}s", (ReportList,), details | {"__doc__": answer.__doc__})
+    return extend_schema_view(list=describe(answer(many=True)))(view)
+
+
+ErrorRates = report(ErrorRate, answers.ErrorRateAnswer, "hour", "stage", "platform", "app_topic", "outcome", "code")
+TokenChurns = report(TokenChurn, answers.TokenChurnAnswer, "platform", "app_topic")
+Anomalies = report(Anomaly, answers.AnomalyAnswer, "figure", "stage", "platform")
+
+
+class Status(Guarded, generics.GenericAPIView[Any]):
+    """Whether a message would make it through, and if not, why."""
+
+    scope = Scope.STATUS
+    permission_classes: ClassVar[Any] = [HasScope]
+    serializer_class = answers.StatusAnswer
+
+    @describe(answers.StatusAnswer)
+    def get(self, _request: Request) -> Response:
+        return Response(health.report())

@@ -1,0 +1,43 @@
+"""Tokens of the API from the command line: `manage.py api_token create|list|revoke`."""
+
+from argparse import ArgumentParser
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
+
+from pushserver.api import tokens
+from pushserver.models import ApiToken
+
+
+class Command(BaseCommand):
+    help = "Makes, lists and revokes tokens of the REST API."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True)
+        create = actions.add_parser("create", help="make one; it is shown this once")
+        create.add_argument("name", help="what it is for")
+        create.add_argument("--scope", action="append", required=True, choices=ApiToken.Scope.values)
+        create.add_argument("--days", type=int, help="how long it is good for; without: until it is revoked")
+        actions.add_parser("list", help="show those that work")
+        actions.add_parser("revoke", help="end one").add_argument("id", type=int)
+
+    def handle(self, *_arguments: Any, action: str, **options: Any) -> None:
+        getattr(self, f"_{action}")(**options)
+
+    def _create(self, *, name: str, scope: list[str], days: int | None, **_options: Any) -> None:
+        now = timezone.now()
+        expires_at = now + timedelta(days=days) if days else None
+        row, text = tokens.issue(name, scope, by="command line", now=now, expires_at=expires_at)
+        self.stderr.write(f"Token {row.pk} with {', '.join(row.scopes)}; it is shown this once:")
+        self.stdout.write(text)
+
+    def _list(self, **_options: Any) -> None:
+        for token in ApiToken.objects.filter(revoked_at=None).order_by("pk"):
+            self.stdout.write(f"{token.pk}\t{token}\t{','.join(token.scopes)}\t{token.expires_at or 'never expires'}")
+
+    def _revoke(self, *, id: int, **_options: Any) -> None:  # noqa: A002 - the name of the argument
+        if not tokens.revoke(id, now=timezone.now()):
+            raise CommandError(f"There is no token {id} that works.")
+        self.stdout.write(f"Token {id} is revoked.")
