@@ -53,9 +53,9 @@ def pause(key: ChannelKey, *, by: str, why: str, now: datetime) -> Change:
     return _change(key, State.PAUSED, start=[State.RUNNING, State.TRIPPED], by=by, reason=why, now=now)
 
 
-def trip(key: ChannelKey, *, reason: str, now: datetime) -> Change:
+def trip(key: ChannelKey, *, reason: str, by: str = "", now: datetime) -> Change:
     """Stop sending because sending is useless or does harm, and probe now and then whether that is over."""
-    change = _change(key, State.TRIPPED, start=[State.RUNNING], by="", reason=reason, now=now)
+    change = _change(key, State.TRIPPED, start=[State.RUNNING], by=by, reason=reason, now=now)
     if change.is_change:
         log.error("channel_tripped", **key._asdict(), reason=reason)
         count(CHANNEL_TRIPS, [(platform(key.token_type),)])

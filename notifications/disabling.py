@@ -22,6 +22,7 @@ from registrations.models import Registration, RegistrationEvent, Route
 
 MAX_COUNTED = timedelta(hours=6)
 FAILING = "failing"
+BY_OPERATOR = "operator"
 UNDO_CHUNK = 1000
 Kind = RegistrationEvent.Kind
 _REASONS = {Kind.TOKEN_DIED: "dead", Kind.EXPIRED: "failing"}
@@ -81,11 +82,11 @@ def _disable(routes: QuerySet[Route], reason: str, kind: RegistrationEvent.Kind,
     ids = list(routes.filter(state=Route.State.ACTIVE).select_for_update(no_key=True).values_list("pk", flat=True))
     if ids:
         Route.objects.filter(pk__in=ids).update(state=Route.State.DISABLED, disabled_reason=reason, disabled_at=now)
-        _tell(ids, kind, now=now)
+        tell(ids, kind, now=now)
         count(ROUTES_DISABLED, {(_REASONS[kind],): len(ids)})
 
 
-def _tell(route_ids: Collection[int], kind: RegistrationEvent.Kind, *, now: datetime) -> None:
+def tell(route_ids: Collection[int], kind: RegistrationEvent.Kind, *, now: datetime) -> None:
     owners = Registration.objects.filter(route__in=route_ids).order_by("pk")
     RegistrationEvent.objects.bulk_create(
         RegistrationEvent(kind=kind, pseudonym=pseudonym, token_type=token_type, apn_topic=apn_topic, at=now)
@@ -97,13 +98,13 @@ def _tell(route_ids: Collection[int], kind: RegistrationEvent.Kind, *, now: date
 def disabled_since(key: ChannelKey, since: datetime) -> QuerySet[Route]:
     """Routes that died since then and were not registered again: registering activates a route, with a new generation.
 
-    Those that failed for days are left out: no wrong set-up of a moment disabled them.
+    Those that failed for days are left out, and those that an operator disabled: no wrong set-up of a moment did it.
     """
     own = Q(token_type=key.token_type)
     if key.token_type == TokenType.APN:
         own &= Q(apn_topic=key.apn_topic)
     return Route.objects.filter(own, state=Route.State.DISABLED, disabled_at__gte=since).exclude(
-        disabled_reason=FAILING
+        disabled_reason__in=[FAILING, BY_OPERATOR]
     )
 
 
@@ -123,5 +124,5 @@ def _undo_some(key: ChannelKey, since: datetime, *, now: datetime) -> int:
     Route.objects.filter(pk__in=ids).update(
         state=Route.State.ACTIVE, disabled_reason="", disabled_at=None, failing_since=None
     )
-    _tell(ids, Kind.REVIVED, now=now)
+    tell(ids, Kind.REVIVED, now=now)
     return len(ids)

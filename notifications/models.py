@@ -104,8 +104,10 @@ class Notification(models.Model):
                 name="notification_due",
             ),
             models.Index(fields=["lease_until"], condition=models.Q(state="in_flight"), name="notification_leased"),
-            models.Index(fields=["public_key_hash"], name="notification_recipient"),
+            # By id within a recipient: the console shows somebody's newest, of however many.
+            models.Index(fields=["public_key_hash", "id"], name="notification_by_recipient"),
         ]
+        permissions: ClassVar = [("operate_notification", "Can try notifications at once, and drop them")]
 
     def __str__(self) -> str:
         return f"Notification {self.pk} ({self.state})"
@@ -289,7 +291,23 @@ class Channel(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["token_type", "apn_topic"], name="one_channel_each"),
         ]
-        permissions: ClassVar = [("operate_channel", "Can pause and resume channels, and undo disabling")]
+        permissions: ClassVar = [("operate_channel", "Can pause, trip and resume channels, and undo disabling")]
 
     def __str__(self) -> str:
         return f"{self.get_token_type_display()} {self.apn_topic}".strip()
+
+
+class Drain(models.Model):
+    """While this row is there, nothing is delivered: see `draining`."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
+    started_by = models.TextField()
+    reason = models.TextField()
+    since = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar = [models.CheckConstraint(condition=models.Q(id=1), name="one_drain_at_most")]
+        permissions: ClassVar = [("operate_drain", "Can stop and start delivery as a whole")]
+
+    def __str__(self) -> str:
+        return "Draining"

@@ -19,7 +19,7 @@ class Route(models.Model):
 
     class State(models.TextChoices):
         ACTIVE = "active"
-        DISABLED = "disabled"  # dead, or failing for days: takes no pushes until the client registers again
+        DISABLED = "disabled"  # dead, failing for days, or by an operator: no pushes until the client registers again
 
     class TokenTypes(models.IntegerChoices):
         APN = TokenType.APN, "APN"
@@ -39,6 +39,9 @@ class Route(models.Model):
     last_failure_at = models.DateTimeField(null=True)  # means nothing while failing_since is null
     last_success_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField()
+
+    class Meta:
+        permissions: ClassVar = [("disable_route", "Can disable and enable routes by hand")]
 
     def __str__(self) -> str:
         return f"Route {self.pk} ({self.get_token_type_display()}, {self.state})"
@@ -78,6 +81,7 @@ class Registration(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["installation_id"], name="registration_installation"),  # searched in the console
         ]
+        permissions: ClassVar = [("forget_registration", "Can erase everything about a key hash")]
 
     def __str__(self) -> str:
         return f"Registration {self.pk} (version {self.version}, {self.state})"

@@ -55,6 +55,7 @@ class InboundEnvelope(models.Model):
             models.Index(fields=["enqueued_at"], condition=models.Q(state="received"), name="envelope_waiting"),
             models.Index(fields=["received_at"], condition=models.Q(state="unkeyed"), name="envelope_unkeyed"),
         ]
+        permissions: ClassVar = [("operate_inboundenvelope", "Can process failed envelopes again, and drop them")]
 
     def __str__(self) -> str:
         return f"Envelope {bytes(self.hash).hex()[:16]}"
@@ -145,6 +146,9 @@ class DeadLetter(models.Model):
     source = models.TextField()
     path = models.TextField(choices=InboundEnvelope.Path.choices)
     received_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        permissions: ClassVar = [("operate_deadletter", "Can read dead letters again, and drop them")]
 
     def __str__(self) -> str:
         return f"Dead letter {bytes(self.digest).hex()[:16]}"

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import F, Q
 
-from notifications import channels
+from notifications import channels, draining
 from notifications.delivery.doubts import find_left_alone
 from notifications.messages import ChannelKey, Outcome, channel_key
 from notifications.models import Attempt, Notification
@@ -39,6 +39,8 @@ def hand_out_due(*, now: datetime, limit: int, patience: timedelta) -> list[int]
     """Notifications to put into the queue now: retries that are due, and any whose queue entry seems lost because it is
     older than ``patience``. Too little of that costs an empty task, nothing else.
     """
+    if draining.current():
+        return []
     channels.release_probes(now=now)
     due = Notification.objects.filter(
         Q(enqueued_at__isnull=True) | Q(enqueued_at__lte=now - patience), state__in=DUE, next_attempt_at__lte=now

@@ -37,7 +37,7 @@ class Due(NamedTuple):
 
 
 def lock_due(notification_ids: Sequence[int], *, now: datetime) -> list[Due]:
-    """Those that are due and that nobody else is taking, locked until the transaction ends."""
+    """Those that are due and that nobody else is taking, locked until the transaction ends. None while draining."""
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -50,6 +50,7 @@ def lock_due(notification_ids: Sequence[int], *, now: datetime) -> list[Due]:
             WHERE n.id = ANY(%s) AND n.state = ANY(%s)
                 -- The first attempt is due at once, also where the clock is behind that of whoever accepted it.
                 AND (n.state = 'pending' OR n.next_attempt_at <= %s)
+                AND NOT EXISTS (SELECT FROM notifications_drain)
             ORDER BY n.id FOR UPDATE OF n SKIP LOCKED
             """,
             [list(notification_ids), [str(state) for state in DUE], now],

@@ -1,0 +1,129 @@
+"""Forgetting a user: everything that is stored about a key hash, at once and for good.
+
+Unregistering keeps key hash and version, so that an older registration replayed later stays refused. This keeps
+nothing: whatever that client or somebody with an old message of it says next counts as new. What stays names nobody any
+more: the history of installations (its pseudonyms are random, and only registrations say whose they are), hashes of
+envelopes (else a copy from another node would be taken for new), and what other people stored for themselves.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import structlog
+from django.db import transaction
+from django.db.models import QuerySet
+
+from notifications.models import Attempt, Notification, NotificationRequest
+from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
+from waku_bridge.codec import topics
+from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
+
+log = structlog.get_logger(__name__)
+FORGOTTEN = "forgotten"
+_WAITING = (InboundEnvelope.State.RECEIVED, InboundEnvelope.State.UNKEYED, InboundEnvelope.State.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """How much there is about somebody."""
+
+    registrations: int
+    grants: int
+    notifications: int
+    query_topics: int
+
+    def __bool__(self) -> bool:
+        return any((self.registrations, self.grants, self.notifications, self.query_topics))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.registrations} registrations with their routes, {self.grants} grants, "
+            f"{self.notifications} notifications with their attempts, {self.query_topics} query topics"
+        )
+
+
+def find_traces(key_hash: bytes) -> Traces:
+    return Traces(
+        Registration.objects.filter(public_key_hash=key_hash).count(),
+        Grant.objects.filter(registration__public_key_hash=key_hash).count(),
+        Notification.objects.filter(public_key_hash=key_hash).count(),
+        TopicKey.objects.filter(name=topics.query_name(key_hash)).count(),
+    )
+
+
+@transaction.atomic
+def forget(key_hash: bytes, *, now: datetime) -> Traces:
+    """Returns what was removed. A push that a worker is sending at this moment may still arrive.
+
+    Locks in the order of the others, so that nothing is added to what is being removed: registrations before routes as
+    in registering, attempts before routes before notifications as in recording what the gateway said.
+    """
+    registrations = Registration.objects.filter(public_key_hash=key_hash)
+    own = Notification.objects.filter(public_key_hash=key_hash)
+    _lock(registrations)
+    _lock(Attempt.objects.filter(notification__public_key_hash=key_hash))
+    routes = Route.objects.filter(
+        pk__in=list(registrations.filter(route__isnull=False).values_list("route", flat=True))
+    )
+    _lock(routes)
+    _lock(own)
+    found = find_traces(key_hash)
+    _end_history(registrations, now=now)
+    registrations.delete()
+    routes.delete()
+    _remove_notifications(own)
+    _remove_query_topic(topics.query_name(key_hash), now=now)
+    log.info("user_forgotten", registrations=found.registrations, notifications=found.notifications)
+    return found
+
+
+def _lock(rows: QuerySet[Any]) -> None:
+    list(rows.order_by("pk").select_for_update(of=("self",)).values_list("pk"))
+
+
+def _end_history(registrations: QuerySet[Registration], *, now: datetime) -> None:
+    """Reports count who is active by the last event of each pseudonym."""
+    active = registrations.filter(state=Registration.State.ACTIVE, pseudonym__isnull=False, route__isnull=False)
+    RegistrationEvent.objects.bulk_create(
+        RegistrationEvent(
+            kind=RegistrationEvent.Kind.UNREGISTERED,
+            pseudonym=pseudonym,
+            token_type=token_type,
+            apn_topic=apn_topic,
+            at=now,
+        )
+        for pseudonym, token_type, apn_topic in active.values_list("pseudonym", "route__token_type", "route__apn_topic")
+    )
+
+
+def _remove_notifications(own: QuerySet[Notification]) -> None:
+    """Requests about nobody else go with them, and with these their answers."""
+    request_ids = set(own.values_list("request", flat=True))
+    own.delete()
+    about_others = Notification.objects.filter(request__in=request_ids).values_list("request", flat=True)
+    requests = NotificationRequest.objects.filter(pk__in=request_ids - set(about_others))
+    envelope_hashes = [bytes(envelope_hash) for envelope_hash in requests.values_list("envelope_hash", flat=True)]
+    requests.delete()
+    OutboundReply.objects.filter(envelope_hash__in=envelope_hashes).delete()
+    InboundEnvelope.objects.filter(hash__in=envelope_hashes).update(message_id=None)
+
+
+def _remove_query_topic(name: str, *, now: datetime) -> None:
+    """Also of what others asked about this user, unless the four bytes of the topic are somebody else's, too."""
+    TopicKey.objects.filter(name=name).delete()
+    if TopicKey.objects.filter(topic=int.from_bytes(topics.topic(name))).exists():
+        return
+    content_topic = topics.content_topic(name)
+    DeadLetter.objects.filter(content_topic=content_topic).delete()
+    asked = InboundEnvelope.objects.filter(content_topic=content_topic)
+    _remove_replies(asked.values_list("hash", flat=True))
+    asked.filter(state__in=_WAITING).update(state=InboundEnvelope.State.DROPPED, reason=FORGOTTEN, processed_at=now)
+    asked.update(content_topic="", payload=None, message_id=None)
+
+
+def _remove_replies(envelope_hashes: Iterable[bytes]) -> None:
+    answered: Collection[bytes] = [bytes(envelope_hash) for envelope_hash in envelope_hashes]
+    if answered:
+        OutboundReply.objects.filter(envelope_hash__in=answered).delete()
