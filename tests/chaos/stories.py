@@ -15,9 +15,11 @@ STORIES = """
     SELECT request.message_id, notification.state, coalesce(route.state, ''),
         array(SELECT code FROM notifications_attempt
               WHERE notification_id = notification.id AND outcome = 'ambiguous' ORDER BY number),
-        extract(epoch FROM notification.finished_at),
         envelope.timestamp_ns / 1e9,
-        extract(epoch FROM reply.published_at)
+        extract(epoch FROM request.received_at),
+        extract(epoch FROM request.answered_at),
+        extract(epoch FROM reply.published_at),
+        extract(epoch FROM notification.finished_at)
     FROM notifications_notification AS notification
     JOIN notifications_notificationrequest AS request ON request.id = notification.request_id
     LEFT JOIN registrations_route AS route ON route.id = notification.route_id
@@ -30,7 +32,8 @@ STORIES = """
 @dataclass(frozen=True, slots=True)
 class Story:
     """``doubts`` are the codes of attempts that ended uncertainly, ``accepted`` the pushes that Apple or Google took.
-    Unix times of the sender's request, of the end, and of our reply (None: there is none).
+    Unix times, in order: the sender asks, we look at it, its answer is fixed, our reply goes out (None: there is none);
+    and the end.
     """
 
     fate: str
@@ -39,8 +42,10 @@ class Story:
     doubts: tuple[str, ...]
     accepted: tuple[Mapping[str, Any], ...]
     sent_at: float
-    finished_at: float
+    known_at: float
+    answered_at: float
     replied_at: float | None
+    finished_at: float
 
     @property
     def is_lost(self) -> bool:
@@ -68,7 +73,13 @@ class Story:
 
     @property
     def reply_seconds(self) -> float:
+        """What the sender waited, an overloaded machine included."""
         return float("inf") if self.replied_at is None else self.replied_at - self.sent_at
+
+    @property
+    def answer_seconds(self) -> float:
+        """How long it took from a look at the request to its answer."""
+        return self.answered_at - self.known_at
 
 
 def collect(network: Network, fates: Mapping[bytes, str]) -> dict[bytes, Story]:
@@ -85,11 +96,9 @@ def collect(network: Network, fates: Mapping[bytes, str]) -> dict[bytes, Story]:
             route_state,
             tuple(doubts),
             tuple(accepted[bytes(message_id)]),
-            float(sent_at),
-            float(finished_at),
-            None if replied_at is None else float(replied_at),
+            *(None if at is None else float(at) for at in times),
         )
-        for message_id, state, route_state, doubts, finished_at, sent_at, replied_at in rows
+        for message_id, state, route_state, doubts, *times in rows
     }
     assert len(stories) == len(rows) == len(fates), "not one notification each"
     return stories
