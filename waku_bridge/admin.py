@@ -5,11 +5,11 @@ from django.db.models import Q
 from django.urls import reverse
 
 from notifications.models import NotificationRequest
-from registrations.console.columns import age, full_hash, hex_of, host, moment, short_hash, word
+from registrations.console.columns import Column, age, full_hash, hex_of, host, moment, number, short_hash, word
 from registrations.console.facts import FactAdmin, FactInline
 from registrations.console.filters import RecentValuesFilter, WordFilter
 from registrations.console.search import by_hash, hash_digits
-from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark, StoreWindow
+from waku_bridge.models import CanaryRun, DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark, StoreWindow
 from waku_bridge.reading.leases import LeaseName, holders
 
 HASH_BYTES = 32
@@ -131,6 +131,31 @@ def _holder(kind: str, row: StoreWatermark) -> str:
     """Host and process of the bridge that has the lease now."""
     name = LeaseName(kind, row.node, row.pubsub_topic)
     return holders([name]).get(name, "nobody")
+
+
+def _link_columns() -> list[Column]:
+    """How long each link took, in the order of the chain."""
+    return [number(f"{link.value}_ms", link.value.replace("_", " ")) for link in CanaryRun.Link]
+
+
+@admin.register(CanaryRun)
+class CanaryRunAdmin(FactAdmin):
+    """Each round trip of the canary: what was broken, and how long each link took, in milliseconds."""
+
+    list_display = (age("started_at"), word("state"), word("cause"), "detail", *_link_columns())
+    list_filter = (("state", WordFilter), ("cause", WordFilter), "started_at")
+    ordering = ("-started_at",)
+    shown = (
+        word("state"),
+        moment("started_at"),
+        moment("finished_at"),
+        word("broken_link", "broken link"),
+        word("get_cause_display", "cause"),
+        "detail",
+        word("is_dry_run", "dry run at gorush"),
+        *_link_columns(),
+        number("work_ms", "CPU milliseconds of its own"),
+    )
 
 
 @admin.register(DeadLetter)

@@ -227,6 +227,44 @@ PUBLISH_SECONDS = BatchHistogram(
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 10, 60, 600),
 )
 
+# The canary -----------------------------------------------------------------------------------------------------------
+_LAST_CANARY = (
+    "SELECT * FROM waku_bridge_canaryrun WHERE state IN ('passed', 'broken') ORDER BY started_at DESC LIMIT 1"
+)
+CANARY_LINK_SECONDS = StoredGauge(
+    "pushserver_canary_link_seconds",
+    "How long each link of the chain took in the canary's last round trip; what it did not reach is missing. "
+    "When it moves: docs/canary.md says what each link is; the canary waits at most CANARY_PATIENCE_SECONDS for one.",
+    ("link",),
+    sql=f"""
+        SELECT link, milliseconds / 1000.0 FROM ({_LAST_CANARY}) AS run CROSS JOIN LATERAL (VALUES
+            ('register', register_ms), ('register_answer', register_answer_ms),
+            ('query', query_ms), ('query_answer', query_answer_ms), ('request', request_ms), ('gorush', gorush_ms),
+            ('request_answer', request_answer_ms),
+            ('unregister', unregister_ms), ('unregister_answer', unregister_answer_ms)
+        ) AS links (link, milliseconds)
+    """,  # noqa: S608 - our own words
+)
+CANARY_BROKEN = StoredGauge(
+    "pushserver_canary_broken",
+    "1 for what is broken according to the canary's last round trip (node, bridge, worker, gorush, reply), else 0. "
+    "When it moves: messages of real clients break there too. The console's page of the run says more.",
+    ("cause",),
+    sql=f"""
+        SELECT cause, (cause = run.found)::int FROM (SELECT cause AS found FROM ({_LAST_CANARY}) AS last) AS run
+        CROSS JOIN unnest(ARRAY['node', 'bridge', 'worker', 'gorush', 'reply']) AS cause
+    """,  # noqa: S608 - our own words
+)
+CANARY_LAST_SUCCESS = StoredGauge(
+    "pushserver_canary_last_success_timestamp_seconds",
+    "When all links of the chain held for the last time, as Unix time. "
+    "When it moves: older than a few minutes, something is broken, or the worker of the queue canary is away.",
+    sql="""
+        SELECT extract(epoch FROM finished_at) FROM waku_bridge_canaryrun
+        WHERE state = 'passed' ORDER BY started_at DESC LIMIT 1
+    """,
+)
+
 # What waits -----------------------------------------------------------------------------------------------------------
 INBOX_DEPTH = StoredGauge(
     "pushserver_inbox_waiting",

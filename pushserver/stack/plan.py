@@ -50,8 +50,8 @@ def services(*, data_dir: Path, host: str, port: int, cpus: int, delivery_proces
             worker(f"delivery{number}", "delivery", "--pool=threads", f"--concurrency={DELIVERY_THREADS}")
             for number in range(1, delivery_processes + 1)
         ],
-        # Apart from delivery: a gateway that hangs must not keep anybody's reply. With a thread more for the canary, which
-        # waits there for what all the others do.
+        # Apart from delivery: a gateway that hangs must not keep anybody's reply. With a thread more for the canary,
+        # which waits there for what all the others do.
         worker("replies", "replies,canary", "--pool=threads", f"--concurrency={REPLY_THREADS + 1}"),
         celery("beat", "beat", f"--schedule={data_dir / 'celerybeat-schedule'}", stage=Stage.SCHEDULER),
     ]

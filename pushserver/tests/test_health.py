@@ -23,6 +23,8 @@ from notifications.notices import Board, Notice
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.embedded.ports import free_port
 from pushserver.health import NEEDED_QUEUES
+from tests import factories
+from waku_bridge.canary import board
 from waku_bridge.node.watch.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ_KEY
 
@@ -266,3 +268,30 @@ def test_a_peer_that_nobody_looked_at_is_a_warning(client: Client, board: Board)
 def test_a_node_that_is_only_asked_for_its_store_is_watched_too(client: Client, settings: LazySettings) -> None:
     settings.WAKU_STORE_NODES = [*settings.WAKU_NODES, "http://store.test:8645"]
     assert {"node": "store.test:8645"}.items() <= warnings(client, NODE_BOARD)[-1].items()
+
+
+@pytest.mark.usefixtures("all_well")
+def test_a_broken_canary_is_a_warning_in_words(client: Client, settings: LazySettings) -> None:
+    settings.CANARY_PERIOD_SECONDS = 60
+    run = factories.make_canary_run(state="broken", broken_link="register_answer", cause="bridge")
+    board.pin(run)
+
+    answer = client.get("/readyz")
+
+    assert answer.status_code == 200
+    warning = {"canary": "register_answer", "id": "canary_bridge", "what": "the bridge does not read what a node took"}
+    assert [found for found in answer.json()["warnings"] if "canary" in found] == [warning]
+
+
+@pytest.mark.usefixtures("all_well")
+def test_a_canary_that_does_not_run_is_a_warning(client: Client, settings: LazySettings) -> None:
+    settings.CANARY_PERIOD_SECONDS = 60
+    assert "canary_missing" in [found["id"] for found in client.get("/readyz").json()["warnings"]]
+    board.pin(factories.make_canary_run())
+    assert [found for found in client.get("/readyz").json()["warnings"] if "canary" in found] == []
+
+
+@pytest.mark.usefixtures("all_well")
+def test_a_canary_that_is_switched_off_is_not_missed(client: Client, settings: LazySettings) -> None:
+    assert settings.CANARY_PERIOD_SECONDS == 0
+    assert [found for found in client.get("/readyz").json()["warnings"] if "canary" in found] == []

@@ -20,14 +20,15 @@ DASHBOARD = orjson.loads((DOCS / "monitoring" / "dashboard.json").read_bytes())
 BOUNDED_LABELS = {
     "a part of the configuration": {"node", "pubsub_topic", "queue"},
     "a word of ours": {"path", "loop", "novelty", "outcome", "kind", "form", "verdict", "platform", "state", "type"},
-    "a word of ours about what is wrong": {"reason", "code"},
+    "a word of ours about what is wrong": {"reason", "code", "cause"},
+    "a step of the canary": {"link"},
     "what was delivered to, else other": {"app"},
     "what our own nodes say they are": {"version"},
 }
 UNITS = ("_seconds", "_ratio")
 # Gauges that count things are named after them.
 THINGS = ("_routes", "_topics", "_peers", "_open", "_waiting", "_pending", "_channels", "_tasks", "_held")
-TRUTHS = ("_up", "_healthy", "_has_worker")
+TRUTHS = ("_up", "_healthy", "_has_worker", "_broken")
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)

@@ -32,6 +32,11 @@ def word(field: str, label: str = "") -> Column:
     return _column(field, label, lambda value: NOTHING if value in {None, ""} else str(value))
 
 
+def number(field: str, label: str = "") -> Column:
+    """Zero is one, and not nothing."""
+    return _column(field, label, lambda value: NOTHING if value is None else str(value))
+
+
 def age(field: str, label: str = "age") -> Column:
     """How long ago, with the exact time where the mouse rests."""
     return _column(field, label, lambda at: _titled(_span(at), exact(at)) if at else NOTHING)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import date, timedelta
 
 from spark_reports.export.pseudonyms import Subject
+from waku_bridge.identity import canary_identity
 from waku_bridge.messages import MessageType
 
 # `report_keys`, a temporary table of one row: `outer_key`, and a prefix per subject.
@@ -18,11 +19,25 @@ _STARTS = "('registered', 'token_changed')"
 _ENDS = "('unregistered', 'token_died', 'expired')"
 
 
-def _of_day(column: str, day: date) -> str:
+_CANARY_PSEUDONYMS = "SELECT pseudonym FROM waku_bridge_canaryrun WHERE pseudonym IS NOT NULL"
+
+
+def _of_day(column: str, day: date, *, envelope: str = "", recipient: str = "", told_by: str = "") -> str:
     """The rows of a day, the one condition that every table of facts shares: whatever is no real traffic is left out
-    here.
+    here. That is the canary's, by any of: the envelope it comes from, the notification's recipient, the pseudonym.
     """
-    return f"{column} >= '{day}Z' AND {column} < '{day + timedelta(days=1)}Z'"
+    conditions = [f"{column} >= '{day}Z' AND {column} < '{day + timedelta(days=1)}Z'"]
+    if envelope:
+        conditions.append(f"{envelope} NOT IN (SELECT hash FROM waku_bridge_canaryenvelope)")
+    if recipient:
+        conditions.append(f"{recipient} <> {_canary_key_hash()}")
+    if told_by:
+        conditions.append(f"{told_by} NOT IN ({_CANARY_PSEUDONYMS})")
+    return " AND ".join(conditions)
+
+
+def _canary_key_hash() -> str:
+    return f"'\\x{canary_identity().key_hash.hex()}'::bytea"
 
 
 def _pseudonym(subject: Subject, value: str) -> str:
@@ -53,7 +68,7 @@ def envelopes(day: date) -> str:
     return f"""
         SELECT received_at, {_message_type("message_type")}, state, reason,
             {_milliseconds("received_at", "processed_at")}
-        FROM waku_bridge_inboundenvelope WHERE {_of_day("received_at", day)}"""
+        FROM waku_bridge_inboundenvelope WHERE {_of_day("received_at", day, envelope="hash")}"""
 
 
 def notifications(day: date) -> str:
@@ -69,7 +84,7 @@ def notifications(day: date) -> str:
         JOIN notifications_notificationrequest request ON request.id = n.request_id
         LEFT JOIN registrations_route route ON route.id = n.route_id
         CROSS JOIN report_keys k
-        WHERE {_of_day("n.created_at", day)}"""
+        WHERE {_of_day("n.created_at", day, recipient="n.public_key_hash")}"""
 
 
 def attempts(day: date) -> str:
@@ -78,7 +93,8 @@ def attempts(day: date) -> str:
         SELECT a.started_at, {_platform("a.token_type")}, {_app_topic("a.token_type", "a.apn_topic")}, a.number,
             coalesce(a.outcome, 'open'), a.code, a.latency_ms, CASE WHEN a.number = 1 THEN {queued} END
         FROM notifications_attempt a LEFT JOIN notifications_notification n ON n.id = a.notification_id AND a.number = 1
-        WHERE {_of_day("a.started_at", day)}"""
+        WHERE {_of_day("a.started_at", day)} AND a.notification_id NOT IN (
+            SELECT id FROM notifications_notification WHERE public_key_hash = {_canary_key_hash()})"""
 
 
 def replies(day: date) -> str:
@@ -88,7 +104,7 @@ def replies(day: date) -> str:
             k.deadline_ms
         FROM waku_bridge_outboundreply r LEFT JOIN waku_bridge_inboundenvelope e ON e.hash = r.envelope_hash
         CROSS JOIN report_keys k
-        WHERE {_of_day("r.created_at", day)}"""
+        WHERE {_of_day("r.created_at", day, envelope="r.envelope_hash")}"""
 
 
 def registration_events(day: date) -> str:
@@ -101,7 +117,7 @@ def registration_events(day: date) -> str:
     return f"""
         WITH today AS MATERIALIZED (
             SELECT id, at, kind, pseudonym, token_type, apn_topic FROM registrations_registrationevent
-            WHERE {_of_day("at", day)}
+            WHERE {_of_day("at", day, told_by="pseudonym")}
         ), history AS (
             SELECT p.* FROM registrations_registrationevent p
             JOIN (SELECT DISTINCT pseudonym FROM today) known USING (pseudonym) WHERE p.at < '{day}Z'
@@ -130,7 +146,7 @@ def active_tokens(day: date) -> str:
         FROM (
             SELECT kind, token_type, apn_topic, at, lead(at) OVER own AS next_at,
                 coalesce(max(at) FILTER (WHERE kind IN {_STARTS}) OVER own, min(at) OVER own) AS since
-            FROM registrations_registrationevent WHERE at < {end}
+            FROM registrations_registrationevent WHERE at < {end} AND pseudonym NOT IN ({_CANARY_PSEUDONYMS})
             WINDOW own AS (PARTITION BY pseudonym ORDER BY at, id)
         ) AS state
         WHERE kind NOT IN {_ENDS} AND (next_at IS NULL OR (at < {start} AND next_at >= {start})) GROUP BY 1, 2, 3"""

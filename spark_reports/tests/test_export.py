@@ -24,6 +24,7 @@ from spark_reports.jobs.tables import EVENT_TABLES, Table
 from spark_reports.lake import Kind, Lake, LakeError, Manifest, arrow_schema, folder_of
 from spark_reports.tests.history import History
 from tests import factories
+from waku_bridge.identity import canary_identity
 
 Kinds = RegistrationEvent.Kind
 SECRET = bytes(range(32))
@@ -234,6 +235,21 @@ def test_only_the_day_itself_is_exported(lake_url: str, day: date, export: Calla
         factories.make_envelope(at=at)
 
     assert export().rows["envelopes"] == 1
+
+
+def test_nothing_of_the_canary_is_exported(day: date, export: Callable[..., Manifest]) -> None:
+    at, key_hash = midnight(day), canary_identity().key_hash
+    mark = factories.make_canary_envelope(at=at)
+    run = factories.make_canary_run(at=at, pseudonym=uuid4())
+    factories.make_envelope(hash=mark.hash, at=at)
+    factories.make_reply(envelope_hash=mark.hash, at=at)
+    notification = factories.make_notification(
+        request=factories.make_request(envelope_hash=mark.hash, at=at), public_key_hash=key_hash, at=at
+    )
+    factories.make_attempt(notification, started_at=at)
+    factories.make_event(pseudonym=run.pseudonym, at=at)
+
+    assert set(export().rows.values()) == {0}
 
 
 def test_an_empty_day_is_a_day(day: date, export: Callable[..., Manifest]) -> None:

@@ -57,6 +57,7 @@ def make_rows(count: int = 1) -> None:
         now = timezone.now()
         factories.make_window(factories.make_watermark(), start_at=now - timedelta(hours=1), end_at=now)
         factories.make_dead_letter()
+        factories.make_canary_run()
 
 
 def list_url(model: type[Model], **query: str) -> str:
@@ -75,7 +76,7 @@ def test_every_table_of_facts_has_pages() -> None:
     assert {model.__name__ for model in MODELS} == {
         *("Registration", "Route", "Grant", "RegistrationEvent", "TopicKey"),
         *("NotificationRequest", "Notification", "Attempt", "InboundEnvelope", "OutboundReply"),
-        *("UnknownGatewayError", "StoreWatermark", "DeadLetter"),
+        *("UnknownGatewayError", "StoreWatermark", "DeadLetter", "CanaryRun"),
     }
 
 
@@ -334,6 +335,7 @@ def hidden() -> Secrets:
     node = "http://user:secret-of-the-node-in-its-url@node.test:8645"
     factories.make_watermark(node=node)
     factories.make_dead_letter(source=node)
+    factories.make_canary_run()
     hidden.values["node password"] = b"secret-of-the-node-in-its-url"
     return hidden
 

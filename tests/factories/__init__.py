@@ -1,6 +1,8 @@
 """One valid row of each kind, with the fewest facts; a test names only what it is about."""
 
 from tests.factories.envelopes import (
+    make_canary_envelope,
+    make_canary_run,
     make_dead_letter,
     make_envelope,
     make_reply,
@@ -19,6 +21,8 @@ from tests.factories.registrations import make_event, make_grant, make_registrat
 __all__ = [
     "make_answered_request",
     "make_attempt",
+    "make_canary_envelope",
+    "make_canary_run",
     "make_dead_letter",
     "make_envelope",
     "make_event",

@@ -6,7 +6,15 @@ from typing import Any
 from django.utils import timezone
 
 from waku_bridge.messages import MessageType
-from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark, StoreWindow
+from waku_bridge.models import (
+    CanaryEnvelope,
+    CanaryRun,
+    DeadLetter,
+    InboundEnvelope,
+    OutboundReply,
+    StoreWatermark,
+    StoreWindow,
+)
 
 PUBSUB_TOPIC = "/waku/2/rs/16/32"
 CONTENT_TOPIC = "/waku/1/0x01020304/rfc26"
@@ -42,6 +50,17 @@ def make_reply(*, envelope_hash: bytes = b"", at: datetime | None = None, **fiel
         "created_at": at,
     }
     return OutboundReply.objects.create(envelope_hash=envelope_hash or secrets.token_bytes(32), **defaults | fields)
+
+
+def make_canary_run(*, at: datetime | None = None, **fields: Any) -> CanaryRun:
+    """One that passed."""
+    at = at or timezone.now()
+    defaults: dict[str, Any] = {"state": CanaryRun.State.PASSED, "is_dry_run": True, "finished_at": at}
+    return CanaryRun.objects.create(started_at=at, **defaults | fields)
+
+
+def make_canary_envelope(*, hash: bytes = b"", at: datetime | None = None) -> CanaryEnvelope:  # noqa: A002 - its column
+    return CanaryEnvelope.objects.create(hash=hash or secrets.token_bytes(32), said_at=at or timezone.now())
 
 
 def make_watermark(*, at: datetime | None = None, **fields: Any) -> StoreWatermark:

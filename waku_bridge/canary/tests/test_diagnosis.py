@@ -1,0 +1,37 @@
+import pytest
+
+from waku_bridge.canary.diagnosis import Cause, Facts, Link, diagnose
+
+DECIDED = {"envelope": "processed"}
+PUSHED = {"has_attempt": True, "attempt": "delivered"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "facts", "link", "cause", "words"),
+    [
+        (Link.REGISTER_ANSWER, {}, Link.REGISTER_ANSWER, Cause.BRIDGE, ""),
+        (Link.REQUEST_ANSWER, {}, Link.REQUEST_ANSWER, Cause.BRIDGE, ""),
+        (Link.QUERY_ANSWER, {"envelope": "received"}, Link.QUERY_ANSWER, Cause.WORKER, "inbox"),
+        (Link.QUERY_ANSWER, {"envelope": "unkeyed"}, Link.QUERY_ANSWER, Cause.WORKER, "inbox"),
+        (Link.QUERY_ANSWER, {**DECIDED, "reason": "nothing_found"}, Link.QUERY_ANSWER, Cause.WORKER, "nothing_found"),
+        (Link.REGISTER_ANSWER, {"envelope": "failed"}, Link.REGISTER_ANSWER, Cause.WORKER, "failed"),
+        (Link.REGISTER_ANSWER, DECIDED, Link.REGISTER_ANSWER, Cause.WORKER, "no answer was written"),
+        (Link.REGISTER_ANSWER, {**DECIDED, "reply": "pending"}, Link.REGISTER_ANSWER, Cause.REPLY, "outbox"),
+        (Link.REGISTER_ANSWER, {**DECIDED, "reply": "published"}, Link.REGISTER_ANSWER, Cause.REPLY, "no store has it"),
+        (Link.REQUEST_ANSWER, DECIDED, Link.GORUSH, Cause.WORKER, "delivery"),
+        (Link.REQUEST_ANSWER, {**DECIDED, "has_attempt": True}, Link.GORUSH, Cause.GORUSH, "does not answer"),
+        (
+            Link.REQUEST_ANSWER,
+            {**DECIDED, "has_attempt": True, "attempt": "config", "code": "tls"},
+            Link.GORUSH,
+            Cause.GORUSH,
+            "config: tls",
+        ),
+        (Link.REQUEST_ANSWER, {**DECIDED, **PUSHED}, Link.REQUEST_ANSWER, Cause.WORKER, "no answer was written"),
+        (Link.REQUEST_ANSWER, {**DECIDED, **PUSHED, "reply": "pending"}, Link.REQUEST_ANSWER, Cause.REPLY, "outbox"),
+    ],
+)
+def test_the_first_thing_that_is_wrong_is_named(answer, facts, link, cause, words):
+    found = diagnose(answer, Facts(**facts))
+    assert (found.link, found.cause) == (link, cause)
+    assert words in found.detail

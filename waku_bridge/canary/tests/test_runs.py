@@ -1,0 +1,77 @@
+"""Runs without a network: that only one is under way, and what becomes of one that cannot go on."""
+
+from datetime import timedelta
+
+import pytest
+from django.core.cache import cache
+from django.utils import timezone
+
+from pushserver.embedded.ports import free_port
+from tests import factories
+from waku_bridge import canary
+from waku_bridge.canary import runs
+from waku_bridge.models import CanaryEnvelope, CanaryRun, InboundEnvelope
+
+pytestmark = pytest.mark.django_db(transaction=True)
+State = CanaryRun.State
+
+
+@pytest.fixture(autouse=True)
+def _nobody_there(settings):
+    settings.WAKU_NODES = settings.WAKU_STORE_NODES = [f"http://127.0.0.1:{free_port()}"]
+    yield
+    cache.clear()
+
+
+def test_a_node_that_is_away_breaks_the_first_link():
+    row = canary.run()
+    assert (row.state, row.broken_link, row.cause) == (State.BROKEN, "register", "node")
+    assert set(row.timings().values()) == {None}
+    last = canary.last()
+    assert (last.cause, last.broken_link) == ("node", "register")
+    assert last.words.startswith("no node takes messages (127.0.0.1")
+
+
+def test_a_second_one_does_not_start_while_one_is_under_way():
+    factories.make_canary_run(state=State.RUNNING, finished_at=None)
+    assert canary.run() is None
+    assert CanaryRun.objects.count() == 1
+
+
+def test_one_that_was_killed_is_told_apart_and_does_not_block_the_next():
+    long_ago = timezone.now() - timedelta(hours=1)
+    killed = factories.make_canary_run(state=State.RUNNING, finished_at=None, at=long_ago)
+    mark = factories.make_canary_envelope(at=timezone.now())
+    factories.make_envelope(hash=mark.hash)
+    assert canary.run().state == State.BROKEN
+    killed.refresh_from_db()
+    assert killed.state == State.INTERRUPTED
+    assert not InboundEnvelope.objects.exists()
+
+
+def test_a_fault_of_ours_ends_the_run_and_is_told_to_the_caller(monkeypatch):
+    def fail(*_arguments):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(runs, "_take_every_link", fail)
+    with pytest.raises(ZeroDivisionError):
+        canary.run()
+    assert CanaryRun.objects.get().state == State.INTERRUPTED
+
+
+def test_what_is_said_is_marked_even_when_no_node_takes_it():
+    canary.run()
+    assert CanaryEnvelope.objects.count() == 1
+
+
+def test_purging_removes_old_runs_and_leaves_alone_what_is_under_way():
+    now = timezone.now()
+    mark = factories.make_canary_envelope(at=now)
+    factories.make_envelope(hash=mark.hash)
+    factories.make_canary_run(at=now - timedelta(days=8))
+    factories.make_canary_run(state=State.RUNNING, finished_at=None, at=now)
+    assert sum(canary.purge(now=now, keep=timedelta(days=7))) == 1
+    assert InboundEnvelope.objects.count() == 1
+    CanaryRun.objects.all().delete()
+    assert sum(canary.purge(now=now, keep=timedelta(days=7))) == 0
+    assert not InboundEnvelope.objects.exists()
