@@ -39,8 +39,8 @@ def of_envelopes(envelopes: DataFrame) -> DataFrame:
     """Requests that were read are counted by their notifications."""
     is_refusal = (F.col("reason") != "") & (F.col("reason") != "nothing_found")
     outcome = (
-        F.when(F.col("state") == "received", "open")
-        .when(F.col("state").isin("dropped", "failed"), F.col("state"))
+        F.when(F.col("state").isin("dropped", "failed"), F.col("state"))
+        .when(F.col("state") != "processed", "open")
         .when(is_refusal, "refused")
         .when(F.col("reason") == "nothing_found", "nothing_found")
         .otherwise("accepted")

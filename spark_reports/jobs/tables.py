@@ -65,7 +65,11 @@ ENVELOPES = Table(
     (
         required("at", Type.TIMESTAMP, "when it was received"),
         required("type", Type.STRING, "`registration`, `query`, `request`, …, or `unknown` when it could not be read"),
-        required("state", Type.STRING, "`received`, `processed`, `dropped`, `failed`"),
+        required(
+            "state",
+            Type.STRING,
+            "`processed`, `dropped`, `failed`, or one of those that still wait: `received`, `unkeyed`",
+        ),
         required("reason", Type.STRING, "of a drop, a refusal or a failure, in our words; else empty"),
         optional("processed_ms", Type.LONG, "from received to processed"),
     ),

@@ -34,6 +34,7 @@ def test_every_event_counts_in_its_stage_with_outcome_and_code(spark: Any) -> No
             {"type": "query", "state": "processed", "reason": "nothing_found"},
             {"type": "unknown", "state": "dropped", "reason": "not_decryptable"},
             {"type": "request", "state": "failed", "reason": "KeyError"},
+            {"type": "query", "state": "unkeyed"},
             {"type": "request", "state": "processed"},  # told by its notifications
         ],
         notifications=[
@@ -50,6 +51,7 @@ def test_every_event_counts_in_its_stage_with_outcome_and_code(spark: Any) -> No
         ("dispatch", "ios", "open", "", False, 1),
         ("inbox", "none", "dropped", "not_decryptable", True, 1),
         ("query", "none", "nothing_found", "", False, 1),
+        ("query", "none", "open", "", False, 1),
         ("registration", "none", "accepted", "", False, 1),
         ("registration", "none", "refused", "stale_version", True, 1),
         ("reply", "none", "abandoned", "response", True, 1),
