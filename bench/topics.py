@@ -8,7 +8,6 @@ alone with ``python -m bench topics``.
 
 import gc
 import json
-import os
 import random
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import servers
+from bench.reading import environment_for, manage
 
 COUNT = 1_000_000
 LOOKUPS = 200_000
@@ -56,32 +56,13 @@ def run() -> dict[str, object]:
         database_url, database = stack.enter_context(servers.postgres(folder))
         redis_url = stack.enter_context(servers.valkey(folder))
         node_url = stack.enter_context(servers.node("--shard", SHARD))
-        environment = _environment(folder, database_url, redis_url, node_url)
-        _manage("migrate", "--verbosity=0", environment=environment)
+        environment = environment_for(folder, database_url, redis_url, node_url)
+        manage("migrate", "--verbosity=0", environment=environment)
         topic = _fill(database_url)
         result: dict[str, object] = {"topics": COUNT, **_measure_set(environment, database)}
         result |= _measure_bridge(environment, database_url, node_url, topic, database)
     _print(result)
     return result
-
-
-def _environment(folder: Path, database_url: str, redis_url: str, node_url: str) -> dict[str, str]:
-    return os.environ | {
-        "DJANGO_SETTINGS_MODULE": "pushserver.settings",
-        "DATA_DIR": str(folder / "data"),
-        "DATABASE_URL": database_url,
-        "REDIS_URL": redis_url,
-        "WAKU_NODES": node_url,
-        "WAKU_PUBSUB_TOPICS": SHARD,
-        "DEBUG": "0",
-        "SECRET_KEY": "only-for-the-benchmark-and-long-enough-for-it",
-        "FIELD_ENCRYPTION_KEYS": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
-        "SERVER_PRIVATE_KEY": "02" * 32,
-    }
-
-
-def _manage(*arguments: str, environment: dict[str, str]) -> None:
-    subprocess.run([sys.executable, "manage.py", *arguments], env=environment, check=True)
 
 
 def _fill(database_url: str) -> int:

@@ -29,6 +29,7 @@ WRONG = {
     "DATABASE_URL": ("mysql://user:5ecret@host/name", "E008"),
     "REDIS_URL": ("amqp://host", ""),  # its file comes first
     "WAKU_PUBSUB_TOPICS": ("status", "E010"),
+    "WAKU_STORE_RECOVERY_HOURS": ("72", "E019"),
     "PUSH_PRIORITY": ("urgent", "E011"),
     "CHANNEL_IN_FLIGHT": ("0", "E002"),
     "DEAD_TOKEN_SHARE": ("20", "E002"),
