@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from bench import codec, live, path, reports, throughput, topics, walker
+from bench import codec, live, load, path, reports, throughput, topics, walker
 
 RESULTS = Path(__file__).parent / "results"
 BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
@@ -21,6 +21,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "topics": topics.run,
     "live": live.run,
     "walker": walker.run,
+    "load": load.run,
     "reports": reports.run,
     "throughput": throughput.run,
 }

@@ -1,0 +1,108 @@
+"""What the load generator itself takes: a rate beyond its target, sent to a node by one process while it listens.
+
+The requests are built and dated before, as in `manage.py load`, which adds the opening of the answers when all is over.
+No server answers here: a stand-in publishes one message of an answer's size for each request from a process of its own,
+so that hearing them is measured, too. ``per_second_on_one_core`` is by CPU time and says what the generator can do;
+what it did (`sent_per_second`, and by how much it was late) needs a machine with a core to spare for it. Run alone with ``python -m bench load``.
+"""
+
+import asyncio
+import os
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import servers
+from notifications.connections import new_client
+from registrations.messages import TokenType
+from waku_bridge.client import Address, RegisteringClient, Session, new_identity, new_state
+from waku_bridge.client.load import Ear, Shots, build, distribution, shoot
+from waku_bridge.codec import topics
+from waku_bridge.messages import WakuMessage
+from waku_bridge.node import WakuNode
+
+RATE = 600.0
+SECONDS = 10.0
+TARGET = 500.0
+TOPIC = "/waku/2/rs/16/32"
+ANSWER_BYTES = 625
+TIMEOUT_SECONDS = 30.0
+ANSWERING = "--answering"
+
+
+def run() -> dict[str, object]:
+    with servers.node("--shard", TOPIC, "--relay-cache-capacity", "100000") as url:
+        shots, heard, build_ms = asyncio.run(_measure(url))
+    lags = distribution(shots.lags_ms)
+    taken = max(1, len(shots.publish_ms))
+    result: dict[str, object] = {
+        "rate": RATE,
+        "sent_per_second": round(taken / shots.wall_seconds, 1),
+        "cpu_ms_per_request": round(shots.cpu_seconds * 1000 / taken, 3),
+        "share_of_core": round(shots.cpu_seconds / shots.wall_seconds, 3),
+        "per_second_on_one_core": round(taken / shots.cpu_seconds, 1),
+        "build_cpu_ms_per_request": build_ms,
+        "refused": sum(shots.refused.values()),
+        "answers_heard": heard,
+        "lag_ms": asdict(lags) if lags else None,
+    }
+    _print(result)
+    return result
+
+
+async def _measure(url: str) -> tuple[Shots, int, float]:
+    server = new_identity(os.urandom).pub33
+    phones = [_phone(server) for _ in range(50)]
+    ammunition = build(phones, server, rate=RATE, seconds=SECONDS, on_progress=lambda: None)
+    topic = topics.content_topic(topics.partitioned_name(ammunition.senders[0].pub33))
+    command = [sys.executable, "-m", "bench.load", ANSWERING, url, topic, str(ammunition.due_ns[0])]
+    with servers.process(command):
+        async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client:
+            node = WakuNode(url, client)
+            session, ear = Session(node, pubsub_topic=TOPIC), Ear(node, TOPIC, ammunition.senders)
+            listening = asyncio.create_task(ear.listen())
+            shots = await shoot(ammunition.messages, ammunition.due_ns, session.publish, lambda: None)
+            listening.cancel()
+            with suppress(asyncio.CancelledError):
+                await listening
+    return shots, ear.count, round(ammunition.build_seconds * 1000 / len(ammunition.messages), 3)
+
+
+def _phone(server: bytes) -> RegisteringClient:
+    phone = RegisteringClient(new_identity(os.urandom), new_state(server, random_bytes=os.urandom), os.urandom)
+    phone.change(Address(TokenType.FIREBASE, "t" * 163))
+    return phone
+
+
+async def _answer(url: str, content_topic: str, begin_ns: int) -> None:
+    """The stand-in: answers at the same rate, which nobody can open."""
+    due_ns = [begin_ns + round(number * 1e9 / RATE) for number in range(round(RATE * SECONDS))]
+    answers = [WakuMessage(os.urandom(ANSWER_BYTES), content_topic, at_ns) for at_ns in due_ns]
+    async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client:
+        session = Session(WakuNode(url, client), pubsub_topic=TOPIC)
+        await shoot(answers, due_ns, session.publish, lambda: None)
+
+
+def _print(result: dict[str, object]) -> None:
+    table = Table(title=f"Load generator, {SECONDS:g} s")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for name, value in result.items():
+        if name != "lag_ms":
+            table.add_row(name, f"{value:g}" if isinstance(value, float | int) else str(value))
+    lags = result["lag_ms"]
+    if isinstance(lags, dict):
+        table.add_row(
+            "too late by, ms: p50, p99, max", ", ".join(f"{lags[name]:.1f}" for name in ("p50", "p99", "max"))
+        )
+    Console().print(table, f"Target: {TARGET:g} per second on one core")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == [ANSWERING]:
+        asyncio.run(_answer(sys.argv[2], sys.argv[3], int(sys.argv[4])))
+    else:
+        run()

@@ -1,0 +1,53 @@
+"""`manage.py load` against a whole server."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pushserver.stack.plan import manage
+from pushserver.supervisor.processes import Stage
+from tests.flows.fleet import Fleet
+from tests.flows.network import Network
+
+
+def run(fleet: Fleet, *arguments: str) -> int:
+    spec = manage("load", "load", *arguments, stage=Stage.FRONT)
+    fleet.start(replace(spec, environment={**spec.environment, "COLUMNS": "140"}))
+    return fleet.running.pop("load").wait(timeout=180)
+
+
+def test_every_request_of_a_load_is_pushed_once_and_answered_once(
+    fleet: Fleet, network: Network, tmp_path: Path
+) -> None:
+    file, started_at = tmp_path / "load.json", datetime.now(UTC)
+    code = run(fleet, "--devices=4", "--rate=40", "--seconds=5", f"--json={file}")
+    assert code == 0, fleet.log("load")
+    result = json.loads(file.read_text())
+    for kind in ("pushes", "replies"):
+        found = result[kind]
+        assert (found["arrived"], found["lost"], found["doubled"]) == (200, 0, 0)
+        latency = found["latency_ms"]
+        assert 0 < latency["p50"] <= latency["p99"] <= latency["max"]
+        assert sum(count for _, count in latency["histogram"]) == 200
+    assert result["failed"] == 0
+    generator = result["generator"]
+    assert generator["lag_ms"]["count"] == generator["publish_ms"]["count"] == 200
+    assert generator["cpu_ms_per_request"] > 0
+    left = "SELECT count(*) FROM registrations_registration WHERE state = 'active' AND created_at > %s"
+    assert network.rows(left, started_at) == [(0,)]
+    assert "request → gorush" in fleet.log("load")
+
+
+@pytest.mark.parametrize("option", ["--node=http://node.example.org:8645", "--gorush=http://gorush.example.org"])
+def test_a_target_that_is_not_on_this_machine_is_refused(fleet: Fleet, option: str) -> None:
+    assert run(fleet, option) == 1
+    assert "is not on this machine. If it is yours, say --i-own-this-server." in fleet.log("load")
+
+
+def test_a_node_that_is_away_is_told_in_a_line(fleet: Fleet) -> None:
+    assert run(fleet, "--node=http://127.0.0.1:9", "--devices=1") == 1
+    last_line = fleet.log("load").strip().splitlines()[-1]
+    assert last_line.startswith("CommandError: The load did not begin: 127.0.0.1:9 cannot be reached")

@@ -1,0 +1,131 @@
+"""Hearing what becomes of the requests: replies from a store while they come, then the pushes that gorush recorded."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+import orjson
+
+from notifications.connections import HttpClient
+from waku_bridge.client.reading import CLOCK_SKEW_NS, PAGE_SIZE
+from waku_bridge.codec import topics
+from waku_bridge.codec.envelope import decode
+from waku_bridge.codec.errors import CodecError
+from waku_bridge.codec.keys import Identity
+from waku_bridge.messages import PushResponse
+from waku_bridge.node import BadNodeMessage, NodeError, WakuNode, from_json
+
+POLL_SECONDS = 0.05
+# Replies are archived nearly in the order of their dates; what is later than this is heard at the end.
+OVERLAP_NS = 500_000_000
+
+# Message id, whether it was a success, and when it was heard (Unix nanoseconds).
+Heard = tuple[bytes, bool, int]
+
+
+class Ear:
+    """What a store holds for some senders. Only noted while the load lasts: opening one costs as much as a request.
+
+    Whatever a store does not hold any more, or never did, is not heard.
+    """
+
+    def __init__(self, node: WakuNode, pubsub_topic: str, senders: Iterable[Identity]) -> None:
+        self._node = node
+        self._pubsub_topic = pubsub_topic
+        self._senders: dict[str, list[Identity]] = {}
+        for sender in senders:
+            content_topic = topics.content_topic(topics.partitioned_name(sender.pub33))
+            self._senders.setdefault(content_topic, []).append(sender)
+        self._newest_ns = self._begin_ns = time.time_ns() - CLOCK_SKEW_NS
+        self._noted: dict[bytes, tuple[Any, int]] = {}  # raw message and when it was heard, by hash
+
+    @property
+    def count(self) -> int:
+        return len(self._noted)
+
+    async def listen(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._look(self._newest_ns - OVERLAP_NS)
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def listen_again(self) -> None:
+        """To everything, for what came out of order."""
+        await self._look(self._begin_ns)
+
+    def heard(self) -> list[Heard]:
+        """Every answer to a request, opened."""
+        found = (self._open(raw, at_ns) for raw, at_ns in self._noted.values())
+        return [heard for heard in found if heard]
+
+    async def _look(self, since_ns: int) -> None:
+        cursor = ""
+        while True:
+            more = {"cursor": cursor} if cursor else {}
+            try:
+                page = await self._node.store_page(
+                    pubsubTopic=self._pubsub_topic,
+                    contentTopics=",".join(self._senders),
+                    startTime=since_ns,
+                    ascending="true",
+                    pageSize=PAGE_SIZE,
+                    includeData="true",
+                    **more,
+                )
+            except NodeError:  # it is busy: the next look finds the same
+                return
+            now_ns = time.time_ns()
+            for entry in page.entries:
+                self._note(entry.message_hash, entry.message, now_ns)
+            cursor = page.cursor
+            if not cursor:
+                return
+
+    def _note(self, message_hash: bytes, raw: Any, now_ns: int) -> None:
+        if message_hash not in self._noted and isinstance(raw, dict):
+            self._noted[message_hash] = (raw, now_ns)
+            timestamp = raw.get("timestamp")
+            if isinstance(timestamp, int) and timestamp <= now_ns:
+                self._newest_ns = max(self._newest_ns, timestamp)
+
+    def _open(self, raw: Any, at_ns: int) -> Heard | None:
+        try:
+            message = from_json(raw)
+        except BadNodeMessage:
+            return None
+        for sender in self._senders.get(message.content_topic, ()):
+            try:
+                body = decode(message.payload, [sender], sender).body
+            except CodecError:  # somebody else's
+                continue
+            if isinstance(body, PushResponse):
+                return body.message_id, bool(body.reports) and all(r.success for r in body.reports), at_ns
+        return None
+
+
+async def pushes_recorded(
+    gorush_url: str, client: HttpClient, *, since: int
+) -> tuple[list[tuple[bytes, int]], int] | None:
+    """What the development gorush (or its fakes) recorded after ``since``: what each push carries and when it arrived
+    (Unix nanoseconds), and the ``since`` of the next call. None when this gorush has no such record.
+    """
+    pushes: list[tuple[bytes, int]] = []
+    while True:
+        try:
+            answer = await client.request("GET", f"{gorush_url}/dev/pushes?since={since}&limit=10000")
+        except httpx.TransportError:
+            return None
+        if answer.status_code != HTTPStatus.OK:
+            return None
+        page = orjson.loads(answer.content)
+        if not page["pushes"]:
+            return pushes, since
+        pushes += [(_carried(push), push["received_ms"] * 1_000_000) for push in page["pushes"] if not push["error"]]
+        since = page["last_id"]
+
+
+def _carried(push: dict[str, Any]) -> bytes:
+    return bytes.fromhex(str(push["data"]["encryptedMessage"]).removeprefix("0x"))
