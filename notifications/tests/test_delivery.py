@@ -153,7 +153,7 @@ def test_a_gateway_that_hangs_is_given_up_before_the_lease_ends():
             await asyncio.sleep(60)
 
     notification = make_due()
-    send(notification, gateway=Hanging(), lease=timedelta(seconds=3))  # a tenth of it is for recording
+    send(notification, gateway=Hanging(), lease=timedelta(seconds=0.3), patience=timedelta(seconds=30))
     assert fresh(notification).state == State.AMBIGUOUS
     assert Attempt.objects.get().code == "timeout"
 
