@@ -43,7 +43,7 @@ class Stages:
         self._processed: list[inbound.Processed] = []
         self._tried: list[set[int]] = []
         self._reply_ids: list[int] = []
-        self._node = WakuNode(settings.WAKU_NODES[0], lasting_client(timeout_seconds=10))
+        self._nodes = outbound.Nodes([WakuNode(settings.WAKU_NODES[0], lasting_client(timeout_seconds=10))])
 
     def all(self) -> Iterator[tuple[str, Callable[[], None]]]:
         yield "inbox", self._store
@@ -104,7 +104,7 @@ class Stages:
 
     def _publish(self) -> None:
         for batch in _batches(self._reply_ids, outbound.BATCH_SIZE):
-            outbound.publish(batch, [self._node], now=timezone.now())
+            outbound.publish(batch, self._nodes, now=timezone.now())
 
 
 def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

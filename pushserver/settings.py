@@ -216,6 +216,7 @@ CELERY_TASK_DEFAULT_QUEUE = "maintenance"
 QUEUE_PATIENCE_SECONDS = env.number("QUEUE_PATIENCE_SECONDS", 10.0, minimum=1, maximum=3600)
 CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "waku_bridge.tasks.sweep", "schedule": 2.0, "options": {"expires": 10}},
+    "confirm_replies": {"task": "waku_bridge.tasks.confirm_replies", "schedule": 2.0, "options": {"expires": 2}},
     "derive_topic_keys": {"task": "waku_bridge.tasks.derive_topic_keys", "schedule": 2.0, "options": {"expires": 2}},
     # Often and briefly, so that a day's worth never piles up.
     "purge": {"task": "waku_bridge.tasks.purge", "schedule": 300.0, "options": {"expires": 300}},
@@ -234,6 +235,7 @@ CELERY_TASK_ROUTES = {
     "waku_bridge.tasks.deliver_notifications": {"queue": "delivery"},
     "waku_bridge.tasks.publish_replies": {"queue": "replies"},
     "waku_bridge.tasks.run_canary": {"queue": "canary"},
+    "waku_bridge.tasks.confirm_replies": {"queue": "replies"},
 }
 
 # Metrics --------------------------------------------------------------------------------------------------------------

@@ -72,10 +72,12 @@ class OutboundReplyAdmin(FactAdmin):
         "message_type",
         word("state"),
         "attempt_count",
+        "repeat_count",
         host("node", "taken by"),
         age("created_at"),
         age("next_attempt_at", "next attempt"),
         age("published_at", "published"),
+        age("confirmed_at", "confirmed"),
     )
     list_filter = (("state", WordFilter), "message_type", "created_at")
     shown = (
@@ -84,6 +86,7 @@ class OutboundReplyAdmin(FactAdmin):
         "message_type",
         word("state"),
         "attempt_count",
+        "repeat_count",
         "pubsub_topic",
         "content_topic",
         host("node", "taken by"),
@@ -91,6 +94,8 @@ class OutboundReplyAdmin(FactAdmin):
         moment("enqueued_at"),
         moment("next_attempt_at"),
         moment("published_at"),
+        moment("confirmed_at"),
+        full_hash("message_hash", "message hash, at the stores"),
     )
     search_help_text = "Hash of the envelope it answers (or its first 8 digits)"
     search_hashes = (("envelope_hash", HASH_BYTES),)

@@ -188,7 +188,7 @@ SWEPT = Counter(
 # Publishing -----------------------------------------------------------------------------------------------------------
 REPLIES_PUBLISHED = Counter(
     "pushserver_replies_published_total",
-    "Replies that a node took, by way: lightpush or relay. "
+    "Replies that a node took, by way: lightpush or relay; again, where they were published again. "
     "When it moves: relay instead of lightpush means that the node has no lightpush peers; zero while "
     "requests come in means that no reply leaves: look at the nodes.",
     ["node", "path"],
@@ -203,9 +203,14 @@ REPLIES_UNCONFIRMED = Counter(
     "Replies that a node took and no store knew, each time that was found. They are published again. "
     "When it moves: the publishing node has no mesh peers, or the stores are behind; clients repeat their requests.",
 )
+REPLIES_UNCHECKED = Counter(
+    "pushserver_replies_unchecked_total",
+    "Replies that a node took, and about which no store node answered for a minute. They are not published again. "
+    "When it moves: the nodes of WAKU_STORE_NODES are away, refuse us or have no store; see the log of the workers.",
+)
 REPLIES_REPUBLISHED = Counter(
     "pushserver_replies_republished_total",
-    "Replies published again: identical bytes, or reencoded once stores would refuse the old timestamp. "
+    "Replies published again: identical bytes, or restamped once stores would refuse the old timestamp. "
     "When it moves: see pushserver_replies_unconfirmed_total.",
     ["form"],
 )

@@ -65,24 +65,33 @@ class OutboundReply(models.Model):
     """One message of ours on its way out, sealed for its receiver. At most one per envelope and part."""
 
     class State(models.TextChoices):
-        PENDING = "pending"
-        PUBLISHED = "published"  # a node took it
+        PENDING = "pending"  # waits for a node to take it, for the first time or again
+        PUBLISHED = "published"  # a node took it; whether the network has it is not known yet
+        CONFIRMED = "confirmed"  # a store node has it
+        UNCONFIRMED = "unconfirmed"  # a node took it, but no store knew it or none answered while that could help
         ABANDONED = "abandoned"  # no node took it while anybody could still wait for it
+
+        @property
+        def is_terminal(self) -> bool:
+            return self not in {self.PENDING, self.PUBLISHED}
 
     envelope_hash = BytesField()  # of the message it answers
     part = models.PositiveSmallIntegerField(default=0)  # long query answers are sent in several messages
     message_type = models.PositiveSmallIntegerField(choices=InboundEnvelope.Types.choices)
     pubsub_topic = models.TextField()
     content_topic = models.TextField()
-    payload = BytesField(null=True)  # encrypted; dropped once published
+    payload = BytesField(null=True)  # encrypted; dropped with the last state
     timestamp_ns = models.BigIntegerField()
+    message_hash = BytesField(null=True)  # by which stores know it, once a node took it; 32 bytes
     state = models.TextField(choices=State.choices, default=State.PENDING)
-    attempt_count = models.PositiveSmallIntegerField(default=0)
-    next_attempt_at = models.DateTimeField()
+    attempt_count = models.PositiveSmallIntegerField(default=0)  # how often nodes were offered it
+    repeat_count = models.PositiveSmallIntegerField(default=0)  # how often no store had it, so that it went out again
+    next_attempt_at = models.DateTimeField()  # at nodes while pending, at stores while published
     enqueued_at = models.DateTimeField()
     created_at = models.DateTimeField(db_index=True)
-    published_at = models.DateTimeField(null=True)
-    node = models.TextField(blank=True)  # the one that took it
+    published_at = models.DateTimeField(null=True)  # last
+    confirmed_at = models.DateTimeField(null=True)
+    node = models.TextField(blank=True)  # the one that took it last
 
     class Meta:
         verbose_name_plural = "outbound replies"
@@ -91,6 +100,11 @@ class OutboundReply(models.Model):
         ]
         indexes: ClassVar = [
             models.Index(fields=["next_attempt_at"], condition=models.Q(state="pending"), name="reply_pending"),
+            models.Index(fields=["next_attempt_at"], condition=models.Q(state="published"), name="reply_published"),
+            # The console lists them; nearly all others are confirmed.
+            models.Index(
+                fields=["id"], condition=models.Q(state__in=["unconfirmed", "abandoned"]), name="reply_given_up"
+            ),
         ]
 
     def __str__(self) -> str:

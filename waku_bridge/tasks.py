@@ -3,6 +3,7 @@
 Every task is safe to run twice. A lost queue entry costs time and no message: `sweep` finds the row it was for.
 """
 
+import threading
 import traceback
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -30,11 +31,14 @@ from waku_bridge import canary, inbound, inbox, outbound, retention, unkeyed
 from waku_bridge.metrics import SWEPT
 from waku_bridge.node import WakuNode
 from waku_bridge.node.watch.look import look as look_at_nodes
+from waku_bridge.outbound import Nodes
 from waku_bridge.query_topics import CpuBudget, derive_newest, urgent_budget
 
 ENVELOPE_BATCH_SIZE = 200
 SWEEP_LIMIT = 2000
-NODE_TIMEOUT_SECONDS = 10.0
+# nwaku's relay answers within 5 seconds, or not at all. Identical bytes given to another node meanwhile do no harm.
+NODE_TIMEOUT_SECONDS = 5.0
+CONFIRMING = threading.Lock()
 PURGE_SECONDS = 2.0
 # `derive_topic_keys` comes so often, and may take so much CPU time for keys that envelopes wait for.
 KEYS_PERIOD_SECONDS = 2.0
@@ -127,6 +131,16 @@ def publish_replies(reply_ids: list[int]) -> None:
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment
+def confirm_replies() -> None:
+    """One at a time in this process: a store that hangs must not take the threads that publish."""
+    if CONFIRMING.acquire(blocking=False):
+        try:
+            enqueue_replies(outbound.confirm(_stores(), now=timezone.now()))
+        finally:
+            CONFIRMING.release()
+
+
+@shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment
 def sweep() -> None:
     """Put into the queue again whatever a crash or a lost queue entry left behind, and what has become due."""
     now, patience = timezone.now(), timedelta(seconds=settings.QUEUE_PATIENCE_SECONDS)
@@ -161,9 +175,16 @@ def enqueue_replies(reply_ids: Sequence[int]) -> None:
 
 
 @once
-def _nodes() -> list[WakuNode]:
+def _nodes() -> Nodes:
     client = lasting_client(timeout_seconds=NODE_TIMEOUT_SECONDS)
-    return [WakuNode(url, client) for url in settings.WAKU_NODES]
+    return Nodes(WakuNode(url, client) for url in settings.WAKU_NODES)
+
+
+@once
+def _stores() -> Nodes:
+    """Not the same as those: a node that publishes well may have a store that hangs."""
+    client = lasting_client(timeout_seconds=NODE_TIMEOUT_SECONDS)
+    return Nodes(WakuNode(url, client) for url in settings.WAKU_STORE_NODES)
 
 
 def _batched(items: Iterable[T], size: int) -> Iterable[list[T]]:

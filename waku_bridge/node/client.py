@@ -4,6 +4,7 @@ Reading drains: what a GET returned is gone from the node, so the caller must st
 """
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -14,12 +15,13 @@ import orjson
 from notifications.connections import Answer, HttpClient, was_never_sent
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node.dialect import StorePage, parse, read_store_page, refusal, store_refusal, to_json
-from waku_bridge.node.errors import NodeError, NotSubscribed, Unreachable
+from waku_bridge.node.errors import NodeError, NoPeers, NotSubscribed, Unreachable
 
 JSON_HEADERS = {"Content-Type": "application/json"}
 HTTP_OK = 200
 HTTP_BAD_REQUEST = 400
 HTTP_NOT_FOUND = 404
+LIGHTPUSH_NO_PEERS = 505  # the protocol's own code; HTTP means something else by it
 SUBSCRIPTIONS = "/relay/v1/subscriptions"
 # A node that starts answers 404 for what it has not mounted yet, so an absent lightpush is asked for again.
 LIGHTPUSH_ABSENT_SECONDS = 60.0
@@ -61,16 +63,25 @@ class WakuNode:
             raise NodeError(f"{self.name} answered a read with something else than a list")
         return page
 
-    async def publish(self, pubsub_topic: str, message: WakuMessage) -> None:
-        """Hand a message to the network: by lightpush, which tells how many peers took it, else by relay."""
+    async def publish(self, pubsub_topic: str, message: WakuMessage) -> str:
+        """Hand a message to the network: by lightpush, which tells how many peers took it, else by relay, which says OK
+        also when nobody did. Returns which of the two. Raises NoPeers when lightpush says that it reached nobody.
+        """
         if time.monotonic() >= self._lightpush_absent_until and await self._lightpush(pubsub_topic, message):
-            return
+            return "lightpush"
         path = f"/relay/v1/messages/{quote(pubsub_topic, safe='')}"
         try:
             await self._post(path, to_json(message))
         except NotSubscribed:
             await self.subscribe(pubsub_topic)
             await self._post(path, to_json(message))
+        return "relay"
+
+    async def known(self, hashes: Sequence[bytes]) -> set[bytes]:
+        """Those of these messages (32 bytes each, 100 at most) that its store has."""
+        texts = ",".join(f"0x{each.hex()}" for each in hashes)
+        page = await self.store_page(hashes=texts, includeData="false", pageSize=len(hashes))
+        return {entry.message_hash for entry in page.entries}
 
     async def store_page(self, **params: Any) -> StorePage:
         """One page of store v3 (GET /store/v3/messages). Raises Busy, CursorLost or NoStore where the node says so.
@@ -91,7 +102,15 @@ class WakuNode:
         response = await self._call("POST", "/lightpush/v3/message", body)
         if response.status_code == HTTP_NOT_FOUND:
             self._lightpush_absent_until = time.monotonic() + LIGHTPUSH_ABSENT_SECONDS
+        if response.status_code == LIGHTPUSH_NO_PEERS or self._relayed_to_nobody(response):
+            raise _answered(response, NoPeers(f"{self.name} has no peers"))
         return response.status_code == HTTP_OK
+
+    def _relayed_to_nobody(self, response: Answer) -> bool:
+        if response.status_code != HTTP_OK:
+            return False
+        answer = self._json(response)
+        return isinstance(answer, dict) and answer.get("relayPeerCount") == 0
 
     async def _post(self, path: str, body: Any) -> None:
         response = await self._call("POST", path, body)

@@ -4,6 +4,7 @@ class NodeError(Exception):
     NodeError
     ├── Unreachable         nobody can have seen the request: nothing was drained or published
     ├── NotSubscribed       the node forgot the shard, usually because it restarted
+    ├── NoPeers             it has nobody to pass the message on to
     ├── MessageTooLarge     above the node's --max-msg-size; no repetition helps
     ├── Busy                it limits how often it is asked: wait a minute at least
     ├── CursorLost          the message that a page would continue after is gone: start the window over
@@ -28,6 +29,10 @@ class Unreachable(NodeError):  # noqa: N818 - says what is wrong
 
 class NotSubscribed(NodeError):  # noqa: N818 - says what is wrong
     pass
+
+
+class NoPeers(NodeError):  # noqa: N818 - says what is wrong
+    word = "no_peers"
 
 
 class MessageTooLarge(NodeError):  # noqa: N818 - says what is wrong

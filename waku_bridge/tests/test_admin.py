@@ -8,12 +8,21 @@ from django.utils import timezone
 
 from tests import factories
 from waku_bridge.messages import MessageType
-from waku_bridge.models import InboundEnvelope
+from waku_bridge.models import InboundEnvelope, OutboundReply
 from waku_bridge.reading.leases import LeaseName
 
 pytestmark = pytest.mark.django_db
 ENVELOPES = "/admin/waku_bridge/inboundenvelope/"
 REPLIES = "/admin/waku_bridge/outboundreply/"
+# Copies of the one that is there.
+MANY_CONFIRMED = """
+    INSERT INTO waku_bridge_outboundreply
+        (envelope_hash, part, state, attempt_count, repeat_count, node, message_type, pubsub_topic, content_topic,
+         timestamp_ns, next_attempt_at, enqueued_at, created_at)
+    SELECT sha256(number::text::bytea), 0, state, 1, 0, '', message_type, pubsub_topic, content_topic,
+         timestamp_ns, next_attempt_at, enqueued_at, created_at
+    FROM waku_bridge_outboundreply, generate_series(1, 20000) AS number
+"""
 
 
 def envelopes(client: Client, query: str) -> set[str]:
@@ -97,3 +106,43 @@ def test_the_page_of_a_watermark_says_who_reads_and_what_is_left(admin_client: C
     assert "host.test 4711" in page
     assert "nobody" in page
     assert "outage" in page
+
+
+def test_a_reply_shows_how_far_it_got_and_never_what_it_says(admin_client: Client) -> None:
+    reply = factories.make_reply(
+        state=OutboundReply.State.UNCONFIRMED,
+        repeat_count=4,
+        node="http://user:password@node.test:8645",
+        message_hash=b"\xcd" * 32,
+        payload=b"\x01\x02secret",
+    )
+
+    listed = admin_client.get(f"{REPLIES}?state__exact=unconfirmed").content.decode()
+    page = admin_client.get(f"{REPLIES}{reply.pk}/change/").content.decode()
+
+    assert f"{REPLIES}{reply.pk}/change/" in listed
+    assert f"{REPLIES}{reply.pk}/change/" not in admin_client.get(f"{REPLIES}?state__exact=confirmed").content.decode()
+    assert "cd" * 32 in page
+    for html in (listed, page):
+        assert "node.test:8645" in html
+        assert "password@" not in html
+        assert "secret" not in html
+
+
+@pytest.mark.parametrize(
+    ("state", "index"),
+    [
+        ("pending", "reply_pending"),
+        ("published", "reply_published"),
+        ("unconfirmed", "reply_given_up"),
+        ("abandoned", "reply_given_up"),
+    ],
+)
+def test_the_rare_states_of_replies_are_found_by_an_index(state: str, index: str) -> None:
+    """Among many that are confirmed, as on any server."""
+    factories.make_reply(state="confirmed")
+    with connection.cursor() as cursor:
+        cursor.execute(MANY_CONFIRMED)
+        cursor.execute("ANALYZE waku_bridge_outboundreply")
+
+    assert index in OutboundReply.objects.filter(state=state).order_by("-pk")[:100].explain()

@@ -26,7 +26,10 @@ def test_old_envelopes_are_removed_unless_they_wait(state: str, is_removed: bool
     assert InboundEnvelope.objects.exists() is not is_removed
 
 
-@pytest.mark.parametrize(("state", "is_removed"), [("pending", False), ("published", True), ("abandoned", True)])
+@pytest.mark.parametrize(
+    ("state", "is_removed"),
+    [("pending", False), ("published", True), ("confirmed", True), ("unconfirmed", True), ("abandoned", True)],
+)
 def test_old_replies_are_removed_unless_they_wait(state: str, is_removed: bool) -> None:
     factories.make_reply(state=state, at=OLD)
 

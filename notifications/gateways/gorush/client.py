@@ -9,13 +9,13 @@ from django.conf import settings
 
 from notifications.connections import HttpClient, is_tls_wrong, lasting_client, once, was_never_sent
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule
-from notifications.gateways.gorush.peers import Peers
 from notifications.gateways.gorush.request import Presentation, build_dry_run, build_request
 from notifications.gateways.gorush.response import read_dry_run, read_response
 from notifications.gateways.gorush.rules_file import shipped_rules
 from notifications.gateways.gorush.rules_table import current_rules
 from notifications.gateways.gorush.unknown_errors import unknown_errors
 from notifications.messages import CUT_OFF, UNREACHABLE, Outcome, Push, Result
+from notifications.peers import Peers
 
 JSON_HEADERS = {"Content-Type": "application/json"}
 

@@ -15,6 +15,7 @@ from waku_bridge.node import (
     CursorLost,
     MessageTooLarge,
     NodeError,
+    NoPeers,
     NoStore,
     NotSubscribed,
     StoreEntry,
@@ -203,7 +204,24 @@ def test_a_node_that_was_starting_is_asked_for_lightpush_again(monkeypatch):
     assert publish(node, times=2) == [("POST", LIGHTPUSH), ("POST", RELAY), ("POST", LIGHTPUSH)]
 
 
-@pytest.mark.parametrize("status", [400, 429, 500, 503, 505])
+@pytest.mark.parametrize("answer", [ok({"relayPeerCount": 0}), httpx.Response(505, json={"statusDesc": "no peers"})])
+def test_a_message_that_reached_nobody_is_not_published_and_relay_is_not_asked_to_say_otherwise(answer):
+    node = Node(lightpush=[answer], relay=[ok()])
+    with pytest.raises(NoPeers):
+        publish(node)
+    assert node.calls == [("POST", LIGHTPUSH)]
+
+
+def test_says_which_way_a_message_went():
+    def way(**answers):
+        return Node(**answers).run(lambda client: client.publish(SHARD, MESSAGE))
+
+    assert way(lightpush=[ok({"relayPeerCount": 1})]) == "lightpush"
+    assert way(lightpush=[ok({})]) == "lightpush"
+    assert way(lightpush=[httpx.Response(404)], relay=[ok()]) == "relay"
+
+
+@pytest.mark.parametrize("status", [400, 429, 500, 503])
 def test_what_lightpush_does_not_take_goes_by_relay_and_lightpush_is_tried_again(status):
     node = Node(lightpush=[httpx.Response(status, json={"statusDesc": "no"})], relay=[ok()])
     assert publish(node, times=2) == [("POST", LIGHTPUSH), ("POST", RELAY)] * 2

@@ -1,0 +1,18 @@
+"""Every reply of a whole server is looked for in the store, and found there."""
+
+from tests.flows.fleet import wait_until
+from tests.flows.network import Network, new_sender
+
+OPEN = "SELECT count(*) FROM waku_bridge_outboundreply WHERE state IN ('pending', 'published')"
+STATES = "SELECT DISTINCT state, payload IS NULL FROM waku_bridge_outboundreply WHERE created_at >= %s"
+
+
+def test_replies_are_confirmed_by_the_store_and_then_forgotten(network: Network) -> None:
+    [(started_at,)] = network.rows("SELECT clock_timestamp()")
+    phone = network.phone()
+    sender = new_sender()
+    network.notify(sender, network.query(sender, phone))
+
+    wait_until(lambda: network.rows(OPEN) == [(0,)], what="all replies are confirmed or given up")
+
+    assert network.rows(STATES, started_at) == [("confirmed", True)]

@@ -1,0 +1,87 @@
+"""The outbox: replies are encoded, split, and kept once."""
+
+from datetime import UTC, datetime
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from registrations.messages import QueryInfo
+from tests.conversation import CLIENT, EPHEMERAL, replies_to
+from tests.factories import make_envelope
+from waku_bridge.codec import topics
+from waku_bridge.codec.envelope import Reply as ReplyBody
+from waku_bridge.codec.envelope import decode
+from waku_bridge.codec.waku_message import serialize
+from waku_bridge.messages import MessageType, PushResponse, QueryResponse, RegistrationResponse, WakuMessage
+from waku_bridge.models import OutboundReply
+from waku_bridge.outbound import MAX_PARTS, MESSAGE_TYPES, Reply, record
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NWAKU_LIMIT_BYTES = 150 * 1024
+State = OutboundReply.State
+
+
+def info(number, entries=0):
+    copies = tuple(bytes([index % 256]) * 64 for index in range(entries))
+    return QueryInfo(CLIENT.key_hash, f"{number:08x}-1111-4111-8111-111111111111", 2**64 - 1, b"g" * 65, "", copies)
+
+
+def recorded(body, **fields):
+    envelope = make_envelope(**fields)
+    return record([Reply(bytes(envelope.hash), EPHEMERAL.pub33, body)], now=NOW)
+
+
+@pytest.mark.django_db
+def test_seals_a_reply_for_its_receiver_on_the_shard_it_was_asked_on():
+    [pk] = recorded(PushResponse(b"m"), pubsub_topic="/waku/2/rs/16/64")
+    row = OutboundReply.objects.get(pk=pk)
+    assert row.pubsub_topic == "/waku/2/rs/16/64"
+    assert row.content_topic == topics.content_topic(topics.partitioned_name(EPHEMERAL.pub33))
+    assert (row.state, row.message_type, row.part) == (State.PENDING, MessageType.RESPONSE, 0)
+    assert (row.next_attempt_at, row.enqueued_at, row.created_at) == (NOW, NOW, NOW)
+    assert decode(bytes(row.payload), [EPHEMERAL], EPHEMERAL).body == PushResponse(b"m")
+
+
+@pytest.mark.django_db
+def test_an_envelope_gets_one_reply():
+    envelope = make_envelope()
+    reply = Reply(bytes(envelope.hash), EPHEMERAL.pub33, PushResponse(b"m"))
+    record([reply], now=NOW)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        record([reply], now=NOW)
+
+
+@pytest.mark.django_db
+def test_an_envelope_that_retention_removed_gets_none_and_stops_no_other():
+    envelope = make_envelope()
+    replies = [Reply(h, EPHEMERAL.pub33, PushResponse(b"m")) for h in (b"\x00" * 32, bytes(envelope.hash))]
+    assert len(record(replies, now=NOW)) == 1
+
+
+@pytest.mark.django_db
+def test_a_short_answer_is_one_message():
+    assert len(recorded(QueryResponse(b"q" * 32, success=True, info=tuple(map(info, range(20)))))) == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("installations", "entries", "parts"), [(1, 2000, 1), (3, 2000, 3), (6, 600, 2), (5, 1000, 3)])
+def test_a_long_answer_is_split_so_that_every_node_carries_each_part(installations, entries, parts):
+    infos = tuple(info(number, entries) for number in range(installations))
+    assert len(recorded(QueryResponse(b"q" * 32, success=True, info=infos))) == parts
+    answers = [decoded.body for decoded in replies_to(EPHEMERAL)]
+    assert [each for answer in answers for each in answer.info] == list(infos)
+    assert {(answer.message_id, answer.success) for answer in answers} == {(b"q" * 32, True)}
+    assert list(OutboundReply.objects.order_by("pk").values_list("part", flat=True)) == list(range(parts))
+    rows = OutboundReply.objects.all()
+    messages = [WakuMessage(row.payload, row.content_topic, row.timestamp_ns) for row in rows]
+    assert all(len(serialize(message)) <= NWAKU_LIMIT_BYTES for message in messages)
+
+
+@pytest.mark.django_db
+def test_one_query_makes_us_publish_only_so_much():
+    infos = tuple(info(number, 2000) for number in range(20))
+    assert len(recorded(QueryResponse(b"q" * 32, success=True, info=infos))) == MAX_PARTS
+
+
+def test_every_reply_has_its_message_type():
+    assert set(MESSAGE_TYPES) == set(ReplyBody.__args__) == {RegistrationResponse, QueryResponse, PushResponse}
