@@ -34,7 +34,7 @@ PROGRESS = "report"
 
 
 class Nightly:
-    """One run: its facts, its earlier reports and the frames that several reports need."""
+    """One run: its facts, its earlier reports, and the order in which reports are computed from each other."""
 
     def __init__(self, spark: SparkSession, lake: str, plan: Plan) -> None:
         self.spark, self.lake, self.plan = spark, lake, plan
@@ -42,59 +42,59 @@ class Nightly:
         self.facts = {name: sources.plausible(f) if "at" in f.columns else f for name, f in self.raw.items()}
 
     def _read(self, table: Table) -> DataFrame:
-        facts = sources.read_facts(self.spark, self.lake, self.plan, table)
-        return facts if table is tables.UNKNOWN_ERRORS else facts.where(F.col("day").isin(self.plan.dates))
+        return sources.read_facts(self.spark, self.lake, self.plan, table)
 
     def earlier(self, report: Table) -> DataFrame:
         return sources.read_earlier(self.spark, self.lake, self.plan, report)
 
     def run(self) -> None:
-        """Small results that others are computed from are kept in memory."""
-        self._rates_and_signatures()
-        facts, write = self.facts, self.write
-        arguments = [facts[name] for name in ("envelopes", "notifications", "attempts", "replies")]
-        write(latency.transform(*arguments), tables.LATENCY)
-        actors = load_profile.by_actor(facts["notifications"]).persist()
-        write(load_profile.transform(actors), tables.LOAD_PROFILE)
-        write(load_profile.heaviest(actors), tables.HEAVY_ACTORS)
-        actors.unpersist()
+        rates, rates_before = self._error_rates()
+        churn, churn_before = self._churn()
+        self.write(anomalies.transform(rates, rates_before, churn, churn_before), tables.ANOMALIES)
+        self._data_quality(churn, churn_before)
+        self._load()
+        self.write(latency.transform(*self._traffic()), tables.LATENCY)
 
-    def _rates_and_signatures(self) -> None:
-        facts, earlier = self.facts, self.earlier
-        arguments = [facts[name] for name in ("envelopes", "notifications", "attempts", "replies")]
-        before = earlier(tables.ERROR_RATES)
-        outcomes = error_rates.count_outcomes(*arguments).persist()
-        rates = error_rates.transform(outcomes, before).persist()
-        self.write(rates, tables.ERROR_RATES)
-        signatures = failure_signatures.transform(
-            rates, before, facts["unknown_errors"], earlier(tables.FAILURE_SIGNATURES)
-        )
-        self.write(signatures, tables.FAILURE_SIGNATURES)
-        self._churn(rates, before)
-        rates.unpersist()
+    def _traffic(self) -> list[DataFrame]:
+        return [self.facts[name] for name in ("envelopes", "notifications", "attempts", "replies")]
+
+    def _error_rates(self) -> tuple[DataFrame, DataFrame]:
+        before = self.earlier(tables.ERROR_RATES)
+        outcomes = error_rates.count_outcomes(*self._traffic()).persist()
+        rates = self.write(error_rates.transform(outcomes, before), tables.ERROR_RATES)
         outcomes.unpersist()
+        unknown, known = self.facts["unknown_errors"], self.earlier(tables.FAILURE_SIGNATURES)
+        self.write(failure_signatures.transform(rates, before, unknown, known), tables.FAILURE_SIGNATURES)
+        return rates, before
 
-    def _churn(self, rates: DataFrame, rates_before: DataFrame) -> None:
+    def _churn(self) -> tuple[DataFrame, DataFrame]:
         events, active = self.facts["registration_events"], self.facts["active_tokens"]
-        before = self.earlier(tables.TOKEN_CHURN)
-        churn = token_churn.transform(events, active).persist()
-        self.write(churn, tables.TOKEN_CHURN)
-        self.write(anomalies.transform(rates, rates_before, churn, before), tables.ANOMALIES)
-        spells = token_lifetime.spells(events, active).persist()
-        self.write(spells, tables.TOKEN_SPELLS)
+        churn = self.write(token_churn.transform(events, active), tables.TOKEN_CHURN)
+        spells = self.write(token_lifetime.spells(events, active), tables.TOKEN_SPELLS)
         all_spells = spells.unionByName(self.earlier(tables.TOKEN_SPELLS))
         self.write(token_lifetime.transform(all_spells, self.plan.dates), tables.TOKEN_LIFETIME)
+        return churn, self.earlier(tables.TOKEN_CHURN)
+
+    def _data_quality(self, churn: DataFrame, churn_before: DataFrame) -> None:
         expected = data_quality.expected_rows(self.spark, self.plan.rows)
-        counted = {name: self.raw[name] for name in self.plan.rows}
-        quality = data_quality.transform(expected, counted, churn, before)
+        # Snapshots of earlier days are read for comparison, and are not this run's to check.
+        own = {name: self.raw[name].where(F.col("day").isin(self.plan.dates)) for name in self.plan.rows}
+        quality = data_quality.transform(expected, own, churn, churn_before)
         incomplete = data_quality.incomplete(self.spark, self.plan.incomplete_days)
         self.write(quality.unionByName(incomplete), tables.DATA_QUALITY)
 
-    def write(self, frame: DataFrame, report: Table) -> None:
+    def _load(self) -> None:
+        actors = load_profile.by_actor(self.facts["notifications"]).persist()
+        self.write(load_profile.transform(actors), tables.LOAD_PROFILE)
+        self.write(load_profile.heaviest(actors), tables.HEAVY_ACTORS)
+        actors.unpersist()
+
+    def write(self, frame: DataFrame, report: Table) -> DataFrame:
         started = time.monotonic()
-        sinks.write(frame, report, self.lake, self.plan)
+        written = sinks.write(frame, report, self.lake, self.plan)
         sys.stdout.write(f"{PROGRESS} {report.name} {time.monotonic() - started:.1f} s\n")
         sys.stdout.flush()
+        return written
 
 
 def main() -> None:

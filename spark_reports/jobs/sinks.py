@@ -11,8 +11,11 @@ from spark_reports.jobs.schemas import schema_of
 from spark_reports.jobs.tables import Table
 
 
-def write(frame: DataFrame, report: Table, lake: str, plan: Plan) -> None:
-    """Raises AnalysisException when the frame lacks a column of the report."""
-    columns = [F.col(field.name).cast(field.dataType) for field in schema_of(report)]
-    one_task = frame.select(columns).repartition(1)
-    one_task.write.mode("error").partitionBy("day").parquet(f"{lake}/{plan.output}/{report.name}")
+def write(frame: DataFrame, report: Table, lake: str, plan: Plan) -> DataFrame:
+    """Returns the rows as they can be read back: what is computed from a report costs neither its work nor its plan
+    again. Raises AnalysisException when the frame lacks a column of the report.
+    """
+    schema, path = schema_of(report), f"{lake}/{plan.output}/{report.name}"
+    columns = [F.col(field.name).cast(field.dataType) for field in schema]
+    frame.select(columns).repartition(1).write.mode("error").partitionBy("day").parquet(path)
+    return frame.sparkSession.read.schema(schema).parquet(path).select(schema.fieldNames())
