@@ -15,7 +15,15 @@ from django.db import transaction
 from measuring.batches import count
 from notifications import metrics
 from notifications.backlog import own_backlog
-from notifications.messages import Answer, NotificationType, PushNotification, PushRequest, Report
+from notifications.messages import (
+    Answer,
+    ChannelKey,
+    NotificationType,
+    PushNotification,
+    PushRequest,
+    Report,
+    channel_key,
+)
 from notifications.models import Notification, NotificationRequest
 from notifications.policy import Recipient, Verdict, evaluate
 from notifications.reports import load_reports, report_of
@@ -53,6 +61,7 @@ class _Recipient:
     rules: Recipient
     route_id: int
     route_generation: int
+    channel: ChannelKey
     access_token_digest: bytes
 
 
@@ -107,12 +116,11 @@ def _find_requests(amm_message_ids: Iterable[bytes]) -> dict[bytes, Notification
 def _decide_all(batch: Sequence[Incoming], *, now: datetime) -> tuple[list[NotificationRequest], list[Notification]]:
     recipients = _find_recipients(batch)
     taken = _find_taken(batch, now=now)
-    is_overloaded = own_backlog().is_full(settings.MAX_OPEN_NOTIFICATIONS)
     requests, notifications = [], []
     for incoming in batch:
         request = _new_request(incoming, now=now)
         decided = [
-            _decide(request, position, notification, recipients, taken, is_overloaded=is_overloaded, now=now)
+            _decide(request, position, notification, recipients, taken, now=now)
             for position, notification in enumerate(incoming.request.notifications)
             if notification.type != NotificationType.UNKNOWN  # gets no report at all, as in status-go
         ]
@@ -134,6 +142,8 @@ def _find_recipients(batch: Iterable[Incoming]) -> dict[InstallationKey, _Recipi
         "installation_id",
         "route_id",
         "route__generation",
+        "route__token_type",
+        "route__apn_topic",
         "access_token_digest",
         "enabled",
         "block_mentions",
@@ -147,6 +157,8 @@ def _find_recipients(batch: Iterable[Incoming]) -> dict[InstallationKey, _Recipi
 def _recipient(
     route_id: int,
     route_generation: int,
+    token_type: int,
+    apn_topic: str,
     access_token_digest: Stored | None,
     enabled: bool,
     block_mentions: bool,
@@ -154,7 +166,8 @@ def _recipient(
 ) -> _Recipient:
     blocked, muted, allowed_mentions = (frozenset(map(bytes, items)) for items in lists)
     rules = Recipient(enabled, block_mentions, blocked, muted, allowed_mentions)
-    return _Recipient(rules, route_id, route_generation, bytes(access_token_digest or b""))
+    channel = channel_key(token_type, apn_topic)
+    return _Recipient(rules, route_id, route_generation, channel, bytes(access_token_digest or b""))
 
 
 def _find_taken(batch: Iterable[Incoming], *, now: datetime) -> set[bytes]:
@@ -194,7 +207,6 @@ def _decide(
     recipients: dict[InstallationKey, _Recipient],
     taken: set[bytes],
     *,
-    is_overloaded: bool,
     now: datetime,
 ) -> Notification:
     recipient = recipients.get((notification.public_key_hash, notification.installation_id))
@@ -204,7 +216,7 @@ def _decide(
         recipient.rules if recipient else None,
         is_token_right=recipient is not None and _is_token_right(notification, recipient),
         is_duplicate=key in taken,
-        is_overloaded=is_overloaded,
+        is_overloaded=recipient is not None and _is_overloaded(recipient),
     )
     state, report = _CONSEQUENCES[verdict]
     row = Notification(
@@ -225,6 +237,10 @@ def _decide(
         row.route_id, row.route_generation = recipient.route_id, recipient.route_generation
         row.next_attempt_at = row.enqueued_at = now
     return row
+
+
+def _is_overloaded(recipient: _Recipient) -> bool:
+    return own_backlog().is_full(recipient.channel, settings.MAX_OPEN_NOTIFICATIONS)
 
 
 def _is_token_right(notification: PushNotification, recipient: _Recipient) -> bool:

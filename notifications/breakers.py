@@ -27,7 +27,7 @@ def judge(results: Sequence[tuple[ChannelKey, Result]], known: channels.Known, *
     for channel in sorted(guarded - doubted):
         if _trip_when_dying(channel, known.get(channel), now=now):
             doubted.add(channel)
-    for channel, codes in _config_codes(results).items():
+    for channel, codes in sorted(_config_codes(results).items()):  # every worker locks channels in this order
         if not _is_tripped(known.get(channel)):
             _trip_when_misconfigured(channel, codes, known.get(channel), now=now)
     return doubted

@@ -156,10 +156,17 @@ def park(notification_ids: Sequence[int]) -> None:
 
 def _waiting(key: ChannelKey) -> QuerySet[Notification]:
     """Notifications of a channel that nobody is sending."""
+    return Notification.objects.filter(routed_to([key]), state__in=DUE)
+
+
+def routed_to(keys: Iterable[ChannelKey]) -> Q:
+    """Condition: the notification's route belongs to one of these channels."""
+    return reduce(or_, (_routed_to(key) for key in keys), Q(pk__in=[]))
+
+
+def _routed_to(key: ChannelKey) -> Q:
     own = Q(route__token_type=key.token_type)
-    if key.token_type == TokenType.APN:
-        own &= Q(route__apn_topic=key.apn_topic)
-    return Notification.objects.filter(own, state__in=DUE)
+    return own & Q(route__apn_topic=key.apn_topic) if key.token_type == TokenType.APN else own
 
 
 def parked(key: ChannelKey) -> QuerySet[Notification]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 
 from notifications import channels, draining
 from notifications.delivery.doubts import find_left_alone
@@ -19,6 +19,8 @@ State = Notification.State
 
 # How many pushes one task sends at once. Also how many may be ambiguous when a worker is killed.
 BATCH_SIZE = 64
+# How many channels with much to do share what one sweep hands out.
+CHANNELS_SHARING = 4
 # When there may be room again in a channel that was full.
 CROWDED_SECONDS = 2.0
 CROWDED_SPREAD_SECONDS = 6.0
@@ -27,10 +29,7 @@ CROWDED_SPREAD_SECONDS = 6.0
 def split_by_channel(notification_ids: Sequence[int]) -> Iterator[list[int]]:
     """Batches of one channel each: what hangs blocks its own tasks only."""
     rows = Notification.objects.filter(pk__in=notification_ids).order_by("pk")
-    by_channel: defaultdict[ChannelKey, list[int]] = defaultdict(list)
-    for pk, token_type, apn_topic in rows.values_list("pk", "route__token_type", "route__apn_topic"):
-        by_channel[channel_key(token_type or 0, apn_topic or "")].append(pk)
-    for ids in by_channel.values():
+    for ids in _by_channel(rows, len(notification_ids)).values():
         for start in range(0, len(ids), BATCH_SIZE):
             yield ids[start : start + BATCH_SIZE]
 
@@ -45,9 +44,29 @@ def hand_out_due(*, now: datetime, limit: int, patience: timedelta) -> list[int]
     due = Notification.objects.filter(
         Q(enqueued_at__isnull=True) | Q(enqueued_at__lte=now - patience), state__in=DUE, next_attempt_at__lte=now
     )
-    ids = list(due.order_by("next_attempt_at").values_list("pk", flat=True)[:limit])
+    ids = _share_out(due.order_by("next_attempt_at"), limit)
     Notification.objects.filter(pk__in=ids).update(enqueued_at=now)
     return ids
+
+
+def _share_out(due: QuerySet[Notification], limit: int) -> list[int]:
+    """Those that are due longest; when there are more than the limit, of each channel its share before more of one."""
+    oldest = _by_channel(due, limit)
+    if sum(map(len, oldest.values())) < limit:
+        return [pk for ids in oldest.values() for pk in ids]
+    share = limit // CHANNELS_SHARING
+    full = [key for key, ids in oldest.items() if len(ids) >= share]
+    others = _by_channel(due.exclude(channels.routed_to(full)), limit - share * len(full))
+    shares = [pk for key in full for pk in oldest[key][:share]]
+    rest = [pk for key in full for pk in oldest[key][share:]]
+    return [*shares, *(pk for ids in others.values() for pk in ids), *rest][:limit]
+
+
+def _by_channel(due: QuerySet[Notification], limit: int) -> dict[ChannelKey, list[int]]:
+    by_channel: defaultdict[ChannelKey, list[int]] = defaultdict(list)
+    for pk, token_type, apn_topic in due.values_list("pk", "route__token_type", "route__apn_topic")[:limit]:
+        by_channel[channel_key(token_type or 0, apn_topic or "")].append(pk)
+    return by_channel
 
 
 def put_back(notification_ids: Sequence[int], *, now: datetime) -> None:

@@ -53,16 +53,29 @@ def record_however_long_it_takes(results: Sequence[Done], *, patience: timedelta
         close_old_connections()
 
 
-@transaction.atomic
 def record(results: Sequence[Done], *, now: datetime) -> None:
     """Write what the gateway said. A notification whose lease was lost meanwhile keeps what its new holder decides."""
+    _record(results, now=now)
+    # Not before the commit: closing locks the channel and then all that is parked for it, which goes badly with the
+    # routes and notifications that are locked here. A breaker that stays open after a crash gets its next probe.
+    for channel in sorted({claim.channel for claim, result in results if claim.is_probe and _proves(result)}):
+        channels.close_breaker(channel, now=now)
+
+
+def _proves(result: Result) -> bool:
+    """A dry run proves nothing about Apple and Google."""
+    return result.outcome is Outcome.DELIVERED and result.code != DRY_RUN
+
+
+@transaction.atomic
+def _record(results: Sequence[Done], *, now: datetime) -> None:
     complete_attempts(
         [AttemptResult(c.attempt_id, r.outcome.value, r.code, r.latency_ms, r.is_guarded) for c, r in results]
     )
     known = channels.find({claim.channel for claim, _ in results})
     doubted = breakers.judge([(claim.channel, result) for claim, result in results], known, now=now)
     believed = [(claim, _believe(claim.channel, result, doubted)) for claim, result in results]
-    _note_channels(believed, known, now=now)
+    channels.note_success({claim.channel for claim, result in believed if _proves(result)}, known, now=now)
     # Routes before notifications, as in unregistering: the other way round they would dead-lock.
     _note_routes(believed, known, now=now)
     _finish_or_try_again(believed, now=now)
@@ -73,14 +86,6 @@ def _believe(channel: ChannelKey, result: Result, doubted: set[ChannelKey]) -> R
     """While tokens seem to die because of the set-up, such a verdict is about the set-up."""
     is_doubtful = result.outcome is Outcome.DEAD and result.is_guarded and channel in doubted
     return replace(result, outcome=Outcome.CONFIG) if is_doubtful else result
-
-
-def _note_channels(results: Sequence[Done], known: channels.Known, *, now: datetime) -> None:
-    # A dry run proves nothing about Apple and Google: it must not close a breaker.
-    delivered = [claim for claim, r in results if r.outcome is Outcome.DELIVERED and r.code != DRY_RUN]
-    channels.note_success({claim.channel for claim in delivered}, known, now=now)
-    for channel in sorted({claim.channel for claim in delivered if claim.is_probe}):
-        channels.close_breaker(channel, now=now)
 
 
 def _note_routes(results: Sequence[Done], known: channels.Known, *, now: datetime) -> None:

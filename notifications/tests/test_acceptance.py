@@ -4,15 +4,17 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.utils import timezone
 
-from notifications import acceptance, delivery
+from notifications import acceptance, channels, delivery
 from notifications.acceptance import _CONSEQUENCES, Incoming, accept, dedup_key, withdraw
 from notifications.backlog import Backlog
-from notifications.messages import PushNotification, PushRequest, ReportError
+from notifications.messages import ChannelKey, PushNotification, PushRequest, ReportError
 from notifications.models import Notification, NotificationRequest
 from notifications.policy import Verdict
 from notifications.reports import REPORT_ERRORS
 from registrations.models import Registration, Route
+from tests.delivering import APP, make_due_to_app
 from tests.factories import make_notification, make_registration, make_route
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -24,6 +26,7 @@ SENDER = b"\x02" + b"\x05" * 32
 SUCCESS = (True, ReportError.NONE)
 WRONG_TOKEN = (False, ReportError.WRONG_TOKEN)
 NOT_REGISTERED = (False, ReportError.NOT_REGISTERED)
+GOOGLE = ChannelKey(2, "")
 State = Notification.State
 
 
@@ -328,8 +331,21 @@ def test_a_new_request_for_what_was_refused_for_overload_is_delivered(overloaded
 @pytest.mark.django_db
 def test_the_backlog_is_counted_now_and_then_only(django_assert_num_queries):
     backlog = Backlog()
-    with django_assert_num_queries(1):
-        assert [backlog.is_full(1) for _ in range(3)] == [False] * 3
+    with django_assert_num_queries(2):
+        assert [backlog.is_full(GOOGLE, 1) for _ in range(3)] == [False] * 3
     make_notification()
-    assert Backlog().is_full(1)
-    assert not Backlog().is_full(2)
+    assert Backlog().is_full(GOOGLE, 1)
+    assert not Backlog().is_full(GOOGLE, 2)
+
+
+@pytest.mark.django_db
+def test_what_is_parked_for_a_paused_app_fills_the_share_of_that_app_alone():
+    at = timezone.now()
+    parked = [make_due_to_app(APP, at=at, expires_at=at + timedelta(days=1)).pk for _ in range(3)]
+    channels.pause(ChannelKey(1, APP), by="op", why="new key", now=at)
+    channels.park(parked)
+
+    assert Backlog().is_full(ChannelKey(1, APP), 3)
+    assert not Backlog().is_full(ChannelKey(1, APP), 4)
+    assert not Backlog().is_full(ChannelKey(1, "another.app"), 3)
+    assert not Backlog().is_full(GOOGLE, 3)

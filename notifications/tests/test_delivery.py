@@ -370,6 +370,23 @@ def test_hands_out_no_more_than_it_may_and_the_oldest_first():
 
 
 @pytest.mark.django_db
+def test_a_channel_with_much_to_do_leaves_room_in_a_sweep_for_the_others():
+    busy = [make_due_to_app().pk for _ in range(12)]
+    others = [make_due_to_app("another.app").pk, make_due().pk]
+    handed_out = hand_out_due(now=NOW, limit=8, patience=LEASE)
+    assert set(others) < set(handed_out)
+    assert len(handed_out) == 8
+    assert set(hand_out_due(now=NOW, limit=8, patience=LEASE)) | set(handed_out) == {*busy, *others}
+
+
+@pytest.mark.django_db
+def test_a_channel_that_is_alone_has_a_sweep_for_itself():
+    due = [make_due().pk for _ in range(9)]
+    assert len(hand_out_due(now=NOW, limit=8, patience=LEASE)) == 8
+    assert hand_out_due(now=NOW, limit=8, patience=LEASE) == [due[-1]]
+
+
+@pytest.mark.django_db
 def test_what_a_killed_worker_held_is_ambiguous():
     notification = make_due()
     claimed(notification)

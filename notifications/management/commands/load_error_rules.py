@@ -1,7 +1,8 @@
 """`manage.py load_error_rules`: bring the error rules in line with `gateways/gorush/error_rules.yaml`.
 
-For after an upgrade, or a change of the file. Adds what is new, refreshes what still follows the file, and removes
-what left it. What operators added, changed or switched off in the console stays as it is.
+For after a change of the file. `manage.py migrate` does the same, so an upgrade needs no step of its own. Adds what is
+new, refreshes what still follows the file, and removes what left it. What operators added, changed or switched off in
+the console stays as it is.
 """
 
 from typing import Any

@@ -106,6 +106,17 @@ def test_the_command_says_what_it_did():
     assert out.getvalue() == "1 added, 1 refreshed, 0 removed, 1 left as operators changed them.\n"
 
 
+@pytest.mark.usefixtures("seeded")
+def test_every_deployment_brings_the_rules_of_the_file_and_keeps_the_operators():
+    RULES.filter(text="Unregistered").delete()
+    RULES.filter(text="ExpiredToken").update(code="changed", origin=OPERATOR)
+
+    call_command("migrate", verbosity=0)
+
+    assert RULES.filter(text="Unregistered", origin="seed").exists()
+    assert RULES.get(text="ExpiredToken").code == "changed"
+
+
 class Clock:
     now = 100.0
 
