@@ -1,0 +1,180 @@
+"""Two Waku nodes that gossip, two bridges on both of them, and a PostgreSQL that may be killed: nothing is shared with
+other tests but the broker.
+"""
+
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from signal import SIGQUIT
+
+import orjson
+import psycopg
+import redis
+
+from pushserver.embedded.ports import free_port
+from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.embedded.valkey import EmbeddedValkey
+from pushserver.supervisor.guard import Guard
+from pushserver.supervisor.processes import ProcessSpec, Stage, python
+from tests.flows import fleet as processes
+from tests.flows.fleet import PUBSUB_TOPIC, RING_CAPACITY, Fleet, wait_for_http, wait_until
+from tests.interop.servers import ask
+
+NODES = ("node-a", "node-b")
+BRIDGES = ("bridge-a", "bridge-b")
+LEASES = 2 * len(NODES)  # relay cache and store of each
+# What a killed process has written, the system still has; what it has only promised (synchronous_commit) would be lost.
+UNSYNCED = {"fsync": "off", "shared_buffers": "64MB"}
+START_SECONDS = 60
+OWNERS = """
+    SELECT split_part(application_name, ' ', 3), count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+    WHERE locktype = 'advisory' AND granted AND application_name LIKE 'push-bridge %' GROUP BY 1
+"""
+
+
+@dataclass(slots=True)
+class Database:
+    """A cluster of its own, and the process that serves it."""
+
+    server: EmbeddedPostgres
+    guard: Guard
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        spec = self.server.spec()
+        spec.prepare()
+        with self.server.data_dir.with_name("postgres.log").open("ab") as log:
+            self.process = subprocess.Popen(spec.command, stdout=log, stderr=log, **spec.arguments())
+        self.guard.watch(self.process.pid, spec.stop_signal)
+        wait_until(self.server.is_ready, seconds=START_SECONDS, what="the database answers")
+
+    def kill(self) -> None:
+        """All its processes at once and nothing written any more: the next start recovers from the log."""
+        assert self.process is not None
+        self.process.send_signal(SIGQUIT)
+        self.process.wait()
+        self.guard.forget(self.process.pid)
+
+
+@dataclass(frozen=True, slots=True)
+class Bridges:
+    """Names are those of the processes in ``fleet``. ``urls`` are the nodes', by name."""
+
+    fleet: Fleet
+    database: Database
+    urls: Mapping[str, str]
+
+    @property
+    def database_url(self) -> str:
+        return self.fleet.environment["DATABASE_URL"]
+
+    def start(self) -> None:
+        self.database.start()
+        self.fleet.run(processes.migrate())
+        self.start_nodes(*NODES)
+        self.start_bridges(*BRIDGES)
+        self.start_workers()
+        wait_until(lambda: sum(self.owners().values()) == LEASES, seconds=START_SECONDS, what="all leases are taken")
+
+    def stop(self) -> None:
+        self.fleet.kill(*self.fleet.running)
+        self.database.kill()
+
+    def start_nodes(self, *names: str) -> None:
+        self.fleet.start(*(self._node(name) for name in names))
+        wait_for_http(*(f"{self.urls[name]}/health" for name in names))
+
+    def start_bridges(self, *names: str) -> None:
+        bridge = processes.services(self.fleet.folder)["bridge"]
+        self.fleet.start(*(replace(bridge, name=name) for name in names))
+
+    def start_workers(self) -> None:
+        services = processes.services(self.fleet.folder)
+        self.fleet.start(*(services[name] for name in ("envelopes", "beat") if name not in self.fleet.running))
+
+    def break_node(self, name: str, **faults: object) -> None:
+        """A fault that was not taken would make the test prove nothing."""
+        answer = ask(self.urls[name], "POST", "/dev/faults", orjson.dumps(faults))
+        assert answer.status == 200, answer.body
+
+    def mend_node(self, name: str) -> None:
+        ask(self.urls[name], "DELETE", "/dev/faults")
+
+    def owners(self) -> dict[str, int]:
+        """How many leases each living bridge holds, by PostgreSQL's own account. Empty while that is away."""
+        names = {str(self.fleet.running[name].pid): name for name in BRIDGES if name in self.fleet.running}
+        try:
+            with psycopg.connect(self.database_url, autocommit=True) as connection:
+                rows = connection.execute(OWNERS).fetchall()
+        except psycopg.OperationalError:
+            return {}
+        return {names[pid]: count for pid, count in rows if pid in names}
+
+    def seconds_until_owned(self) -> float:
+        """Until living bridges hold all leases."""
+        started = time.monotonic()
+        wait_until(lambda: sum(self.owners().values()) == LEASES, seconds=START_SECONDS, what="all leases are taken")
+        return time.monotonic() - started
+
+    def _node(self, name: str) -> ProcessSpec:
+        """Its store is on disk, as a restart of nwaku leaves it."""
+        peers = [url for other, url in self.urls.items() if other != name]
+        ring = ["--relay-cache-capacity", str(RING_CAPACITY), "--shard", PUBSUB_TOPIC, "--peer", *peers]
+        data = ["--data", str(self.fleet.folder / f"{name}.sqlite3"), "--port", self.urls[name].rsplit(":", 1)[1]]
+        return python(name, "-m", "waku_bridge.devnode", *ring, *data, stage=Stage.PEER)
+
+
+def new_bridges(folder: Path, valkey: EmbeddedValkey, guard: Guard) -> Bridges:
+    """Nothing is started yet. A queue entry that got lost is repeated after five seconds."""
+    database = Database(EmbeddedPostgres(folder / "postgres", UNSYNCED), guard)
+    urls = {name: f"http://127.0.0.1:{free_port()}" for name in NODES}
+    redis_url = valkey.url.removesuffix("/0") + "/9"
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushdb()
+    environment = {
+        "DATABASE_URL": database.server.url(),
+        "REDIS_URL": redis_url,
+        "WAKU_NODES": ",".join(urls.values()),
+        "WAKU_RING_CAPACITY": str(RING_CAPACITY),
+        "QUEUE_PATIENCE_SECONDS": "5",
+    }
+    return Bridges(Fleet(folder, environment, guard), database, urls)
+
+
+@dataclass(slots=True)
+class Lag:
+    """How far behind the stores are read, once per second: seconds since the start, and since the oldest watermark
+    (None while the database is away).
+    """
+
+    database_url: str
+    samples: list[tuple[float, float | None]] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    def sample(self) -> None:
+        self.samples.append((time.monotonic() - self.started, self._seconds()))
+
+    def _seconds(self) -> float | None:
+        """From the oldest watermark, or from the beginning of an outage that is still to be caught up with."""
+        sql = """
+            SELECT extract(epoch FROM now() - least(min(watermark_at),
+                (SELECT min(start_at) FROM waku_bridge_storewindow WHERE reason = 'outage')))
+            FROM waku_bridge_storewatermark
+        """
+        try:
+            with psycopg.connect(self.database_url, autocommit=True) as connection:
+                [(seconds,)] = connection.execute(sql).fetchall()
+        except psycopg.OperationalError:
+            return None
+        return None if seconds is None else float(seconds)
+
+    def worst_by(self, seconds: float) -> Sequence[tuple[float, float | None]]:
+        """The largest of each so many seconds."""
+        worst: dict[float, float | None] = {}
+        for at, lag in self.samples:
+            begin = at // seconds * seconds
+            known = [each for each in (worst.get(begin), lag) if each is not None]
+            worst[begin] = max(known, default=None)
+        return list(worst.items())

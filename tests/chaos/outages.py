@@ -1,0 +1,148 @@
+"""What happens to the bridges' world while messages come in, one after the other, in an order by chance.
+
+Nothing here destroys the last copy of a message: one that a node has taken is in a store that comes back.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from tests.chaos.bridges import BRIDGES, NODES, Bridges
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """Unix times. ``takeover_seconds`` is how long nobody held some lease, where the fault is about that."""
+
+    name: str
+    began_at: float
+    ended_at: float
+    takeover_seconds: float | None
+
+
+@dataclass(slots=True)
+class Outages:
+    """``scale`` makes long ones shorter, for a short run. `strike` runs each kind once."""
+
+    bridges: Bridges
+    rng: random.Random
+    scale: float = 1.0
+    struck: list[Struck] = field(default_factory=list)
+
+    def strike(self, *names: str) -> None:
+        order = list(names or self.KINDS)
+        self.rng.shuffle(order)
+        for name in order:
+            time.sleep(self.rng.uniform(0.5, 2))
+            began_at = time.time()
+            takeover_seconds = self.KINDS[name](self)
+            self.struck.append(Struck(name, began_at, time.time(), takeover_seconds))
+
+    def _lose_replies(self) -> None:
+        """Drained, and the connection breaks instead of an answer."""
+        for _ in range(3):
+            self.bridges.break_node(self._any_node(), cut_after_drain=self.rng.randint(1, 5))
+            time.sleep(1)
+
+    def _restart_node(self) -> None:
+        """What is in its cache is gone."""
+        name = self._any_node()
+        self.bridges.fleet.stop(name)
+        time.sleep(self.rng.uniform(0, 2))
+        self.bridges.start_nodes(name)
+
+    def _take_node_away(self) -> None:
+        """Meanwhile the other one has its troubles, too."""
+        name = self._any_node()
+        [other] = set(NODES) - {name}
+        self.bridges.fleet.stop(name)
+        self.bridges.break_node(other, cut_after_drain=3)
+        time.sleep(30 * self.scale)
+        self.bridges.start_nodes(name)
+
+    def _take_stores_away(self) -> None:
+        """Both, while answers of the caches get lost."""
+        with self._broken(*NODES, store_no_peer=True, cut_after_drain=3):
+            time.sleep(30 * self.scale)
+
+    def _kill_bridge(self) -> float:
+        """The one that reads, or one of them; it comes back as the standby."""
+        name = self.rng.choice(sorted(self.bridges.owners()) or BRIDGES)
+        self.bridges.fleet.kill(name)
+        seconds = self.bridges.seconds_until_owned()
+        self.bridges.start_bridges(name)
+        return seconds
+
+    def _kill_both_bridges(self) -> float:
+        self.bridges.fleet.kill(*BRIDGES)
+        self.bridges.start_bridges(*BRIDGES)
+        return self.bridges.seconds_until_owned()
+
+    def _kill_database(self) -> float:
+        self.bridges.database.kill()
+        time.sleep(self.rng.uniform(0, 3))
+        self.bridges.database.start()
+        return self.bridges.seconds_until_owned()
+
+    def _kill_worker(self) -> None:
+        self.bridges.fleet.kill("envelopes")
+        self.bridges.start_workers()
+
+    def _insert_late(self) -> None:
+        seconds = 8 * self.scale
+        with self._broken(self._any_node(), archive_delay_ms=round(seconds * 1000), cut_after_drain=2):
+            time.sleep(4 * self.scale)
+        time.sleep(seconds)
+
+    def _lose_cursors(self) -> None:
+        with self._broken(*NODES, store_cursor_not_found=self.rng.randint(2, 6)):
+            time.sleep(6 * self.scale)
+
+    def _limit_rate(self) -> None:
+        """The walker of this store is silent for a minute: the other store has to do."""
+        with self._broken(self._any_node(), store_rate_limited=1):
+            time.sleep(4)
+
+    def _shrink_caches(self) -> None:
+        """Nothing says that messages were pushed out: only the stores know."""
+        with self._broken(*NODES, ring_capacity_messages=5):
+            time.sleep(4)
+
+    def _part_nodes(self) -> None:
+        with self._broken(*NODES, gossip_lost=True):
+            time.sleep(4)
+
+    def _slow_down(self) -> None:
+        with self._broken(self._any_node(), reply_delay_ms=1500):
+            time.sleep(4)
+
+    @contextmanager
+    def _broken(self, *names: str, **faults: object) -> Iterator[None]:
+        for name in names:
+            self.bridges.break_node(name, **faults)
+        yield
+        for name in names:
+            self.bridges.mend_node(name)
+
+    def _any_node(self) -> str:
+        return self.rng.choice(NODES)
+
+    KINDS: ClassVar[dict[str, Callable[["Outages"], float | None]]] = {
+        "answers lost after the cache was drained": _lose_replies,
+        "node restarted": _restart_node,
+        "node away": _take_node_away,
+        "stores away": _take_stores_away,
+        "bridge killed": _kill_bridge,
+        "both bridges killed": _kill_both_bridges,
+        "database killed": _kill_database,
+        "envelope worker killed": _kill_worker,
+        "store inserts late": _insert_late,
+        "stores lose cursors": _lose_cursors,
+        "store limits the rate": _limit_rate,
+        "caches much too small": _shrink_caches,
+        "nodes do not gossip": _part_nodes,
+        "node slow": _slow_down,
+    }

@@ -1,0 +1,160 @@
+"""What became of each message, told by PostgreSQL itself: triggers note every offer to the inbox, also one that is
+refused as known, and every end of an envelope, each in the transaction that it belongs to.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import psycopg
+from rich.console import Console
+from rich.table import Table
+
+from tests.chaos.bridges import Lag
+from tests.chaos.outages import Struck
+
+AUDIT = """
+    CREATE TABLE audit_offer (hash bytea, path text, at timestamptz DEFAULT clock_timestamp());
+    CREATE TABLE audit_end (hash bytea, state text);
+    CREATE FUNCTION note_offer() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN INSERT INTO audit_offer (hash, path) VALUES (NEW.hash, NEW.path); RETURN NEW; END $$;
+    CREATE FUNCTION note_end() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN INSERT INTO audit_end (hash, state) VALUES (NEW.hash, NEW.state); RETURN NEW; END $$;
+    CREATE TRIGGER note_offer BEFORE INSERT ON waku_bridge_inboundenvelope FOR EACH ROW EXECUTE FUNCTION note_offer();
+    CREATE TRIGGER note_end AFTER UPDATE OF state ON waku_bridge_inboundenvelope FOR EACH ROW
+        WHEN (NEW.state <> 'received') EXECUTE FUNCTION note_end();
+"""
+OFFERS = "SELECT hash, path, extract(epoch FROM at)::float8 FROM audit_offer ORDER BY at"
+ENDS = "SELECT hash, state FROM audit_end"
+REPLIES = "SELECT envelope_hash, count(*) FROM waku_bridge_outboundreply GROUP BY 1"
+REQUESTS = "SELECT envelope_hash, count(*) FROM notifications_notificationrequest GROUP BY 1"
+DEAD_LETTERS = "SELECT reason, count(*) FROM waku_bridge_deadletter GROUP BY 1"
+WAITING = "SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state = 'received'"
+KNOWN = "SELECT count(*) FROM waku_bridge_inboundenvelope"
+
+
+@dataclass(frozen=True, slots=True)
+class Passages:
+    """``offers`` are the paths on which each message was offered to the inbox, in order, with the Unix time; a store
+    does not offer what the inbox has. ``ends`` are the states that processing left it in.
+    """
+
+    sent_at: Mapping[bytes, float]
+    offers: Mapping[bytes, Sequence[tuple[str, float]]]
+    ends: Mapping[bytes, Sequence[str]]
+    replies: Mapping[bytes, int]
+    requests: Mapping[bytes, int]
+    dead_letters: Mapping[str, int]
+
+    @property
+    def lost(self) -> list[bytes]:
+        return [each for each in self.sent_at if not self.offers.get(each)]
+
+    @property
+    def unprocessed(self) -> list[bytes]:
+        return [each for each in self.sent_at if self.ends.get(each, ())[-1:] != ["processed"]]
+
+    @property
+    def doubled(self) -> list[bytes]:
+        """Ended, asked or answered more than once."""
+        counts = (Counter({each: len(ends) for each, ends in self.ends.items()}), self.replies, self.requests)
+        return [each for each in self.sent_at if any(count[each] > 1 for count in counts)]
+
+    @property
+    def unanswered(self) -> list[bytes]:
+        return [each for each in self.sent_at if not self.replies.get(each) or not self.requests.get(each)]
+
+    def ways(self) -> Counter[str]:
+        """How each came in."""
+        return Counter(_way([path for path, _ in self.offers[each]]) for each in self.sent_at if self.offers.get(each))
+
+    @property
+    def suppressed(self) -> int:
+        """Offers of what was known."""
+        return sum(len(offers) - 1 for offers in self.offers.values())
+
+    def delays(self) -> list[float]:
+        """From a node to the inbox, in seconds, shortest first."""
+        return sorted(self.offers[each][0][1] - at for each, at in self.sent_at.items() if self.offers.get(each))
+
+    def recovery_seconds(self, struck: Struck) -> float:
+        """After the end of a fault, until everything sent during it was in the inbox."""
+        sent = [each for each, at in self.sent_at.items() if struck.began_at <= at <= struck.ended_at]
+        stored = [self.offers[each][0][1] for each in sent if self.offers.get(each)]
+        return max(0.0, max(stored, default=0.0) - struck.ended_at)
+
+
+def _way(paths: Sequence[str]) -> str:
+    if set(paths) == {"live"}:
+        return "live"
+    return "store only" if "live" not in paths else "live first" if paths[0] == "live" else "store first"
+
+
+def watch(database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(AUDIT)
+
+
+def waiting(database_url: str) -> tuple[int, int]:
+    """How many envelopes there are, and how many of them nobody has decided about."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        [(known,)], [(left,)] = connection.execute(KNOWN).fetchall(), connection.execute(WAITING).fetchall()
+    return known, left
+
+
+def collect(database_url: str, sent_at: Mapping[bytes, float]) -> Passages:
+    offers: dict[bytes, list[tuple[str, float]]] = {}
+    ends: dict[bytes, list[str]] = {}
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        for digest, path, at in connection.execute(OFFERS):
+            offers.setdefault(bytes(digest), []).append((path, at))
+        for digest, state in connection.execute(ENDS):
+            ends.setdefault(bytes(digest), []).append(state)
+        replies, requests = (
+            Counter({bytes(digest): count for digest, count in connection.execute(sql)}) for sql in (REPLIES, REQUESTS)
+        )
+        dead_letters = dict(connection.execute(DEAD_LETTERS).fetchall())
+    return Passages(sent_at, offers, ends, replies, requests, dead_letters)
+
+
+def show(passages: Passages, struck: Iterable[Struck], lag: Lag, archived: set[bytes]) -> None:
+    """``archived`` is what the stores have in the end."""
+    ways = passages.ways()
+    not_archived = sum(each not in archived for each in passages.sent_at)
+    delays = passages.delays()
+    rows = [
+        ("messages for us", len(passages.sent_at)),
+        ("lost", len(passages.lost)),
+        ("processed twice", len(passages.doubled)),
+        ("by the live path first", ways["live"] + ways["live first"]),
+        ("by a store first, live later", ways["store first"]),
+        ("by a store only", ways["store only"]),
+        ("live only, in no store", not_archived),
+        ("repetitions suppressed", passages.suppressed),
+        ("dead letters", sum(passages.dead_letters.values())),
+        *((f"until in the inbox, {share:.1%}", f"{_at(delays, share):.2f} s") for share in (0.5, 0.9, 0.99, 1)),
+    ]
+    _print("Passages", ("what", "count"), rows)
+    recoveries = [
+        (
+            each.name,
+            f"{each.ended_at - each.began_at:.1f}",
+            f"{passages.recovery_seconds(each):.1f}",
+            "" if each.takeover_seconds is None else f"{each.takeover_seconds:.1f}",
+        )
+        for each in struck
+    ]
+    _print("Faults", ("fault", "lasted, s", "all in the inbox after, s", "leases held again after, s"), recoveries)
+    lags = [(f"{at:.0f}", "database away" if worst is None else f"{worst:.0f}") for at, worst in lag.worst_by(10)]
+    _print("Watermark lag", ("from second", "largest of ten, s"), lags)
+
+
+def _at(delays: Sequence[float], share: float) -> float:
+    return delays[min(len(delays) - 1, int(share * len(delays)))] if delays else 0.0
+
+
+def _print(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    table = Table(*columns, title=title)
+    for row in rows:
+        table.add_row(*map(str, row))
+    Console(width=120).print(table)

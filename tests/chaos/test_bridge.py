@@ -1,0 +1,135 @@
+"""The Waku bridge under faults: of what a node has taken, nothing is lost and nothing is processed twice.
+
+`make chaos` runs the whole; a short one is in `make test`. Who sent what is the ground truth, and PostgreSQL's own
+account of it what became of it. CHAOS_SEED repeats the order of faults and nodes; the moments are the machine's.
+"""
+
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+
+import pytest
+from rich.console import Console
+
+from pushserver.embedded.valkey import EmbeddedValkey
+from pushserver.supervisor.guard import Guard
+from tests.chaos.bridges import NODES, Bridges, Lag, new_bridges
+from tests.chaos.outages import Outages
+from tests.chaos.passages import Passages, collect, show, waiting, watch
+from tests.chaos.traffic import WAVES_PER_SECOND, Traffic
+
+COUNT = 20_000
+RATE_PER_SECOND = 200
+SHORT_COUNT = 400
+SHORT_RATE_PER_SECOND = 50
+SHORT_FAULTS = ("answers lost after the cache was drained", "bridge killed", "database killed", "stores lose cursors")
+TAKEOVER_SECONDS = 10
+# A walker that was told to wait comes back after a minute, and what waits for the workers takes what the machine has.
+OVER_SECONDS = 240
+
+
+@pytest.fixture
+def bridges(valkey: EmbeddedValkey, guard: Guard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridges]:
+    """A new world for each run: what one broke must not help or hinder the next."""
+    bridges = new_bridges(tmp_path_factory.mktemp("bridges"), valkey, guard)
+    try:
+        bridges.start()
+        watch(bridges.database_url)
+        yield bridges
+    finally:
+        bridges.stop()
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().getrandbits(32))
+    print(f"CHAOS_SEED={seed}")  # noqa: T201 - pytest shows it where a test fails
+    return random.Random(seed)
+
+
+def test_a_few_hundred_messages_pass_lost_answers_and_killed_bridge_and_database(
+    bridges: Bridges, rng: random.Random
+) -> None:
+    outages = Outages(bridges, rng, scale=0.1)
+    passages = _run(bridges, outages, rng, SHORT_FAULTS, count=SHORT_COUNT, rate_per_second=SHORT_RATE_PER_SECOND)
+    _judge(passages)
+
+
+@pytest.mark.chaos
+def test_twenty_thousand_messages_under_every_fault_are_neither_lost_nor_processed_twice(
+    bridges: Bridges, rng: random.Random
+) -> None:
+    outages = Outages(bridges, rng)
+    passages = _run(bridges, outages, rng, (), count=COUNT, rate_per_second=RATE_PER_SECOND)
+    _judge(passages)
+    assert passages.ways()["store only"], "the live path lost nothing: the faults did not strike"
+    takeovers = [each.takeover_seconds for each in outages.struck if each.name in ("bridge killed", "database killed")]
+    assert max(seconds for seconds in takeovers if seconds is not None) <= TAKEOVER_SECONDS
+
+
+def _run(
+    bridges: Bridges, outages: Outages, rng: random.Random, faults: tuple[str, ...], *, count: int, rate_per_second: int
+) -> Passages:
+    """Messages go on at an even rate until there are enough and every fault has struck."""
+    traffic = Traffic(list(bridges.urls.values()), random.Random(rng.random()), rate_per_second)
+    lag, started = Lag(bridges.database_url), time.monotonic()
+    with _sampled(lag), ThreadPoolExecutor(1) as pool:
+        striking = pool.submit(outages.strike, *faults)
+        while len(traffic.sent_at) < count or not striking.done():
+            traffic.send_wave()
+            waves = len(traffic.sent_at) * WAVES_PER_SECOND / rate_per_second
+            time.sleep(max(0.0, started + waves / WAVES_PER_SECOND - time.monotonic()))
+        striking.result()
+        sending_seconds = time.monotonic() - started
+        _wait_until_over(bridges, traffic)
+    passages = collect(bridges.database_url, traffic.sent_at)
+    rate = len(traffic.sent_at) / sending_seconds
+    Console(width=120).print(f"{rate:.0f} messages per second for {sending_seconds:.0f} s, {traffic.refused} refusals")
+    show(passages, outages.struck, lag, _archived(bridges))
+    assert sum(passages.dead_letters.values()) == traffic.nonsense
+    return passages
+
+
+def _judge(passages: Passages) -> None:
+    assert not passages.lost
+    assert not passages.doubled
+    assert not passages.unprocessed
+    assert not passages.unanswered
+
+
+def _wait_until_over(bridges: Bridges, traffic: Traffic) -> None:
+    """Until all is in the inbox and decided, or for good. What is missing is judged afterwards."""
+    deadline = time.monotonic() + OVER_SECONDS
+    while waiting(bridges.database_url) != (len(traffic.sent_at), 0) and time.monotonic() < deadline:
+        time.sleep(0.5)
+
+
+@contextmanager
+def _sampled(lag: Lag) -> Iterator[None]:
+    is_over = threading.Event()
+
+    def run() -> None:
+        while not is_over.wait(1):
+            lag.sample()
+
+    thread = threading.Thread(target=run, name="lag")
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _archived(bridges: Bridges) -> set[bytes]:
+    """What the stores have, all together."""
+    found: set[bytes] = set()
+    for name in NODES:
+        with closing(sqlite3.connect(bridges.fleet.folder / f"{name}.sqlite3")) as store:
+            found |= {row[0] for row in store.execute("SELECT message_hash FROM message")}
+    return found

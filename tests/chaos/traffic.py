@@ -1,0 +1,103 @@
+"""What the network carries: requests for our server, the messages of strangers, and now and then nonsense on our topic.
+
+All of it is storable, not ephemeral and dated now: a message that no store takes and whose live answer gets lost cannot
+be found by anybody, and is no part of what the bridge promises.
+"""
+
+import os
+import random
+import time
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from http.client import HTTPException
+
+import orjson
+from coincurve import PrivateKey
+
+from tests.flows.conftest import SERVER
+from tests.flows.fleet import PUBSUB_TOPIC
+from tests.interop.servers import ask
+from waku_bridge.client import Destination
+from waku_bridge.client.asking import ask_to_push, one_to_one
+from waku_bridge.codec.keys import Identity
+from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.messages import WakuMessage
+
+WAVES_PER_SECOND = 10
+FOREIGN_PER_OURS = 0.5
+# Of a version that nobody sends: a dead letter. Few, as only sixty per minute are kept, from whichever path.
+NONSENSE_EVERY = 2000
+PAYLOAD_BYTES = 560
+RETRY_SECONDS = 0.1
+
+
+@dataclass(slots=True)
+class Traffic:
+    """``sent_at`` is when each of our messages was taken by a node, in Unix seconds, by its hash."""
+
+    urls: Sequence[str]
+    rng: random.Random
+    rate_per_second: int
+    sent_at: dict[bytes, float] = field(default_factory=dict)
+    nonsense: int = 0
+    refused: int = 0
+
+    def send_wave(self) -> None:
+        """A tenth of a second's worth, dated now."""
+        ours = [_request() for _ in range(self.rate_per_second // WAVES_PER_SECOND)]
+        now_ns = time.time_ns()
+        ours = [replace(message, timestamp_ns=now_ns + number) for number, message in enumerate(ours)]
+        others = [_foreign(self.rng, now_ns) for _ in range(round(len(ours) * FOREIGN_PER_OURS))]
+        if len(self.sent_at) // NONSENSE_EVERY >= self.nonsense:
+            others.append(replace(_request(), version=2, timestamp_ns=now_ns))
+            self.nonsense += 1
+        mixed = ours + others
+        self.rng.shuffle(mixed)
+        self._hand_over(mixed)
+        at = time.time()
+        self.sent_at |= {message_hash(PUBSUB_TOPIC, message): at for message in ours}
+
+    def _hand_over(self, messages: Sequence[WakuMessage]) -> None:
+        """As a peer does by gossip, to either node: to one that is there, and again until one has it."""
+        body = orjson.dumps([{"pubsubTopic": PUBSUB_TOPIC, "message": _fields(message)} for message in messages])
+        while not self._is_taken(self.rng.choice(self.urls), body):
+            self.refused += 1
+            time.sleep(RETRY_SECONDS)
+
+    def _is_taken(self, url: str, body: bytes) -> bool:
+        try:
+            return ask(url, "POST", "/dev/gossip", body).status == 204
+        except (OSError, HTTPException):
+            return False
+
+
+def _request() -> WakuMessage:
+    """From somebody new, about somebody whom the server does not know: it is answered with an error."""
+    signer = Identity(PrivateKey())
+    destination = Destination(
+        client=signer.pub33,
+        server=SERVER.pub33,
+        public_key_hash=os.urandom(64),
+        installation_id=os.urandom(16).hex(),
+        access_token=os.urandom(16).hex(),
+        version=1,
+    )
+    content = one_to_one(signer.pub33)
+    return ask_to_push(
+        [destination], content, os.urandom(32), signer=signer, timestamp_ns=1, random_bytes=os.urandom
+    ).message
+
+
+def _foreign(rng: random.Random, now_ns: int) -> WakuMessage:
+    topic = f"/waku/1/0x{rng.getrandbits(32):08x}/rfc26"
+    return WakuMessage(rng.randbytes(PAYLOAD_BYTES), topic, now_ns + rng.randrange(10**6), version=1)
+
+
+def _fields(message: WakuMessage) -> dict[str, object]:
+    return {
+        "payload": b64encode(message.payload).decode(),
+        "contentTopic": message.content_topic,
+        "version": message.version,
+        "timestamp": message.timestamp_ns,
+    }
