@@ -1,7 +1,7 @@
 """Requests, notifications and attempts, to be looked at: what is stuck, since when, for whom."""
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
@@ -10,13 +10,15 @@ from django.urls import reverse
 from django.utils import timezone
 
 from notifications.console import channels, error_rules  # noqa: F401 - register their pages
+from notifications.console.operations import DisableRegistration, DropNotifications, EnableRegistration, TryNow
 from notifications.delivery import DUE
 from notifications.messages import NotificationType
 from notifications.models import Attempt, Notification, NotificationRequest
-from registrations.admin import KEY_HASH_BYTES, route_url, token_type_name
+from registrations.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url, token_type_name
 from registrations.console.columns import NOTHING, age, full_hash, link, moment, short_hash, word
 from registrations.console.facts import FactAdmin, FactInline
 from registrations.console.filters import RecentValuesFilter, WordFilter
+from registrations.console.operations import Operated
 from registrations.models import Registration
 
 ID_BYTES = 32
@@ -24,6 +26,7 @@ PUSH_CONTENT = ("dedup_key", "chat_id", "message")
 # The queue takes up what is due within seconds: what stays longer is stuck.
 STUCK_AFTER = timedelta(minutes=1)
 State = Notification.State
+RegistrationAdmin.operations = {"disable": DisableRegistration, "enable": EnableRegistration}
 
 
 def request_url(request_id: int) -> str:
@@ -109,7 +112,8 @@ class AttemptInline(FactInline):
 
 
 @admin.register(Notification)
-class NotificationAdmin(FactAdmin):
+class NotificationAdmin(Operated, FactAdmin):
+    operations: ClassVar[Any] = {"now": TryNow, "drop": DropNotifications}
     list_display = (
         "__str__",
         short_hash("public_key_hash", "key hash"),

@@ -10,6 +10,7 @@ from django.urls import reverse
 from registrations.console.columns import SHORT_DIGITS, age, count, full_hash, link, moment, short_hash, word
 from registrations.console.facts import FactAdmin, FactInline
 from registrations.console.filters import RecentValuesFilter, WordFilter
+from registrations.console.operations import Operated
 from registrations.console.search import hash_digits
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 
@@ -39,7 +40,9 @@ class GrantInline(FactInline):
 
 
 @admin.register(Registration)
-class RegistrationAdmin(FactAdmin):
+class RegistrationAdmin(Operated, FactAdmin):
+    """Its operations concern notifications, too: `notifications.admin` hands them in."""
+
     list_display = (
         short_hash("public_key_hash", "key hash"),
         "installation_id",

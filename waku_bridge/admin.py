@@ -1,5 +1,7 @@
 """Envelopes that came in and replies that went out, how far stores were read, and what nobody could read."""
 
+from typing import Any, ClassVar
+
 from django.contrib import admin
 from django.db.models import Q
 from django.urls import reverse
@@ -8,7 +10,9 @@ from notifications.models import NotificationRequest
 from registrations.console.columns import Column, age, full_hash, hex_of, host, moment, number, short_hash, word
 from registrations.console.facts import FactAdmin, FactInline
 from registrations.console.filters import RecentValuesFilter, WordFilter
+from registrations.console.operations import Operated
 from registrations.console.search import by_hash, hash_digits
+from waku_bridge.console import DropEnvelopes, DropLetters, ProcessAgain, ReadLettersAgain
 from waku_bridge.models import CanaryRun, DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark, StoreWindow
 from waku_bridge.reading.leases import LeaseName, holders
 
@@ -22,7 +26,8 @@ def envelope_url(envelope_hash: bytes | memoryview) -> str:
 
 
 @admin.register(InboundEnvelope)
-class InboundEnvelopeAdmin(FactAdmin):
+class InboundEnvelopeAdmin(Operated, FactAdmin):
+    operations: ClassVar[Any] = {"again": ProcessAgain, "drop": DropEnvelopes}
     list_display = (
         short_hash("hash", "envelope"),
         "message_type",
@@ -164,7 +169,8 @@ class CanaryRunAdmin(FactAdmin):
 
 
 @admin.register(DeadLetter)
-class DeadLetterAdmin(FactAdmin):
+class DeadLetterAdmin(Operated, FactAdmin):
+    operations: ClassVar[Any] = {"again": ReadLettersAgain, "drop": DropLetters}
     list_display = (
         short_hash("digest", "letter"),
         word("reason"),

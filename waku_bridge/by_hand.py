@@ -78,8 +78,9 @@ def _topics_of(raw: Any) -> set[str]:
     topic = raw.get("contentTopic") if isinstance(raw, dict) else None
     if not isinstance(topic, str):
         return set()
-    is_own = topic in own_content_topics() or TopicKey.objects.filter(topic=number(topic)).exists()
-    return {topic} if is_own else set()
+    topic_number = number(topic)
+    is_queried = topic_number is not None and TopicKey.objects.filter(topic=topic_number).exists()
+    return {topic} if is_queried or topic in own_content_topics() else set()
 
 
 def drop_letters(digests: Collection[bytes]) -> int:

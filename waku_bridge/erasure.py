@@ -85,7 +85,7 @@ def _lock(rows: QuerySet[Any]) -> None:
 
 def _end_history(registrations: QuerySet[Registration], *, now: datetime) -> None:
     """Reports count who is active by the last event of each pseudonym."""
-    active = registrations.filter(state=Registration.State.ACTIVE, pseudonym__isnull=False, route__isnull=False)
+    active = registrations.filter(state=Registration.State.ACTIVE, route__isnull=False)
     RegistrationEvent.objects.bulk_create(
         RegistrationEvent(
             kind=RegistrationEvent.Kind.UNREGISTERED,
@@ -95,6 +95,7 @@ def _end_history(registrations: QuerySet[Registration], *, now: datetime) -> Non
             at=now,
         )
         for pseudonym, token_type, apn_topic in active.values_list("pseudonym", "route__token_type", "route__apn_topic")
+        if pseudonym
     )
 
 

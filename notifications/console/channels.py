@@ -1,82 +1,108 @@
 """Channels in the console: what is halted and why, and what an operator can do about it."""
 
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
 from django import forms
-from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
+from django.contrib import admin
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import redirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from unfold.admin import ModelAdmin
+from unfold.widgets import UnfoldAdminTextInputWidget
 
 from notifications import channels, disabling
 from notifications.messages import ChannelKey
 from notifications.models import Channel
-from registrations.console.columns import age, moment, word
+from registrations.console.columns import age, exact, moment, word
 from registrations.console.facts import ReadOnly
+from registrations.console.links import Link
+from registrations.console.operations import Done, Operation, Place, confirm
 
 # Tokens die for some time before the breaker notices.
 UNDO_FROM = timedelta(hours=1)
 
 
-class PauseForm(forms.Form):
+ALREADY = "Nothing was changed: {} is {} already."
+
+
+class ChannelOperation(Operation):
+    """Of one channel, though operations can be of several rows."""
+
+    permission = "notifications.operate_channel"
+
+
+class Pause(ChannelOperation):
     label = "Pause"
-    why = forms.CharField(max_length=200, help_text="For whoever finds it paused.")
 
-    def touched(self, key: ChannelKey) -> str:
-        return f"Nothing is sent to {_name(key)} until somebody resumes it. What comes for it waits."
+    def touched(self, rows: Sequence[Channel]) -> Iterable[str]:
+        yield f"Nothing is sent to {rows[0]} until somebody resumes it. What comes for it waits."
 
-    def run(self, key: ChannelKey, by: str) -> str:
-        channels.pause(key, by=by, why=self.cleaned_data["why"], now=timezone.now())
-        return f"Paused: {self.cleaned_data['why']}"
+    def run(self, rows: Sequence[Channel], *, by: str) -> Done:
+        why = self.cleaned_data["why"]
+        return _done(channels.pause(_key(rows[0]), by=by, why=why, now=timezone.now()), "Paused.")
 
 
-class ResumeForm(forms.Form):
+class Trip(ChannelOperation):
+    label = "Trip"
+
+    def touched(self, rows: Sequence[Channel]) -> Iterable[str]:
+        yield f"Nothing is sent to {rows[0]} but one push now and then, until one arrives. What comes for it waits."
+
+    def run(self, rows: Sequence[Channel], *, by: str) -> Done:
+        why = self.cleaned_data["why"]
+        return _done(channels.trip(_key(rows[0]), by=by, reason=why, now=timezone.now()), "Tripped.")
+
+
+class Resume(ChannelOperation):
     label = "Resume"
-    why = forms.CharField(max_length=200, required=False, help_text="What was mended, if anything.")
 
-    def touched(self, key: ChannelKey) -> str:
-        return f"{channels.parked(key).count()} notifications wait for {_name(key)} and will be sent."
+    def touched(self, rows: Sequence[Channel]) -> Iterable[str]:
+        yield f"{channels.parked(_key(rows[0])).count()} notifications wait for {rows[0]} and will be sent."
 
-    def run(self, key: ChannelKey, by: str) -> str:
-        change = channels.resume(key, by=by, why=self.cleaned_data["why"], now=timezone.now())
-        return f"Resumed, {change.released_count} notifications released. {self.cleaned_data['why']}".strip()
+    def run(self, rows: Sequence[Channel], *, by: str) -> Done:
+        change = channels.resume(_key(rows[0]), by=by, why=self.cleaned_data["why"], now=timezone.now())
+        return _done(change, f"Resumed, {change.released_count} notifications released.")
 
 
-class UndoForm(forms.Form):
+class Undo(ChannelOperation):
     label = "Undo disabling"
-    since = forms.DateTimeField(help_text="UTC. Tokens that died since then come back to life.")
+    preview_label = "Show how many"
+    since = forms.DateTimeField(
+        help_text="UTC. Tokens that died since then come back to life.", widget=UnfoldAdminTextInputWidget
+    )
+    field_order = ("since", "why")
 
-    def touched(self, key: ChannelKey) -> str:
-        count = disabling.disabled_since(key, self.cleaned_data["since"]).count() if self.is_valid() else 0
-        return f"{count} addresses of {_name(key)} that died since then would be active again."
+    def touched(self, rows: Sequence[Channel]) -> Iterable[str]:
+        self.is_valid()  # a preview has no reason yet
+        since = self.cleaned_data.get("since") if self.is_bound else None
+        count = disabling.disabled_since(_key(rows[0]), since).count() if since else 0
+        yield f"{count} addresses of {rows[0]} that died since then would be active again."
 
-    def run(self, key: ChannelKey, by: str) -> str:  # noqa: ARG002 - the log entry names who
+    def run(self, rows: Sequence[Channel], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         since = self.cleaned_data["since"]
-        count = disabling.undo_disabling(key, since, now=timezone.now())
-        return f"Undid the disabling of {count} addresses since {since:%Y-%m-%d %H:%M:%S} UTC"
+        count = disabling.undo_disabling(_key(rows[0]), since, now=timezone.now())
+        return Done(f"Undid the disabling of {count} addresses since {exact(since)}.", is_change=count > 0)
 
 
-FORMS: dict[str, type[PauseForm | ResumeForm | UndoForm]] = {"pause": PauseForm, "resume": ResumeForm, "undo": UndoForm}
+OPERATIONS: dict[str, type[Operation]] = {"pause": Pause, "trip": Trip, "resume": Resume, "undo": Undo}
+
+
+def _done(change: channels.Change, message: str) -> Done:
+    channel = Channel(**change.channel._asdict())
+    return Done(message) if change.is_change else Done(ALREADY.format(channel, change.before), is_change=False)
 
 
 def _key(channel: Channel) -> ChannelKey:
     return ChannelKey(channel.token_type, channel.apn_topic)
 
 
-def _name(key: ChannelKey) -> str:
-    return str(Channel(**key._asdict()))
-
-
 @admin.register(Channel)
 class ChannelAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no types
     """Nobody edits a row: each operation is a use case of its own, with its own permission, page and log entry."""
 
-    change_form_template = "admin/notifications/channel/change_form.html"
+    change_form_template = "admin/facts/change_form.html"
     list_display = (
         "__str__",
         word("state"),
@@ -106,29 +132,17 @@ class ChannelAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no
         return [path("<int:channel_id>/operate/<slug:operation>/", view, name=name), *super().get_urls()]
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
-        may_operate = request.user.has_perm("notifications.operate_channel")
-        context["operations"] = FORMS.items() if may_operate else ()
+        name, row = "admin:notifications_channel_operate", context["original"]
+        may = request.user.has_perm(ChannelOperation.permission)
+        context["operations"] = [
+            Link(form.label, reverse(name, args=[row.pk, key])) for key, form in OPERATIONS.items() if may
+        ]
         return super().render_change_form(request, context, *args, **kwargs)
 
     def operate(self, request: HttpRequest, channel_id: int, operation: str) -> HttpResponse:
-        """Say what would be touched, and do it when that is confirmed."""
-        channel = Channel.objects.filter(pk=channel_id).first()
-        if channel is None or operation not in FORMS:
+        channel, form_class = Channel.objects.filter(pk=channel_id).first(), OPERATIONS.get(operation)
+        if channel is None or form_class is None:
             raise Http404
-        if not request.user.has_perm("notifications.operate_channel"):
-            raise PermissionDenied
-        page = reverse("admin:notifications_channel_change", args=[channel_id])
-        form = FORMS[operation](request.POST or None, initial={"since": channel.since - UNDO_FROM})
-        if "confirmed" in request.POST and form.is_valid():
-            done = form.run(_key(channel), request.user.get_username())
-            self.log_change(request, channel, done)
-            messages.success(request, done)
-            return redirect(page)
-        facts = {
-            "title": f"{form.label}: {channel}",
-            "form": form,
-            "touched": form.touched(_key(channel)),
-            "page": page,
-        }
-        context = {**self.admin_site.each_context(request), "opts": self.opts, **facts}
-        return TemplateResponse(request, "admin/notifications/channel/operate.html", context)
+        back = reverse("admin:notifications_channel_change", args=[channel_id])
+        place = Place(f"{form_class.label}: {channel}", request.path, back)
+        return confirm(request, form_class, [channel], place, since=channel.since - UNDO_FROM)

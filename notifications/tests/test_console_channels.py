@@ -46,33 +46,56 @@ def test_pausing_and_resuming_are_confirmed_and_leave_an_entry(admin_client, adm
     assert (state_of(channel), channel.reason, channel.changed_by) == ("paused", "new key", "admin")
     channels.park([make_due_to_app().pk])
     assert "1 notifications wait" in admin_client.get(page(channel, "resume")).content.decode()
-    admin_client.post(page(channel, "resume"), {"confirmed": "1"})
+    admin_client.post(page(channel, "resume"), {"why": "the key works", "confirmed": "1"})
     assert state_of(channel) == "running"
     entries = LogEntry.objects.filter(object_id=str(channel.pk), user=admin_user).order_by("pk")
-    assert [entry.change_message for entry in entries] == ["Paused: new key", "Resumed, 1 notifications released."]
+    assert [entry.change_message for entry in entries] == [
+        "Paused. Why: new key",
+        "Resumed, 1 notifications released. Why: the key works",
+    ]
 
 
-def test_nobody_pauses_without_saying_why(admin_client, channel):
-    response = admin_client.post(page(channel, "pause"), {"why": "", "confirmed": "1"})
+@pytest.mark.parametrize("operation", ["pause", "trip"])
+@pytest.mark.parametrize("why", ["", " ", "for zQ3shabcdefghijklmnopqrstuvwxyz0123456789", "x" * 201])
+def test_nobody_operates_without_a_reason_that_may_be_kept(admin_client, channel, operation, why):
+    response = admin_client.post(page(channel, operation), {"why": why, "confirmed": "1"})
     assert (response.status_code, state_of(channel)) == (200, "running")
+
+
+def test_a_tripped_channel_says_who_tripped_it(admin_client, channel):
+    admin_client.post(page(channel, "trip"), {"why": "tokens die", "confirmed": "1"})
+    assert (state_of(channel), channel.reason, channel.changed_by) == ("tripped", "tokens die", "admin")
+    assert channel.next_probe_at
+
+
+@pytest.mark.parametrize("operation", ["pause", "trip"])
+def test_a_second_click_changes_nothing_and_says_so(admin_client, channel, operation):
+    sent = {"why": "first", "confirmed": "1"}
+    admin_client.post(page(channel, operation), sent)
+    again = admin_client.post(page(channel, operation), sent | {"why": "second"}, follow=True)
+    assert "already" in again.content.decode()
+    assert (state_of(channel) != "running", channel.reason) == (True, "first")
+    assert LogEntry.objects.count() == 1
 
 
 def test_undoing_says_how_many_before_and_after(admin_client, channel):
     now = timezone.now()
     route = make_route(token_type=1, apn_topic=APP, state=Route.State.DISABLED, disabled_at=now)
     since = {"since": f"{now - timedelta(minutes=5):%Y-%m-%d %H:%M:%S}"}
-    html = admin_client.post(page(channel, "undo"), since).content.decode()
+    html = admin_client.post(page(channel, "undo"), since | {"preview": "1"}).content.decode()
     assert "1 addresses of APN im.status" in html
     route.refresh_from_db()
     assert route.state == Route.State.DISABLED
-    html = admin_client.post(page(channel, "undo"), since | {"confirmed": "1"}, follow=True).content.decode()
+    html = admin_client.post(
+        page(channel, "undo"), since | {"why": "x", "confirmed": "1"}, follow=True
+    ).content.decode()
     assert "Undid the disabling of 1 addresses" in html
     route.refresh_from_db()
     assert route.state == Route.State.ACTIVE
     assert LogEntry.objects.get().change_message.startswith("Undid the disabling of 1 addresses")
 
 
-@pytest.mark.parametrize("operation", ["pause", "resume", "undo"])
+@pytest.mark.parametrize("operation", ["pause", "trip", "resume", "undo"])
 def test_whoever_may_only_view_can_do_nothing(client, channel, operation):
     user = User.objects.create_user("support", is_staff=True)
     user.user_permissions.add(Permission.objects.get(codename="view_channel"))
@@ -89,7 +112,7 @@ def test_operators_find_the_operations_on_the_page_of_a_channel(client, channel)
     user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
     client.force_login(user)
     html = client.get(f"{PAGES}{channel.pk}/change/").content.decode()
-    assert all(page(channel, operation) in html for operation in ("pause", "resume", "undo"))
+    assert all(page(channel, operation) in html for operation in ("pause", "trip", "resume", "undo"))
 
 
 def test_what_does_not_exist_is_not_found(admin_client, channel):

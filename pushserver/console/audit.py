@@ -2,12 +2,15 @@
 
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
+from django.urls import ResolverMatch
 from django.utils import timezone
 from django.utils.deprecation import MiddlewareMixin
 
 from pushserver.models import OpenedRecord
 
 PAGE_OF_A_ROW = "_change"
+# Pages about one user or one notification that are no page of a row.
+OTHER_PAGES = ("user", "timeline")
 MAX_ID_LENGTH = 200
 
 
@@ -16,15 +19,23 @@ class AuditMiddleware(MiddlewareMixin):
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         match = request.resolver_match
-        if match is None or match.namespace != "admin" or response.status_code != HttpResponse.status_code:
-            return response
-        name, object_id = match.url_name or "", match.kwargs.get("object_id")
-        if object_id and name.endswith(PAGE_OF_A_ROW) and isinstance(request.user, User):
+        page = _page_of(match) if match and response.status_code == HttpResponse.status_code else ""
+        if match and page and isinstance(request.user, User):
             OpenedRecord.objects.create(
                 user=request.user,
                 username=request.user.get_username(),
-                page=".".join(name.removesuffix(PAGE_OF_A_ROW).rsplit("_", 1)),
-                object_id=str(object_id)[:MAX_ID_LENGTH],
+                page=page,
+                object_id=str(match.kwargs["object_id"])[:MAX_ID_LENGTH],
                 at=timezone.now(),
             )
         return response
+
+
+def _page_of(match: ResolverMatch) -> str:
+    """What is shown there, if it is somebody's row."""
+    name = match.url_name or ""
+    if not match.kwargs.get("object_id"):
+        return ""
+    if match.namespace == "admin" and name.endswith(PAGE_OF_A_ROW):
+        return ".".join(name.removesuffix(PAGE_OF_A_ROW).rsplit("_", 1))
+    return name if not match.namespace and name in OTHER_PAGES else ""

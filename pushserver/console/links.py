@@ -20,10 +20,19 @@ def _list(name: str, **query: str) -> str:
     return f"{reverse(f'admin:{name}_changelist')}?{urlencode(query)}"
 
 
+def user_url(key_hash_hex: str) -> str:
+    return reverse("user", args=[key_hash_hex])
+
+
+def timeline_url(notification_id: int) -> str:
+    return reverse("timeline", args=[notification_id])
+
+
 @links_from(Registration)
 def from_registration(registration: Registration) -> Iterable[Link]:
     key_hash = hex_of(registration.public_key_hash)
     recipient = f"{key_hash} {registration.installation_id}"
+    yield Link("User", user_url(key_hash))
     yield Link("Notifications", _list("notifications_notification", q=recipient))
     yield Link("Registrations of this key", _list("registrations_registration", q=key_hash))
     yield Link("Query topic", _list("registrations_topickey", q=key_hash))
@@ -61,6 +70,8 @@ def from_request(request: NotificationRequest) -> Iterable[Link]:
 @links_from(Notification)
 def from_notification(notification: Notification) -> Iterable[Link]:
     recipient = f"{hex_of(notification.public_key_hash)} {notification.installation_id}"
+    yield Link("Timeline", timeline_url(notification.pk))
+    yield Link("User", user_url(hex_of(notification.public_key_hash)))
     yield Link("Request", request_url(notification.request_id))
     yield Link("Attempts", _list("notifications_attempt", notification__id__exact=str(notification.pk)))
     yield Link("Registration", _list("registrations_registration", q=recipient))

@@ -1,12 +1,20 @@
-"""The admin site itself: who is let in."""
+"""The admin site itself: who is let in, and what every page says."""
+
+from typing import Any
 
 from django.http import HttpRequest
 from unfold.sites import UnfoldAdminSite
 
+from notifications import draining
 from pushserver.console.second_factor import is_missing
 
 
 class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
+    def each_context(self, request: HttpRequest) -> dict[str, Any]:
+        """Every page says so while nothing is delivered."""
+        may_know = self.has_permission(request)
+        return {**super().each_context(request), "drain": draining.current() if may_know else None}
+
     def has_permission(self, request: HttpRequest) -> bool:
         """A password alone opens nothing for those who have set up a second factor."""
         return super().has_permission(request) and not is_missing(request)

@@ -20,10 +20,16 @@ def _list(title: str, icon: str, model: str) -> dict[str, Any]:
     }
 
 
+def _may_find(request: Any) -> bool:
+    return any(request.user.has_perm(permission) for permission in FOUND)
+
+
+FOUND = ("registrations.view_registration", "notifications.view_notification", "waku_bridge.view_inboundenvelope")
 MENU = [
     {
         "items": [
             _page("Overview", "dashboard", "admin:index"),
+            {**_page("Find", "search", "find"), "permission": _may_find},
             _page("gorush configuration", "tune", "gorush_configuration"),
             _page("Waku nodes", "hub", "waku_nodes"),
         ],
@@ -47,6 +53,10 @@ MENU = [
             _list("Notifications", "notifications", "notifications.notification"),
             _list("Attempts", "send", "notifications.attempt"),
             _list("Channels", "alt_route", "notifications.channel"),
+            {
+                **_page("Drain", "pause_circle", "drain"),
+                "permission": lambda request: request.user.has_perm("notifications.operate_drain"),
+            },
             _list("Error rules", "rule", "notifications.gatewayerrorrule"),
             _list("Unknown errors", "help", "notifications.unknowngatewayerror"),
         ],

@@ -1,0 +1,91 @@
+"""What operators do to routes and notifications, as the console offers it."""
+
+from collections.abc import Iterable, Sequence
+
+from django.utils import timezone
+
+from notifications import by_hand
+from notifications.models import Notification
+from notifications.transitions import DUE
+from registrations.console.operations import Done, Operation
+from registrations.models import Registration, Route
+
+State = Route.State
+ALREADY = "Already done: nothing was changed."
+
+
+class DisableRegistration(Operation):
+    """Registrations are what people look for; what is disabled is the route."""
+
+    label = "Disable"
+    permission = "registrations.disable_route"
+    is_destructive = True
+
+    def touched(self, rows: Sequence[Registration]) -> Iterable[str]:
+        active = Route.objects.filter(registration__in=rows, state=State.ACTIVE)
+        waiting = Notification.objects.filter(route__in=active, state__in=DUE)
+        yield f"{active.count()} of {len(rows)} registrations have an active route. Nothing is sent there any more."
+        yield f"{waiting.count()} notifications that wait for it are withdrawn."
+        yield "Senders are told that nobody is registered."
+        yield "It ends when somebody enables it, or when the client registers again, as clients do by themselves."
+
+    def run(self, rows: Sequence[Registration], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        count = by_hand.disable_routes(_routes_of(rows), now=timezone.now())
+        return Done(f"Disabled {_registrations(count)}.") if count else Done(ALREADY, is_change=False)
+
+
+class EnableRegistration(Operation):
+    label = "Enable"
+    permission = "registrations.disable_route"
+
+    def touched(self, rows: Sequence[Registration]) -> Iterable[str]:
+        disabled = Route.objects.filter(registration__in=rows, state=State.DISABLED)
+        reasons = sorted(set(disabled.values_list("disabled_reason", flat=True)))
+        yield f"{disabled.count()} of {len(rows)} registrations have a disabled route, and would be sent to again."
+        if reasons:
+            yield f"Disabled for: {', '.join(reasons)}. A token that is dead indeed is disabled with the next push."
+
+    def run(self, rows: Sequence[Registration], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        count = by_hand.enable_routes(_routes_of(rows), now=timezone.now())
+        return Done(f"Enabled {_registrations(count)}.") if count else Done(ALREADY, is_change=False)
+
+
+def _routes_of(rows: Sequence[Registration]) -> list[int]:
+    return [row.route_id for row in rows if row.route_id]
+
+
+def _registrations(count: int) -> str:
+    return "1 registration" if count == 1 else f"{count} registrations"
+
+
+class TryNow(Operation):
+    label = "Try now"
+    permission = "notifications.operate_notification"
+
+    def touched(self, rows: Sequence[Notification]) -> Iterable[str]:
+        waiting = [row for row in rows if row.state in DUE]
+        yield f"{len(waiting)} of {len(rows)} notifications wait, and would be tried within seconds."
+        yield "What waits for a halted channel goes on waiting. What is over cannot be tried: its content is gone."
+
+    def run(self, rows: Sequence[Notification], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        count = by_hand.try_now([row.pk for row in rows], now=timezone.now())
+        return Done(f"{_notifications(count)} due now.") if count else Done(ALREADY, is_change=False)
+
+
+class DropNotifications(Operation):
+    label = "Drop"
+    permission = "notifications.operate_notification"
+    is_destructive = True
+
+    def touched(self, rows: Sequence[Notification]) -> Iterable[str]:
+        waiting = [row for row in rows if row.state in DUE]
+        yield f"{len(waiting)} of {len(rows)} notifications wait, and would never be sent."
+        yield "Senders who still wait for an answer are told success. What a worker is sending at this moment is sent."
+
+    def run(self, rows: Sequence[Notification], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        count = by_hand.drop([row.pk for row in rows], now=timezone.now())
+        return Done(f"Dropped {_notifications(count)}.") if count else Done(ALREADY, is_change=False)
+
+
+def _notifications(count: int) -> str:
+    return "1 notification" if count == 1 else f"{count} notifications"

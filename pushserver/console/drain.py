@@ -1,0 +1,57 @@
+"""The page "Drain": stopping delivery as a whole, and starting it again."""
+
+from collections.abc import Iterable, Sequence
+
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils import timezone
+
+from notifications import draining
+from notifications.models import Drain
+from registrations.console.columns import exact
+from registrations.console.operations import Done, Operation, Place, confirm
+
+
+class StartDraining(Operation):
+    label = "Stop delivery"
+    permission = "notifications.operate_drain"
+    is_destructive = True
+
+    def touched(self, rows: Sequence[Drain]) -> Iterable[str]:  # noqa: ARG002 - there is one switch
+        yield "No worker takes a notification any more, from its next batch on. What is being sent is sent."
+        yield "Messages are still read, accepted and answered. Notifications wait, at most their time to live."
+
+    def run(self, rows: Sequence[Drain], *, by: str) -> Done:  # noqa: ARG002 - there is one switch
+        is_change = draining.start(by=by, why=self.cleaned_data["why"], now=timezone.now())
+        return Done("Delivery is stopped.") if is_change else Done("Delivery was stopped already.", is_change=False)
+
+
+class StopDraining(Operation):
+    label = "Start delivery"
+    permission = "notifications.operate_drain"
+
+    def touched(self, rows: Sequence[Drain]) -> Iterable[str]:  # noqa: ARG002 - there is one switch
+        drain = draining.current()
+        if drain:
+            yield f"{drain.started_by} stopped delivery at {exact(drain.since)}: {drain.reason}"
+        yield "What waits is sent, what was due first before the rest."
+
+    def run(self, rows: Sequence[Drain], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        is_change = draining.stop()
+        return Done("Delivery runs again.") if is_change else Done("Delivery ran already.", is_change=False)
+
+
+OPERATIONS: dict[str, type[Operation]] = {"start": StartDraining, "stop": StopDraining}
+
+
+def show_drain(request: HttpRequest) -> HttpResponse:  # noqa: ARG001 - the same for everybody
+    """To whichever there is to do."""
+    return HttpResponseRedirect(reverse("change_drain", args=["stop" if draining.current() else "start"]))
+
+
+def change_drain(request: HttpRequest, operation: str) -> HttpResponse:
+    """A page for each, so that a second click on one does not do the other."""
+    if operation not in OPERATIONS:
+        raise Http404
+    place = Place("Drain", request.path, reverse("admin:index"))
+    return confirm(request, OPERATIONS[operation], [Drain()], place)

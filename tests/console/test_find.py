@@ -1,0 +1,319 @@
+"""Finding a user or a notification, and what their pages tell."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from coincurve import PrivateKey
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from notifications import draining
+from notifications.models import Channel
+from pushserver.console.find import hits_for
+from pushserver.models import OpenedRecord
+from tests import factories
+from waku_bridge.codec.keys import chat_key, key_hash
+from waku_bridge.models import InboundEnvelope
+
+PUBLIC_KEY = PrivateKey(b"\x05" * 32).public_key.format()
+pytestmark = pytest.mark.django_db
+
+
+def make_story(public_key=PUBLIC_KEY, **fields):
+    """A notification that failed once and then arrived, with everything around it."""
+    at = timezone.now() - timedelta(minutes=5)
+    registration = factories.make_registration(public_key_hash=key_hash(public_key))
+    factories.make_grant(registration)
+    factories.make_event(pseudonym=registration.pseudonym)
+    request = factories.make_answered_request(at=at + timedelta(milliseconds=40))
+    factories.make_envelope(
+        hash=request.envelope_hash,
+        message_id=request.amm_message_id,
+        message_type=20,
+        state="processed",
+        at=at,
+        processed_at=request.received_at,
+        payload=None,
+    )
+    factories.make_reply(
+        envelope_hash=request.envelope_hash,
+        state="published",
+        published_at=at + timedelta(seconds=1.2),
+        attempt_count=1,
+        node="http://node.test:8645",
+        payload=None,
+        at=at + timedelta(seconds=1),
+    )
+    notification = factories.make_notification(
+        **{
+            "request": request,
+            "route": registration.route,
+            "public_key_hash": registration.public_key_hash,
+            "installation_id": registration.installation_id,
+            "state": "delivered",
+            "report": "success",
+            "at": request.received_at,
+            "finished_at": at + timedelta(seconds=4),
+            "next_attempt_at": None,
+        }
+        | fields
+    )
+    for number, (outcome, code, seconds) in enumerate([("transient", "unreachable", 0.1), ("delivered", "", 3.9)], 1):
+        factories.make_attempt(
+            notification,
+            number=number,
+            outcome=outcome,
+            code=code,
+            latency_ms=100,
+            started_at=at + timedelta(seconds=seconds),
+        )
+    return notification
+
+
+def find(client: Client, term: str):
+    return client.post(reverse("find"), {"q": term}, follow=True)
+
+
+def end_of(response) -> str:
+    return response.redirect_chain[-1][0]
+
+
+@pytest.mark.parametrize("write", [chat_key, bytes.hex, lambda key: "0x" + key.hex()])
+def test_a_chat_key_in_any_form_leads_to_its_user(admin_client: Client, write) -> None:
+    notification = make_story()
+
+    response = find(admin_client, write(PUBLIC_KEY))
+
+    assert end_of(response) == f"/admin/users/{key_hash(PUBLIC_KEY).hex()}/"
+    html = response.content.decode()
+    assert notification.installation_id in html
+    assert write(PUBLIC_KEY)[10:40] not in html + "".join(url for url, _ in response.redirect_chain)
+
+
+def test_hashes_and_ids_lead_to_the_one_thing_they_mean(admin_client: Client) -> None:
+    notification = make_story()
+    make_story(PrivateKey(b"\x06" * 32).public_key.format())
+    user, timeline = f"/admin/users/{key_hash(PUBLIC_KEY).hex()}/", f"/admin/timelines/{notification.pk}/"
+    request = notification.request
+
+    for term, expected in [
+        (key_hash(PUBLIC_KEY).hex(), user),
+        ("0x" + key_hash(PUBLIC_KEY).hex().upper(), user),
+        (key_hash(PUBLIC_KEY).hex()[:20], user),
+        (notification.installation_id, user),
+        (notification.installation_id.upper(), user),
+        (bytes(request.message_id).hex(), timeline),
+        (bytes(request.amm_message_id).hex(), timeline),
+        (bytes(request.envelope_hash).hex()[:12], timeline),
+    ]:
+        assert end_of(find(admin_client, term)) == expected, term
+
+
+def test_a_message_to_several_installations_leads_to_a_choice(admin_client: Client) -> None:
+    first = make_story()
+    second = factories.make_notification(request=first.request, position=1)
+
+    html = find(admin_client, bytes(first.request.message_id).hex()).content.decode()
+
+    assert [f"/admin/timelines/{n.pk}/" in html for n in (first, second)] == [True, True]
+
+
+def test_an_envelope_that_is_no_request_leads_to_its_page(admin_client: Client) -> None:
+    envelope = factories.make_envelope()
+    assert end_of(find(admin_client, envelope.hash.hex())).endswith("/change/")
+
+
+def test_a_request_without_notifications_is_found(admin_client: Client) -> None:
+    request = factories.make_answered_request()
+    assert "/notificationrequest/" in end_of(find(admin_client, request.message_id.hex()))
+
+
+@pytest.mark.parametrize(
+    "term",
+    ["ab" * 64, "ab" * 32, "abcdef0123", "9d1c0f7e-8a24-4c0b-a3a5-6f0f54c7e001", chat_key(PUBLIC_KEY)],
+)
+def test_what_is_unknown_is_told_and_not_repeated(admin_client: Client, term: str) -> None:
+    response = find(admin_client, term)
+    assert "Nothing was found" in response.content.decode()
+    assert term not in response.content.decode()
+
+
+@pytest.mark.parametrize(
+    "term",
+    ["", " ", "'; --", "%", "\x00", "é" * 9, "a" * 5000, "zQ3sh", chat_key(PUBLIC_KEY)[:-1], "0x04" + "zz" * 64, "a b"],
+)
+def test_nonsense_is_told_and_not_repeated(admin_client: Client, term: str) -> None:
+    response = find(admin_client, term)
+    assert (response.status_code, end_of(response)) == (200, "/admin/find/")
+    assert "Nothing was searched" in response.content.decode()
+    assert len(term) < 6 or term not in response.content.decode()
+
+
+@pytest.mark.parametrize("path", [f"found/{chat_key(PUBLIC_KEY)}", "found/x", "found/%00", f"found/{PUBLIC_KEY.hex()}"])
+def test_a_hand_made_url_is_not_searched_for_a_chat_key(admin_client: Client, path: str) -> None:
+    make_story()
+    response = admin_client.get(f"/admin/{path}/", follow=True)
+    assert end_of(response) == "/admin/find/"
+    assert "Nothing was searched" in response.content.decode()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("users/nonsense/", f"users/{'ab' * 64}/", f"users/{'AB' * 64}/", f"users/{'ab' * 63}/", "users/%00/"),
+        *("timelines/1/", "timelines/x/", "timelines/-1/", f"timelines/{'9' * 40}/", "timelines/٣/"),
+        *("users/nonsense/forget/",),
+    ],
+)
+def test_a_page_of_nobody_leads_back_with_a_message(admin_client: Client, path: str) -> None:
+    response = admin_client.get(f"/admin/{path}", follow=True)
+    assert (response.status_code, end_of(response)) == (200, "/admin/find/")
+    assert re.search("Nothing is known|no such notification", response.content.decode())
+
+
+def test_every_page_has_the_box(admin_client: Client) -> None:
+    notification = make_story()
+    for page in ("/admin/", "/admin/find/", "/admin/gorush/", f"/admin/timelines/{notification.pk}/"):
+        assert 'action="/admin/find/"' in admin_client.get(page).content.decode()
+
+
+def test_who_may_see_nothing_finds_nothing(client: Client) -> None:
+    notification = make_story()
+    client.force_login(User.objects.create_user("nobody", is_staff=True))
+    user = f"/admin/users/{key_hash(PUBLIC_KEY).hex()}/"
+
+    assert find(client, chat_key(PUBLIC_KEY)).status_code == 403
+    assert [client.get(url).status_code for url in (user, f"/admin/timelines/{notification.pk}/")] == [403, 403]
+    assert 'action="/admin/find/"' not in client.get("/admin/").content.decode()
+
+
+def test_nobody_is_led_to_what_they_may_not_see(client: Client) -> None:
+    notification = make_story()
+    user = User.objects.create_user("support", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_registration"))
+    client.force_login(user)
+
+    assert "Nothing was found" in find(client, bytes(notification.request.message_id).hex()).content.decode()
+    assert "Newest notifications" not in find(client, chat_key(PUBLIC_KEY)).content.decode()
+
+
+def test_it_is_noted_who_opened_whom(admin_client: Client) -> None:
+    notification = make_story()
+    find(admin_client, chat_key(PUBLIC_KEY))
+    admin_client.get(f"/admin/timelines/{notification.pk}/")
+    admin_client.get("/admin/timelines/987654/")
+
+    opened = OpenedRecord.objects.order_by("pk").values_list("page", "object_id")
+    assert list(opened) == [("user", key_hash(PUBLIC_KEY).hex()), ("timeline", str(notification.pk))]
+
+
+def test_whoever_is_not_logged_in_is_asked_to(client: Client) -> None:
+    for path in ("find/", f"found/{'ab' * 32}/", f"users/{'ab' * 64}/", "timelines/1/", "drain/"):
+        response = client.get(f"/admin/{path}")
+        assert (response.status_code, response.url.split("?")[0]) == (302, "/admin/login/")
+    assert find(client, "ab" * 64).redirect_chain[0][0].startswith("/admin/login/")
+
+
+# What the pages tell --------------------------------------------------------------------------------------------------
+
+
+def timeline(client: Client, notification) -> str:
+    html = client.get(f"/admin/timelines/{notification.pk}/").content.decode()
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
+
+
+def test_a_timeline_goes_from_the_envelope_to_the_reply(admin_client: Client) -> None:
+    text = timeline(admin_client, make_story())
+    steps = [
+        *("Envelope received", "Envelope processed", "Request accepted", "Notification created"),
+        *("Attempt 1 started", "Attempt 1: transient", "Reply recorded", "Reply published"),
+        *("Attempt 2 started", "Attempt 2: delivered", "Finished: delivered"),
+    ]
+    places = [text.find(step) for step in steps]
+    assert -1 not in places
+    assert places == sorted(places)
+    assert "+40 ms" in text
+    assert "+2.7 s" in text  # between the reply and the second attempt
+    assert "Nothing: it is over." in text
+
+
+def test_a_timeline_without_its_envelope_is_told_as_far_as_it_is_known(admin_client: Client) -> None:
+    notification = make_story()
+    InboundEnvelope.objects.all().delete()
+    assert "Request accepted" in timeline(admin_client, notification)
+
+
+def test_a_result_that_came_late_is_told(admin_client: Client) -> None:
+    notification = make_story()
+    notification.attempts.filter(number=2).update(late_code="device_gone")
+    assert "reported later: device_gone" in timeline(admin_client, notification)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"state": "retrying"}, "The next attempt is due at 2026"),
+        ({"state": "in_flight"}, "A worker is sending it"),
+        ({"state": "pending", "route": None}, "Its recipient unregistered"),
+    ],
+)
+def test_a_timeline_says_what_comes_next(admin_client: Client, fields, sentence) -> None:
+    then = timezone.now().replace(year=2026)
+    notification = make_story(finished_at=None, next_attempt_at=then, lease_until=then, **fields)
+    text = timeline(admin_client, notification)
+    assert sentence in text
+    assert "It expires at" in text
+
+
+def test_a_timeline_says_what_holds_it_up(admin_client: Client) -> None:
+    notification = make_story(finished_at=None, state="retrying", next_attempt_at=timezone.now())
+    now = timezone.now()
+    Channel.objects.create(token_type=2, state="paused", reason="new key", since=now)
+    draining.start(by="ann", why="gorush moves", now=now)
+    notification.route.state, notification.route.disabled_reason = "disabled", "operator"
+    notification.route.save()
+
+    text = timeline(admin_client, notification)
+
+    assert "Delivery is stopped: it waits" in text
+    assert "Its channel Firebase is paused: new key" in text
+    assert "Its route is disabled (operator)" in text
+
+
+def test_pages_cost_the_same_for_much_as_for_little(admin_client: Client) -> None:
+    notification = make_story()
+    pages = [f"/admin/users/{key_hash(PUBLIC_KEY).hex()}/", f"/admin/timelines/{notification.pk}/"]
+    few = [count_queries(admin_client, page) for page in pages]
+    for number in range(3, 60):
+        factories.make_attempt(notification, number=number)
+        other = factories.make_registration(public_key_hash=notification.public_key_hash)
+        factories.make_grant(other)
+        factories.make_event(pseudonym=other.pseudonym)
+        factories.make_notification(route=other.route, public_key_hash=notification.public_key_hash)
+
+    assert [count_queries(admin_client, page) for page in pages] == few
+
+
+def count_queries(client: Client, page: str) -> int:
+    with CaptureQueriesContext(connection) as queries:
+        assert client.get(page).status_code == 200
+    return len(queries)
+
+
+@pytest.mark.parametrize("term", ["ab" * 64, "ab" * 32, "abcdef01", "9d1c0f7e-8a24-4c0b-a3a5-6f0f54c7e001"])
+def test_every_look_up_can_be_answered_by_an_index(term: str) -> None:
+    """With sequential scans forbidden, PostgreSQL takes one only where nothing else is possible."""
+    make_story()
+    with CaptureQueriesContext(connection) as queries:
+        hits_for(term)
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        for query in queries.captured_queries:
+            cursor.execute(f"EXPLAIN {query['sql']}")
+            plan = "\n".join(line for (line,) in cursor.fetchall())
+            assert "Seq Scan" not in plan, f"{query['sql']}\n{plan}"
