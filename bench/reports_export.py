@@ -8,6 +8,14 @@ from spark_reports.lake import Lake
 
 DAY = date(2026, 11, 20)
 FILL = Path(__file__).with_name("reports_fill.sql")
+# The rows name what reports are made of; whatever else a table needs does not matter here.
+COLUMNS_WITHOUT_DEFAULT = """
+    SELECT table_name, column_name, CASE data_type WHEN 'text' THEN  WHEN 'bytea' THEN  WHEN 'boolean' THEN 'false'
+        WHEN 'timestamp with time zone' THEN 'now()' ELSE '0' END
+    FROM information_schema.columns
+    WHERE table_schema = 'public' AND is_nullable = 'NO' AND column_default IS NULL AND is_identity = 'NO'
+        AND data_type IN ('text', 'bytea', 'boolean', 'timestamp with time zone', 'smallint', 'integer', 'bigint')
+        AND table_name ~ '^(waku_bridge|notifications|registrations)_'"""
 SAME_IN_SQL = Path(__file__).with_name("reports_same.sql")
 
 
@@ -24,6 +32,9 @@ def _fill() -> None:
     from django.db import connection  # noqa: PLC0415
 
     with connection.cursor() as cursor:
+        cursor.execute(COLUMNS_WITHOUT_DEFAULT)
+        for table, column, default in cursor.fetchall():
+            cursor.execute(f"ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {default}")
         for statement in _statements(FILL):
             cursor.execute(statement)
 

@@ -116,7 +116,8 @@ class Lake:
 
     def days(self, kind: Kind, first: date, last: date) -> Iterator[tuple[date, Manifest]]:
         """Complete days within the range, oldest first."""
-        names = {Path(info.path).stem for info in self._list(f"manifests/{kind}")}
+        # A publication that was killed leaves a draft under another name.
+        names = {Path(info.path).stem for info in self._list(f"manifests/{kind}") if info.path.endswith(".json")}
         for name in sorted(names):
             if first.isoformat() <= name <= last.isoformat():
                 day = date.fromisoformat(name)

@@ -23,7 +23,7 @@ CHUNKS_AHEAD = 3
 OTHER = "(other)"
 # Clients choose the app topic: only what looks like one may be seen, and nothing that looks like a key or a token.
 _TOPIC = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,40}(\.[A-Za-z0-9-]{1,40}){1,7}")
-_LOOKS_SECRET = re.compile(r"[0-9a-fA-F]{16}|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-|[A-Za-z0-9]{25}")
+_LOOKS_SECRET = re.compile(r"[0-9a-fA-F]{16}|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-|(?=[A-Za-z]*[0-9])[A-Za-z0-9]{25}")
 _TOPIC_COLUMNS = frozenset({"app_topic", "previous_app_topic"})
 # Reasons and codes are words of ours; should one ever be more, it stays here.
 _WORD = re.compile(r"[A-Za-z0-9_ .:-]{0,64}")
@@ -106,7 +106,7 @@ def _cleaned(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     if field.name in _TOPIC_COLUMNS:
         column = _replaced(column, is_topic)
     elif field.name in _WORD_COLUMNS:
-        column = _replaced(column, lambda text: bool(_WORD.fullmatch(text)) and not _LOOKS_SECRET.search(text))
+        column = _replaced(column, is_word)
     return column.cast(pa.string())
 
 
@@ -121,3 +121,7 @@ def _replaced(column: pa.ChunkedArray, is_fine: Callable[[str], bool]) -> pa.Chu
 
 def is_topic(text: str) -> bool:
     return not text or bool(_TOPIC.fullmatch(text) and not _LOOKS_SECRET.search(text))
+
+
+def is_word(text: str) -> bool:
+    return bool(_WORD.fullmatch(text) and not _LOOKS_SECRET.search(text))

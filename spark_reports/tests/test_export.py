@@ -14,11 +14,12 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
+from notifications.gateways.gorush.rules_file import seed_rules
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.models import RegistrationEvent
 from spark_reports.export import ExportError, closed_days, export_day, last_closed_day
-from spark_reports.export.copying import is_topic
+from spark_reports.export.copying import is_topic, is_word
 from spark_reports.export.pseudonyms import Period, Subject, key_for, pseudonym
 from spark_reports.jobs.tables import EVENT_TABLES, Table
 from spark_reports.lake import Kind, Lake, LakeError, Manifest, arrow_schema, folder_of
@@ -98,6 +99,12 @@ def test_pseudonyms_change_with_period_and_role_and_the_key_id_tells() -> None:
 )
 def test_only_what_looks_like_an_app_topic_is_shown(text: str, is_fine: bool) -> None:
     assert is_topic(text) is is_fine
+
+
+def test_every_code_of_the_error_table_is_shown() -> None:
+    codes = {rule.code for rule in seed_rules()}
+    assert len(codes) > 20
+    assert [code for code in codes if not is_word(code)] == []
 
 
 # Exporting ------------------------------------------------------------------------------------------------------------

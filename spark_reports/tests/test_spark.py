@@ -1,0 +1,66 @@
+"""Spark as a process: what it is given, and what is made of its words."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from spark_reports.lake import Kind, Lake
+from spark_reports.spark import environment, package, spark_home
+
+CAUSE = """26/11/21 14:35:01 WARN NativeCodeLoader: Unable to load native-hadoop library
+Traceback (most recent call last):
+pyspark.errors.exceptions.captured.SparkException: Job aborted
+Caused by: java.io.IOException: could not read page
+Caused by: java.io.FileNotFoundException: File part-0.parquet does not exist
+at org.apache.spark.deploy"""
+
+
+def test_spark_gets_no_credentials_of_the_server(java: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "DATABASE_URL",
+        "REDIS_URL",
+        "SECRET_KEY",
+        "FIELD_ENCRYPTION_KEYS",
+        "SERVER_PRIVATE_KEY",
+        "PGPASSWORD",
+    ):
+        monkeypatch.setenv(name, f"secret {name}")
+        monkeypatch.setenv(f"{name}_FILE", f"secret {name}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "needed for the lake")
+
+    given = environment("local[*]")
+
+    assert not [name for name, value in given.items() if "secret" in value]
+    assert given["AWS_ACCESS_KEY_ID"] == "needed for the lake"
+
+
+def test_the_package_holds_the_jobs_and_nothing_else_of_the_server(tmp_path: Path) -> None:
+    archive, entry = package(tmp_path)
+    names = zipfile.ZipFile(archive).namelist()
+
+    assert "spark_reports/jobs/nightly.py" in names
+    assert [n for n in names if not n.startswith("spark_reports/jobs/")] == ["spark_reports/__init__.py"]
+    assert "main()" in entry.read_text()
+
+
+def test_the_deepest_cause_is_named() -> None:
+    from spark_reports.spark import _reason
+
+    assert _reason(CAUSE.splitlines()) == "java.io.FileNotFoundException: File part-0.parquet does not exist"
+    assert _reason(["Error: bad option"]) == "Error: bad option"
+    assert _reason([]) == "it said nothing"
+
+
+def test_a_draft_of_a_manifest_is_no_day(tmp_path: Path) -> None:
+    from datetime import date
+
+    lake = Lake(str(tmp_path))
+    with lake.writing(f"manifests/{Kind.FACTS}/2026-11-20.json.f00d") as out:
+        out.write(b"half a mani")
+
+    assert list(lake.days(Kind.FACTS, date(2026, 11, 1), date(2026, 11, 30))) == []
+
+
+def test_spark_is_the_one_of_the_package(java: None) -> None:
+    assert (spark_home() / "bin" / "spark-submit").exists()
