@@ -14,6 +14,7 @@ from time import monotonic
 
 import structlog
 from django.db.models import F, QuerySet
+from prometheus_client import Counter
 
 from notifications.connections import submit
 from waku_bridge.metrics import REPLIES_ABANDONED, REPLIES_CONFIRMED, REPLIES_UNCHECKED, REPLIES_UNCONFIRMED
@@ -76,7 +77,7 @@ def confirm(stores: Nodes, *, now: datetime) -> list[int]:
     for reply in due:
         verdicts[judge(reply.node, answers.get(reply.hash, {}))].append(reply)
     _close(verdicts[Verdict.CONFIRMED], now=now)
-    _give_up_or_ask_again(verdicts[Verdict.UNKNOWN], now=now)
+    _ask_again(verdicts[Verdict.UNKNOWN], REPLIES_UNCHECKED, now=now)
     return _repeat(verdicts[Verdict.MISSING], now=now)
 
 
@@ -121,18 +122,20 @@ def _close(replies: Sequence[Checked], *, now: datetime) -> None:
         REPLIES_CONFIRMED.inc(closed)
 
 
-def _give_up_or_ask_again(replies: Sequence[Checked], *, now: datetime) -> None:
+def _ask_again(replies: Sequence[Checked], given_up: Counter, *, now: datetime) -> None:
+    """For a minute after they were published; then nobody waits any more, and they are closed and counted."""
     old = [reply for reply in replies if reply.published_at <= now - GIVE_UP_AFTER]
-    if old:
-        unchecked = _still_published(old).update(state=State.UNCONFIRMED, payload=None)
-        REPLIES_UNCHECKED.inc(unchecked)
-        log.warning("replies_unchecked", count=unchecked)
-    _ask_again([reply for reply in replies if reply.published_at > now - GIVE_UP_AFTER], now=now)
+    young = [reply for reply in replies if reply.published_at > now - GIVE_UP_AFTER]
+    _give_up(old, given_up)
+    if young:
+        _still_published(young).update(next_attempt_at=now + ASK_AGAIN_AFTER)
 
 
-def _ask_again(replies: Sequence[Checked], *, now: datetime) -> None:
+def _give_up(replies: Sequence[Checked], counter: Counter) -> None:
     if replies:
-        _still_published(replies).update(next_attempt_at=now + ASK_AGAIN_AFTER)
+        given_up = _still_published(replies).update(state=State.UNCONFIRMED, payload=None)
+        counter.inc(given_up)
+        log.warning("replies_given_up", count=given_up)
 
 
 def _repeat(replies: Sequence[Checked], *, now: datetime) -> list[int]:
@@ -141,12 +144,10 @@ def _repeat(replies: Sequence[Checked], *, now: datetime) -> list[int]:
         return []
     REPLIES_UNCONFIRMED.inc(len(replies))
     log.warning("replies_unconfirmed", count=len(replies))
-    spent = [reply for reply in replies if reply.repeat_count >= MAX_REPEATS]
-    if spent:
-        REPLIES_ABANDONED.inc(_still_published(spent).update(state=State.UNCONFIRMED, payload=None))
+    _give_up([reply for reply in replies if reply.repeat_count >= MAX_REPEATS], REPLIES_ABANDONED)
     left = [reply for reply in replies if reply.repeat_count < MAX_REPEATS]
     again, later = left[:MAX_REPEATS_PER_RUN], left[MAX_REPEATS_PER_RUN:]
-    _give_up_or_ask_again(later, now=now)
+    _ask_again(later, REPLIES_ABANDONED, now=now)
     # Not those that another run has sent out again meanwhile: they are not due any more.
     _still_published(again).filter(next_attempt_at__lte=now).update(
         state=State.PENDING,

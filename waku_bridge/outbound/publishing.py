@@ -28,7 +28,7 @@ from waku_bridge.metrics import (
     REPLIES_REPUBLISHED,
 )
 from waku_bridge.models import OutboundReply
-from waku_bridge.node import MessageTooLarge, NodeError
+from waku_bridge.node import MessageTooLarge, NodeError, NoPeers
 from waku_bridge.outbound.nodes import Nodes
 
 log = structlog.get_logger(__name__)
@@ -119,19 +119,24 @@ async def _publish_all(replies: Sequence[OutboundReply], nodes: Nodes, refusals:
 
 async def _publish_one(reply: OutboundReply, nodes: Nodes, refusals: Refusals) -> Published | None:
     message = WakuMessage(bytes(reply.payload or b""), reply.content_topic, reply.timestamp_ns)
-    # The node that took it before has it, or lost it: gossip tells nobody a second time what it has seen.
+    # The node that took it before comes last: for two minutes gossip passes on nothing that it has seen.
     for node in nodes.in_order(last=reply.node):
         started = monotonic()
         try:
             way = await node.publish(reply.pubsub_topic, message)
         except NodeError as error:
             refusals[node.name, type(error).__name__, error.code] += 1
-            if not isinstance(error, MessageTooLarge):  # which says nothing about the next
+            if not _is_about_the_message(error, reply):
                 nodes.failed(node, error)
         else:
             nodes.answered(node, monotonic() - started)
             return Published(reply, message_hash(reply.pubsub_topic, message), node.url, node.name, way)
     return None
+
+
+def _is_about_the_message(error: NodeError, reply: OutboundReply) -> bool:
+    """Rather than about the node: that it is too large, or that everybody may have seen it."""
+    return isinstance(error, MessageTooLarge) or (isinstance(error, NoPeers) and reply.attempt_count > 1)
 
 
 def _tell(refusals: Refusals) -> None:
@@ -169,7 +174,7 @@ def check_after(reply: OutboundReply) -> timedelta:
 
 
 def _leave_to_the_stores(reply_ids: set[int], *, at: datetime) -> None:
-    """What was published before and is refused now is often refused because every node has it: the stores will tell."""
+    """What was published before may be refused now because every node has seen it: the stores will tell."""
     refused = OutboundReply.objects.filter(pk__in=reply_ids, state=State.PENDING, published_at__isnull=False)
     refused.update(state=State.PUBLISHED, next_attempt_at=at + CHECK_AFTER)
 

@@ -167,7 +167,7 @@ def test_what_the_taker_kept_for_itself_goes_out_by_another_node(start):
 
 
 def test_where_every_node_refuses_a_repetition_the_stores_decide(start):
-    """Real nodes answer that they reached nobody when everybody has seen it: a store that was late has it then."""
+    """A node may say that it reached nobody because everybody has seen it: a store that was late has it then."""
     [node] = start(1)
     node.fails(archive_delay_ms=300)
     reply = published(node)
@@ -215,6 +215,19 @@ def test_when_all_is_lost_only_some_go_out_again_at_once(start, monkeypatch):
     assert len(confirm(nodes(node), now=after(4))) == 2
     assert confirm(nodes(node), now=after(5)) == []
     assert len(confirm(nodes(node), now=after(20))) == 2
+    assert confirm(nodes(node), now=after(70)) != []
+    assert OutboundReply.objects.filter(state=State.PUBLISHED).count() == 0
+
+
+def test_what_finds_no_room_within_a_minute_is_given_up(start, monkeypatch):
+    monkeypatch.setattr(confirming, "MAX_REPEATS_PER_RUN", 0)
+    [node] = start(1)
+    node.fails(archive_refuses=True)
+    reply = published(node)
+    assert confirm(nodes(node), now=after(4)) == []
+    assert fresh(reply).state == State.PUBLISHED
+    assert confirm(nodes(node), now=after(70)) == []
+    assert (fresh(reply).state, fresh(reply).payload) == (State.UNCONFIRMED, None)
 
 
 # Stores that do not answer --------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from django.db import connection
 from tests.factories import make_reply
 from waku_bridge.codec.waku_message import message_hash
 from waku_bridge.models import OutboundReply
-from waku_bridge.node import MessageTooLarge, NodeError
+from waku_bridge.node import MessageTooLarge, NodeError, NoPeers
 from waku_bridge.outbound import Nodes, hand_out_left_behind
 from waku_bridge.outbound import publish as publish_by
 
@@ -112,6 +112,16 @@ def test_one_message_that_is_too_large_costs_no_node_its_place():
 
 
 @pytest.mark.django_db
+def test_a_node_that_reaches_nobody_with_what_all_have_seen_keeps_its_place():
+    first, second = Node("http://first", error=NoPeers("no")), Node("http://second")
+    nodes = Nodes([first, second])
+    publish_by([make_reply(at=NOW, attempt_count=1).pk], nodes, now=NOW)
+    publish_by([make_reply(at=NOW).pk], nodes, now=NOW)
+    publish_by([make_reply(at=NOW).pk], nodes, now=NOW)
+    assert (first.asked, len(second.published)) == (2, 3)
+
+
+@pytest.mark.django_db
 def test_waits_longer_after_each_time_that_nobody_takes_it():
     reply, at, waits = make_reply(at=NOW), NOW, []
     for _ in range(8):
@@ -132,7 +142,7 @@ def test_what_is_published_again_goes_to_another_node_first():
 
 @pytest.mark.django_db
 def test_what_was_published_and_is_refused_now_is_left_to_the_stores():
-    """A real node refuses what it has seen: that is no reason to make a new message of it."""
+    """Perhaps everybody has seen it: that is no reason to make a new message of it."""
     reply = make_reply(at=NOW, node="http://node", published_at=NOW, message_hash=b"h" * 32)
     publish([reply.pk], [deaf()], now=NOW)
     row = fresh(reply)
