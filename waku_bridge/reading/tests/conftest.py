@@ -19,6 +19,7 @@ from waku_bridge.devnode.node import NODE
 from waku_bridge.devnode.server import create_app
 from waku_bridge.devnode.settings import Settings
 from waku_bridge.identity import server_identity
+from waku_bridge.management.commands.run_waku_bridge import MAX_PAGE_BYTES
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import InboundEnvelope
 from waku_bridge.node import WakuNode
@@ -120,7 +121,10 @@ def run(transactional_db):
             pool = ThreadPoolExecutor(1)
             asyncio.get_running_loop().set_default_executor(pool)
             app = create_app(Settings(shards=(PUBSUB_TOPIC,), **settings))
-            async with TestServer(app) as server, new_client(timeout_seconds=5) as client:
+            async with (
+                TestServer(app) as server,
+                new_client(timeout_seconds=5, max_answer_bytes=MAX_PAGE_BYTES) as client,
+            ):
                 world = World(server, client)
                 try:
                     return await scenario(world)

@@ -1,0 +1,81 @@
+"""Everything bad that a node can hand out, at once and between good messages, on both paths."""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from django.utils import timezone
+
+from tests.conversation import PUBSUB_TOPIC
+from tests.factories import make_watermark
+from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.models import DeadLetter
+from waku_bridge.reading.tests.conftest import FOREIGN, message
+
+MEBIBYTE = 1024 * 1024
+DAY_NS = 86_400 * 10**9
+# With the path on which it can come at all: stores are asked for a time, and never for what is of another year.
+BAD = [
+    ("wrong_size", {"payload": b""}, {"live", "store"}),
+    ("wrong_size", {"payload": bytes(MEBIBYTE + 1)}, {"live", "store"}),
+    ("wrong_version", {"version": 0}, {"live", "store"}),
+    ("wrong_version", {"version": 2**32 - 1}, {"live", "store"}),
+    ("wrong_time", {"timestamp_ns": 0}, {"live"}),
+    ("wrong_time", {"timestamp_ns": 2**63 - 1}, {"live"}),
+    ("malformed", {"timestamp_ns": -(2**63)}, {"live"}),
+]
+
+
+def bad_messages(path):
+    return [replace(message(), **changes) for _, changes, paths in BAD if path in paths]
+
+
+def reasons(path):
+    return Counter(reason for reason, _, paths in BAD if path in paths)
+
+
+async def dead_letters():
+    return Counter(await asyncio.to_thread(lambda: list(DeadLetter.objects.values_list("reason", flat=True))))
+
+
+def put(world, path, each):
+    """As it is, without the checks that a node makes."""
+    if path == "live":
+        world.devnode.ring.add(PUBSUB_TOPIC, each)
+    else:
+        world.devnode.archive.insert(message_hash(PUBSUB_TOPIC, each), PUBSUB_TOPIC, each)
+
+
+async def read(world, path, times):
+    for _ in range(times):
+        await (world.live()._read_once(world.term) if path == "live" else world.walker()._go_once(world.term))
+
+
+@pytest.mark.parametrize("path", ["live", "store"])
+def test_what_is_bad_is_put_aside_and_what_is_good_around_it_is_taken(run, path):
+    async def scenario(world):
+        await asyncio.to_thread(make_watermark, node=world.url, at=timezone.now())
+        largest = message(payload=bytes(MEBIBYTE))
+        good = [message(), largest, message()]
+        for each in [good[0], *bad_messages(path), message(FOREIGN), *good[1:]]:
+            put(world, path, each)
+        await read(world, path, times=2)
+        assert sorted(world.enqueued) == sorted(message_hash(PUBSUB_TOPIC, each) for each in good)
+        assert await dead_letters() == reasons(path)
+
+    run(scenario, relay_cache_capacity=100)
+
+
+def test_one_hash_with_other_metadata_is_one_envelope(run):
+    """Version and ephemeral are no part of the hash; the bad twin comes first."""
+
+    async def scenario(world):
+        good = message()
+        for each in [replace(good, version=0), replace(good, ephemeral=True), good]:
+            put(world, "live", each)
+        await read(world, "live", times=1)
+        assert world.enqueued == [message_hash(PUBSUB_TOPIC, good)]
+        assert await dead_letters() == Counter({"wrong_version": 1})
+
+    run(scenario)
