@@ -2,8 +2,9 @@
 
 The requests are built and dated before, as in `manage.py load`, which adds the opening of the answers when all is over.
 No server answers here: a stand-in publishes one message of an answer's size for each request from a process of its own,
-so that hearing them is measured, too. ``per_second_on_one_core`` is by CPU time and says what the generator can do;
-what it did (`sent_per_second`, and by how much it was late) needs a machine with a core to spare for it. Run alone with ``python -m bench load``.
+so that hearing them is measured, too. ``per_second_on_one_core`` is by CPU time, and says what the generator can do;
+what it did (``sent_per_second``, and how late) needs a machine with a core to spare. Run alone with
+``python -m bench load``.
 """
 
 import asyncio

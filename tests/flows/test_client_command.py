@@ -1,0 +1,90 @@
+"""`manage.py client`: the protocol by hand, as the README walks through it."""
+
+import re
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pushserver.stack.plan import manage
+from pushserver.supervisor.processes import Stage
+from tests.flows.fleet import Fleet
+from tests.flows.network import Network
+
+Client = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def client(fleet: Fleet, network: Network) -> Client:
+    """Runs one step; exit code and what it printed."""
+    network.phone()  # answered: the server is there
+
+    def run(*arguments: str) -> tuple[int, str]:
+        spec = manage("client", "client", *arguments, stage=Stage.FRONT)
+        before = len(fleet.log("client")) if (fleet.folder / "client.log").exists() else 0
+        fleet.start(replace(spec, environment={**spec.environment, "DATA_DIR": str(fleet.folder / "keyboard")}))
+        code = fleet.running.pop("client").wait(timeout=90)
+        return code, fleet.log("client")[before:]
+
+    return run
+
+
+def test_the_walk_through_the_protocol(fleet: Fleet, network: Network, client: Client) -> None:
+    code, printed = client("register", "--as", "bob", "--token", "bobs-own-phone")
+    assert code == 0, printed
+    assert "accepted by" in printed
+    assert "contact code published: version 1" in printed
+    assert "bobs-own-phone" not in printed
+    (key,) = re.findall(r"bob is (0x04\w{128})", printed)
+    kept = fleet.folder / "keyboard" / "clients" / "bob.json"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+    code, printed = client("query", "--as", "ada", "bob")
+    assert code == 0, printed
+    assert "its grant is good" in printed
+    assert "Can be notified at" in printed
+
+    code, printed = client("notify", "--as", "ada", key, "--text", "Good morning")
+    assert code == 0, printed
+    assert "notified: the server reports success" in printed
+    (push,) = [push for push in network.pushes() if push["token"] == "bobs-own-phone"]
+    assert bytes.fromhex(push["data"]["encryptedMessage"][2:]) == b"Good morning"
+
+    code, printed = client("watch", "--as", "ada", "bob", "--seconds", "3")
+    assert code == 0, printed
+    assert "the contact code of" in printed
+
+    code, printed = client("unregister", "--as", "bob")
+    assert code == 0, printed
+    assert "version 2 accepted by" in printed
+
+    code, printed = client("query", "--as", "ada", "bob")
+    assert code == 1
+    assert "No server answered the query. Servers keep silent about whom they do not know." in printed
+
+
+def test_who_is_no_contact_is_told_so(client: Client) -> None:
+    client("query", "--as", "carl", "0x" + "02" * 33)  # makes Carl's key; nobody has that one
+    assert client("register", "--as", "dora", "--only", "carl")[0] == 0
+    code, printed = client("query", "--as", "eve", "dora")
+    assert code == 0, printed
+    assert "The answer is for contacts, and we are none." in printed
+    assert "Can be notified at" in client("query", "--as", "carl", "dora")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("unregister", "--as", "nobody"), "nobody.json cannot be read: No such file"),
+        (("query", "someone-unknown"), "someone-unknown is neither a client of this machine (--as) nor a chat key"),
+        (("query", "--as", "Not A Name", "0x"), "A name has lower-case letters, digits and hyphens"),
+        (("register", "--node", "http://127.0.0.1:9"), "The node does not take part: 127.0.0.1:9 cannot be reached"),
+        (("register", "--server", "0x12"), "0x12 is neither"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(client: Client, arguments: tuple[str, ...], words: str) -> None:
+    code, printed = client(*arguments)
+    assert code == 1
+    assert words in printed
+    assert "Traceback" not in printed

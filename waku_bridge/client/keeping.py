@@ -1,0 +1,74 @@
+"""A client in a file: its private key and what it must remember, readable by its owner alone."""
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coincurve import PrivateKey
+
+from waku_bridge.client.core import new_identity
+from waku_bridge.client.state import RegistrationState, dump_state, load_state, new_state
+from waku_bridge.codec.keys import Identity
+
+KEY_BYTES = 32
+NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+
+
+class KeepingError(Exception):
+    """The file cannot be read, or holds something else. The text is for people and names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """``state`` is None until the client registers for the first time."""
+
+    identity: Identity = field(repr=False)
+    state: RegistrationState | None = field(default=None, repr=False)
+
+
+def read(path: Path) -> Kept:
+    """Raises KeepingError."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return Kept(
+            _identity(raw["private_key"]), load_state(json.dumps(raw["registration"])) if raw["registration"] else None
+        )
+    except OSError as error:
+        raise KeepingError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        # The text of a JSON error may quote the file, and with it the key.
+        raise KeepingError(f"{path} does not hold a client") from error
+
+
+def _identity(digits: str) -> Identity:
+    """Of exactly 32 bytes: the library would fill up fewer. Raises ValueError."""
+    key = bytes.fromhex(digits)
+    if len(key) != KEY_BYTES:
+        raise ValueError("no private key")
+    return Identity(PrivateKey(key))
+
+
+def read_or_new(path: Path) -> Kept:
+    """A client that never was here before gets a key. Raises KeepingError."""
+    return read(path) if path.exists() else Kept(new_identity(os.urandom))
+
+
+def write(path: Path, kept: Kept) -> None:
+    """Mode 600, and whole or not at all. Raises KeepingError."""
+    state = json.loads(dump_state(kept.state)) if kept.state else None
+    text = json.dumps({"private_key": kept.identity.private_key.secret.hex(), "registration": state}, indent=1)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+            stream.write(text)
+        draft.replace(path)
+    except OSError as error:
+        raise KeepingError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def state_for(kept: Kept, server: bytes) -> RegistrationState:
+    """What the client remembers, or the beginning of it."""
+    return kept.state or new_state(server, random_bytes=os.urandom)

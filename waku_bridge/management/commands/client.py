@@ -1,0 +1,245 @@
+"""`manage.py client`: the protocol by hand. Each command is one step of it, and says what is sent and what comes."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from notifications.connections import new_client
+from registrations.messages import TokenType
+from waku_bridge.client import (
+    Address,
+    Advertised,
+    Destination,
+    Event,
+    NoAnswer,
+    Preferences,
+    RegisteringClient,
+    RegistrationRefused,
+    SendingClient,
+    Session,
+)
+from waku_bridge.client.keeping import NAME, KeepingError, Kept, read, read_or_new, state_for, write
+from waku_bridge.client.words import OUTCOMES, nobody, refusal, short, words
+from waku_bridge.codec.errors import CodecError
+from waku_bridge.codec.hashes import chat_hash
+from waku_bridge.codec.keys import chat_key, parse_chat_key
+from waku_bridge.identity import server_identity
+from waku_bridge.node import NodeError, WakuNode
+
+TIMEOUT_SECONDS = 10.0
+POLL_SECONDS = 0.1
+
+
+class Command(BaseCommand):
+    help = "Be a client: register, ask where somebody can be notified, notify, unregister, and watch."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        steps = parser.add_subparsers(dest="step", required=True, metavar="step")
+        register = _step(steps, "register", "tell the server where this client's phone can be reached")
+        register.add_argument("--token", default="", help="the device token (one is made up)")
+        register.add_argument("--iphone", default="", metavar="APP", help="it is an iPhone with this app topic")
+        register.add_argument("--only", default="", metavar="WHO,WHO", help="contacts only, and who they are")
+        query = _step(steps, "query", "ask every server where somebody can be notified")
+        query.add_argument("who", help="a name used with --as, or a chat key")
+        notify = _step(steps, "notify", "have somebody notified")
+        notify.add_argument("who", help="a name used with --as, or a chat key")
+        notify.add_argument("--text", default="Hello", help="what the phone would show, encrypted for it")
+        notify.add_argument("--mention", default="", metavar="CHAT", help="a mention in this chat, not a message")
+        _step(steps, "unregister", "have the server forget this client")
+        watch = _step(steps, "watch", "hear what is said to this client, and the contact codes of others, until Ctrl-C")
+        watch.add_argument("who", nargs="*", help="whose contact codes to follow")
+        watch.add_argument("--seconds", type=float, default=0.0, help="for how long (0: until Ctrl-C)")
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        try:
+            client = _Client(options, Console(file=self.stdout._out))  # noqa: SLF001 - rich asks it about the terminal
+            with suppress(KeyboardInterrupt):
+                asyncio.run(client.take(options["step"]))
+        except RegistrationRefused as refused:
+            raise CommandError(f"Refused: {refusal(refused.error)}.") from None
+        except NoAnswer as silence:
+            raise CommandError(f"{str(silence).capitalize()}. {_hint(options)}") from None
+        except NodeError as error:
+            raise CommandError(f"The node does not take part: {error}. Is `manage.py up` running?") from None
+        except KeepingError as error:
+            raise CommandError(f"{error}.") from None
+
+
+def _step(steps: Any, name: str, text: str) -> CommandParser:
+    step: CommandParser = steps.add_parser(name, help=text, description=text)
+    step.add_argument("--as", dest="name", default="me", help="which client to be (me)")
+    step.add_argument("--state", default="", metavar="FILE", help="where it is kept (DATA_DIR/clients/NAME.json)")
+    step.add_argument("--node", default="", help="REST URL of a Waku node (the first of WAKU_NODES)")
+    step.add_argument("--server", default="", help="public key of the push server (this one's)")
+    return step
+
+
+def _hint(options: dict[str, Any]) -> str:
+    if options["step"] == "query":
+        return "Servers keep silent about whom they do not know."
+    return "`manage.py canary` tells what is broken."
+
+
+class _Client:
+    """Whoever is at the keyboard. Kept in a file after every step: a version that was used must not be used again."""
+
+    def __init__(self, options: dict[str, Any], console: Console) -> None:
+        self._options = options
+        self._console = console
+        self._path = _path(options["name"], options["state"])
+        self._node_url = options["node"] or next(iter(settings.WAKU_NODES), "")
+        if not self._node_url:
+            raise CommandError("There is no node: give --node, or start `manage.py up`.")
+        self._server = _key(options["server"]) if options["server"] else server_identity().pub33
+        self._started = time.monotonic()
+
+    async def take(self, step: str) -> None:
+        steps: dict[str, Callable[[Session], Coroutine[Any, Any, None]]] = {
+            "register": self._register,
+            "query": self._query,
+            "notify": self._notify,
+            "unregister": self._unregister,
+            "watch": self._watch,
+        }
+        async with new_client(timeout_seconds=TIMEOUT_SECONDS) as http:
+            node = WakuNode(self._node_url, http)
+            session = Session(
+                node,
+                pubsub_topic=settings.WAKU_PUBSUB_TOPICS[0],
+                poll_seconds=POLL_SECONDS,
+                on_event=lambda _core, event: self._tell(event),
+            )
+            await steps[step](session)
+
+    async def _register(self, session: Session) -> None:
+        kept = read_or_new(self._path)
+        phone = self._phone(kept)
+        contacts = tuple(self._somebody(who) for who in self._options["only"].split(",") if who)
+        phone.change(self._address(), Preferences(contacts_only=bool(contacts), contacts=contacts))
+        self._keep(phone)
+        self._say(f"{self._name} is {chat_key(phone.identity.pub33)}")
+        self._say(f"→ registration, version {phone.version}, for {short(self._server)} alone to read")
+        await self._speak(session, phone)
+        self._say(f"Kept in {self._path}")
+
+    async def _unregister(self, session: Session) -> None:
+        kept = read(self._path)
+        if kept.state is None:
+            raise CommandError(f"{self._name} has never registered.")
+        phone = self._phone(kept)
+        phone.unregister()
+        self._keep(phone)
+        self._say(f"→ unregistering, version {phone.version}")
+        await self._speak(session, phone)
+
+    async def _speak(self, session: Session, phone: RegisteringClient) -> None:
+        try:
+            await session.register(phone, timeout_seconds=TIMEOUT_SECONDS)
+        finally:
+            self._keep(phone)
+
+    async def _query(self, session: Session) -> None:
+        sender, client = self._sender(), self._somebody(self._options["who"])
+        self._say(f"→ query for the key hash of {short(client)}, signed by a key used for nothing else")
+        found = await session.look_up(sender, client, timeout_seconds=TIMEOUT_SECONDS)
+        if not found:
+            self._say("The answer is for contacts, and we are none.")
+            return
+        self._console.print(_table(found))
+
+    async def _notify(self, session: Session) -> None:
+        sender, client = self._sender(), self._somebody(self._options["who"])
+        text, chat = self._options["text"].encode(), self._options["mention"]
+        content = sender.mention(chat_hash(chat), text) if chat else sender.one_to_one(text)
+        self._say(f"→ query for {short(client)}, then a request to its server")
+        result = await session.notify(sender, client, content, os.urandom(32))
+        if not result.installations:
+            raise CommandError(nobody(result))
+        for settled in result.installations:
+            self._say(f"← {settled.installation_id}: {OUTCOMES[settled.outcome]}")
+        if not result.is_notified:
+            raise CommandError("Nobody was notified.")
+
+    async def _watch(self, session: Session) -> None:
+        sender, kept = self._sender(), read_or_new(self._path)
+        for who in self._options["who"]:
+            sender.follow(self._somebody(who))
+        watching = [self._follow(session, sender)]
+        if kept.state:
+            watching.append(self._follow(session, self._phone(kept)))
+        self._say("Watching. Ctrl-C ends it.")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*watching), self._options["seconds"] or None)
+
+    async def _follow(self, session: Session, core: RegisteringClient | SendingClient) -> None:
+        async for _event in session.events(core):
+            if isinstance(core, RegisteringClient):
+                self._keep(core)
+
+    def _phone(self, kept: Kept) -> RegisteringClient:
+        phone = RegisteringClient(kept.identity, state_for(kept, self._server), os.urandom)
+        phone.use([self._server])
+        return phone
+
+    def _sender(self) -> SendingClient:
+        """Somebody who only sends has a key as well, which contacts know."""
+        kept = read_or_new(self._path)
+        write(self._path, kept)
+        return SendingClient(kept.identity, os.urandom)
+
+    def _keep(self, phone: RegisteringClient) -> None:
+        write(self._path, Kept(phone.identity, phone.state))
+
+    def _address(self) -> Address:
+        token, app = self._options["token"] or f"made-up{os.urandom(16).hex()}", self._options["iphone"]
+        return Address(TokenType.APN if app else TokenType.FIREBASE, token, app)
+
+    def _somebody(self, who: str) -> bytes:
+        path = _path(who, "") if NAME.fullmatch(who) else None
+        return read(path).identity.pub33 if path and path.exists() else _key(who)
+
+    @property
+    def _name(self) -> str:
+        return str(self._options["name"])
+
+    def _tell(self, event: Event) -> None:
+        if text := words(event):
+            self._say(f"{'→' if isinstance(event, Advertised) else '←'} {text}")
+
+    def _say(self, text: str) -> None:
+        ms = round((time.monotonic() - self._started) * 1000)
+        self._console.print(f"[dim]{ms:>6} ms[/dim]  {escape(text)}", highlight=False, soft_wrap=True)
+
+
+def _path(name: str, file: str) -> Path:
+    if file:
+        return Path(file)
+    if not NAME.fullmatch(name):
+        raise CommandError("A name has lower-case letters, digits and hyphens, 31 at most.")
+    return Path(settings.DATA_DIR / "clients" / f"{name}.json")
+
+
+def _key(text: str) -> bytes:
+    try:
+        return parse_chat_key(text)
+    except CodecError as error:
+        raise CommandError(f"{text} is neither a client of this machine (--as) nor a chat key.") from error
+
+
+def _table(found: tuple[Destination, ...]) -> Table:
+    table = Table(title="Can be notified at")
+    for column in ("installation", "by server", "version"):
+        table.add_column(column)
+    for destination in found:
+        table.add_row(destination.installation_id, short(destination.server), str(destination.version))
+    return table
