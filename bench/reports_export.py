@@ -10,8 +10,8 @@ DAY = date(2026, 11, 20)
 FILL = Path(__file__).with_name("reports_fill.sql")
 # The rows name what reports are made of; whatever else a table needs does not matter here.
 COLUMNS_WITHOUT_DEFAULT = """
-    SELECT table_name, column_name, CASE data_type WHEN 'text' THEN  WHEN 'bytea' THEN  WHEN 'boolean' THEN 'false'
-        WHEN 'timestamp with time zone' THEN 'now()' ELSE '0' END
+    SELECT table_name, column_name, CASE WHEN data_type IN ('text', 'bytea') THEN quote_literal('')
+        WHEN data_type = 'boolean' THEN 'false' WHEN data_type LIKE 'timestamp%' THEN 'now()' ELSE '0' END
     FROM information_schema.columns
     WHERE table_schema = 'public' AND is_nullable = 'NO' AND column_default IS NULL AND is_identity = 'NO'
         AND data_type IN ('text', 'bytea', 'boolean', 'timestamp with time zone', 'smallint', 'integer', 'bigint')
