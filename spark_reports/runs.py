@@ -122,6 +122,7 @@ def _run(days: Sequence[date], progress: Progress, *, replace: bool) -> ReportRu
 def _carry_out(run: ReportRun, days: Sequence[date], progress: Progress, *, replace: bool) -> None:
     lake, name = Lake(settings.REPORTS_LAKE), f"{run.pk}-{secrets.token_hex(4)}"
     output = f"incoming/{name}"
+    lake.remove_folder("incoming")  # nobody else runs: what is there was left by a killed one
     try:
         with _step(run, Step.EXPORT, progress):
             facts = _export(run, lake, days, progress, replace=replace)
