@@ -5,10 +5,10 @@ Both are open to anybody, so answers name hosts and queues, but no user, passwor
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, LiteralString
 
 import httpx
 import psycopg
@@ -24,7 +24,8 @@ from django.views.decorators.http import require_safe
 from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
 from notifications.notices import Board
 from pushserver.celery import HEARTBEAT_KEY
-from registrations.console.columns import host_of
+from registrations.console.columns import exact, host_of
+from spark_reports.status import pinned
 from waku_bridge import canary
 from waku_bridge.node.watch.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ_KEY
@@ -95,11 +96,15 @@ def check_database() -> Check:
 
 
 def _applied_migrations() -> frozenset[tuple[str, str]]:
+    return frozenset(_ask("SELECT app, name FROM django_migrations"))
+
+
+def _ask(query: LiteralString) -> list[tuple[Any, ...]]:
     """Over a connection of its own: one that is open already would hide that no new one can be made, and may hang."""
     parameters = connection.get_connection_params() | {"connect_timeout": TIMEOUT_SECONDS}
     with closing(psycopg.connect(**parameters)) as own:
         own.execute(f"SET LOCAL statement_timeout = '{TIMEOUT_SECONDS}s'")
-        return frozenset(own.execute("SELECT app, name FROM django_migrations").fetchall())
+        return own.execute(query).fetchall()
 
 
 @cache
@@ -142,10 +147,21 @@ def _is_alive(client: httpx.Client, url: str) -> bool:
 
 
 def warnings() -> Iterator[dict[str, str]]:
-    """What an operator should know of while everything runs. It never makes a server unready: pushes still go out."""
+    """What an operator should know of while everything runs. It never makes a server unready: it takes messages."""
+    yield from _draining()
     yield from _warnings(GORUSH_BOARD, settings.GORUSH_URLS)
     yield from _warnings(NODE_BOARD, list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES])))
     yield from _canary_warnings()
+    if (reports := pinned()) and reports.is_alarm:
+        yield {"reports": "", "id": "reports_missing", "what": reports.words}
+
+
+def _draining() -> Iterator[dict[str, str]]:
+    """By whom and why is for the console. While the database is away, `check_database` says so."""
+    with suppress(psycopg.Error):
+        if since := _ask("SELECT since AT TIME ZONE 'UTC' FROM notifications_drain"):
+            what = f"an operator stopped delivery: notifications wait since {exact(since[0][0])}"
+            yield {"server": "delivery", "id": "draining", "what": what}
 
 
 def _warnings(board: Board, urls: Sequence[str]) -> Iterator[dict[str, str]]:

@@ -39,6 +39,14 @@ ENDS = {
     State.REFUSED: "Wrong token, nobody registered, or too much was waiting.",
 }
 
+# A confirmed one needs no words.
+REPLIES = {
+    OutboundReply.State.PENDING: "The reply waits to be published; the next try is due {when}.",
+    OutboundReply.State.PUBLISHED: "A node took the reply; whether a store has it is looked up {when}.",
+    OutboundReply.State.UNCONFIRMED: "No store was found to have the reply: the sender may not have got it.",
+    OutboundReply.State.ABANDONED: "No node took the reply while anybody could wait for it: the sender got none.",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Story:
@@ -162,6 +170,8 @@ def _answer(story: Story) -> Iterator[Step]:
         if reply.published_at:
             tries = "" if reply.attempt_count == 1 else f", with try {reply.attempt_count}"
             yield Step(reply.published_at, "Reply published", f"by {host_of(reply.node)}{tries}")
+        if reply.confirmed_at:
+            yield Step(reply.confirmed_at, "Reply confirmed", "a store has it")
 
 
 def _rows(steps: Sequence[Step]) -> Iterator[Row]:
@@ -210,10 +220,8 @@ def _before_answer(story: Story) -> Iterator[str]:
     if story.request.state == NotificationRequest.State.WAITING:
         yield f"The sender is answered when all was tried once, or {_when(story.request.reply_due_at)}."
     for reply in story.replies:
-        if reply.state == OutboundReply.State.PENDING:
-            yield f"The reply waits to be published; the next try is due {_when(reply.next_attempt_at)}."
-        elif reply.state == OutboundReply.State.ABANDONED:
-            yield "No node took the reply while anybody could wait for it: the sender got none."
+        if reply.state in REPLIES:
+            yield REPLIES[OutboundReply.State(reply.state)].format(when=_when(reply.next_attempt_at))
 
 
 def _when(at: datetime | None) -> str:

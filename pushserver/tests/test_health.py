@@ -17,6 +17,7 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
+from notifications import draining
 from notifications.deviations import Deviation
 from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
 from notifications.notices import Board, Notice
@@ -295,3 +296,16 @@ def test_a_canary_that_does_not_run_is_a_warning(client: Client, settings: LazyS
 def test_a_canary_that_is_switched_off_is_not_missed(client: Client, settings: LazySettings) -> None:
     assert settings.CANARY_PERIOD_SECONDS == 0
     assert [found for found in client.get("/readyz").json()["warnings"] if "canary" in found] == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_while_delivery_is_stopped_it_says_so_without_saying_why(client: Client) -> None:
+    draining.start(by="ann", why="a word for colleagues", now=NOW)
+
+    answer = client.get("/readyz")
+
+    found = [warning for warning in answer.json()["warnings"] if warning["id"] == "draining"]
+    assert found[0]["what"].endswith("since 2026-11-21 12:00:00 UTC")
+    assert "colleagues" not in answer.content.decode()
+    draining.stop()
+    assert "draining" not in client.get("/readyz").content.decode()

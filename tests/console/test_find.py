@@ -18,7 +18,7 @@ from pushserver.console.find import hits_for
 from pushserver.models import OpenedRecord
 from tests import factories
 from waku_bridge.codec.keys import chat_key, key_hash
-from waku_bridge.models import InboundEnvelope
+from waku_bridge.models import InboundEnvelope, OutboundReply
 
 PUBLIC_KEY = PrivateKey(b"\x05" * 32).public_key.format()
 pytestmark = pytest.mark.django_db
@@ -42,8 +42,9 @@ def make_story(public_key=PUBLIC_KEY, **fields):
     )
     factories.make_reply(
         envelope_hash=request.envelope_hash,
-        state="published",
+        state="confirmed",
         published_at=at + timedelta(seconds=1.2),
+        confirmed_at=at + timedelta(seconds=3.7),
         attempt_count=1,
         node="http://node.test:8645",
         payload=None,
@@ -231,14 +232,14 @@ def test_a_timeline_goes_from_the_envelope_to_the_reply(admin_client: Client) ->
     text = timeline(admin_client, make_story())
     steps = [
         *("Envelope received", "Envelope processed", "Request accepted", "Notification created"),
-        *("Attempt 1 started", "Attempt 1: transient", "Reply recorded", "Reply published"),
+        *("Attempt 1 started", "Attempt 1: transient", "Reply recorded", "Reply published", "Reply confirmed"),
         *("Attempt 2 started", "Attempt 2: delivered", "Finished: delivered"),
     ]
     places = [text.find(step) for step in steps]
     assert -1 not in places
     assert places == sorted(places)
     assert "+40 ms" in text
-    assert "+2.7 s" in text  # between the reply and the second attempt
+    assert "+2.5 s" in text  # between publishing and confirming
     assert "Nothing: it is over." in text
 
 
@@ -268,6 +269,19 @@ def test_a_timeline_says_what_comes_next(admin_client: Client, fields, sentence)
     text = timeline(admin_client, notification)
     assert sentence in text
     assert "It expires at" in text
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        *(("pending", "waits to be published"), ("published", "is looked up at 20")),
+        *(("unconfirmed", "may not have got it"), ("abandoned", "the sender got none"), ("confirmed", "it is over.")),
+    ],
+)
+def test_a_timeline_says_what_becomes_of_the_reply(admin_client: Client, state: str, sentence: str) -> None:
+    notification = make_story()
+    OutboundReply.objects.update(state=state)
+    assert sentence in timeline(admin_client, notification)
 
 
 def test_a_timeline_says_what_holds_it_up(admin_client: Client) -> None:

@@ -1,0 +1,330 @@
+"""What may be done, by whom, and what becomes of a second click, of two operators, and of hand-made requests."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Group, User
+from django.db import OperationalError
+from django.test import Client
+from django.utils import timezone
+
+from notifications import by_hand, draining
+from notifications.models import Channel, Notification
+from pushserver.console.roles import seed_roles
+from pushserver.models import OpenedRecord
+from registrations.models import Registration, Route
+from tests import factories
+from waku_bridge.models import DeadLetter, InboundEnvelope
+
+pytestmark = pytest.mark.django_db
+KEY_HASH = b"\x07" * 64
+WHY = "as agreed with ann"
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation on something that ``make`` makes: where it is confirmed, and whether it was done."""
+
+    name: str
+    make: Callable[[], Any]
+    url: Callable[[Any], str]
+    is_done: Callable[[], bool]
+    id: Callable[[Any], str] = lambda row: str(row.pk)
+
+
+def _hex(row: Any) -> str:
+    return bytes(row.pk).hex()
+
+
+def make_disabled() -> Registration:
+    return factories.make_registration(route=factories.make_route(state="disabled", disabled_reason="operator"))
+
+
+def make_waiting() -> Notification:
+    later = timezone.now() + timedelta(hours=1)
+    return factories.make_notification(
+        state="retrying", next_attempt_at=later, route=factories.make_registration().route
+    )
+
+
+def make_user() -> Registration:
+    return factories.make_registration(public_key_hash=KEY_HASH)
+
+
+def make_channel(state: str = "running") -> Channel:
+    return Channel.objects.create(token_type=2, state=state, since=timezone.now())
+
+
+def make_drain() -> None:
+    draining.start(by="bob", why="x", now=timezone.now())
+
+
+def make_dead_route() -> Channel:
+    factories.make_registration(
+        route=factories.make_route(state="disabled", disabled_reason="device_gone", disabled_at=timezone.now())
+    )
+    return make_channel()
+
+
+def operate(table: str, name: str) -> Callable[[Any], str]:
+    return lambda _row: f"/admin/{table}/operate/{name}/"
+
+
+def on_channel(name: str) -> Callable[[Any], str]:
+    return lambda row: f"/admin/notifications/channel/{row.pk}/operate/{name}/"
+
+
+def is_channel(state: str) -> Callable[[], bool]:
+    return lambda: Channel.objects.get().state == state
+
+
+REGISTRATION, NOTIFICATION = "registrations/registration", "notifications/notification"
+ENVELOPE, LETTER = "waku_bridge/inboundenvelope", "waku_bridge/deadletter"
+CASES = [
+    Case(
+        "disable",
+        factories.make_registration,
+        operate(REGISTRATION, "disable"),
+        lambda: Route.objects.get().state == "disabled",
+    ),
+    Case("enable", make_disabled, operate(REGISTRATION, "enable"), lambda: Route.objects.get().state == "active"),
+    Case(
+        "try now",
+        make_waiting,
+        operate(NOTIFICATION, "now"),
+        lambda: Notification.objects.filter(next_attempt_at__lte=timezone.now()).exists(),
+    ),
+    Case(
+        "drop notification",
+        make_waiting,
+        operate(NOTIFICATION, "drop"),
+        lambda: Notification.objects.get().state == "withdrawn",
+    ),
+    Case(
+        "process again",
+        lambda: factories.make_envelope(state="failed"),
+        operate(ENVELOPE, "again"),
+        lambda: InboundEnvelope.objects.get().state == "received",
+        _hex,
+    ),
+    Case(
+        "drop envelope",
+        lambda: factories.make_envelope(state="failed"),
+        operate(ENVELOPE, "drop"),
+        lambda: InboundEnvelope.objects.get().state == "dropped",
+        _hex,
+    ),
+    Case(
+        "drop letter",
+        factories.make_dead_letter,
+        operate(LETTER, "drop"),
+        lambda: not DeadLetter.objects.exists(),
+        _hex,
+    ),
+    Case(
+        "forget",
+        make_user,
+        lambda _row: f"/admin/users/{KEY_HASH.hex()}/forget/",
+        lambda: not Registration.objects.exists(),
+    ),
+    Case("pause", make_channel, on_channel("pause"), is_channel("paused")),
+    Case("trip", make_channel, on_channel("trip"), is_channel("tripped")),
+    Case("resume", lambda: make_channel("paused"), on_channel("resume"), is_channel("running")),
+    Case("undo", make_dead_route, on_channel("undo"), lambda: Route.objects.get().state == "active"),
+    Case("stop delivery", lambda: None, lambda _row: "/admin/drain/start/", lambda: draining.current() is not None),
+    Case("start delivery", make_drain, lambda _row: "/admin/drain/stop/", lambda: draining.current() is None),
+]
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+@pytest.fixture(autouse=True)
+def roles(db: None) -> None:
+    seed_roles()
+
+
+def staff(role: str) -> Client:
+    user = User.objects.create_user(f"{role or 'nobody'}{User.objects.count()}", is_staff=True)
+    if role:
+        user.groups.add(Group.objects.get(name=role))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def confirmed(case: Case, row: Any, **fields: str) -> dict[str, Any]:
+    since = f"{timezone.now() - timedelta(hours=1):%Y-%m-%d %H:%M:%S}"
+    return {"id": case.id(row) if row else "", "why": WHY, "since": since, "confirmed": "1"} | fields
+
+
+@every_case
+@pytest.mark.parametrize("role", ["", "support"])
+def test_nobody_does_what_their_role_does_not_allow(case: Case, role: str) -> None:
+    row, client = case.make(), staff(role)
+    asked = client.get(case.url(row), {"id": case.id(row) if row else ""})
+    sent = client.post(case.url(row), confirmed(case, row))
+    assert (asked.status_code, sent.status_code, case.is_done()) == (403, 403, False)
+
+
+@every_case
+@pytest.mark.parametrize("role", ["operator", "admin"])
+def test_an_operator_does_it_after_confirming_with_a_reason(case: Case, role: str) -> None:
+    row, client = case.make(), staff(role)
+
+    page = client.get(case.url(row), {"id": case.id(row) if row else ""})
+    without_reason = client.post(case.url(row), confirmed(case, row, why=""))
+    assert (page.status_code, without_reason.status_code, case.is_done()) == (200, 200, False)
+    assert 'id="touched"' in page.content.decode()
+
+    client.post(case.url(row), confirmed(case, row))
+
+    assert case.is_done()
+    entry = LogEntry.objects.get()
+    assert entry.user.groups.get().name == role
+    assert WHY in entry.change_message
+
+
+@every_case
+def test_a_second_click_and_a_second_operator_change_nothing(case: Case) -> None:
+    row, first, second = case.make(), staff("operator"), staff("operator")
+    first.post(case.url(row), confirmed(case, row))
+
+    for client in (first, second):
+        response = client.post(case.url(row), confirmed(case, row, why="me too"), follow=True)
+        assert response.status_code == 200
+        levels = [message.level_tag for message in response.context["messages"]]
+        assert levels[-1] == "warning"
+    assert case.is_done()
+    assert LogEntry.objects.count() == 1
+
+
+@every_case
+def test_an_expired_session_leads_to_the_login_and_does_nothing(case: Case) -> None:
+    row = case.make()
+    response = Client().post(case.url(row), confirmed(case, row))
+    assert (response.status_code, response.url.split("?")[0], case.is_done()) == (302, "/admin/login/", False)
+
+
+@pytest.mark.parametrize("table", [REGISTRATION, NOTIFICATION, ENVELOPE, LETTER])
+@pytest.mark.parametrize("row_id", ["", "x", "-1", "9" * 40, "ab" * 32, "zz", "%00", "1.5", "٣"])
+def test_hand_made_ids_are_told_and_no_fault(table: str, row_id: str) -> None:
+    client, name = staff("operator"), "drop" if table != REGISTRATION else "disable"
+    for response in (
+        client.get(f"/admin/{table}/operate/{name}/", {"id": row_id}, follow=True),
+        client.post(f"/admin/{table}/operate/{name}/", {"id": row_id, "why": "x", "confirmed": "1"}, follow=True),
+    ):
+        assert response.status_code == 200
+        assert "None of these is there any more" in response.content.decode()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"{table}/operate/explode/" for table in (REGISTRATION, NOTIFICATION, ENVELOPE, LETTER)),
+        *("drain/explode/", "notifications/channel/987654/operate/pause/"),
+    ],
+)
+def test_what_does_not_exist_is_not_found(path: str) -> None:
+    assert staff("admin").get(f"/admin/{path}").status_code == 404
+
+
+# From the list --------------------------------------------------------------------------------------------------------
+
+
+def choose(client: Client, table: str, rows: list[Any], action: str) -> Any:
+    ids = [_hex(row) if isinstance(row.pk, bytes) else str(row.pk) for row in rows]
+    return client.post(f"/admin/{table}/", {"action": action, "_selected_action": ids, "index": "0"}, follow=True)
+
+
+def test_several_rows_of_a_list_are_confirmed_together() -> None:
+    client, letters = staff("operator"), [factories.make_dead_letter() for _ in range(3)]
+
+    page = choose(client, LETTER, letters[:2], "drop").content.decode()
+    assert "2 dead letters are removed" in page
+    client.post(
+        f"/admin/{LETTER}/operate/drop/", {"id": [_hex(row) for row in letters[:2]], "why": WHY, "confirmed": 1}
+    )
+
+    assert DeadLetter.objects.get().pk == letters[2].pk
+    assert LogEntry.objects.count() == 2
+
+
+@pytest.mark.parametrize(("action", "message"), [("", "No action selected"), ("explode", "Choose what"), ("drop", "")])
+def test_a_list_wants_to_know_what_to_do_with_which(action: str, message: str) -> None:
+    client, letter = staff("operator"), factories.make_dead_letter()
+    response = choose(client, LETTER, [letter] if action != "drop" else [], action)
+    assert (response.status_code, DeadLetter.objects.count()) == (200, 1)
+
+
+def test_support_is_offered_nothing_to_do() -> None:
+    client, letter = staff("support"), factories.make_dead_letter()
+    lists = client.get(f"/admin/{LETTER}/").content.decode() + client.get(f"/admin/{REGISTRATION}/").content.decode()
+    assert 'name="action"' not in lists
+    assert choose(client, LETTER, [letter], "drop").status_code in {200, 403}
+    assert DeadLetter.objects.count() == 1
+    registration = factories.make_registration(public_key_hash=KEY_HASH)
+    pages = (f"/admin/users/{KEY_HASH.hex()}/", f"/admin/{REGISTRATION}/{registration.pk}/change/")
+    for page in pages:
+        html = client.get(page).content.decode()
+        assert not [word for word in ("operate", "forget", "/admin/drain/") if word in html]
+
+
+def test_an_operator_is_offered_what_to_do() -> None:
+    client, registration = staff("operator"), factories.make_registration(public_key_hash=KEY_HASH)
+    page = client.get(f"/admin/{REGISTRATION}/{registration.pk}/change/").content.decode()
+    assert f"/admin/{REGISTRATION}/operate/disable/?id={registration.pk}" in page
+    assert f"/admin/users/{KEY_HASH.hex()}/forget/" in client.get(f"/admin/users/{KEY_HASH.hex()}/").content.decode()
+
+
+# What stays -----------------------------------------------------------------------------------------------------------
+
+
+def test_neither_the_log_nor_what_was_opened_says_who_was_forgotten() -> None:
+    client = staff("operator")
+    make_user()
+    client.get(f"/admin/users/{KEY_HASH.hex()}/")
+    client.post(f"/admin/users/{KEY_HASH.hex()}/forget/", {"why": "she asked for it", "confirmed": "1"})
+
+    entry = LogEntry.objects.get()
+    assert "1 registrations" in entry.change_message
+    logged = f"{entry.object_id} {entry.object_repr} {entry.change_message}"
+    assert KEY_HASH.hex()[:16] not in logged + OpenedRecord.objects.get().object_id
+
+
+@pytest.mark.parametrize("why", ["for zQ3shabcdefghijklmnopqrstuvwxyz0123456789", "ab" * 32, "0x" + "0" * 64])
+def test_a_reason_holds_no_key(why: str) -> None:
+    make_user()
+    response = staff("operator").post(f"/admin/users/{KEY_HASH.hex()}/forget/", {"why": why, "confirmed": "1"})
+    assert "Say it without" in response.content.decode()
+    assert Registration.objects.exists()
+
+
+def test_every_page_says_that_delivery_is_stopped_to_those_who_are_logged_in() -> None:
+    make_drain()
+    client = staff("support")
+    for page in ("/admin/", "/admin/find/", f"/admin/{REGISTRATION}/"):
+        assert "Delivery is stopped since" in client.get(page).content.decode()
+    assert "Delivery is stopped" not in Client().get("/admin/login/").content.decode()
+
+
+def test_an_operation_that_meets_a_worker_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    registration, real, calls = factories.make_registration(), by_hand.disable_routes, []
+
+    class Deadlock(Exception):  # noqa: N818 - stands for the driver's
+        sqlstate = "40P01"
+
+    def collide_once(*arguments: Any, **named: Any) -> int:
+        calls.append(1)
+        if len(calls) == 1:
+            raise OperationalError from Deadlock()
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(by_hand, "disable_routes", collide_once)
+    staff("operator").post(
+        f"/admin/{REGISTRATION}/operate/disable/", {"id": registration.pk, "why": WHY, "confirmed": "1"}
+    )
+
+    assert (len(calls), Route.objects.get().state, LogEntry.objects.count()) == (2, "disabled", 1)
