@@ -31,7 +31,7 @@ test: dev ## the whole test suite, with real servers; ARGS="-k name" for a part
 	@requirements/system.sh chromium java
 	$(PYTHON) -m pytest $(ARGS)
 
-chaos: dev ## fault runs: thousands of notifications while workers and the real gorush are killed (several minutes)
+chaos: dev ## fault runs: thousands of messages while workers, the real gorush, nodes, bridges and database are killed (many minutes)
 	@requirements/system.sh go
 	@tests/interop/peers/build.sh gorush
 	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest -m chaos -s tests/chaos $(ARGS)

@@ -29,8 +29,8 @@ SHORT_COUNT = 400
 SHORT_RATE_PER_SECOND = 50
 SHORT_FAULTS = ("answers lost after the cache was drained", "bridge killed", "database killed", "stores lose cursors")
 TAKEOVER_SECONDS = 10
-# A walker that was told to wait comes back after a minute, and what waits for the workers takes what the machine has.
-OVER_SECONDS = 240
+# A store that was told to wait comes back after a minute; and on a busy machine the workers lag behind the sender.
+OVER_SECONDS = 400
 
 
 @pytest.fixture
