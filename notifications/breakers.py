@@ -59,6 +59,8 @@ def _trip_when_misconfigured(key: ChannelKey, code: str, channel: Channel | None
 
 def _trip(key: ChannelKey, reason: str, *, now: datetime) -> bool:
     """Whether it is tripped now, by this or by another worker."""
+    if not channels.is_worth_a_row(key):
+        return False
     return channels.trip(key, reason=reason, now=now).after == Channel.State.TRIPPED
 
 

@@ -30,6 +30,8 @@ Known = Mapping[ChannelKey, Channel]
 
 # Nobody needs a channel's last success more exactly, and every worker writes it.
 SUCCESS_NOTED_EVERY = timedelta(minutes=1)
+# How many channels may be tripped to which nothing was ever delivered.
+MAX_UNPROVEN = 50
 # Released ones come back spread over time, so that retries of other channels are not queued behind all of them.
 RELEASED_PER_SECOND = 500
 
@@ -60,6 +62,12 @@ def trip(key: ChannelKey, *, reason: str, by: str = "", now: datetime) -> Change
         log.error("channel_tripped", **key._asdict(), reason=reason)
         count(CHANNEL_TRIPS, [(platform(key.token_type),)])
     return change
+
+
+def is_worth_a_row(key: ChannelKey) -> bool:
+    """A stranger's made-up app topics are refused by Apple one by one: they fill neither the console nor the log."""
+    unproven = Channel.objects.filter(last_success_at__isnull=True)
+    return unproven.count() < MAX_UNPROVEN or Channel.objects.filter(**key._asdict()).exists()
 
 
 def resume(key: ChannelKey, *, by: str, why: str = "", now: datetime) -> Change:
@@ -104,6 +112,18 @@ def find(keys: Iterable[ChannelKey]) -> dict[ChannelKey, Channel]:
     """The rows of those channels that have one."""
     condition = reduce(or_, (Q(**key._asdict()) for key in keys), Q())
     return {_key(row): row for row in Channel.objects.filter(condition)} if condition else {}
+
+
+def load(keys: Iterable[ChannelKey]) -> dict[ChannelKey, Channel]:
+    """The rows of these channels, and those of all that are halted."""
+    condition = reduce(or_, (Q(**key._asdict()) for key in set(keys)), ~Q(state=State.RUNNING))
+    return {_key(row): row for row in Channel.objects.filter(condition)}
+
+
+def load_proven() -> set[ChannelKey]:
+    """Those to which something was delivered: as many as there are apps, whatever clients make up."""
+    rows = Channel.objects.filter(last_success_at__isnull=False).values_list("token_type", "apn_topic")
+    return {ChannelKey(*row) for row in rows}
 
 
 def load_halted() -> dict[ChannelKey, Channel]:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from notifications.delivery import Claim, Lanes, claim, deliver, record
-from notifications.messages import Outcome, Push, Result
-from notifications.models import Notification
+from notifications.messages import ChannelKey, Outcome, Push, Result
+from notifications.models import Channel, Notification
 from tests.factories import make_notification, make_registration, make_route
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -39,6 +39,12 @@ def make_due(*, route=None, **fields) -> Notification:
 
 def make_due_to_app(apn_topic=APP, **fields) -> Notification:
     return make_due(route=make_registration(route=make_route(token_type=1, apn_topic=apn_topic)).route, **fields)
+
+
+def prove(*keys: ChannelKey) -> None:
+    """Something was delivered to these channels before."""
+    for key in keys:
+        Channel.objects.create(**key._asdict(), since=LONG_AGO, last_success_at=LONG_AGO)
 
 
 def send(*notifications, gateway=None, lease=LEASE, **options) -> set[int]:

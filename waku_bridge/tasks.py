@@ -165,7 +165,7 @@ def enqueue_envelopes(hashes: Sequence[bytes]) -> None:
 
 
 def enqueue_notifications(notification_ids: Sequence[int]) -> None:
-    for batch in delivery.split_by_channel(notification_ids):
+    for batch in delivery.split_by_lane(notification_ids):
         deliver_notifications.delay(batch)
 
 

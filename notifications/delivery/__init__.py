@@ -6,7 +6,7 @@ Also what belongs to it over time: which are due, what a crash left behind, whic
 from notifications.delivery.claim import Claim, Claimed, claim
 from notifications.delivery.deliver import deliver
 from notifications.delivery.lanes import Lanes
-from notifications.delivery.queueing import BATCH_SIZE, hand_out_due, split_by_channel, take_up_lost
+from notifications.delivery.queueing import BATCH_SIZE, hand_out_due, split_by_lane, take_up_lost
 from notifications.delivery.recording import FINISHED_BY, record
 from notifications.delivery.settling import overdue_request_ids, settle
 from notifications.transitions import DUE
@@ -24,6 +24,6 @@ __all__ = [
     "overdue_request_ids",
     "record",
     "settle",
-    "split_by_channel",
+    "split_by_lane",
     "take_up_lost",
 ]

@@ -11,11 +11,11 @@ from django.db.models import F
 
 from measuring.batches import observe
 from notifications import channels
-from notifications.delivery.lanes import Lanes
+from notifications.delivery.lanes import Lanes, lane_of
 from notifications.delivery.rows import Due, NewAttempt, insert_attempts, lock_due
 from notifications.messages import ChannelKey, Push, channel_key
 from notifications.metrics import DISPATCH_SECONDS
-from notifications.models import Notification
+from notifications.models import Channel, Notification
 from notifications.policy import CONFIG_RETRY_SECONDS
 from notifications.transitions import OVER, move
 from registrations.encryption import DecryptionError, Purpose
@@ -39,6 +39,7 @@ class Claim:
     expires_at: datetime
     push: Push
     channel: ChannelKey
+    lane: ChannelKey
     is_probe: bool = False  # of a tripped channel: a success closes its breaker
 
 
@@ -48,13 +49,14 @@ class Claimed:
 
     claims: list[Claim] = field(default_factory=list)
     crowded_ids: list[int] = field(default_factory=list)
-    crowded_channels: set[ChannelKey] = field(default_factory=set)
+    crowded_lanes: set[ChannelKey] = field(default_factory=set)
     halted_ids: list[int] = field(default_factory=list)
 
 
 class _Taken(NamedTuple):
     due: Due
     channel: ChannelKey
+    lane: ChannelKey
     device_token: str
     is_probe: bool
 
@@ -97,21 +99,24 @@ def _ids(several: Sequence[Due]) -> list[int]:
 def _take(
     alive: Sequence[Due], claimed: Claimed, lanes: Lanes, entered: list[ChannelKey], *, now: datetime
 ) -> Iterator[_Taken]:
-    halted = channels.load_halted() if alive else {}
+    rows = channels.load([channel_key(due.token_type, due.apn_topic) for due in alive]) if alive else {}
+    halted = {key: row for key, row in rows.items() if row.state != Channel.State.RUNNING}
+    proven = {key for key, row in rows.items() if row.last_success_at}
     unreadable = []
     for due in alive:
         key = channel_key(due.token_type, due.apn_topic)
+        lane = lane_of(key, proven)
         is_probe = key in halted and channels.take_probe(halted[key], now=now)
         if key in halted and not is_probe:
             claimed.halted_ids.append(due.notification_id)
         elif (device_token := _device_token(due)) is None:
             unreadable.append(due.notification_id)
-        elif not lanes.enter(key):
+        elif not lanes.enter(lane):
             claimed.crowded_ids.append(due.notification_id)
-            claimed.crowded_channels.add(key)
+            claimed.crowded_lanes.add(lane)
         else:
-            entered.append(key)
-            yield _Taken(due, key, device_token, is_probe)
+            entered.append(lane)
+            yield _Taken(due, key, lane, device_token, is_probe)
     _postpone(unreadable, now=now)
 
 
@@ -160,6 +165,7 @@ def _claim(taken: _Taken, attempt_id: int) -> Claim:
         expires_at=due.expires_at,
         push=_push(due, taken.device_token),
         channel=taken.channel,
+        lane=taken.lane,
         is_probe=taken.is_probe,
     )
 

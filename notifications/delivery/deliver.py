@@ -44,7 +44,7 @@ def deliver(
         channels.park(claimed.halted_ids)
         yield from _carry_out(claimed, gateway, lease=lease, until=until, when_late=when_late, lanes=lanes)
         remaining = claimed.crowded_ids
-        if not all(lanes.wait_for_room(channel, len(remaining), until=until) for channel in claimed.crowded_channels):
+        if not all(lanes.wait_for_room(lane, len(remaining), until=until) for lane in claimed.crowded_lanes):
             put_back(remaining, now=timezone.now())
             return
 
@@ -55,7 +55,7 @@ def _carry_out(
     if not claimed.claims:
         return
     # Whether a channel hangs was found out by another task: this one need not wait to find out again.
-    is_slow = any(map(lanes.is_slow, {held.channel for held in claimed.claims}))
+    is_slow = any(map(lanes.is_slow, {held.lane for held in claimed.claims}))
     flight = Flight(claimed.claims, gateway, lease=lease, lanes=lanes)
     outstanding = len(claimed.claims)
     for results in flight.results(until=monotonic() if is_slow else until):

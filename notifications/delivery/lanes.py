@@ -1,10 +1,13 @@
 """How many pushes of each channel this process has under way: one channel that hangs must not take all there is.
 
+A lane is a channel's own once something was delivered to it. All others of its platform share one: clients choose the
+app topic, and whoever makes up many must not get a lane, and a task, for each.
+
 Per process, not for the fleet: what a hanging channel uses up is this process's threads and connections.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from threading import Condition
 from time import monotonic
 
@@ -12,6 +15,13 @@ from django.conf import settings
 
 from notifications.connections import once
 from notifications.messages import ChannelKey
+
+# Stands for every app topic that is not proven.
+UNPROVEN = "(unproven)"
+
+
+def lane_of(channel: ChannelKey, proven: Container[ChannelKey]) -> ChannelKey:
+    return channel if channel in proven else ChannelKey(channel.token_type, UNPROVEN)
 
 
 class Lanes:

@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -10,6 +10,7 @@ from django.db.models import F, Q, QuerySet
 
 from notifications import channels, draining
 from notifications.delivery.doubts import find_left_alone
+from notifications.delivery.lanes import lane_of
 from notifications.messages import ChannelKey, Outcome, channel_key
 from notifications.models import Attempt, Notification
 from notifications.policy import WORKER_LOST
@@ -19,17 +20,19 @@ State = Notification.State
 
 # How many pushes one task sends at once. Also how many may be ambiguous when a worker is killed.
 BATCH_SIZE = 64
-# How many channels with much to do share what one sweep hands out.
-CHANNELS_SHARING = 4
+# How many lanes with much to do share what one sweep hands out.
+LANES_SHARING = 4
 # When there may be room again in a channel that was full.
 CROWDED_SECONDS = 2.0
 CROWDED_SPREAD_SECONDS = 6.0
 
 
-def split_by_channel(notification_ids: Sequence[int]) -> Iterator[list[int]]:
-    """Batches of one channel each: what hangs blocks its own tasks only."""
+def split_by_lane(notification_ids: Sequence[int]) -> Iterator[list[int]]:
+    """Batches of one lane each: what hangs blocks its own tasks only."""
+    if not notification_ids:
+        return
     rows = Notification.objects.filter(pk__in=notification_ids).order_by("pk")
-    for ids in _by_channel(rows, len(notification_ids)).values():
+    for ids in _by_lane(rows, len(notification_ids), channels.load_proven()).values():
         for start in range(0, len(ids), BATCH_SIZE):
             yield ids[start : start + BATCH_SIZE]
 
@@ -50,23 +53,32 @@ def hand_out_due(*, now: datetime, limit: int, patience: timedelta) -> list[int]
 
 
 def _share_out(due: QuerySet[Notification], limit: int) -> list[int]:
-    """Those that are due longest; when there are more than the limit, of each channel its share before more of one."""
-    oldest = _by_channel(due, limit)
+    """Those that are due longest; when there are more than the limit, of each lane its share before more of one."""
+    proven = channels.load_proven()
+    oldest = _by_lane(due, limit, proven)
     if sum(map(len, oldest.values())) < limit:
         return [pk for ids in oldest.values() for pk in ids]
-    share = limit // CHANNELS_SHARING
+    share = limit // LANES_SHARING
     full = [key for key, ids in oldest.items() if len(ids) >= share]
-    others = _by_channel(due.exclude(channels.routed_to(full)), limit - share * len(full))
+    others = _by_lane(due.exclude(_in_lanes(full, proven)), limit - share * len(full), proven)
     shares = [pk for key in full for pk in oldest[key][:share]]
     rest = [pk for key in full for pk in oldest[key][share:]]
     return [*shares, *(pk for ids in others.values() for pk in ids), *rest][:limit]
 
 
-def _by_channel(due: QuerySet[Notification], limit: int) -> dict[ChannelKey, list[int]]:
-    by_channel: defaultdict[ChannelKey, list[int]] = defaultdict(list)
+def _by_lane(due: QuerySet[Notification], limit: int, proven: Container[ChannelKey]) -> dict[ChannelKey, list[int]]:
+    by_lane: defaultdict[ChannelKey, list[int]] = defaultdict(list)
     for pk, token_type, apn_topic in due.values_list("pk", "route__token_type", "route__apn_topic")[:limit]:
-        by_channel[channel_key(token_type or 0, apn_topic or "")].append(pk)
-    return by_channel
+        by_lane[lane_of(channel_key(token_type or 0, apn_topic or ""), proven)].append(pk)
+    return by_lane
+
+
+def _in_lanes(lanes: Iterable[ChannelKey], proven: Collection[ChannelKey]) -> Q:
+    condition = channels.routed_to(lane for lane in lanes if lane in proven)
+    for lane in lanes:
+        if lane not in proven:
+            condition |= Q(route__token_type=lane.token_type) & ~channels.routed_to(proven)
+    return condition
 
 
 def put_back(notification_ids: Sequence[int], *, now: datetime) -> None:

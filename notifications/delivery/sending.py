@@ -57,14 +57,14 @@ class Flight:
             yield handful
 
     def hand_over(self, put: Put, *, as_overdue: bool) -> None:
-        """From now on results go to ``put``. ``as_overdue`` makes their channels slow until the last of them is in."""
+        """From now on results go to ``put``. ``as_overdue`` makes their lanes slow until the last of them is in."""
         with self._lock:
             while not self._arrived.empty():
                 put(self._arrived.get())
             self._put = put
             if as_overdue:
                 self._overdue = frozenset(self._under_way)
-                self._lanes.mark_overdue([claim.channel for claim in self._under_way.values()])
+                self._lanes.mark_overdue([claim.lane for claim in self._under_way.values()])
 
     async def _send_all(self, claims: Sequence[Claim]) -> None:
         sending = [asyncio.create_task(self._send_one(claim)) for claim in claims]
@@ -101,6 +101,6 @@ class Flight:
             return
         with self._lock:
             ended = [self._under_way.pop(claim.attempt_id) for claim, _ in handful]
-            overdue = [claim.channel for claim in ended if claim.attempt_id in self._overdue]
-            self._lanes.leave([claim.channel for claim in ended], overdue=overdue)
+            overdue = [claim.lane for claim in ended if claim.attempt_id in self._overdue]
+            self._lanes.leave([claim.lane for claim in ended], overdue=overdue)
             self._put(handful)

@@ -9,7 +9,7 @@ from notifications.delivery import record
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Attempt, Channel, Notification
 from registrations.models import RegistrationEvent, Route
-from tests.delivering import APP, NOW, answered, claimed, fresh, make_due, make_due_to_app
+from tests.delivering import APP, NOW, answered, claimed, fresh, make_due, make_due_to_app, prove
 
 APPLE = ChannelKey(1, APP)
 DEAD = Result(Outcome.DEAD, "BadDeviceToken", is_guarded=True)
@@ -52,6 +52,20 @@ def test_refusals_of_half_of_the_sends_trip_the_channel():
     for _ in range(5):
         sends(REFUSED, 1)
         sends(DELIVERED, 1)
+    assert is_tripped()
+
+
+def test_made_up_apps_fill_neither_the_console_nor_the_log(monkeypatch):
+    monkeypatch.setattr(channels, "MAX_UNPROVEN", 2)
+    for number in range(4):
+        answered(REFUSED, *[make_due_to_app(f"made.up.{number}") for _ in range(5)])
+    assert Channel.objects.count() == 2
+
+
+def test_an_app_that_works_is_tripped_however_many_are_made_up(monkeypatch):
+    monkeypatch.setattr(channels, "MAX_UNPROVEN", 0)
+    prove(APPLE)
+    sends(REFUSED, 5)
     assert is_tripped()
 
 

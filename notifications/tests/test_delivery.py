@@ -8,12 +8,13 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from notifications import delivery
-from notifications.delivery import BATCH_SIZE, FINISHED_BY, hand_out_due, record, settle, split_by_channel, take_up_lost
-from notifications.messages import Outcome, ReportError, Result
+from notifications.delivery import BATCH_SIZE, FINISHED_BY, hand_out_due, record, settle, split_by_lane, take_up_lost
+from notifications.messages import ChannelKey, Outcome, ReportError, Result
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.encryption import Keyring, Purpose
 from registrations.models import Registration, RegistrationEvent, Route
 from tests.delivering import (
+    APP,
     LEASE,
     LONG_AGO,
     NOW,
@@ -23,6 +24,7 @@ from tests.delivering import (
     fresh,
     make_due,
     make_due_to_app,
+    prove,
     send,
 )
 from tests.factories import make_notification, make_registration, make_request, make_route
@@ -335,15 +337,23 @@ def test_what_gorush_would_drop_without_a_word_is_not_even_sent():
 def test_tasks_hold_notifications_of_one_channel_each():
     apple, other_app = [make_due_to_app() for _ in range(2)], make_due_to_app("im.status.pr")
     google = [make_due(route=make_registration(route=make_route(apn_topic=topic)).route) for topic in ("", "x")]
-    batches = list(split_by_channel([n.pk for n in (*apple, other_app, *google)]))
+    prove(ChannelKey(1, APP), ChannelKey(1, "im.status.pr"), ChannelKey(2, ""))
+    batches = list(split_by_lane([n.pk for n in (*apple, other_app, *google)]))
     assert sorted(batches) == sorted([[n.pk for n in apple], [other_app.pk], [n.pk for n in google]])
+
+
+@pytest.mark.django_db
+def test_made_up_apps_share_their_tasks():
+    prove(ChannelKey(1, APP))
+    strangers, app = [make_due_to_app(f"made.up.{number}").pk for number in range(3)], make_due_to_app().pk
+    assert sorted(split_by_lane([*strangers, app])) == [strangers, [app]]
 
 
 @pytest.mark.django_db
 def test_a_task_holds_no_more_than_a_batch():
     route = make_registration().route
     ids = [make_due(route=route).pk for _ in range(BATCH_SIZE + 1)]
-    assert list(split_by_channel(ids)) == [ids[:BATCH_SIZE], ids[BATCH_SIZE:]]
+    assert list(split_by_lane(ids)) == [ids[:BATCH_SIZE], ids[BATCH_SIZE:]]
 
 
 @pytest.mark.django_db
@@ -371,12 +381,22 @@ def test_hands_out_no_more_than_it_may_and_the_oldest_first():
 
 @pytest.mark.django_db
 def test_a_channel_with_much_to_do_leaves_room_in_a_sweep_for_the_others():
+    prove(ChannelKey(1, APP), ChannelKey(1, "another.app"), ChannelKey(2, ""))
     busy = [make_due_to_app().pk for _ in range(12)]
     others = [make_due_to_app("another.app").pk, make_due().pk]
     handed_out = hand_out_due(now=NOW, limit=8, patience=LEASE)
     assert set(others) < set(handed_out)
     assert len(handed_out) == 8
     assert set(hand_out_due(now=NOW, limit=8, patience=LEASE)) | set(handed_out) == {*busy, *others}
+
+
+@pytest.mark.django_db
+def test_made_up_apps_together_have_one_share_of_a_sweep():
+    prove(ChannelKey(1, APP), ChannelKey(2, ""))
+    for number in range(12):
+        make_due_to_app(f"made.up.{number}")
+    others = {make_due_to_app().pk, make_due().pk}
+    assert others < set(hand_out_due(now=NOW, limit=8, patience=LEASE))
 
 
 @pytest.mark.django_db

@@ -13,7 +13,7 @@ from notifications.delivery import Lanes, claim, deliver, take_up_lost
 from notifications.delivery.late import own_recorder
 from notifications.messages import ChannelKey, Outcome, Push, Result
 from notifications.models import Attempt, Notification
-from tests.delivering import LEASE, NOW, RecordingGateway, fresh, make_due, make_due_to_app
+from tests.delivering import LEASE, NOW, RecordingGateway, fresh, make_due, make_due_to_app, prove
 
 APPLE, GOOGLE = ChannelKey(1, "im.status"), ChannelKey(2, "")
 PATIENCE = timedelta(seconds=0.3)
@@ -35,6 +35,8 @@ class HangingGateway(RecordingGateway):
 
 @pytest.fixture
 def gateway():
+    """With two channels to which something was delivered before."""
+    prove(APPLE, GOOGLE)
     gateway = HangingGateway()
     yield gateway
     gateway.let_go.set()
@@ -144,6 +146,17 @@ def test_a_listener_that_fails_does_not_end_the_recorder(gateway, lanes):
     gateway.let_go.set()
     assert own_recorder().wait(10)
     assert {fresh(n).state for n in (first, second)} == {State.DELIVERED}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_made_up_apps_share_one_lane_and_take_no_room_from_those_that_work(gateway, lanes):
+    strangers = [make_due_to_app(f"made.up.{number}") for number in range(5)]
+    run(strangers, gateway, lanes)
+    assert [fresh(stranger).state for stranger in strangers].count(State.IN_FLIGHT) == 3
+
+    app = make_due_to_app()
+    run([app], gateway, lanes)
+    assert fresh(app).state == State.IN_FLIGHT
 
 
 # Lanes ----------------------------------------------------------------------------------------------------------------
