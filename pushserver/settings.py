@@ -194,6 +194,25 @@ REPORTS_PSEUDONYM_PERIOD = env.text("REPORTS_PSEUDONYM_PERIOD", "month")
 if REPORTS_PSEUDONYM_PERIOD not in {"day", "week", "month", "year"}:
     env.report(18, "REPORTS_PSEUDONYM_PERIOD is none of day, week, month, year.", "The default is month.")
     REPORTS_PSEUDONYM_PERIOD = "month"
+# Made every night, from this hour (UTC) on.
+REPORTS_NIGHTLY = env.flag("REPORTS_NIGHTLY", default=True)
+REPORTS_HOUR = env.count("REPORTS_HOUR", 1, minimum=0, maximum=23)
+# Who gets each night's summary by mail: nobody unless they are named, and a mail server with them.
+REPORT_RECIPIENTS = env.items("REPORT_RECIPIENTS")
+EMAIL_HOST = env.text("EMAIL_HOST")
+EMAIL_PORT = env.count("EMAIL_PORT", 587, minimum=1, maximum=65535)
+EMAIL_HOST_USER = env.text("EMAIL_USER")
+EMAIL_HOST_PASSWORD = env.secret("EMAIL_PASSWORD")
+EMAIL_ENCRYPTION = env.text("EMAIL_ENCRYPTION", "starttls")
+EMAIL_USE_TLS, EMAIL_USE_SSL = EMAIL_ENCRYPTION == "starttls", EMAIL_ENCRYPTION == "tls"
+EMAIL_TIMEOUT = 30
+DEFAULT_FROM_EMAIL = env.text("EMAIL_FROM", "push-server@localhost")
+if EMAIL_ENCRYPTION not in {"starttls", "tls", "none"}:
+    env.report(21, "EMAIL_ENCRYPTION is none of starttls, tls, none.", "The default is starttls.")
+if any(not re.fullmatch(r"[^@\s<>]+@[^@\s<>]+", address) for address in [*REPORT_RECIPIENTS, DEFAULT_FROM_EMAIL]):
+    env.report(22, "REPORT_RECIPIENTS or EMAIL_FROM holds no address.", "Example: ann@example.org,bob@example.org")
+if REPORT_RECIPIENTS and not EMAIL_HOST:
+    env.report(23, "REPORT_RECIPIENTS is set, but no EMAIL_HOST.", "Name the server that takes mail, or nobody.")
 
 # Celery ---------------------------------------------------------------------------------------------------------------
 CELERY_BROKER_URL = REDIS_URL
@@ -222,6 +241,9 @@ CELERY_BEAT_SCHEDULE = {
     "purge": {"task": "waku_bridge.tasks.purge", "schedule": 300.0, "options": {"expires": 300}},
     "watch_gorush": {"task": "waku_bridge.tasks.watch_gorush", "schedule": 300.0, "options": {"expires": 300}},
     "watch_nodes": {"task": "waku_bridge.tasks.watch_nodes", "schedule": 300.0, "options": {"expires": 300}},
+    # Often, because it decides by the database what is due: a night that failed, or that nobody was up for, comes again.
+    "make_reports": {"task": "spark_reports.tasks.make_reports", "schedule": 300.0, "options": {"expires": 300}},
+    "watch_reports": {"task": "spark_reports.tasks.watch_reports", "schedule": 300.0, "options": {"expires": 300}},
 }
 if CANARY_PERIOD_SECONDS:
     CELERY_BEAT_SCHEDULE["canary"] = {
@@ -236,6 +258,7 @@ CELERY_TASK_ROUTES = {
     "waku_bridge.tasks.publish_replies": {"queue": "replies"},
     "waku_bridge.tasks.run_canary": {"queue": "canary"},
     "waku_bridge.tasks.confirm_replies": {"queue": "replies"},
+    "spark_reports.tasks.make_reports": {"queue": "reports"},
 }
 
 # Metrics --------------------------------------------------------------------------------------------------------------

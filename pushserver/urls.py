@@ -25,6 +25,7 @@ urlpatterns = [
     path("admin/gorush/", admin.site.admin_view(gorush_configuration), name="gorush_configuration"),
     path("admin/nodes/", admin.site.admin_view(waku_nodes), name="waku_nodes"),
     path("admin/second-factor/", admin.site.admin_view(set_up), name="second_factor"),
+    path("admin/reports/", include("spark_reports.console.urls")),
     path("admin/", admin.site.urls),
     path("api/", include("pushserver.api.urls")),
     path("healthz", healthz, name="healthz"),

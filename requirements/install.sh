@@ -1,5 +1,5 @@
 #!/bin/sh
-# Brings .venv in line with a lock file:  requirements/install.sh run|dev
+# Brings .venv in line with a lock file:  requirements/install.sh run|reports|dev
 # Needs only python3 >= 3.11: uv comes from its own lock into .uv, and nothing outside this checkout is touched (except
 # for python3-venv, which Debian keeps in a package of its own). Quick when there is nothing to do.
 set -eu
@@ -15,8 +15,9 @@ command -v python3 >/dev/null || fail "python3 is missing: install Python 3.11 o
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail "python3 is $(python3 -V 2>&1), but 3.11 or newer is needed: put a newer python3 first in PATH."
 
-# The development packages are a superset of what the server needs: once there, they stay.
+# Each of run, reports and dev holds what the one before it has: once there, it stays.
 lock=$1
+if [ "$lock" = run ] && [ -e .venv/.lock-reports.txt ]; then lock=reports; fi
 if [ -e .venv/.lock-dev.txt ]; then lock=dev; fi
 if [ -x .uv/bin/uv ] && [ -x .venv/bin/python ] && cmp -s "requirements/$lock.txt" ".venv/.lock-$lock.txt"; then exit 0; fi
 

@@ -40,8 +40,27 @@ class ReportRun(models.Model):
     error = models.TextField(blank=True)
     log_excerpt = models.TextField(blank=True)  # the end of Spark's log
 
+    class Meta:
+        verbose_name = "run"
+        permissions: ClassVar = [("request_reportrun", "Can have reports made again")]
+
     def __str__(self) -> str:
         return f"Run {self.pk} for {self.from_day} to {self.to_day} ({self.state})"
+
+
+class RequestedRun(models.Model):
+    """What an operator asked for and is not over yet. Who and why stands in the log of changes."""
+
+    from_day = models.DateField()
+    to_day = models.DateField()
+    replace = models.BooleanField()  # export again what is in the lake already
+    asked_at = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["from_day", "to_day"], name="one_request_per_range")]
+
+    def __str__(self) -> str:
+        return f"Reports of {self.from_day} to {self.to_day}"
 
 
 class PublishedDay(models.Model):

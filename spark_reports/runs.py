@@ -46,6 +46,10 @@ class RunError(Exception):
     """Why there are no new reports, in one line."""
 
 
+class Busy(RunError):  # noqa: N818 - says what is
+    """Another run is under way: nothing was begun."""
+
+
 class Progress:
     """What a run tells while it goes on; the command draws it."""
 
@@ -57,6 +61,9 @@ class Progress:
 
     def report(self, line: str) -> None:
         """Spark finished a report."""
+
+    def beat(self) -> None:
+        """At least every 20 seconds while Spark computes. What it raises ends the run, and Spark with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ class _Facts:
 def run_reports(first: date, last: date, *, progress: Progress, replace: bool = False) -> list[ReportRun]:
     """Reports of a range of closed days, oldest first. ``replace`` exports days again that are in the lake already.
 
-    Raises RunError when another run is under way, or when one fails: those before it are published then.
+    Raises Busy when another run is under way, and RunError when one fails: those before it are published then.
     """
     try:
         days = closed_days(first, last, now=timezone.now())
@@ -90,7 +97,7 @@ def _alone() -> Iterator[None]:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
         if not cursor.fetchone()[0]:
-            raise RunError("Another run is under way.")
+            raise Busy("Another run is under way.")
     try:
         yield
     finally:
@@ -169,6 +176,7 @@ def _compute(run: ReportRun, lake: Lake, facts: _Facts, output: str, progress: P
 
     def on_line(line: str) -> None:
         _beat(run)
+        progress.beat()
         if line:
             progress.report(line)
 

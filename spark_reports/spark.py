@@ -7,7 +7,6 @@ comes from the environment by the names below, and from Spark's own configuratio
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,8 @@ from signal import SIGKILL
 from threading import Thread
 from time import monotonic
 from urllib.parse import urlsplit
+
+from spark_reports.parts import missing
 
 PACKAGE = Path(__file__).parent
 ENTRY = "from spark_reports.jobs.nightly import main\n\nmain()\n"
@@ -81,11 +82,8 @@ def package(folder: Path) -> tuple[Path, Path]:
 def spark_home() -> Path:
     """Raises SparkError when something that Spark needs is not installed."""
     found = importlib.util.find_spec("pyspark")
-    if found is None or found.origin is None:
-        raise SparkError("PySpark is not installed: no reports. `make dev` brings it.")
-    java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
-    if shutil.which(java) is None:
-        raise SparkError("Java 17 or 21 is missing (on Debian: apt-get install openjdk-17-jre-headless): no reports.")
+    if (lack := missing()) or found is None or found.origin is None:
+        raise SparkError(lack)
     return Path(found.origin).parent
 
 

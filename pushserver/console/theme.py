@@ -25,6 +25,17 @@ def _may_find(request: Any) -> bool:
 
 
 FOUND = ("registrations.view_registration", "notifications.view_notification", "waku_bridge.view_inboundenvelope")
+
+
+def _report(title: str, icon: str, model: str, slug: str = "") -> dict[str, Any]:
+    return {
+        "title": title,
+        "icon": icon,
+        "link": reverse_lazy("reports:report", args=[slug]) if slug else reverse_lazy("reports:overview"),
+        "permission": lambda request: request.user.has_perm(f"spark_reports.view_{model}"),
+    }
+
+
 MENU = [
     {
         "items": [
@@ -73,6 +84,20 @@ MENU = [
         ],
     },
     {
+        "title": "Reports",
+        "separator": True,
+        "items": [
+            _report("Last night", "bedtime", "publishedday"),
+            _report("Error rates", "error", "errorrate", "error-rates"),
+            _report("Token churn", "sync_alt", "tokenchurn", "token-churn"),
+            _report("Token lifetime", "hourglass", "tokenlifetime", "token-lifetime"),
+            _report("Latency", "speed", "latency", "latency"),
+            _report("Failure signatures", "fingerprint", "failuresignature", "failure-signatures"),
+            _report("Load profile", "leaderboard", "loadprofile", "load-profile"),
+            _list("Runs", "receipt_long", "spark_reports.reportrun"),
+        ],
+    },
+    {
         "title": "Staff",
         "separator": True,
         "items": [
@@ -88,10 +113,16 @@ MENU = [
     },
 ]
 
+# In the page itself: browsers ask for one wherever they are.
+ICON = (
+    "data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'>"
+    "<rect width='16' height='16' rx='4' fill='%23155dfc'/><circle cx='8' cy='8' r='3' fill='white'/></svg>"
+)
 THEME: dict[str, Any] = {
     "SITE_TITLE": "Push server",
     "SITE_HEADER": "Push server",
     "SITE_SYMBOL": "notifications_active",
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": ICON}],
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_BACK_BUTTON": True,
     "LOGIN": {"form": "pushserver.console.second_factor.LoginForm"},

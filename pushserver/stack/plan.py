@@ -10,6 +10,8 @@ from pushserver.supervisor.processes import PROJECT, ProcessSpec, Stage, python
 
 # A push may hang at its gateway for a minute; its row is taken up again by a sweep, so nobody waits that long.
 WORKER_STOP_SECONDS = 20.0
+# It notices within 20 seconds that it should end, and gives Spark 10 to do so.
+REPORTS_STOP_SECONDS = 40.0
 DELIVERY_THREADS = 16
 REPLY_THREADS = 4
 # Requests wait for the database most of the time. granian warns above twice the CPUs and one.
@@ -45,7 +47,7 @@ def services(*, data_dir: Path, host: str, port: int, cpus: int, delivery_proces
     return [
         web(host, port),
         manage("bridge", "run_waku_bridge", stage=Stage.FRONT),
-        worker("envelopes", "envelopes,maintenance,reports", "--pool=prefork", f"--concurrency={cpus}"),
+        worker("envelopes", "envelopes,maintenance", "--pool=prefork", f"--concurrency={cpus}"),
         *[
             worker(f"delivery{number}", "delivery", "--pool=threads", f"--concurrency={DELIVERY_THREADS}")
             for number in range(1, delivery_processes + 1)
@@ -53,6 +55,8 @@ def services(*, data_dir: Path, host: str, port: int, cpus: int, delivery_proces
         # Apart from delivery: a gateway that hangs must not keep anybody's reply. With a thread more for the canary,
         # which waits there for what all the others do.
         worker("replies", "replies,canary", "--pool=threads", f"--concurrency={REPLY_THREADS + 1}"),
+        # Apart from all: a run takes minutes or hours, and only one may be under way.
+        worker("reports", "reports", "--pool=threads", "--concurrency=1", stop_seconds=REPORTS_STOP_SECONDS),
         celery("beat", "beat", f"--schedule={data_dir / 'celerybeat-schedule'}", stage=Stage.SCHEDULER),
     ]
 
@@ -64,9 +68,9 @@ def web(host: str, port: int) -> ProcessSpec:
     return python("web", "-m", "granian", *address, *workers, *application, stage=Stage.FRONT)
 
 
-def worker(name: str, queues: str, *pool: str) -> ProcessSpec:
+def worker(name: str, queues: str, *pool: str, stop_seconds: float = WORKER_STOP_SECONDS) -> ProcessSpec:
     arguments = [f"--hostname={name}@%h", f"--queues={queues}", "--without-gossip", "--without-mingle", *pool]
-    return celery(name, "worker", *arguments, stage=Stage.WORKER, stop_seconds=WORKER_STOP_SECONDS)
+    return celery(name, "worker", *arguments, stage=Stage.WORKER, stop_seconds=stop_seconds)
 
 
 def celery(name: str, *arguments: str, stage: Stage, stop_seconds: float = 10) -> ProcessSpec:

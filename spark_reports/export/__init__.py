@@ -1,5 +1,6 @@
 """Facts of closed days, from PostgreSQL into the lake: pseudonymous, a table at a time, in bounded memory."""
 
-from spark_reports.export.days import ExportError, closed_days, export_day, last_closed_day
+from spark_reports.closing import last_closed_day
+from spark_reports.export.days import ExportError, closed_days, export_day
 
 __all__ = ["ExportError", "closed_days", "export_day", "last_closed_day"]

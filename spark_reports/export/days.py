@@ -11,6 +11,7 @@ import structlog
 from django.conf import settings
 from django.db import connection, transaction
 
+from spark_reports.closing import last_closed_day
 from spark_reports.export.copying import copy_table
 from spark_reports.export.pseudonyms import Period, PseudonymKey, Subject, key_for
 from spark_reports.export.queries import QUERIES
@@ -19,17 +20,11 @@ from spark_reports.lake import File, Kind, Lake, Manifest, folder_of
 
 log = structlog.get_logger(__name__)
 
-# A transaction that began before midnight may commit after it.
-CLOSED_AFTER = timedelta(minutes=10)
 OnRows = Callable[[str, int], None]
 
 
 class ExportError(Exception):
     """Why a day cannot be exported, in one line."""
-
-
-def last_closed_day(now: datetime) -> date:
-    return (now.astimezone(UTC) - CLOSED_AFTER).date() - timedelta(days=1)
 
 
 def closed_days(first: date, last: date, *, now: datetime) -> list[date]:

@@ -1,0 +1,88 @@
+"""The log of runs: what each read and wrote, how long it took, and why it failed."""
+
+from typing import Any, ClassVar
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from unfold.admin import ModelAdmin
+
+from registrations.console.columns import age, moment, number, word
+from registrations.console.facts import ReadOnly
+from registrations.console.links import Link
+from spark_reports.console import formats
+from spark_reports.console.by_hand import RequestRun
+from spark_reports.models import ReportRun
+
+
+@admin.register(ReportRun)
+class ReportRunAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+    change_form_template = "admin/facts/change_form.html"
+    list_display = (
+        "days",
+        word("state"),
+        word("step"),
+        age("started_at", "started"),
+        "duration",
+        "events",
+        "results",
+        number("finding_count", "findings"),
+        "error",
+    )
+    list_filter = ("state",)
+    list_per_page = 50
+    ordering: ClassVar[Any] = ("-started_at",)
+    sortable_by: ClassVar[Any] = ()
+    actions = None
+    fields: ClassVar[Any] = (
+        "days",
+        word("state"),
+        word("step"),
+        word("error"),
+        moment("started_at", "started"),
+        moment("finished_at", "finished"),
+        moment("seen_at", "last seen"),
+        "duration",
+        "parts",
+        "events",
+        "results",
+        number("finding_count", "findings about data quality"),
+        "log",
+    )
+    readonly_fields: ClassVar[Any] = fields
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
+        run: ReportRun = context["original"]
+        query = urlencode({"from": run.from_day, "to": run.to_day})
+        may_run = request.user.has_perm(RequestRun.permission)
+        context["operations"] = [Link("Run again", f"{reverse('reports:run')}?{query}")] if may_run else []
+        context["related_links"] = [Link("Reports", f"{reverse('reports:overview')}?day={run.to_day}")]
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    @admin.display(description="days")
+    def days(self, run: ReportRun) -> str:
+        return str(run.from_day) if run.from_day == run.to_day else f"{run.from_day} to {run.to_day}"
+
+    @admin.display(description="took")
+    def duration(self, run: ReportRun) -> str:
+        end = run.finished_at or run.seen_at
+        return formats.seconds((end - run.started_at).total_seconds())
+
+    @admin.display(description="of that")
+    def parts(self, run: ReportRun) -> str:
+        steps = {"export": run.export_seconds, "compute": run.compute_seconds, "publish": run.publish_seconds}
+        return ", ".join(f"{name} {formats.seconds(value)}" for name, value in steps.items())
+
+    @admin.display(description="events read")
+    def events(self, run: ReportRun) -> str:
+        return formats.count(run.event_count)
+
+    @admin.display(description="rows of reports")
+    def results(self, run: ReportRun) -> str:
+        return formats.count(run.result_count)
+
+    @admin.display(description="end of Spark's log")
+    def log(self, run: ReportRun) -> str:
+        return format_html('<pre class="overflow-x-auto text-xs">{}</pre>', run.log_excerpt or formats.NOTHING)

@@ -1,0 +1,49 @@
+"""Having reports made again, as the console offers it."""
+
+from collections.abc import Iterable, Sequence
+
+from celery import current_app
+from django import forms
+from django.db import transaction
+from django.utils import timezone
+from unfold.widgets import UnfoldBooleanSwitchWidget
+
+from registrations.console.operations import Done, Operation
+from spark_reports import by_hand
+from spark_reports.models import PublishedDay
+from spark_reports.parts import missing
+
+# By name: pages need nothing else of what workers load.
+MAKE_REPORTS = "spark_reports.tasks.make_reports"
+
+
+class RequestRun(Operation):
+    """Over days, each of which gets an entry in the log."""
+
+    label = "Make reports"
+    permission = "spark_reports.request_reportrun"
+
+    replace = forms.BooleanField(
+        label="Export again",
+        required=False,
+        help_text="Read the facts from the database once more, instead of the files that are in the lake already. "
+        "For files that are damaged or incomplete; only as long as the facts are kept.",
+        widget=UnfoldBooleanSwitchWidget(),
+    )
+
+    def touched(self, rows: Sequence[PublishedDay]) -> Iterable[str]:
+        present = PublishedDay.objects.filter(day__in=[row.day for row in rows]).count()
+        yield f"The reports of {len(rows)} days are computed from the facts in the lake, all together or not at all."
+        if present:
+            yield f"{present} of these days have reports: replaced when the run succeeds, kept when it fails."
+        yield "Days after them are compared with them, and are not computed again by themselves."
+        if lack := missing():
+            yield f"This machine lacks something, and the worker may, too: {lack}"
+
+    def run(self, rows: Sequence[PublishedDay], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        first, last = rows[0].day, rows[-1].day
+        if not by_hand.ask(first, last, replace=self.cleaned_data["replace"], now=timezone.now()):
+            return Done("Already asked for, and not over yet: nothing was changed.", is_change=False)
+        # The worker would find it within five minutes anyway.
+        transaction.on_commit(lambda: current_app.send_task(MAKE_REPORTS), robust=True)
+        return Done(f"Asked for the reports of {first} to {last}.")

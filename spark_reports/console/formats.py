@@ -1,0 +1,71 @@
+"""How figures are written for people. CSV has them as they are."""
+
+from datetime import date
+from math import sqrt
+
+NOTHING = "-"
+Z_95 = 1.959963984540054
+
+
+def text(value: object) -> str:
+    return NOTHING if value in {None, ""} else str(value)
+
+
+def count(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def signed(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:+,.0f}"
+
+
+def percent(value: float | None) -> str:
+    """Two digits that mean something: 12.3 %, 0.12 %, 0.0034 %."""
+    if value is None:
+        return NOTHING
+    size = abs(value) * 100
+    digits = 1 if size >= 1 or size == 0 else 2 if size >= 0.01 else 4
+    return f"{value * 100:.{digits}f} %"
+
+
+def points(value: float | None) -> str:
+    """A difference of two rates, in percentage points."""
+    return NOTHING if value is None else f"{value * 100:+.2f}"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    return NOTHING if low is None or high is None else f"{percent(low)} to {percent(high)}"
+
+
+def milliseconds(value: float | None) -> str:
+    if value is None:
+        return NOTHING
+    if value < 1000:
+        return f"{value:.0f} ms"
+    return f"{value / 1000:.1f} s" if value < 600_000 else f"{value / 60_000:.0f} min"
+
+
+def ratio(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.2f}"
+
+
+def score(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:+.1f}"
+
+
+def seconds(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
+
+
+def short_day(day: date) -> str:
+    return f"{day:%d %b}"
+
+
+def wilson(events: int, total: int) -> tuple[float, float] | tuple[None, None]:
+    """95 % interval of a rate, as in `jobs.statistics`; for sums of rows."""
+    if not total:
+        return None, None
+    rate, z2 = events / total, Z_95**2
+    middle = (rate + z2 / (2 * total)) / (1 + z2 / total)
+    half = Z_95 * sqrt(rate * (1 - rate) / total + z2 / (4 * total**2)) / (1 + z2 / total)
+    return middle - half if events else 0.0, middle + half if events < total else 1.0

@@ -1,0 +1,166 @@
+"""The views: the night at a glance, a page and a CSV file per report, and having reports made by hand."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, timedelta
+from functools import wraps
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods, require_safe
+
+from registrations.console.links import Link
+from registrations.console.operations import Place, confirm
+from spark_reports.closing import last_closed_day
+from spark_reports.console.by_hand import RequestRun
+from spark_reports.console.choice import Choice, DaysForm, newest_day, read_choice
+from spark_reports.console.panels import PAGES, ReportPage
+from spark_reports.console.sections import finding_words, sections
+from spark_reports.console.tables import columns_of, csv_file
+from spark_reports.models import PublishedDay, ReportRun, RequestedRun
+from spark_reports.parts import missing
+from spark_reports.status import status
+from spark_reports.summary import failed_checks, summarise
+
+MAX_FINDINGS = 20
+# As many as may be asked for at once; each has an entry in the log of changes.
+MAX_REQUESTED_DAYS = 31
+View = Callable[..., HttpResponseBase]
+
+
+def for_those_who_may(permission: str) -> Callable[[View], View]:
+    def decorate(view: View) -> View:
+        @wraps(view)
+        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            if not request.user.has_perm(permission):
+                raise PermissionDenied
+            return view(request, *args, **kwargs)
+
+        return admin.site.admin_view(guarded)
+
+    return decorate
+
+
+@for_those_who_may("spark_reports.view_publishedday")
+@require_safe
+def overview(request: HttpRequest) -> HttpResponse:
+    """One night on one page. Printed by the browser, it is the day's report as PDF."""
+    form = DaysForm({"to": request.GET.get("day", "")})
+    asked = form.cleaned_data.get("to") if form.is_valid() else None
+    day = asked or newest_day(_today())
+    night = summarise(day)
+    context = {
+        "night": night,
+        "sections": sections(night),
+        "earlier": day - timedelta(days=1) if day > date.min else None,
+        "later": day + timedelta(days=1) if day < _today() else None,
+        "pages": PAGES.values(),
+        "query": f"from={day}&to={day}",
+        "run_link": _run_link(request, day, day),
+    }
+    return _render(request, "console/reports/overview.html", f"Reports of {day}", context)
+
+
+@for_those_who_may("spark_reports.view_publishedday")
+@require_safe
+def report(request: HttpRequest, slug: str) -> HttpResponse:
+    page = _page_or_404(slug)
+    if not _may_view(request, page):
+        raise PermissionDenied
+    choice = read_choice(request, page.model, page.filters, today=_today())
+    findings = list(failed_checks(choice.first, choice.last)[: MAX_FINDINGS + 1])
+    panels = page.build(choice) if choice.published else []
+    context = {
+        "page": page,
+        "choice": choice,
+        "panels": [panel for panel in panels if panel.table.rows],
+        "findings": [finding_words(finding) for finding in findings[:MAX_FINDINGS]],
+        "more_findings": len(findings) > MAX_FINDINGS,
+        "pages": PAGES.values(),
+        "query": choice.query,
+        "run_link": _run_link(request, *_first_absent(choice)) if choice.absent else None,
+    }
+    return _render(request, "console/reports/report.html", page.title, context)
+
+
+@for_those_who_may("spark_reports.view_publishedday")
+@require_safe
+def report_csv(request: HttpRequest, slug: str) -> HttpResponseBase:
+    """All columns and rows of the days, as the tables hold them."""
+    page = _page_or_404(slug)
+    if not _may_view(request, page):
+        raise PermissionDenied
+    choice = read_choice(request, page.model, page.filters, today=_today())
+    names = columns_of(page.model)
+    rows: Iterable[Sequence[object]] = choice.rows(page.model).order_by("day", "pk").values_list(*names).iterator()
+    return csv_file(f"{slug}-{choice.first}-{choice.last}", names, rows)
+
+
+@for_those_who_may("spark_reports.request_reportrun")
+@require_http_methods(["GET", "POST"])
+def request_run(request: HttpRequest) -> HttpResponse:
+    """Have the reports of a range made, or made again."""
+    days = _requested_days(request)
+    if not days:
+        raise Http404
+    rows = [PublishedDay(day=day) for day in days]
+    title = f"Make the reports of {days[0]}" + (f" to {days[-1]}" if len(days) > 1 else "")
+    back = reverse("admin:spark_reports_reportrun_changelist")
+    return confirm(request, RequestRun, rows, Place(title, request.get_full_path(), back))
+
+
+def _requested_days(request: HttpRequest) -> list[date]:
+    """Closed days, oldest first; none when the URL names no such range."""
+    form = DaysForm(request.GET)
+    if not form.is_valid() or not form.cleaned_data["from"]:
+        return []
+    first, last = form.cleaned_data["from"], form.cleaned_data["to"] or form.cleaned_data["from"]
+    is_possible = last <= last_closed_day(timezone.now()) and (last - first).days < MAX_REQUESTED_DAYS
+    return [first + timedelta(days=n) for n in range((last - first).days + 1)] if is_possible else []
+
+
+def _first_absent(choice: Choice) -> tuple[date, date]:
+    """The first gap of the range, as far as one request reaches."""
+    reachable = choice.absent[:MAX_REQUESTED_DAYS]
+    gap = [day for number, day in enumerate(reachable) if (day - reachable[0]).days == number]
+    return gap[0], gap[-1]
+
+
+def _run_link(request: HttpRequest, first: date, last: date) -> Link | None:
+    last = min(last, last_closed_day(timezone.now()))
+    if first > last or not request.user.has_perm("spark_reports.request_reportrun"):
+        return None
+    text = f"Make the reports of {first}" + (f" to {last}" if last > first else "")
+    return Link(text, f"{reverse('reports:run')}?from={first}&to={last}")
+
+
+def _page_or_404(slug: str) -> ReportPage:
+    if slug not in PAGES:
+        raise Http404
+    return PAGES[slug]
+
+
+def _may_view(request: HttpRequest, page: ReportPage) -> bool:
+    return bool(request.user.has_perm(f"spark_reports.view_{page.model._meta.model_name}"))  # noqa: SLF001
+
+
+def _today() -> date:
+    return timezone.now().date()
+
+
+def _render(request: HttpRequest, template: str, title: str, context: dict[str, Any]) -> HttpResponse:
+    now = timezone.now()
+    shared = {
+        **admin.site.each_context(request),
+        "title": title,
+        "status": status(now),
+        "lacking": missing(),
+        "is_running": ReportRun.objects.filter(state=ReportRun.State.RUNNING).exists(),
+        "waiting": list(RequestedRun.objects.order_by("asked_at")),
+    }
+    return TemplateResponse(request, template, shared | context)

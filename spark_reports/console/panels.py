@@ -1,0 +1,414 @@
+"""What each report shows: which chart, which table. One function per report, over rows that are there."""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from django.contrib.postgres.aggregates import BoolOr
+from django.db.models import Max, Min, Q, Sum
+
+from spark_reports.console import formats as f
+from spark_reports.console.charts import Chart, Series, bar_chart, line_chart
+from spark_reports.console.choice import Choice
+from spark_reports.console.tables import MAX_ROWS, Table
+from spark_reports.models import (
+    Anomaly,
+    ErrorRate,
+    FailureSignature,
+    HeavyActor,
+    Latency,
+    LoadProfile,
+    Report,
+    TokenChurn,
+    TokenLifetime,
+)
+
+MAX_LINES = 8
+MAX_BARS = 10
+AGES = (1, 2, 4, 8, 13, 26)
+FLOWS = (
+    *("active_at_start", "new", "returned", "moved_in", "refreshed", "token_changed"),
+    *("unregistered", "died", "expired", "moved_out", "active_at_end", "unexplained", "net_growth"),
+)
+IN, OUT = ("new", "returned"), ("unregistered", "died", "expired")
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A chart with the table of its figures; either may be missing when there is nothing to draw."""
+
+    chart: Chart | None
+    table: Table
+
+
+Build = Callable[[Choice], Sequence[Panel]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPage:
+    """``question`` is what the page answers, ``filters`` are columns of its model."""
+
+    slug: str
+    title: str
+    question: str
+    model: type[Report]
+    filters: Sequence[str]
+    build: Build
+
+
+def _by_day(choice: Choice, values: Mapping[Hashable, Mapping[date, float | None]]) -> list[Series]:
+    return [Series(str(name), [found.get(day) for day in choice.days]) for name, found in values.items()]
+
+
+def _day_labels(choice: Choice) -> list[str]:
+    return [f.short_day(day) for day in choice.days]
+
+
+# Error rates ----------------------------------------------------------------------------------------------------------
+def error_rates(choice: Choice) -> Sequence[Panel]:
+    moment = "hour" if choice.first == choice.last else "day"
+    rows = choice.rows(ErrorRate).filter(hour__isnull=moment == "day")
+    failures = Sum("events", filter=Q(is_failure=True), default=0)
+    sums = list(rows.values(moment, "stage").annotate(total=Sum("events"), failures=failures).order_by(moment, "stage"))
+    rates: dict[Hashable, dict[Any, float | None]] = defaultdict(dict)
+    for row in sums:
+        rates[row["stage"]][row[moment]] = row["failures"] / row["total"]
+    title = f"Share of failures by {moment} and stage"
+    labels, series = _day_labels(choice), _by_day(choice, rates)
+    if moment == "hour":
+        labels = [f"{hour:02}:00" for hour in range(24)]
+        series = [Series(str(stage), [found.get(hour) for hour in range(24)]) for stage, found in rates.items()]
+    return [Panel(line_chart(title, labels, series, f.percent), _rates_table(title, moment, sums)), _outcomes(choice)]
+
+
+def _rates_table(title: str, moment: str, sums: Sequence[Mapping[str, Any]]) -> Table:
+    rows = [
+        (
+            f"{row['hour']:02}:00" if moment == "hour" else row["day"],
+            row["stage"],
+            f.count(row["total"]),
+            f.count(row["failures"]),
+            f.percent(row["failures"] / row["total"]),
+            f.interval(*f.wilson(row["failures"], row["total"])),
+        )
+        for row in reversed(sums)
+    ]
+    headers = (f"{moment} (UTC)", "stage", "events#", "failures#", "rate#", "95 % interval#")
+    return _cut(title, headers, rows)
+
+
+def _outcomes(choice: Choice) -> Panel:
+    rows = choice.rows_of_last_day(ErrorRate).filter(hour=None).order_by("-is_failure", "-events")[: MAX_ROWS + 1]
+    cells = [
+        (
+            row.stage,
+            f.text(row.platform),
+            f.text(row.app_topic),
+            row.outcome,
+            f.text(row.code),
+            f.count(row.events),
+            f.percent(row.rate),
+            f.interval(row.rate_low, row.rate_high),
+            f.percent(row.usual_rate),
+            f.points(row.change),
+            f.score(row.z_score),
+        )
+        for row in rows
+    ]
+    headers = (
+        *("stage", "platform", "app topic", "outcome", "code"),
+        *("events#", "rate#", "95 % interval#", "usual#", "change#", "z#"),
+    )
+    note = (
+        "Failures first. Usual: median of the seven days before; change in percentage points; z: beyond 3.5 is unusual."
+    )
+    return Panel(None, _cut(f"Outcomes of {choice.last_day}", headers, cells, note))
+
+
+# Tokens ---------------------------------------------------------------------------------------------------------------
+def token_churn(choice: Choice) -> Sequence[Panel]:
+    sums = _flows_by_day(choice)
+    of = {row["day"]: row for row in sums}
+    rates: dict[date, float | None] = {day: _churn(row) for day, row in of.items()}
+    arrivals: dict[date, float | None] = {day: sum(row[name] for name in IN) for day, row in of.items()}
+    losses: dict[date, float | None] = {day: sum(row[name] for name in OUT) for day, row in of.items()}
+    labels = _day_labels(choice)
+    rate = line_chart("Churn rate by day", labels, _by_day(choice, {"churn rate": rates}), f.percent)
+    flows = line_chart(
+        "Device tokens that came and went, by day", labels, _by_day(choice, {"came": arrivals, "went": losses}), f.count
+    )
+    places = list(choice.rows_of_last_day(TokenChurn).values("platform", "app_topic", *FLOWS).order_by("platform"))
+    note = (
+        "Start + new + returned + moved in - unregistered - died - expired - moved out = end; the rest is unexplained."
+    )
+    by_day = _churn_table("Churn by day", ("day",), reversed(sums), note)
+    by_place = _churn_table(f"Churn of {choice.last_day} by platform and app", ("platform", "app_topic"), places)
+    return [Panel(rate, by_day), Panel(flows, by_place)]
+
+
+def _flows_by_day(choice: Choice) -> list[dict[str, Any]]:
+    summed = choice.rows(TokenChurn).values("day").annotate(**{f"{name}_sum": Sum(name) for name in FLOWS})
+    return [{"day": row["day"], **{name: row[f"{name}_sum"] for name in FLOWS}} for row in summed.order_by("day")]
+
+
+def _churn(row: Mapping[str, Any]) -> float | None:
+    return sum(row[name] for name in OUT) / row["active_at_start"] if row["active_at_start"] else None
+
+
+def _churn_table(caption: str, keys: Sequence[str], rows: Iterable[Mapping[str, Any]], note: str = "") -> Table:
+    cells = [
+        (*[f.text(row[key]) for key in keys], *[f.count(row[name]) for name in FLOWS[:-1]], f.percent(_churn(row)))
+        for row in rows
+    ]
+    names = [f"{name.removeprefix('active_').replace('_', ' ')}#" for name in FLOWS[:-1]]
+    return _cut(caption, (*[key.replace("_", " ") for key in keys], *names, "churn rate#"), cells, note)
+
+
+def token_lifetime(choice: Choice) -> Sequence[Panel]:
+    rows = list(choice.rows_of_last_day(TokenLifetime).order_by("platform", "app_topic", "cohort", "age_weeks"))
+    cohorts: dict[Hashable, list[TokenLifetime]] = defaultdict(list)
+    for row in rows:
+        cohorts[row.platform, row.app_topic, row.cohort].append(row)
+    largest = sorted(cohorts.values(), key=lambda found: -found[0].tokens)[:MAX_LINES]
+    weeks = range(max((row.age_weeks for found in largest for row in found), default=0) + 1)
+    series = [Series(_cohort(found[0]), _curve(found, weeks)) for found in largest]
+    title = "Survival of device tokens by age"
+    chart = (
+        line_chart(f"{title}, largest cohorts", [f"{week} w" for week in weeks], series, f.percent) if rows else None
+    )
+    cells = [_lifetime_cells(found) for found in cohorts.values()]
+    headers = (
+        *("platform", "app topic", "first registered in week of", "tokens#", "weeks seen#"),
+        *(f"{age} w#" for age in AGES),
+        "95 % interval of the last#",
+    )
+    note = "Kaplan-Meier: the share of tokens that are neither dead, expired nor replaced at this age."
+    return [Panel(chart, _cut(f"{title}, as known at the end of {choice.last_day}", headers, cells, note))]
+
+
+def _cohort(row: TokenLifetime) -> str:
+    return f"{row.platform} {row.app_topic} {row.cohort:%d %b %Y}".replace("  ", " ")
+
+
+def _curve(cohort: Sequence[TokenLifetime], weeks: Iterable[int]) -> list[float | None]:
+    known: dict[int, float | None] = {row.age_weeks: row.survival for row in cohort}
+    return [known.get(week, 1.0 if week == 0 else None) for week in weeks]
+
+
+def _lifetime_cells(cohort: Sequence[TokenLifetime]) -> tuple[object, ...]:
+    first, last = cohort[0], cohort[-1]
+    at = {row.age_weeks: row.survival for row in cohort}
+    return (
+        *(first.platform, f.text(first.app_topic), first.cohort, f.count(first.tokens), last.age_weeks),
+        *(f.percent(at.get(age)) for age in AGES),
+        f.interval(last.survival_low, last.survival_high),
+    )
+
+
+# Latency --------------------------------------------------------------------------------------------------------------
+def latency(choice: Choice) -> Sequence[Panel]:
+    """Without filters: all platforms together. The charts follow the 99th percentile, and the median beside it."""
+    narrowed = choice.rows(Latency) if "platform" in choice.filters else choice.rows(Latency).filter(platform="all")
+    rows = list(narrowed.order_by("day", "stage"))
+    charts = [
+        line_chart(f"{name} by day and stage", _day_labels(choice), _percentile(choice, rows, column), f.milliseconds)
+        for name, column in (("99th percentile", "p99_ms"), ("Median", "p50_ms"))
+    ]
+    in_time: dict[Hashable, dict[date, float | None]] = defaultdict(dict)
+    for row in rows:
+        if row.within_deadline is not None:
+            in_time[row.stage][row.day] = row.within_deadline
+    deadline = line_chart("Share within the reply deadline", _day_labels(choice), _by_day(choice, in_time), f.percent)
+    table = _latency_table(rows)
+    return [
+        Panel(charts[0], table),
+        Panel(charts[1], _pivot("Median by day and stage", choice, rows, "p50_ms", f.milliseconds)),
+        Panel(deadline, _pivot("Share within the reply deadline", choice, rows, "within_deadline", f.percent)),
+    ]
+
+
+def _percentile(choice: Choice, rows: Iterable[Latency], column: str) -> list[Series]:
+    values: dict[Hashable, dict[date, float | None]] = defaultdict(dict)
+    for row in rows:
+        values[row.stage][row.day] = getattr(row, column)
+    return _by_day(choice, values)
+
+
+def _latency_table(rows: Sequence[Latency]) -> Table:
+    cells = [
+        (
+            row.day,
+            row.stage,
+            row.platform,
+            f.count(row.events),
+            *(f.milliseconds(value) for value in (row.p50_ms, row.p90_ms, row.p95_ms, row.p99_ms, row.max_ms)),
+            f.percent(row.within_deadline),
+        )
+        for row in reversed(rows)
+    ]
+    headers = ("day", "stage", "platform", "events#", "p50#", "p90#", "p95#", "p99#", "longest#", "within deadline#")
+    note = "What each stage measures is in docs/reports.md; only answer and reply have a deadline."
+    return _cut("Latency by day and stage", headers, cells, note)
+
+
+def _pivot(caption: str, choice: Choice, rows: Sequence[Latency], column: str, show: Callable[..., str]) -> Table:
+    """A row per day, a column per stage."""
+    known = {(row.day, row.stage): getattr(row, column) for row in rows}
+    stages = sorted({stage for (_, stage), value in known.items() if value is not None})
+    days = [day for day in reversed(choice.days) if any((day, stage) in known for stage in stages)]
+    cells = [(day, *[show(known.get((day, stage))) for stage in stages]) for day in days]
+    return _cut(caption, ("day", *[f"{stage}#" for stage in stages]), cells)
+
+
+# Failures and load ----------------------------------------------------------------------------------------------------
+def failure_signatures(choice: Choice) -> Sequence[Panel]:
+    found = (
+        choice.rows(FailureSignature)
+        .values("source", "platform", "signature")
+        .annotate(
+            total=Sum("events"),
+            fresh=BoolOr("is_new"),
+            rising=BoolOr("is_rising"),
+            first=Min("first_seen_on"),
+            last=Max("last_seen_on"),
+        )
+        .order_by("-total", "source", "platform", "signature")[: MAX_ROWS + 1]
+    )
+    rows = list(found)
+    bars = [(f"{row['platform']} {f.text(row['signature'])}", row["total"]) for row in rows[:MAX_BARS]]
+    cells = [
+        (
+            row["signature"] or f.NOTHING,
+            row["source"],
+            row["platform"],
+            f.count(row["total"]),
+            "new" if row["fresh"] else "rising" if row["rising"] else f.NOTHING,
+            row["first"],
+            row["last"],
+        )
+        for row in rows
+    ]
+    headers = ("signature", "source", "platform", "events#", "trend", "first seen", "last seen")
+    note = (
+        "Signatures hold nothing of one device. Source unknown: texts that no error rule knows. "
+        "New: not seen in the thirty days before; rising: twice as often as usual, and at least 10 times."
+    )
+    chart = bar_chart("Most frequent failures", bars, f.count)
+    return [Panel(chart, _cut("Failures in these days", headers, cells, note))]
+
+
+def load_profile(choice: Choice) -> Sequence[Panel]:
+    rows = list(choice.rows(LoadProfile).order_by("day", "role"))
+    shares: dict[Hashable, dict[date, float | None]] = defaultdict(dict)
+    retries: dict[Hashable, dict[date, float | None]] = defaultdict(dict)
+    for row in rows:
+        shares[f"{row.role}s"][row.day] = row.top_share
+        if row.role == "recipient":
+            retries["attempts per notification"][row.day] = row.retry_amplification
+    labels = _day_labels(choice)
+    title = "Share of notifications of the heaviest 1 %"
+    cells = [
+        (
+            *(row.day, row.role, f.count(row.actors), f.count(row.notifications), f.count(row.top_actors)),
+            *(f.percent(row.top_share), f.count(row.tried), f.count(row.attempts), f.ratio(row.retry_amplification)),
+        )
+        for row in reversed(rows)
+    ]
+    headers = (
+        *("day", "role", "actors#", "notifications#", "heaviest 1 %#", "their share#"),
+        *("tried#", "attempts#", "attempts per notification#"),
+    )
+    return [
+        Panel(
+            line_chart(title, labels, _by_day(choice, shares), f.percent), _cut("Load by day and role", headers, cells)
+        ),
+        Panel(line_chart("Retries", labels, _by_day(choice, retries), f.ratio), _heaviest(choice)),
+    ]
+
+
+def _heaviest(choice: Choice) -> Table:
+    rows = choice.rows_of_last_day(HeavyActor).order_by("role", "rank")
+    cells = [
+        (
+            *(row.role, row.rank, row.actor, f.count(row.notifications), f.count(row.attempts)),
+            *(f.count(row.refused), f.percent(row.share)),
+        )
+        for row in rows
+    ]
+    headers = ("role", "rank#", "pseudonym", "notifications#", "attempts#", "refused#", "share#")
+    note = "Pseudonyms lead to nobody, and change with their key (REPORTS_PSEUDONYM_PERIOD)."
+    return _cut(f"Heaviest senders and recipients of {choice.last_day}", headers, cells, note)
+
+
+def anomaly_table(rows: Iterable[Anomaly]) -> Table:
+    """The flags, with the figures behind them."""
+    cells = [
+        (
+            row.figure.replace("_", " "),
+            *(row.stage, row.platform, f.text(row.app_topic)),
+            *(f.count(row.events), f.count(row.total), f.percent(row.value), f.percent(row.usual)),
+            *(f.interval(row.band_low, row.band_high), f.score(row.z_score)),
+        )
+        for row in rows
+    ]
+    headers = (
+        *("figure", "stage", "platform", "app topic"),
+        *("events#", "of#", "rate#", "usual#", "usual band#", "z#"),
+    )
+    return _cut("Outside of the usual band", headers, cells)
+
+
+def _cut(caption: str, headers: Sequence[str], rows: Sequence[Sequence[object]], note: str = "") -> Table:
+    more = f"The first {MAX_ROWS} rows; the CSV file has all. " if len(rows) > MAX_ROWS else ""
+    return Table(caption, headers, rows[:MAX_ROWS], more + note)
+
+
+PLACE = ("platform", "app_topic")
+PAGES = {
+    page.slug: page
+    for page in (
+        ReportPage(
+            "error-rates",
+            "Error rates",
+            "What share fails at which step, and is that unusual?",
+            ErrorRate,
+            ("stage", *PLACE),
+            error_rates,
+        ),
+        ReportPage(
+            "token-churn",
+            "Token churn",
+            "How many device tokens come and go, and why?",
+            TokenChurn,
+            PLACE,
+            token_churn,
+        ),
+        ReportPage(
+            "token-lifetime",
+            "Token lifetime",
+            "How long can a device be reached?",
+            TokenLifetime,
+            PLACE,
+            token_lifetime,
+        ),
+        ReportPage("latency", "Latency", "How long does each step take?", Latency, ("stage", "platform"), latency),
+        ReportPage(
+            "failure-signatures",
+            "Failure signatures",
+            "Which errors are frequent, new or rising?",
+            FailureSignature,
+            ("platform",),
+            failure_signatures,
+        ),
+        ReportPage(
+            "load-profile",
+            "Load profile",
+            "How unevenly is the load spread, and how much of it is retries?",
+            LoadProfile,
+            (),
+            load_profile,
+        ),
+    )
+}

@@ -1,0 +1,90 @@
+"""The tables of a night's summary, the same on the page and in the mail."""
+
+from collections.abc import Iterator
+
+from spark_reports.console import formats as f
+from spark_reports.console.panels import anomaly_table
+from spark_reports.console.tables import Table
+from spark_reports.models import DataQuality
+from spark_reports.summary import Summary
+
+CHECKS = {
+    "row_count": "rows were lost or doubled on the way",
+    "timestamps": "rows were left out because their times are absurd",
+    "reconciliation": "the flows of device tokens do not add up",
+    "continuity": "the day does not begin where the day before ended",
+    "retention": "parts of the day were removed before it was exported",
+}
+
+
+def sections(night: Summary) -> list[Table]:
+    return [table for table in _all(night) if table.rows]
+
+
+def finding_words(finding: DataQuality) -> str:
+    meaning = CHECKS.get(finding.check_name, finding.check_name)
+    figures = f"expected {finding.expected:,}, found {finding.found:,}"
+    return f"{finding.day} {finding.subject}: {meaning} ({figures})"
+
+
+def _all(night: Summary) -> Iterator[Table]:
+    yield anomaly_table(night.anomalies)
+    yield Table("Doubts about the data", ("what",), [(finding_words(finding),) for finding in night.findings])
+    yield Table(
+        "Failures by stage",
+        ("stage", "events#", "failures#", "rate#", "95 % interval#"),
+        [
+            (
+                row["stage"],
+                *(f.count(row["total"]), f.count(row["failures"]), f.percent(row["rate"])),
+                f.interval(*f.wilson(row["failures"], row["total"])),
+            )
+            for row in night.stages
+        ],
+    )
+    if any(night.churn.values()):
+        names = [name.replace("_", " ") for name in night.churn]
+        figures = [f.count(number) for number in night.churn.values()]
+        yield Table(
+            "Device tokens",
+            ("all platforms", *[f"{name}#" for name in names], "churn rate#"),
+            [("tokens", *figures, f.percent(night.churn_rate))],
+        )
+    yield _latencies(night)
+    yield Table(
+        "New and rising failures",
+        ("signature", "platform", "events#", "usual#", "trend"),
+        [
+            (
+                *(row.signature or f.NOTHING, row.platform, f.count(row.events), f.count(row.usual_events)),
+                "new" if row.is_new else "rising",
+            )
+            for row in night.signatures
+        ],
+    )
+    yield Table(
+        "Load",
+        ("role", "actors#", "notifications#", "share of the heaviest 1 %#", "attempts per notification#"),
+        [
+            (
+                *(row.role, f.count(row.actors), f.count(row.notifications)),
+                *(f.percent(row.top_share), f.ratio(row.retry_amplification)),
+            )
+            for row in night.loads
+        ],
+    )
+
+
+def _latencies(night: Summary) -> Table:
+    return Table(
+        "Latency",
+        ("stage", "events#", "median#", "p95#", "p99#", "within deadline#"),
+        [
+            (
+                *(row.stage, f.count(row.events)),
+                *(f.milliseconds(value) for value in (row.p50_ms, row.p95_ms, row.p99_ms)),
+                f.percent(row.within_deadline),
+            )
+            for row in night.latencies
+        ],
+    )

@@ -1,0 +1,70 @@
+"""A table below its chart, and the CSV file of a whole report."""
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from django.db.models import Model
+from django.http import StreamingHttpResponse
+
+# More belong into the CSV file.
+MAX_ROWS = 200
+# What a spreadsheet would take for a formula.
+_FORMULA = ("=", "+", "-", "@")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``headers`` that end in # are columns of figures. The first column says what a row is about."""
+
+    caption: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    note: str = ""
+
+    @property
+    def head(self) -> list[tuple[str, bool]]:
+        return [(header.removesuffix("#"), header.endswith("#")) for header in self.headers]
+
+    @property
+    def body(self) -> list[list[tuple[object, bool]]]:
+        kinds = [is_figure for _, is_figure in self.head]
+        return [list(zip(row, kinds, strict=True)) for row in self.rows]
+
+    @property
+    def lines(self) -> list[str]:
+        """For readers without HTML."""
+        names = [name for name, _ in self.head][1:]
+        pairs = [zip(names, row[1:], strict=True) for row in self.rows]
+        told = [", ".join(f"{name} {cell}" for name, cell in row) for row in pairs]
+        return [f"{row[0]}: {text}" if text else str(row[0]) for row, text in zip(self.rows, told, strict=True)]
+
+
+def columns_of(model: type[Model]) -> list[str]:
+    """The columns of a report as docs/reports.md has them."""
+    return [column.name for column in model._meta.concrete_fields if not column.primary_key]  # noqa: SLF001
+
+
+class _Echo:
+    """A file that hands back what is written into it."""
+
+    def write(self, line: str) -> str:
+        return line
+
+
+def csv_file(name: str, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> StreamingHttpResponse:
+    writer = csv.writer(_Echo())
+
+    def lines() -> Iterator[str]:
+        yield writer.writerow(headers)
+        for row in rows:
+            yield writer.writerow([_cell(value) for value in row])
+
+    response = StreamingHttpResponse(lines(), content_type="text/csv; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="{name}.csv"'
+    return response
+
+
+def _cell(value: object) -> object:
+    """Texts are clients' and gateways' words: an apostrophe keeps them from being computed."""
+    return f"'{value}" if isinstance(value, str) and value.lstrip().startswith(_FORMULA) else value

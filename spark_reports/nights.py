@@ -1,0 +1,65 @@
+"""Which days the nights still owe. All of it follows from what is in the database, so a scheduler that slept, a worker
+that was killed or a broker that forgot cost time and no night.
+"""
+
+from datetime import UTC, date, datetime, timedelta
+
+from django.conf import settings
+from django.db.migrations.recorder import MigrationRecorder
+from django.db.models import Count, Max, Min
+
+from spark_reports.closing import last_closed_day
+from spark_reports.models import PublishedDay, ReportRun
+
+# As many as retention keeps whole at least.
+CATCH_UP_DAYS = 3
+# After a failure: 5, 10, 20 … minutes, and from then on every six hours.
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=5), timedelta(hours=6)
+# So long after REPORTS_HOUR a night without reports is an alarm.
+GRACE = timedelta(hours=2)
+
+
+def next_day(now: datetime) -> date | None:
+    """What to make now: the oldest day that is owed and does not pause after a failure."""
+    return next((day for day in owed_days(now) if not _pauses(day, now)), None)
+
+
+def owed_days(now: datetime) -> list[date]:
+    """Days of the last nights without reports, oldest first; none from before the server was installed."""
+    last = _newest_due_day(now)
+    first = max(last - timedelta(days=CATCH_UP_DAYS - 1), _installed_on(now))
+    days = [first + timedelta(days=n) for n in range((last - first).days + 1)]
+    published = set(PublishedDay.objects.filter(day__range=(first, last)).values_list("day", flat=True))
+    return [day for day in days if day not in published]
+
+
+def overdue_days(now: datetime) -> list[date]:
+    newest = _newest_due_day(now - GRACE)
+    return [day for day in owed_days(now) if day <= newest]
+
+
+def next_night(now: datetime) -> datetime:
+    """When the next reports are due."""
+    midnight = datetime.combine(_newest_due_day(now) + timedelta(days=2), datetime.min.time(), UTC)
+    return midnight + timedelta(hours=settings.REPORTS_HOUR)
+
+
+def _newest_due_day(now: datetime) -> date:
+    by_hour = (now - timedelta(hours=settings.REPORTS_HOUR)).astimezone(UTC).date() - timedelta(days=1)
+    return min(by_hour, last_closed_day(now))
+
+
+def _installed_on(now: datetime) -> date:
+    """The day on which our tables were made."""
+    ours = MigrationRecorder.Migration.objects.filter(app="spark_reports")
+    first: datetime | None = ours.aggregate(first=Min("applied"))["first"]
+    return (first or now).astimezone(UTC).date()
+
+
+def _pauses(day: date, now: datetime) -> bool:
+    failed = ReportRun.objects.filter(state=ReportRun.State.FAILED, from_day__lte=day, to_day__gte=day)
+    found = failed.aggregate(count=Count("pk"), last=Max("finished_at"))
+    if not found["count"]:
+        return False
+    pause = min(FIRST_PAUSE * 2 ** min(found["count"] - 1, 10), LONGEST_PAUSE)
+    return bool(now < found["last"] + pause)

@@ -1,0 +1,22 @@
+"""What a run needs beside the server itself: the dependency group `reports`, and Java."""
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+PACKAGES = {"pyspark": "PySpark", "pyarrow": "PyArrow"}
+
+
+def missing() -> str:
+    """What this machine lacks and how it is brought, in one line; empty when nothing."""
+    lacking = [name for module, name in PACKAGES.items() if importlib.util.find_spec(module) is None]
+    if lacking:
+        verb = "is" if len(lacking) == 1 else "are"
+        return (
+            f"{' and '.join(lacking)} {verb} not installed: no reports. `make install-reports` brings them, and Java."
+        )
+    java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
+    if shutil.which(java) is None:
+        return "Java 17 or 21 is missing (on Debian: apt-get install openjdk-17-jre-headless): no reports."
+    return ""

@@ -1,0 +1,83 @@
+"""One night on one page: for the console, for printing and for mail."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from django.db.models import Q, QuerySet, Sum
+
+from spark_reports.models import (
+    Anomaly,
+    DataQuality,
+    ErrorRate,
+    FailureSignature,
+    Latency,
+    LoadProfile,
+    PublishedDay,
+    TokenChurn,
+)
+
+MAX_SIGNATURES = 10
+CHURN = ("active_at_start", "new", "returned", "unregistered", "died", "expired", "active_at_end")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """``published`` is None while the day has no reports; then there is nothing else. ``churn`` sums all places."""
+
+    day: date
+    published: PublishedDay | None
+    anomalies: Sequence[Anomaly]
+    findings: Sequence[DataQuality]
+    stages: Sequence[Mapping[str, Any]]
+    churn: Mapping[str, int]
+    latencies: Sequence[Latency]
+    signatures: Sequence[FailureSignature]
+    loads: Sequence[LoadProfile]
+
+    @property
+    def verdict(self) -> str:
+        """The night in one line."""
+        if self.published is None:
+            return "no reports"
+        flags = _number(len(self.anomalies), "figure outside of its usual band", "figures outside of their usual band")
+        doubts = _number(len(self.findings), "doubt about the data", "doubts about the data")
+        return f"{flags}, {doubts}"
+
+    @property
+    def churn_rate(self) -> float | None:
+        lost = self.churn["unregistered"] + self.churn["died"] + self.churn["expired"]
+        return lost / self.churn["active_at_start"] if self.churn["active_at_start"] else None
+
+
+def summarise(day: date) -> Summary:
+    churn = TokenChurn.objects.filter(day=day).aggregate(**{f"{name}_sum": Sum(name, default=0) for name in CHURN})
+    signatures = FailureSignature.objects.filter(Q(is_new=True) | Q(is_rising=True), day=day)
+    return Summary(
+        day=day,
+        published=PublishedDay.objects.filter(day=day).select_related("run").first(),
+        anomalies=list(Anomaly.objects.filter(day=day).order_by("figure", "stage", "platform", "app_topic")),
+        findings=list(failed_checks(day, day)),
+        stages=_stages(day),
+        churn={name: churn[f"{name}_sum"] for name in CHURN},
+        latencies=list(Latency.objects.filter(day=day, platform="all").order_by("stage")),
+        signatures=list(signatures.order_by("-events")[:MAX_SIGNATURES]),
+        loads=list(LoadProfile.objects.filter(day=day).order_by("role")),
+    )
+
+
+def failed_checks(first: date, last: date) -> QuerySet[DataQuality]:
+    """Why reports of these days must be read with care."""
+    return DataQuality.objects.filter(day__range=(first, last), is_ok=False).order_by("-day", "check_name", "subject")
+
+
+def _stages(day: date) -> list[dict[str, Any]]:
+    failures = Sum("events", filter=Q(is_failure=True), default=0)
+    rows = ErrorRate.objects.filter(day=day, hour=None).values("stage")
+    sums = rows.annotate(total=Sum("events"), failures=failures).order_by("stage")
+    return [{**row, "rate": row["failures"] / row["total"]} for row in sums]
+
+
+def _number(count: int, one: str, several: str) -> str:
+    return f"{count or 'no'} {one if count == 1 else several}"

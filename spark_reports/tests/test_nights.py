@@ -1,0 +1,297 @@
+"""What the nights owe, when it is made, when its absence is an alarm, and what operators ask for."""
+
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from celery import current_app
+from django.conf import LazySettings
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Group, User
+from django.core import mail
+from django.core.cache import cache
+from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
+from django.test import Client
+from django.utils import timezone
+
+from pushserver import health
+from spark_reports import by_hand, nights, parts, tasks
+from spark_reports.closing import last_closed_day
+from spark_reports.mail import send_summary
+from spark_reports.models import ReportRun, RequestedRun
+from spark_reports.runs import LOCK
+from spark_reports.status import State, pin, status
+from spark_reports.tests import rows
+
+pytestmark = pytest.mark.django_db
+DAY = date(2026, 11, 20)
+REQUEST = f"/admin/reports/run/?from={DAY - timedelta(days=1)}&to={DAY}"
+SENT = {"why": "the lake was repaired", "confirmed": "1"}
+
+
+def at(hour: int, minute: int = 0, day: int = 21) -> datetime:
+    return datetime(2026, 11, day, hour, minute, tzinfo=UTC)
+
+
+def days(*numbers: int) -> list[date]:
+    return [date(2026, 11, number) for number in numbers]
+
+
+@pytest.fixture(autouse=True)
+def nightly(settings: LazySettings) -> None:
+    settings.REPORTS_NIGHTLY, settings.REPORTS_HOUR = True, 1
+    install(at(12, day=1))
+
+
+def install(when: datetime) -> None:
+    MigrationRecorder.Migration.objects.filter(app="spark_reports").update(applied=when)
+
+
+def fail(day: date, finished_at: datetime) -> ReportRun:
+    return rows.make_run(day, state="failed", finished_at=finished_at, error="Spark failed: x")
+
+
+# What is owed ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("now", "owed"),
+    [
+        (at(0, 30), days(17, 18, 19)),  # before the hour
+        (at(1), days(18, 19, 20)),
+        (at(23, 59), days(18, 19, 20)),
+    ],
+)
+def test_a_night_is_owed_from_its_hour_on_and_for_three_days(now: datetime, owed: list[date]) -> None:
+    assert nights.owed_days(now) == owed
+
+
+def test_a_day_is_never_owed_before_it_is_closed(settings: LazySettings) -> None:
+    settings.REPORTS_HOUR = 0
+    assert nights.owed_days(at(0, 9))[-1] == date(2026, 11, 19)
+    assert nights.owed_days(at(0, 10))[-1] == date(2026, 11, 20)
+
+
+def test_nothing_is_owed_of_days_before_the_server_was_there() -> None:
+    install(at(15, day=20))
+    assert nights.owed_days(at(2)) == days(20)
+    install(at(15))
+    assert nights.owed_days(at(16)) == []
+
+
+def test_what_is_published_is_not_owed() -> None:
+    rows.publish(DAY)
+    assert nights.owed_days(at(2)) == days(18, 19)
+
+
+@pytest.mark.parametrize(("failures", "minutes"), [(1, 5), (2, 10), (3, 20), (4, 40), (9, 360), (60, 360)])
+def test_a_day_that_failed_pauses_longer_each_time(failures: int, minutes: int) -> None:
+    for day in days(18, 19):
+        rows.publish(day)
+    for _ in range(failures):
+        fail(DAY, at(2))
+
+    assert nights.next_day(at(2) + timedelta(minutes=minutes, seconds=-1)) is None
+    assert nights.next_day(at(2) + timedelta(minutes=minutes)) == DAY
+
+
+def test_a_day_that_fails_does_not_hold_up_the_next() -> None:
+    fail(date(2026, 11, 18), at(2))
+    assert nights.next_day(at(2, 1)) == date(2026, 11, 19)
+
+
+# How it is told -------------------------------------------------------------------------------------------------------
+def test_a_missing_night_is_an_alarm_only_after_some_time() -> None:
+    rows.publish(date(2026, 11, 19))
+    rows.publish(date(2026, 11, 18))
+    assert status(at(2, 59)).state == State.PRESENT
+    found = status(at(3))
+    assert found.is_alarm
+    assert "2026-11-20 are missing" in found.words
+    assert 'worker for the queue "reports"' in found.words
+
+
+def test_the_alarm_says_why_the_last_run_failed() -> None:
+    fail(DAY, at(2))
+    assert "Spark failed: x" in status(at(9)).words
+    rows.make_run(DAY, state="running", step="compute", finished_at=None)
+    assert "still under way (compute)" in status(at(9)).words
+
+
+def test_all_is_well_with_last_nights_reports_and_their_flags_are_counted() -> None:
+    for day in days(18, 19):
+        rows.publish(day)
+    rows.make_night(DAY)
+    rows.make_check(DAY)
+    found = status(at(9))
+    assert (found.state, found.newest_day, found.anomalies, found.findings) == (State.PRESENT, DAY, 1, 1)
+
+
+def test_a_new_server_waits_for_its_first_night() -> None:
+    install(at(12))
+    assert status(at(13)).words == "The first reports come after 2026-11-22 01:00 UTC."
+
+
+def test_who_switched_reports_off_is_not_alarmed(settings: LazySettings) -> None:
+    settings.REPORTS_NIGHTLY = False
+    assert status(at(9)).state == State.OFF
+
+
+@pytest.mark.django_db(transaction=True)
+def test_readyz_warns_of_a_missing_night(client: Client) -> None:
+    pin(status(at(9)))
+    try:
+        [warning] = [found for found in health.warnings() if found["id"] == "reports_missing"]
+    finally:
+        cache.clear()
+    assert "2026-11-20 are missing" in warning["what"]
+
+
+def test_readyz_is_silent_while_all_is_well() -> None:
+    for day in days(18, 19, 20):
+        rows.publish(day)
+    pin(status(at(9)))
+    try:
+        assert not [found for found in health.warnings() if found["id"] == "reports_missing"]
+    finally:
+        cache.clear()
+
+
+def test_the_watch_tells_what_it_finds() -> None:
+    install(timezone.now() - timedelta(days=30))
+    tasks.watch_reports()
+    try:
+        assert any(found["id"] == "reports_missing" for found in health.warnings())
+    finally:
+        cache.clear()
+
+
+# Making them ----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def test_without_pyspark_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PACKAGES", {"no_such_package": "PySpark"})
+    assert parts.missing() == "PySpark is not installed: no reports. `make install-reports` brings them, and Java."
+
+
+def test_the_task_notes_what_its_machine_lacks_and_tries_each_day_once(no_java: None) -> None:
+    install(timezone.now() - timedelta(days=30))
+
+    tasks.make_reports()
+    tasks.make_reports()
+
+    failed = ReportRun.objects.order_by("from_day")
+    last = last_closed_day(timezone.now())
+    assert [run.to_day for run in failed][-1] in {last, last - timedelta(days=1)}
+    assert failed.count() == 3
+    assert {run.error.split(" (")[0] for run in failed} == {"Java 17 or 21 is missing"}
+
+
+def test_switched_off_the_task_makes_only_what_is_asked_for(settings: LazySettings, no_java: None) -> None:
+    settings.REPORTS_NIGHTLY = False
+    tasks.make_reports()
+    assert not ReportRun.objects.exists()
+
+    by_hand.ask(DAY, DAY, replace=False, now=timezone.now())
+    tasks.make_reports()
+    assert (ReportRun.objects.get().to_day, RequestedRun.objects.count()) == (DAY, 0)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_request_waits_while_another_process_makes_reports(lake_url: str, java: None) -> None:
+    by_hand.ask(DAY, DAY, replace=False, now=timezone.now())
+    parameters = connection.get_connection_params() | {"cursor_factory": None}
+    with psycopg.connect(**parameters) as other:
+        other.execute("SELECT pg_advisory_lock(%s)", [LOCK])
+        tasks.make_reports()
+    assert (RequestedRun.objects.count(), ReportRun.objects.count()) == (1, 0)
+
+
+# Asking for them ------------------------------------------------------------------------------------------------------
+def log_in(client: Client, role: str) -> Client:
+    user = User.objects.create_user(role, is_staff=True)
+    user.groups.set(Group.objects.filter(name=role))
+    client.force_login(user)
+    return client
+
+
+def test_an_operator_asks_says_why_and_is_remembered(
+    client: Client, django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(current_app, "send_task", sent.append)
+    log_in(client, "operator")
+    rows.publish(DAY)
+    page = client.get(REQUEST).content.decode()
+    assert "The reports of 2 days are computed" in page
+    assert "1 of these days have reports" in page
+    assert not RequestedRun.objects.exists()
+
+    with django_capture_on_commit_callbacks(execute=True):
+        answer = client.post(REQUEST, SENT | {"replace": "on"}, follow=True)
+
+    assert "Asked for the reports of 2026-11-19 to 2026-11-20." in answer.content.decode()
+    assert list(RequestedRun.objects.values_list("from_day", "to_day", "replace")) == [(*days(19, 20), True)]
+    entries = LogEntry.objects.order_by("object_id").values_list("user__username", "object_id", "change_message")
+    assert [(user, day) for user, day, _ in entries] == [("operator", "2026-11-19"), ("operator", "2026-11-20")]
+    assert all("Why: the lake was repaired" in message for *_, message in entries)
+    assert sent == [tasks.make_reports.name]
+
+
+def test_asking_twice_asks_once_and_says_so(admin_client: Client) -> None:
+    admin_client.post(REQUEST, SENT)
+    again = admin_client.post(REQUEST, SENT, follow=True)
+    assert "Already asked for" in again.content.decode()
+    assert (RequestedRun.objects.count(), LogEntry.objects.count()) == (1, 2)
+
+
+@pytest.mark.parametrize("role", ["support", "nobody"])
+def test_others_ask_for_nothing(client: Client, role: str) -> None:
+    log_in(client, role)
+    assert [client.get(REQUEST).status_code, client.post(REQUEST, SENT).status_code] == [403, 403]
+    assert not RequestedRun.objects.exists()
+
+
+@pytest.mark.parametrize("why", ["", "for zQ3shabcdefghijklmnopqrstuvwxyz0123456789"])
+def test_a_reason_that_may_be_kept_is_needed(admin_client: Client, why: str) -> None:
+    assert admin_client.post(REQUEST, SENT | {"why": why}).status_code == 200
+    assert not RequestedRun.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("", "from=x", "to=2026-11-20", "from=2026-11-20&to=2026-11-01", "from=2999-01-01", "from=9999-12-31"),
+        "from=2026-01-01&to=2026-11-01",
+    ],
+)
+def test_a_range_that_cannot_be_made_is_not_found(admin_client: Client, query: str) -> None:
+    assert admin_client.get(f"/admin/reports/run/?{query}").status_code == 404
+
+
+# Mail -----------------------------------------------------------------------------------------------------------------
+def test_a_night_is_mailed_as_text_and_as_html_that_fetches_nothing(settings: LazySettings) -> None:
+    settings.REPORT_RECIPIENTS = ["ann@example.org", "bob@example.org"]
+    rows.make_night(DAY)
+
+    send_summary(DAY)
+
+    [message] = mail.outbox
+    assert message.to == ["ann@example.org", "bob@example.org"]
+    assert message.subject == ("Push server, 2026-11-20: 1 figure outside of its usual band, no doubts about the data")
+    [(html, kind)] = message.alternatives
+    assert kind == "text/html"
+    for body in (message.body, html):
+        for figure in ("30.0 %", "1,015", "87 ms", "=HYPERLINK(x)"):
+            assert figure in body
+    assert not [word for word in ("src=", "href=", "url(", "<script", "@import") if word in html]
+
+
+def test_nobody_is_mailed_unless_named() -> None:
+    tasks._announce(tasks._Work(DAY, DAY))
+    assert not mail.outbox

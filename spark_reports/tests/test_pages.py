@@ -1,0 +1,319 @@
+"""The report pages: with figures, without any, with broken ones, and for whom."""
+
+import csv
+import io
+import re
+from datetime import date, timedelta
+from math import sqrt
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from spark_reports.console.formats import milliseconds, percent, wilson
+from spark_reports.console.panels import PAGES
+from spark_reports.console.tables import columns_of
+from spark_reports.models import ErrorRate, ReportRun
+from spark_reports.tests import rows
+
+pytestmark = pytest.mark.django_db
+DAY = date(2026, 11, 20)
+REPORTS = "/admin/reports/"
+every_report = pytest.mark.parametrize("slug", PAGES)
+SHOWN = {
+    "error-rates": ["5.0 %", "2.7 % to 9.0 %", "unregistered", "+1.00"],
+    "token-churn": ["1,015", "2.0 %"],
+    "token-lifetime": ["96.0 %", "84.0 %", "94.0 % to 98.0 %"],
+    "latency": ["87 ms", "1.2 s", "98.7 %"],
+    "failure-signatures": ["=HYPERLINK(x)", "42", "new"],
+    "load-profile": ["21.0 %", "1.10", "0123456789abcdef"],
+}
+
+
+def html_of(client: Client, path: str, **query: Any) -> str:
+    response = client.get(REPORTS + path, query)
+    assert response.status_code == 200, response.status_code
+    return response.content.decode()
+
+
+def log_in(client: Client, role: str) -> Client:
+    user = User.objects.create_user(role, is_staff=True)
+    user.groups.add(*Group.objects.filter(name=role))
+    client.force_login(user)
+    return client
+
+
+# Figures --------------------------------------------------------------------------------------------------------------
+@every_report
+def test_a_report_shows_its_figures_as_chart_and_table(admin_client: Client, slug: str) -> None:
+    for days_ago in range(3):
+        rows.make_night(DAY - timedelta(days=days_ago))
+
+    html = html_of(admin_client, f"{slug}/")
+
+    for figure in SHOWN[slug]:
+        assert figure in html
+    charts = re.findall(r"<svg class=\"chart\".*?</svg>", html, re.DOTALL)
+    assert charts
+    for chart in charts:
+        [titled] = re.findall(r'aria-labelledby="(\S+) (\S+)"', chart)
+        assert all(f'id="{part}"' in chart for part in titled)
+    assert html.count("<caption>") >= len(charts)
+
+
+def test_failures_are_summed_over_platforms_and_apps(admin_client: Client) -> None:
+    rows.publish(DAY)
+    rows.make_rate(DAY, events=10, total=200)
+    rows.make_rate(DAY, events=190, total=200, is_failure=False, outcome="success")
+    rows.make_rate(DAY, events=5, total=100, platform="android", app_topic="")
+    rows.make_rate(DAY, events=95, total=100, platform="android", app_topic="", is_failure=False, outcome="success")
+
+    html = html_of(admin_client, "error-rates/")
+    only_android = html_of(admin_client, "error-rates/", platform="android")
+
+    low, high = wilson(15, 300)
+    assert f"{percent(low)} to {percent(high)}" in html
+    assert re.search(r'class="figure">300</td><td class="figure">15</td><td class="figure">5.0 %', html)
+    assert re.search(r'class="figure">100</td><td class="figure">5</td><td class="figure">5.0 %', only_android)
+
+
+def test_a_single_day_is_drawn_by_hour(admin_client: Client) -> None:
+    rows.make_night(DAY)
+
+    html = html_of(admin_client, "error-rates/", **{"from": DAY, "to": DAY})
+
+    assert "Share of failures by hour and stage" in html
+    assert "07:00" in html
+
+
+@pytest.mark.parametrize(("events", "total"), [(10, 200), (1, 7), (499, 500)])
+def test_the_interval_of_sums_is_wilsons(events: int, total: int) -> None:
+    """Its ends are the true rates that the observed one is just 1.96 standard errors away from."""
+    for end in wilson(events, total):
+        assert end is not None
+        assert abs(end - events / total) == pytest.approx(1.959964 * sqrt(end * (1 - end) / total), rel=1e-5)
+
+
+def test_an_interval_needs_events() -> None:
+    assert wilson(0, 50)[0] == 0
+    assert wilson(0, 0) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0, "0.0 %"), (0.5, "50.0 %"), (0.00123, "0.12 %"), (0.000034, "0.0034 %"), (None, "-")]
+)
+def test_small_rates_keep_their_digits(value: float | None, shown: str) -> None:
+    assert percent(value) == shown
+
+
+@pytest.mark.parametrize(("value", "shown"), [(0, "0 ms"), (999.4, "999 ms"), (1500, "1.5 s"), (3_600_000, "60 min")])
+def test_durations_have_the_unit_that_fits(value: float, shown: str) -> None:
+    assert milliseconds(value) == shown
+
+
+# Nothing, and broken --------------------------------------------------------------------------------------------------
+@every_report
+def test_without_any_report_a_page_says_so_and_when_the_first_comes(admin_client: Client, slug: str) -> None:
+    html = html_of(admin_client, f"{slug}/")
+    assert "No data yet" in html
+    assert "The first reports come after" in html
+    assert '<svg class="chart"' not in html
+
+
+@every_report
+def test_a_day_on_which_nothing_happened_is_not_a_missing_day(admin_client: Client, slug: str) -> None:
+    rows.publish(DAY)
+    html = html_of(admin_client, f"{slug}/", **{"from": DAY, "to": DAY})
+    assert "have nothing that fits" in html
+    assert "have no reports" not in html
+
+
+def test_a_gap_is_told_with_the_way_to_close_it(admin_client: Client) -> None:
+    rows.make_night(DAY)
+    rows.make_night(DAY - timedelta(days=3))
+    html = html_of(admin_client, "latency/", **{"from": DAY - timedelta(days=3), "to": DAY})
+    assert "2 of 4 days have no reports" in html
+    assert f"{REPORTS}run/?from={DAY - timedelta(days=2)}&amp;to={DAY - timedelta(days=1)}" in html
+
+
+@every_report
+def test_doubts_about_the_data_stand_above_the_figures(admin_client: Client, slug: str) -> None:
+    rows.make_night(DAY)
+    rows.make_check(DAY)
+    rows.make_check(DAY, check_name="reconciliation", subject="ios im.status.ethereum", expected=1015, found=1000)
+    rows.make_check(DAY, check_name="timestamps", is_ok=True)
+
+    html = html_of(admin_client, f"{slug}/")
+
+    assert html.index("Read with care") < html.index("<caption>")
+    assert "attempts: rows were lost or doubled on the way (expected 10, found 9)" in html
+    assert "the flows of device tokens do not add up (expected 1,015, found 1,000)" in html
+    assert "their times are absurd" not in html
+
+
+# Hand-made addresses --------------------------------------------------------------------------------------------------
+@every_report
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"from": "nonsense"},
+        {"to": "2026-13-45"},
+        {"from": "0001-01-01"},
+        {"to": "0001-01-01"},
+        {"to": "9999-12-31"},
+        {"from": "9999-12-31", "to": "9999-12-31"},
+        {"from": "2026-11-20", "to": "2026-11-01"},
+        {"from": "1990-01-01", "to": "2026-11-20"},
+        {"platform": "x" * 5000, "stage": "'; --", "app_topic": "\x00"},
+        {"platform": ["ios", "android"], "from": ["", "x"]},
+    ],
+)
+def test_a_hand_made_address_is_no_fault(admin_client: Client, slug: str, query: dict[str, Any]) -> None:
+    rows.make_night(DAY)
+    assert admin_client.get(f"{REPORTS}{slug}/", query).status_code == 200
+    assert admin_client.get(f"{REPORTS}{slug}.csv", query).status_code == 200
+
+
+@pytest.mark.parametrize("day", ["nonsense", "0001-01-01", "9999-12-31", "2026-02-30", ""])
+def test_the_night_of_a_hand_made_day_is_no_fault(admin_client: Client, day: str) -> None:
+    assert admin_client.get(REPORTS, {"day": day}).status_code == 200
+
+
+def test_a_range_that_cannot_be_is_told(admin_client: Client) -> None:
+    assert "after the last" in html_of(admin_client, "latency/", **{"from": "2026-11-20", "to": "2026-11-01"})
+    assert "92 days at most" in html_of(admin_client, "latency/", **{"from": "2020-11-20", "to": "2026-11-01"})
+
+
+def test_what_is_no_report_is_not_found(admin_client: Client) -> None:
+    assert admin_client.get(f"{REPORTS}nonsense/").status_code == 404
+    assert admin_client.get(f"{REPORTS}nonsense.csv").status_code == 404
+
+
+def test_what_a_gateway_wrote_cannot_become_markup(admin_client: Client) -> None:
+    rows.publish(DAY)
+    rows.make_signature(DAY, signature="<script>alert(1)</script>")
+    html = html_of(admin_client, "failure-signatures/")
+    assert "<script>alert" not in html
+    assert "&lt;script&gt;alert" in html
+
+
+# CSV ------------------------------------------------------------------------------------------------------------------
+def csv_of(client: Client, slug: str, **query: Any) -> list[list[str]]:
+    response = client.get(f"{REPORTS}{slug}.csv", query)
+    assert response.streaming
+    assert response["Content-Type"] == "text/csv; charset=utf-8"
+    return list(csv.reader(io.StringIO(b"".join(response.streaming_content).decode())))
+
+
+@every_report
+def test_the_csv_file_has_every_column_and_row_of_the_days(admin_client: Client, slug: str) -> None:
+    rows.make_night(DAY)
+    rows.make_night(DAY - timedelta(days=1))
+
+    head, *body = csv_of(admin_client, slug, **{"from": DAY, "to": DAY})
+
+    model = PAGES[slug].model
+    assert head == columns_of(model)
+    assert len(body) == model.objects.filter(day=DAY).count() > 0
+    assert {row[0] for row in body} == {str(DAY)}
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1"])
+def test_no_text_of_a_csv_file_is_a_formula(admin_client: Client, text: str) -> None:
+    rows.publish(DAY)
+    rows.make_signature(DAY, signature=text)
+    head, row = csv_of(admin_client, "failure-signatures")
+    assert row[head.index("signature")] == f"'{text}"
+
+
+def test_figures_below_zero_stay_figures(admin_client: Client) -> None:
+    rows.publish(DAY)
+    rows.make_rate(DAY, change=-0.01)
+    head, row = csv_of(admin_client, "error-rates")
+    assert row[head.index("change")] == "-0.01"
+
+
+# Who, and how much it costs -------------------------------------------------------------------------------------------
+@every_report
+def test_support_looks_and_others_do_not(client: Client, slug: str) -> None:
+    rows.make_night(DAY)
+    paths = [REPORTS, f"{REPORTS}{slug}/", f"{REPORTS}{slug}.csv"]
+    assert [client.get(path).status_code for path in paths] == [302] * 3
+    log_in(client, "nobody")
+    assert [client.get(path).status_code for path in paths] == [403] * 3
+    log_in(client, "support")
+    assert [client.get(path).status_code for path in paths] == [200] * 3
+    assert f"{REPORTS}run/" not in html_of(client, f"{slug}/", **{"from": DAY - timedelta(days=3)})
+
+
+@every_report
+def test_more_days_cost_no_more_queries(admin_client: Client, slug: str) -> None:
+    counts = []
+    for days in (1, 20):
+        for days_ago in range(days):
+            rows.PublishedDay.objects.filter(day=DAY - timedelta(days=days_ago)).delete()
+            rows.make_night(DAY - timedelta(days=days_ago))
+        admin_client.get(f"{REPORTS}{slug}/")
+        with CaptureQueriesContext(connection) as queries:
+            html_of(admin_client, f"{slug}/", **{"from": DAY - timedelta(days=30), "to": DAY})
+        counts.append(len(queries))
+    assert counts[0] == counts[1] <= 25
+
+
+# The night ------------------------------------------------------------------------------------------------------------
+def test_the_night_shows_flags_with_the_figures_behind_them(admin_client: Client) -> None:
+    rows.make_night(DAY)
+    rows.make_check(DAY)
+
+    html = html_of(admin_client, "")
+
+    assert "1 figure outside of its usual band, 1 doubt about the data." in html
+    for figure in ("30.0 %", "5.0 %", "0.0 % to 12.0 %", "+12.5", "rows were lost or doubled", "1,015", "87 ms"):
+        assert figure in html
+
+
+def test_a_night_without_reports_says_so(admin_client: Client) -> None:
+    assert "There are no reports of 2026-01-02" in html_of(admin_client, "", day="2026-01-02")
+
+
+def test_a_night_is_asked_for_by_its_day(admin_client: Client) -> None:
+    rows.make_night(DAY)
+    rows.publish(DAY - timedelta(days=1))
+    assert "complete and empty" in html_of(admin_client, "", day=DAY - timedelta(days=1))
+
+
+# Runs -----------------------------------------------------------------------------------------------------------------
+def test_runs_are_listed_with_counts_duration_and_log(admin_client: Client) -> None:
+    now = timezone.now()
+    run = rows.make_run(
+        DAY, started_at=now - timedelta(seconds=75), event_count=1_234_567, finding_count=3, error="Spark failed: x",
+        state=ReportRun.State.FAILED, log_excerpt="<b>the end</b>", compute_seconds=61.5,
+    )  # fmt: skip
+
+    listed = admin_client.get("/admin/spark_reports/reportrun/").content.decode()
+    page = admin_client.get(f"/admin/spark_reports/reportrun/{run.pk}/change/").content.decode()
+
+    for html in (listed, page):
+        assert "1,234,567" in html
+        assert "75 s" in html
+        assert "Spark failed: x" in html
+    assert "compute 62 s" in page
+    assert "&lt;b&gt;the end&lt;/b&gt;" in page
+    assert f"{REPORTS}run/?from={DAY}&amp;to={DAY}" in page
+
+
+def test_nobody_edits_a_run(admin_client: Client) -> None:
+    run = rows.make_run(DAY)
+    assert admin_client.post(f"/admin/spark_reports/reportrun/{run.pk}/change/", {"error": "x"}).status_code == 403
+    assert admin_client.get("/admin/spark_reports/reportrun/add/").status_code == 403
+    assert admin_client.get(f"/admin/spark_reports/reportrun/{run.pk}/delete/").status_code == 403
+
+
+def test_error_rates_of_hours_are_in_the_file_though_not_in_the_table(admin_client: Client) -> None:
+    rows.make_night(DAY)
+    assert {row[1] for row in csv_of(admin_client, "error-rates")[1:]} == {"", "7"}
+    assert ErrorRate.objects.filter(hour=7).exists()
