@@ -10,7 +10,7 @@ import pytest
 from pushserver.stack.plan import manage
 from pushserver.supervisor.processes import Stage
 from tests.flows import fleet as processes
-from tests.flows.fleet import Fleet, services, wait_for_http
+from tests.flows.fleet import Fleet, services, wait_for_http, wait_until
 from tests.flows.network import Network
 
 LAST = "SELECT {} FROM waku_bridge_canaryrun ORDER BY started_at DESC LIMIT 1"
@@ -130,3 +130,19 @@ def test_what_a_missing_bridge_reads_late_is_removed_by_the_next_run(network: Ne
     kept = "SELECT count(*) FROM waku_bridge_inboundenvelope JOIN waku_bridge_canaryenvelope USING (hash)"
     assert network.rows(kept) == [(0,)]
     assert network.rows("SELECT count(*) FROM registrations_route WHERE apn_topic = 'canary'") == [(0,)]
+
+
+def test_a_run_that_was_killed_is_told_and_cleared_away_by_the_next(
+    fleet: Fleet, network: Network, canary: Run
+) -> None:
+    registered = "SELECT count(*) FROM registrations_route WHERE apn_topic = 'canary'"
+    fleet.start(manage("killed", "canary", stage=Stage.FRONT))
+    wait_until(lambda: network.rows(registered) == [(1,)], what="the canary is registered")
+    fleet.kill("killed")
+    assert canary() == (2, "CommandError: Another canary is under way. Try again in a moment.\n")
+    aged = "UPDATE waku_bridge_canaryrun SET started_at = started_at - interval '1 hour' WHERE finished_at IS NULL"
+    network.rows(f"{aged} RETURNING id")
+    code, printed = canary()
+    assert code == 0, printed
+    assert network.rows(registered) == [(0,)]
+    assert network.rows("SELECT count(*) FROM waku_bridge_canaryrun WHERE state = 'interrupted'") == [(1,)]

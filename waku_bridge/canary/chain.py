@@ -10,7 +10,6 @@ from waku_bridge.canary.line import Line
 from waku_bridge.canary.traces import gorush_latency_ms, look
 from waku_bridge.client import (
     Core,
-    Event,
     Refused,
     RegisteringClient,
     RegistrationRefused,
@@ -75,21 +74,29 @@ class Chain:
 
     def _ask(self, core: Core, question: Link, answer: Link, is_answered: Callable[[], bool]) -> None:
         started = monotonic()
+        self._say(core, question)
+        said = monotonic()
+        self.timings_ms[question] = _ms(said - started)
+        self._listen(core, answer, is_answered, since=said)
+        self.timings_ms[answer] = _ms(monotonic() - said)
+
+    def _say(self, core: Core, question: Link) -> None:
         try:
             for message in core.tick(time.time_ns()).messages:
                 self.line.say(_fleeting(message))
         except NodeError as error:
             raise ChainBroken(Diagnosis(question, Cause.NODE, str(error))) from error
-        said = monotonic()
-        self.timings_ms[question] = _ms(said - started)
-        events: list[Event] = []
+
+    def _listen(self, core: Core, answer: Link, is_answered: Callable[[], bool], *, since: float) -> None:
+        """What the core wants to say meanwhile is left unsaid: nothing is tried twice here."""
+        refused: list[Refused] = []
         while not is_answered():
-            refused = [event for event in events if isinstance(event, Refused)]
-            if refused or monotonic() - said > self.patience_seconds:
+            waited = monotonic() - since
+            if refused or waited > self.patience_seconds:
                 raise ChainBroken(self._why(answer, refused))
-            time.sleep(POLL_SECONDS if monotonic() - said < LONG_AFTER_SECONDS else LONG_POLL_SECONDS)
-            events = [e for m in self.line.hear(core) for e in core.receive(m, time.time_ns()).events]
-        self.timings_ms[answer] = _ms(monotonic() - said)
+            time.sleep(POLL_SECONDS if waited < LONG_AFTER_SECONDS else LONG_POLL_SECONDS)
+            events = [event for m in self.line.hear(core) for event in core.receive(m, time.time_ns()).events]
+            refused = [event for event in events if isinstance(event, Refused)]
 
     def _why(self, answer: Link, refused: list[Refused]) -> Diagnosis:
         if refused:

@@ -4,11 +4,13 @@ Looked at in the order of the chain, so that the first thing that is wrong is na
 """
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from notifications.models import Attempt
 from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply
 
-Link, Cause = CanaryRun.Link, CanaryRun.Cause
+Link: TypeAlias = CanaryRun.Link
+Cause: TypeAlias = CanaryRun.Cause
 UNDECIDED = frozenset({InboundEnvelope.State.RECEIVED, InboundEnvelope.State.UNKEYED})
 
 
@@ -31,12 +33,12 @@ class Facts:
 class Diagnosis:
     """``detail`` is more about the cause, for an operator, and may be empty."""
 
-    link: CanaryRun.Link
-    cause: CanaryRun.Cause
+    link: Link
+    cause: Cause
     detail: str = ""
 
 
-def diagnose(answer: CanaryRun.Link, facts: Facts) -> Diagnosis:
+def diagnose(answer: Link, facts: Facts) -> Diagnosis:
     """Why ``answer`` did not come, or was a no."""
     if not facts.envelope:
         return Diagnosis(answer, Cause.BRIDGE)
@@ -49,7 +51,7 @@ def diagnose(answer: CanaryRun.Link, facts: Facts) -> Diagnosis:
     return (push_trouble(facts) if answer == Link.REQUEST_ANSWER else None) or _reply_trouble(answer, facts)
 
 
-def _reply_trouble(answer: CanaryRun.Link, facts: Facts) -> Diagnosis:
+def _reply_trouble(answer: Link, facts: Facts) -> Diagnosis:
     if not facts.reply:
         return Diagnosis(answer, Cause.WORKER, "no answer was written")
     if facts.reply == OutboundReply.State.PENDING:

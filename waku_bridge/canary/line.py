@@ -59,9 +59,11 @@ class Line:
         refusals = []
         for node in self._nodes:
             try:
-                return await node.publish(self._pubsub_topic, message)
+                await node.publish(self._pubsub_topic, message)
             except NodeError as error:
                 refusals.append(str(error))
+            else:
+                return
         raise NodeError("; ".join(refusals) or "no node is configured")
 
     async def _ask_stores(self, core: Core) -> list[WakuMessage]:

@@ -16,7 +16,7 @@ from registrations.messages import TokenType
 from registrations.retention import delete_in_chunks
 from waku_bridge.canary import board, traces
 from waku_bridge.canary.chain import Chain, ChainBroken
-from waku_bridge.canary.diagnosis import Diagnosis
+from waku_bridge.canary.diagnosis import Diagnosis, Link
 from waku_bridge.canary.line import TIMEOUT_SECONDS, Line
 from waku_bridge.client import Address, Patience, RegisteringClient, SendingClient, new_identity, new_state
 from waku_bridge.identity import canary_identity, server_identity
@@ -47,7 +47,7 @@ def run() -> CanaryRun | None:
 
 def _carry_out(row: CanaryRun) -> CanaryRun:
     started = time.thread_time()
-    timings_ms: dict[CanaryRun.Link, int] = {}
+    timings_ms: dict[Link, int] = {}
     try:
         traces.remove_traces(now=timezone.now())
         found = _go_round(row, timings_ms)
@@ -72,7 +72,7 @@ def _longest() -> timedelta:
     return timedelta(seconds=(EXCHANGES + 1) * (settings.CANARY_PATIENCE_SECONDS + 2 * peers * TIMEOUT_SECONDS) + 60)
 
 
-def _go_round(row: CanaryRun, timings_ms: dict[CanaryRun.Link, int]) -> Diagnosis | None:
+def _go_round(row: CanaryRun, timings_ms: dict[Link, int]) -> Diagnosis | None:
     """What is broken, if anything is."""
     with Line(
         settings.WAKU_NODES,
@@ -110,7 +110,7 @@ def _address() -> Address:
     return Address(kind, settings.CANARY_DEVICE_TOKEN, settings.CANARY_APN_TOPIC)
 
 
-def _finish(row: CanaryRun, found: Diagnosis | None, timings_ms: dict[CanaryRun.Link, int]) -> CanaryRun:
+def _finish(row: CanaryRun, found: Diagnosis | None, timings_ms: dict[Link, int]) -> CanaryRun:
     row.state, row.finished_at, row.pseudonym = State.PASSED, timezone.now(), None
     if found:
         row.state, row.broken_link, row.cause, row.detail = State.BROKEN, found.link, found.cause, found.detail
@@ -131,7 +131,7 @@ def _ms(seconds: float) -> int:
 
 
 def _total_ms(row: CanaryRun) -> int:
-    return sum(milliseconds or 0 for link, milliseconds in row.timings().items() if link != CanaryRun.Link.GORUSH)
+    return sum(milliseconds or 0 for link, milliseconds in row.timings().items() if link != Link.GORUSH)
 
 
 def is_under_way(*, now: datetime) -> bool:

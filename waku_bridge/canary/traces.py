@@ -35,18 +35,12 @@ def note_pseudonym(run: CanaryRun) -> None:
 
 def look(envelope_hash: bytes) -> Facts:
     """How far one question got."""
-    envelope = InboundEnvelope.objects.filter(hash=envelope_hash).values("state", "reason").first() or {}
+    envelope = InboundEnvelope.objects.filter(hash=envelope_hash).values_list("state", "reason").first()
     reply = OutboundReply.objects.filter(envelope_hash=envelope_hash).values_list("state", flat=True).first()
     own = Attempt.objects.filter(notification__public_key_hash=canary_identity().key_hash)
-    attempt = own.order_by("-pk").values("outcome", "code").first()
-    return Facts(
-        envelope=envelope.get("state", ""),
-        reason=envelope.get("reason", ""),
-        reply=reply or "",
-        has_attempt=attempt is not None,
-        attempt=(attempt or {}).get("outcome") or "",
-        code=(attempt or {}).get("code") or "",
-    )
+    attempt = own.order_by("-pk").values_list("outcome", "code").first()
+    (state, reason), (outcome, code) = envelope or ("", ""), attempt or ("", "")
+    return Facts(state, reason, reply or "", attempt is not None, outcome or "", code)
 
 
 def gorush_latency_ms() -> int | None:
@@ -78,7 +72,8 @@ def _remove_registrations() -> None:
     registrations = Registration.objects.filter(public_key_hash=key_hash)
     rows = list(registrations.select_for_update().values_list("route", "pseudonym"))
     runs = CanaryRun.objects.filter(pseudonym__isnull=False)
-    pseudonyms = {pseudonym for _, pseudonym in rows if pseudonym} | set(runs.values_list("pseudonym", flat=True))
+    told_by = {pseudonym for _, pseudonym in rows} | set(runs.values_list("pseudonym", flat=True))
+    pseudonyms = [pseudonym for pseudonym in told_by if pseudonym]
     routes = Route.objects.filter(pk__in=[route for route, _ in rows if route])
     _lock(routes.order_by("pk"))
     registrations.delete()

@@ -36,7 +36,7 @@ class Command(BaseCommand):
         row = run()
         if row is None:
             raise CommandError("Another canary is under way. Try again in a moment.", returncode=2)
-        show(row, Console(file=self.stdout._out))  # noqa: SLF001 - rich asks it about the terminal
+        show(row, Console())
         if row.state != CanaryRun.State.PASSED:
             sys.exit(BROKEN)
 

@@ -62,7 +62,7 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, **options: Any) -> None:
         try:
-            client = _Client(options, Console(file=self.stdout._out))  # noqa: SLF001 - rich asks it about the terminal
+            client = _Client(options, Console())
             with suppress(KeyboardInterrupt):
                 asyncio.run(client.take(options["step"]))
         except RegistrationRefused as refused:
