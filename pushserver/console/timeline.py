@@ -11,6 +11,7 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.html import format_html
 from django.views.decorators.http import require_safe
 
 from notifications import draining
@@ -19,7 +20,7 @@ from notifications.messages import channel_key
 from notifications.models import Attempt, Channel, Drain, Notification, NotificationRequest
 from pushserver.console.links import user_url
 from registrations.admin import route_url
-from registrations.console.columns import exact, hex_of, host_of, moment, word
+from registrations.console.columns import NOTHING, exact, hex_of, host_of, moment, word
 from registrations.console.links import Link
 from registrations.models import Route
 from waku_bridge.admin import envelope_url
@@ -69,16 +70,6 @@ class Step:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A step as it is shown, with how long it took since the one before."""
-
-    step: Step
-    clock: str
-    title: str
-    since_last: str
-
-
 @require_safe
 def show_timeline(request: HttpRequest, object_id: str) -> HttpResponse:
     if not request.user.has_perm("notifications.view_notification"):
@@ -93,7 +84,7 @@ def show_timeline(request: HttpRequest, object_id: str) -> HttpResponse:
         "title": f"Timeline of notification {story.notification.pk}",
         "facts": _facts(story),
         "links": list(_links(story)),
-        "rows": list(_rows(steps)),
+        "table": _table(steps),
         "total": in_words(steps[-1].at - steps[0].at),
         "next": list(what_comes_next(story)),
     }
@@ -174,11 +165,21 @@ def _answer(story: Story) -> Iterator[Step]:
             yield Step(reply.confirmed_at, "Reply confirmed", "a store has it")
 
 
-def _rows(steps: Sequence[Step]) -> Iterator[Row]:
+def _table(steps: Sequence[Step]) -> dict[str, object]:
+    """As unfold's component takes it: each step with how long it took since the one before."""
     gaps = [timedelta(0), *(later.at - earlier.at for earlier, later in pairwise(steps))]
-    for step, gap in zip(steps, gaps, strict=True):
-        clock = f"{step.at:%Y-%m-%d %H:%M:%S}.{step.at.microsecond // 1000:03}"
-        yield Row(step, clock, moment("at")(step), f"+{in_words(gap)}")
+    return {
+        "headers": ["time (UTC)", "since the last", "what", "detail"],
+        "rows": [
+            [_clock(step), f"+{in_words(gap)}", format_html("<strong>{}</strong>", step.what), step.detail or NOTHING]
+            for step, gap in zip(steps, gaps, strict=True)
+        ],
+    }
+
+
+def _clock(step: Step) -> str:
+    text = f"{step.at:%Y-%m-%d %H:%M:%S}.{step.at.microsecond // 1000:03}"
+    return format_html('<time datetime="{}" title="{}">{}</time>', step.at.isoformat(), moment("at")(step), text)
 
 
 def in_words(span: timedelta) -> str:

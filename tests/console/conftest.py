@@ -38,11 +38,15 @@ def launch(playwright: Playwright) -> Browser:
 
 @pytest.fixture
 def visitor(chromium: Browser, live_server: LiveServer) -> Iterator[Page]:
-    """A browser window that nobody has logged in with. Whatever it misses on the server fails the test."""
+    """A browser window that nobody has logged in with. Whatever it misses on the server, whatever is wrong in it, and
+    whatever the security policy of the pages forbids fails the test.
+    """
     context = chromium.new_context(base_url=live_server.url, viewport={"width": 1400, "height": 900})
     page = context.new_page()
     faults: list[str] = []
     page.on("response", lambda response: faults.append(response.url) if response.status >= 400 else None)
+    page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: faults.append(str(error)))
     yield page
     context.close()
     assert not faults

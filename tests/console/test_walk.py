@@ -1,0 +1,161 @@
+"""An operator's way through the console, in a real browser: find a user, read the story, act, read what is logged."""
+
+import re
+
+import pytest
+from coincurve import PrivateKey
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Group, User
+from playwright.sync_api import Page, expect
+
+from pushserver.console.roles import seed_roles
+from registrations.models import Registration, Route
+from tests import factories
+from tests.console.conftest import PASSWORD
+from tests.console.test_browser import show
+from tests.console.test_find import make_story
+from waku_bridge.codec.keys import chat_key, key_hash
+from waku_bridge.models import DeadLetter, InboundEnvelope
+
+PUBLIC_KEY = PrivateKey(b"\x05" * 32).public_key.format()
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def log_in(page: Page, role: str) -> None:
+    seed_roles()
+    user = User.objects.create_user(role, password=PASSWORD, is_staff=True)
+    user.groups.add(Group.objects.get(name=role))
+    page.goto("/")
+    page.get_by_label("Username").fill(role)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("textbox", name="Find a user").first).to_be_visible()
+
+
+def find(page: Page, term: str) -> None:
+    box = page.get_by_role("textbox", name="Find a user").first
+    box.fill(term)
+    box.press("Enter")
+
+
+def confirm(page: Page, button: str, why: str = "as agreed with ann") -> None:
+    page.get_by_label("Why").fill(why)
+    page.get_by_role("button", name=button, exact=True).click()
+
+
+def test_from_a_chat_key_to_the_timeline_and_to_what_is_logged(visitor: Page) -> None:
+    make_story(PUBLIC_KEY)
+    addresses: list[str] = []
+    visitor.on("request", lambda request: addresses.append(request.url))
+    log_in(visitor, "operator")
+
+    find(visitor, chat_key(PUBLIC_KEY))
+    expect(visitor).to_have_url(re.compile(f"/admin/users/{key_hash(PUBLIC_KEY).hex()}/$"))
+    expect(visitor.get_by_role("region", name="Installations")).to_contain_text("active")
+    show(visitor, "user")
+
+    visitor.get_by_role("region", name="Newest notifications").get_by_role("link").first.click()
+    expect(visitor.locator("#timeline")).to_contain_text("Attempt 2: delivered")
+    expect(visitor.locator("#next")).to_contain_text("it is over")
+    show(visitor, "timeline")
+
+    visitor.get_by_role("link", name="User", exact=True).click()
+    visitor.get_by_role("region", name="Installations").get_by_role("link").first.click()
+    visitor.get_by_role("link", name="Disable", exact=True).click()
+    expect(visitor.locator("#touched")).to_contain_text("Nothing is sent there any more")
+    show(visitor, "confirm")
+    confirm(visitor, "Disable")
+    expect(visitor.locator("#main")).to_contain_text("Disabled 1 registration.")
+    assert Route.objects.get().state == "disabled"
+    assert "as agreed with ann" in LogEntry.objects.get().change_message
+    assert not [address for address in addresses if chat_key(PUBLIC_KEY)[4:40] in address]
+
+
+def test_an_admin_reads_who_did_what_and_why(visitor: Page) -> None:
+    registration = factories.make_registration()
+    log_in(visitor, "admin")
+    visitor.goto(f"/admin/registrations/registration/{registration.pk}/change/")
+    visitor.get_by_role("link", name="Disable", exact=True).click()
+    confirm(visitor, "Disable", "too many complaints")
+    User.objects.filter(username="admin").update(is_superuser=True)  # the log itself is for superusers
+
+    visitor.goto("/admin/admin/logentry/")
+
+    expect(visitor.locator("#result_list")).to_contain_text("too many complaints")
+    expect(visitor.locator("#result_list")).to_contain_text("admin")
+    show(visitor, "changes")
+
+
+def test_dead_letters_are_chosen_in_the_list_and_dropped_together(visitor: Page) -> None:
+    for _ in range(3):
+        factories.make_dead_letter()
+    log_in(visitor, "operator")
+    visitor.goto("/admin/waku_bridge/deadletter/")
+
+    for box in visitor.locator("input.action-select").all()[:2]:
+        box.check()
+    visitor.locator("select[name=action]").select_option("Drop")
+    show(visitor, "chosen")
+    visitor.get_by_role("button", name="Run").click()
+    expect(visitor.locator("#touched")).to_contain_text("2 dead letters are removed")
+    show(visitor, "confirm-several")
+    confirm(visitor, "Drop")
+
+    expect(visitor.locator("#main")).to_contain_text("Dropped dead letters: 2.")
+    assert (DeadLetter.objects.count(), LogEntry.objects.count()) == (1, 2)
+
+
+def test_a_failed_envelope_is_processed_again(visitor: Page) -> None:
+    envelope = factories.make_envelope(state="failed", reason="KeyError")
+    log_in(visitor, "operator")
+    find(visitor, envelope.hash.hex())
+    visitor.get_by_role("link", name="Process again").click()
+    confirm(visitor, "Process again")
+    expect(visitor.locator("#main")).to_contain_text("Envelopes to be processed again: 1.")
+    assert InboundEnvelope.objects.get().state == "received"
+
+
+def test_delivery_is_stopped_and_every_page_says_so(visitor: Page) -> None:
+    log_in(visitor, "operator")
+    visitor.get_by_role("link", name="Drain").click()
+    confirm(visitor, "Stop delivery", "gorush moves")
+    expect(visitor.locator("#drain")).to_contain_text("by operator: gorush moves")
+    visitor.goto("/admin/registrations/registration/")
+    show(visitor, "drain")
+    visitor.locator("#drain").get_by_role("link", name="Start delivery").click()
+    confirm(visitor, "Start delivery")
+    expect(visitor.locator("#main")).to_contain_text("Delivery runs again.")
+    expect(visitor.locator("#drain")).to_have_count(0)
+
+
+def test_a_user_is_forgotten(visitor: Page) -> None:
+    make_story(PUBLIC_KEY)
+    log_in(visitor, "operator")
+    find(visitor, chat_key(PUBLIC_KEY))
+    visitor.get_by_role("link", name="Forget this user").click()
+    expect(visitor.locator("#touched")).to_contain_text("1 registrations with their routes")
+    show(visitor, "forget")
+    confirm(visitor, "Forget this user", "she asked for it")
+    expect(visitor.locator("#main")).to_contain_text("Forgot a user")
+    assert not Registration.objects.exists()
+    find(visitor, chat_key(PUBLIC_KEY))
+    expect(visitor.locator("#main")).to_contain_text("Nothing was found")
+    show(visitor, "nothing")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_on_a_phone(visitor: Page, scheme: str) -> None:
+    notification = make_story(PUBLIC_KEY)
+    visitor.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    log_in(visitor, "operator")
+    visitor.set_viewport_size({"width": 390, "height": 844})
+    user = f"/admin/users/{key_hash(PUBLIC_KEY).hex()}/"
+    for name, path in [
+        ("user", user),
+        ("timeline", f"/admin/timelines/{notification.pk}/"),
+        ("find", "/admin/find/"),
+        ("forget", f"{user}forget/"),
+    ]:
+        visitor.goto(path)
+        show(visitor, f"phone-{scheme}-{name}")
+        assert visitor.evaluate("document.documentElement.scrollWidth") <= 390, path
