@@ -156,6 +156,14 @@ def test_no_java_is_said_in_one_line_and_old_reports_stay(lake: Lake, day: date,
     assert not list((Path(lake.url) / "incoming").glob("*/plan.json"))
 
 
+def test_what_a_killed_run_left_in_the_lake_goes_with_the_next(lake: Lake, day: date, no_java: None) -> None:
+    with lake.writing("incoming/7-dead/error_rates/part-0.parquet") as out:
+        out.write(b"half a file")
+    failing(day)
+
+    assert not list((Path(lake.url) / "incoming").glob("7-dead/**/*"))
+
+
 def test_a_damaged_export_is_said_before_spark_starts(lake: Lake, day: date, no_java: None) -> None:
     factories.make_envelope(at=timezone.now() - timedelta(days=1, hours=timezone.now().hour))
     failing(day)
