@@ -1,5 +1,6 @@
 """What became of each notification: what we believe, what Apple and Google received, and whether the two agree."""
 
+from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ STORIES = """
     SELECT request.message_id, notification.state, coalesce(route.state, ''),
         array(SELECT code FROM notifications_attempt
               WHERE notification_id = notification.id AND outcome = 'ambiguous' ORDER BY number),
+        array(SELECT extract(epoch FROM started_at)::float8 FROM notifications_attempt
+              WHERE notification_id = notification.id ORDER BY number),
         envelope.timestamp_ns / 1e9,
         extract(epoch FROM request.received_at),
         extract(epoch FROM request.answered_at),
@@ -31,7 +34,8 @@ STORIES = """
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """``doubts`` are the codes of attempts that ended uncertainly, ``accepted`` the pushes that Apple or Google took.
+    """``doubts`` are the codes of attempts that ended uncertainly, ``accepted`` the pushes that Apple or Google took,
+    ``starts`` when our attempts began.
     Unix times, in order: the sender asks, we look at it, its answer is fixed, our reply goes out (None: there is none);
     and the end.
     """
@@ -41,6 +45,7 @@ class Story:
     route_state: str
     doubts: tuple[str, ...]
     accepted: tuple[Mapping[str, Any], ...]
+    starts: tuple[float, ...]
     sent_at: float
     known_at: float
     answered_at: float
@@ -62,7 +67,17 @@ class Story:
     @property
     def explained_pushes(self) -> int:
         """One, another for each attempt that may have been one, and what the Firebase SDK repeats within an attempt."""
-        return 1 + len(self.doubts) + sum(not push["is_answered"] for push in self.accepted)
+        return 1 + len(self.doubts) + self.repeated_by_firebase
+
+    @property
+    def repeated_by_firebase(self) -> int:
+        """It sends a message again, in the same attempt of ours, when the connection broke before Google's answer."""
+        attempts = Counter(
+            bisect(self.starts, (push["received_ms"] + 1) / 1000)
+            for push in self.accepted
+            if push["platform"] == "android"
+        )
+        return attempts.total() - len(attempts)
 
     @property
     def may_be_left_alone(self) -> bool:
@@ -96,9 +111,10 @@ def collect(network: Network, fates: Mapping[bytes, str]) -> dict[bytes, Story]:
             route_state,
             tuple(doubts),
             tuple(accepted[bytes(message_id)]),
+            tuple(starts),
             *(None if at is None else float(at) for at in times),
         )
-        for message_id, state, route_state, doubts, *times in rows
+        for message_id, state, route_state, doubts, starts, *times in rows
     }
     assert len(stories) == len(rows) == len(fates), "not one notification each"
     return stories
@@ -120,8 +136,7 @@ def show(title: str, stories: Iterable[Story]) -> None:
 
 
 def _why(story: Story) -> str:
-    is_repeated = any(not push["is_answered"] for push in story.accepted)
-    return ", ".join(sorted({*story.doubts, *(["repeated by Firebase's SDK"] if is_repeated else [])}))
+    return ", ".join(sorted({*story.doubts, *(["repeated by Firebase's SDK"] if story.repeated_by_firebase else [])}))
 
 
 def _print(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

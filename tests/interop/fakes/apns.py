@@ -38,10 +38,10 @@ async def answer(request: Request, ledger: Ledger) -> Reply | Break:
     body = orjson.loads(request.body or b"{}")
     outcome = await ledger.receive(
         Platform.IOS,
-        request,
         token=unquote(request.path.removeprefix(PATH)),
         topic=request.headers.get("apns-topic", ""),
         collapse_id=request.headers.get("apns-collapse-id", ""),
+        headers=request.headers,
         body=body,
         data={name: value for name, value in body.items() if name != "aps"},
         refusal=_refusal(request),

@@ -53,10 +53,10 @@ async def answer(request: Request, ledger: Ledger) -> Reply | Break:
     message = body["message"]
     outcome = await ledger.receive(
         Platform.ANDROID,
-        request,
         token=message.get("token", ""),
         topic=message.get("topic", ""),
         collapse_id=message.get("android", {}).get("collapse_key", ""),
+        headers=request.headers,
         body=body,
         data=message.get("data", {}),
         refusal=TOO_BIG if _is_too_big(message) else "",

@@ -21,7 +21,6 @@ async def serve(
             reply.apply(writer)
             return
         writer.write(_encode(connection, reply))
-        request.is_answered = not writer.is_closing()
         await writer.drain()
         if connection.our_state is h11.MUST_CLOSE:
             return

@@ -64,7 +64,6 @@ class Http2:
             return
         with suppress(ProtocolError):  # the peer may have given this request up
             self._send(stream_id, reply)
-            request.is_answered = not self._writer.is_closing()
         self._flush()
 
     def _send(self, stream_id: int, reply: Reply) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from notifications.gateways.gorush.devserver.faults import Faults
 from notifications.gateways.gorush.devserver.outcomes import Outcome, Platform, decide
-from tests.interop.fakes.messages import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +34,17 @@ class Ledger:
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
-        self._received: list[tuple[Received, Request]] = []
+        self._received: list[Received] = []
         self._tries: Counter[tuple[str, str]] = Counter()
 
     async def receive(
         self,
         platform: Platform,
-        request: Request,
         *,
         token: str,
         topic: str,
         collapse_id: str,
+        headers: Mapping[str, str],
         body: Mapping[str, Any],
         data: Mapping[str, Any],
         refusal: str = "",
@@ -55,11 +54,10 @@ class Ledger:
         self._tries[token, collapse_id] += 1
         error, now_ms, name = outcome.upstream_error, time.time_ns() // 1_000_000, platform.name.lower()
         number = len(self._received) + 1
-        push = Received(number, now_ms, name, token, topic, collapse_id, error, request.headers, body, data)
-        self._received.append((push, request))
+        self._received.append(Received(number, now_ms, name, token, topic, collapse_id, error, headers, body, data))
         await asyncio.sleep((outcome.delay_ms + self._faults.delay_ms) / 1000)
         return outcome
 
     def since(self, push_id: int) -> list[dict[str, Any]]:
-        """Return the pushes after this id, oldest first. What ``is_answered`` not, the Firebase SDK sends again."""
-        return [{**asdict(push), "is_answered": request.is_answered} for push, request in self._received[push_id:]]
+        """Return the pushes after this id, oldest first."""
+        return [asdict(push) for push in self._received[push_id:]]

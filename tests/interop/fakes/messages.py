@@ -10,15 +10,14 @@ from enum import Enum, auto
 import orjson
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Request:
-    """Names of headers are in lower case. ``path`` may carry a query. ``is_answered`` once the reply is on its way."""
+    """Names of headers are in lower case. ``path`` may carry a query."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes
-    is_answered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
