@@ -25,6 +25,17 @@ def _may_find(request: Any) -> bool:
 
 
 FOUND = ("registrations.view_registration", "notifications.view_notification", "waku_bridge.view_inboundenvelope")
+
+
+def _report(title: str, icon: str, model: str, slug: str = "") -> dict[str, Any]:
+    return {
+        "title": title,
+        "icon": icon,
+        "link": reverse_lazy("reports:report", args=[slug]) if slug else reverse_lazy("reports:overview"),
+        "permission": lambda request: request.user.has_perm(f"spark_reports.view_{model}"),
+    }
+
+
 MENU = [
     {
         "items": [
@@ -70,6 +81,20 @@ MENU = [
             _list("Store watermarks", "water", "waku_bridge.storewatermark"),
             _list("Dead letters", "dangerous", "waku_bridge.deadletter"),
             _list("Canary", "sync", "waku_bridge.canaryrun"),
+        ],
+    },
+    {
+        "title": "Reports",
+        "separator": True,
+        "items": [
+            _report("Last night", "bedtime", "publishedday"),
+            _report("Error rates", "error", "errorrate", "error-rates"),
+            _report("Token churn", "sync_alt", "tokenchurn", "token-churn"),
+            _report("Token lifetime", "hourglass", "tokenlifetime", "token-lifetime"),
+            _report("Latency", "speed", "latency", "latency"),
+            _report("Failure signatures", "fingerprint", "failuresignature", "failure-signatures"),
+            _report("Load profile", "leaderboard", "loadprofile", "load-profile"),
+            _list("Runs", "receipt_long", "spark_reports.reportrun"),
         ],
     },
     {
