@@ -56,7 +56,7 @@ class Notification(models.Model):
         UNDELIVERABLE = "undeliverable"  # the payload can never be sent
         UNCONFIRMED = "unconfirmed"  # nobody knows whether it arrived, and it is not tried again: policy.is_left_alone
         EXPIRED = "expired"  # its time to live ran out before a try succeeded
-        WITHDRAWN = "withdrawn"  # the recipient unregistered first
+        WITHDRAWN = "withdrawn"  # the recipient unregistered first, or an operator dropped it
         SUPPRESSED = "suppressed"  # filtered by the recipient's rules; the sender is told success
         DUPLICATE = "duplicate"  # the same message to the same installation within a day; the sender is told success
         REFUSED = "refused"  # wrong token, not registered, or we were overloaded; never a push
