@@ -82,6 +82,11 @@ class LeaseName:
         name = f"pushserver\0{self.kind}\0{self.node}\0{self.pubsub_topic}"
         return int.from_bytes(sha256(name.encode()).digest()[:8], signed=True)
 
+    @property
+    def host(self) -> str:
+        """Of the node, with its port, for logs and metrics: a URL may hold a password."""
+        return urlsplit(self.node).netloc.rpartition("@")[2]
+
 
 class Term:
     """A time during which a lease is ours. The work done under it ends itself when the term is over.
@@ -211,7 +216,7 @@ class Leases:
                 self._take(name)
 
     def _take(self, name: LeaseName) -> None:
-        log.info("lease_taken", kind=name.kind, node=name.node, pubsub_topic=name.pubsub_topic)
+        log.info("lease_taken", kind=name.kind, node=name.host, pubsub_topic=name.pubsub_topic)
         self._current[name] = term = Term(self._stopped, self._is_confirmed)
         if self._stopped.is_set():
             term.end()
@@ -230,7 +235,7 @@ class Leases:
 
 def _show(name: LeaseName, *, held: bool) -> None:
     if name.kind == "live":
-        LEASE_HELD.labels(urlsplit(name.node).netloc.rpartition("@")[2], name.pubsub_topic).set(held)
+        LEASE_HELD.labels(name.host, name.pubsub_topic).set(held)
 
 
 async def _row(session: psycopg.AsyncConnection, sql: str, *values: object) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from signal import SIGKILL, SIGSTOP
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 from waku_bridge.reading import leases
 from waku_bridge.reading.leases import HOLDER_PATIENCE_SECONDS, LeaseName, Leases, Term, holders, session_parameters
@@ -129,6 +130,20 @@ def test_the_database_knows_who_holds_what():
     held = asyncio.run(main())
     assert list(held) == [NAME]
     assert parameters["application_name"].endswith(held[NAME])
+
+
+def test_no_password_of_a_node_is_logged():
+    name = LeaseName("live", "http://us:secret@node:8645", "/waku/2/rs/16/32")
+
+    async def main():
+        async with Holder() as holder:
+            holder.want(name)
+            await until(lambda: holder.is_holder)
+
+    with capture_logs() as logs:
+        asyncio.run(main())
+    assert [each["node"] for each in logs if each["event"] == "lease_taken"] == ["node:8645"]
+    assert "secret" not in str(logs)
 
 
 def who_holds():
