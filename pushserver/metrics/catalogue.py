@@ -7,6 +7,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 import notifications.metrics
 import registrations.metrics
+import spark_reports.metrics
 import waku_bridge.metrics
 from measuring.kinds import AskedGauge, StoredGauge
 from pushserver.metrics import names
@@ -15,6 +16,7 @@ SOURCES = {
     "The bridge, the inbox and replies": waku_bridge.metrics,
     "Requests and delivery": notifications.metrics,
     "Registrations and queries": registrations.metrics,
+    "Reports": spark_reports.metrics,
     "Servers and queues": names,
 }
 ADVICE = " When it moves: "

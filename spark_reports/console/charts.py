@@ -76,7 +76,7 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]], show: Show) -> Char
 def _svg(title: str, description: str, height: int, parts: Sequence[SafeString]) -> SafeString:
     number = next(_ids)
     return format_html(
-        '<svg class="chart" viewBox="0 0 {w} {h}" role="img" aria-labelledby="chart-{n} chart-{n}-about">'
+        '<svg class="plot" viewBox="0 0 {w} {h}" role="img" aria-labelledby="chart-{n} chart-{n}-about">'
         '<title id="chart-{n}">{title}</title><desc id="chart-{n}-about">{about}</desc>{parts}</svg>',
         w=WIDTH,
         h=height,

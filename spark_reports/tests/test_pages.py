@@ -57,7 +57,7 @@ def test_a_report_shows_its_figures_as_chart_and_table(admin_client: Client, slu
 
     for figure in SHOWN[slug]:
         assert figure in html
-    charts = re.findall(r"<svg class=\"chart\".*?</svg>", html, re.DOTALL)
+    charts = re.findall(r"<svg class=\"plot\".*?</svg>", html, re.DOTALL)
     assert charts
     for chart in charts:
         [titled] = re.findall(r'aria-labelledby="(\S+) (\S+)"', chart)
@@ -121,7 +121,7 @@ def test_without_any_report_a_page_says_so_and_when_the_first_comes(admin_client
     html = html_of(admin_client, f"{slug}/")
     assert "No data yet" in html
     assert "The first reports come after" in html
-    assert '<svg class="chart"' not in html
+    assert '<svg class="plot"' not in html
 
 
 @every_report
