@@ -241,7 +241,7 @@ CELERY_BEAT_SCHEDULE = {
     "purge": {"task": "waku_bridge.tasks.purge", "schedule": 300.0, "options": {"expires": 300}},
     "watch_gorush": {"task": "waku_bridge.tasks.watch_gorush", "schedule": 300.0, "options": {"expires": 300}},
     "watch_nodes": {"task": "waku_bridge.tasks.watch_nodes", "schedule": 300.0, "options": {"expires": 300}},
-    # Often, because it decides by the database what is due: a night that failed, or that nobody was up for, comes again.
+    # Often: the database says what is due, so a night that failed, or that nobody was up for, comes again.
     "make_reports": {"task": "spark_reports.tasks.make_reports", "schedule": 300.0, "options": {"expires": 300}},
     "watch_reports": {"task": "spark_reports.tasks.watch_reports", "schedule": 300.0, "options": {"expires": 300}},
 }

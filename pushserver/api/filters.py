@@ -22,7 +22,7 @@ def hex_filter(field_name: str, digits: int, label: str) -> django_filters.CharF
     )
 
 
-class BytesFilters(django_filters.FilterSet):
+class BytesFilters(django_filters.FilterSet):  # type: ignore[misc]  # has no types
     def by_bytes(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
         return rows.filter(**{name: bytes.fromhex(value)})
 
@@ -49,7 +49,7 @@ class NotificationFilters(BytesFilters):
         fields: ClassVar[list[str]] = []
 
 
-class ReportFilters(django_filters.FilterSet):
+class ReportFilters(django_filters.FilterSet):  # type: ignore[misc]  # has no types
     day = django_filters.DateFilter()
     from_day = django_filters.DateFilter(field_name="day", lookup_expr="gte")
     to_day = django_filters.DateFilter(field_name="day", lookup_expr="lte")

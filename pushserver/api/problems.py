@@ -25,7 +25,7 @@ class Problem(serializers.Serializer[dict[str, Any]]):
     title = serializers.CharField()
     status = serializers.IntegerField()
     detail = serializers.CharField(required=False)
-    errors = serializers.DictField(
+    errors = serializers.DictField(  # type: ignore[assignment]  # the standard names it so
         child=serializers.ListField(child=serializers.CharField()),
         required=False,
         help_text="Which parameter is wrong, and why.",

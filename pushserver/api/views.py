@@ -43,7 +43,7 @@ def describe(answer: Any, **details: Any) -> Any:
 class Guarded(APIView):
     """A view that only reads, and slows down who fails to identify."""
 
-    http_method_names: ClassVar = ["get", "head"]
+    http_method_names = ("get", "head")
 
     def handle_exception(self, exc: Exception) -> Response:
         if isinstance(exc, AuthenticationFailed | NotAuthenticated):
@@ -57,9 +57,9 @@ class Reading(Guarded, viewsets.GenericViewSet[Any]):
     """Lists and single rows, for tokens with the scope."""
 
     scope: ClassVar[Scope]
-    permission_classes: ClassVar[Any] = [HasScope]
+    permission_classes = (HasScope,)
     pagination_class = NewestFirst
-    filter_backends: ClassVar[Any] = [DjangoFilterBackend]
+    filter_backends = (DjangoFilterBackend,)
 
 
 def needs_one_of(request: Request, names: Any) -> None:
@@ -100,7 +100,7 @@ class Registrations(Noted, mixins.ListModelMixin, Reading):
         return super().list(request, *arguments, **named)
 
     def get_queryset(self) -> Any:
-        named = [f.source for f in answers.RegistrationAnswer().fields.values() if f.source != "route"]
+        named = [str(f.source) for f in answers.RegistrationAnswer().fields.values() if f.source != "route"]
         routes = [f"route__{name}" for name in ROUTE_COLUMNS]
         return super().get_queryset().only(*named, *routes)
 
@@ -159,9 +159,9 @@ class Status(Guarded, generics.GenericAPIView[Any]):
     """Whether a message would make it through, and if not, why."""
 
     scope = Scope.STATUS
-    permission_classes: ClassVar[Any] = [HasScope]
+    permission_classes = (HasScope,)
     serializer_class = answers.StatusAnswer
 
-    @describe(answers.StatusAnswer)
+    @describe(answers.StatusAnswer)  # type: ignore[untyped-decorator]
     def get(self, _request: Request) -> Response:
         return Response(health.report())
