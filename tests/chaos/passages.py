@@ -29,8 +29,10 @@ ENDS = "SELECT hash, state FROM audit_end"
 REPLIES = "SELECT envelope_hash, count(*) FROM waku_bridge_outboundreply GROUP BY 1"
 REQUESTS = "SELECT envelope_hash, count(*) FROM notifications_notificationrequest GROUP BY 1"
 DEAD_LETTERS = "SELECT reason, count(*) FROM waku_bridge_deadletter GROUP BY 1"
-WAITING = "SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state = 'received'"
-KNOWN = "SELECT count(*) FROM waku_bridge_inboundenvelope"
+SO_FAR = """
+    SELECT count(*), count(*) FILTER (WHERE state = 'received'), (SELECT count(*) FROM waku_bridge_deadletter)
+    FROM waku_bridge_inboundenvelope
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +97,11 @@ def watch(database_url: str) -> None:
         connection.execute(AUDIT)
 
 
-def waiting(database_url: str) -> tuple[int, int]:
-    """How many envelopes there are, and how many of them nobody has decided about."""
+def so_far(database_url: str) -> tuple[int, int, int]:
+    """How many envelopes there are, how many of them nobody has decided about, and how many dead letters."""
     with psycopg.connect(database_url, autocommit=True) as connection:
-        [(known,)], [(left,)] = connection.execute(KNOWN).fetchall(), connection.execute(WAITING).fetchall()
-    return known, left
+        [(known, undecided, dead)] = connection.execute(SO_FAR).fetchall()
+    return known, undecided, dead
 
 
 def collect(database_url: str, sent_at: Mapping[bytes, float]) -> Passages:

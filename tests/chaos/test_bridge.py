@@ -20,7 +20,7 @@ from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.guard import Guard
 from tests.chaos.bridges import NODES, Bridges, Lag, new_bridges
 from tests.chaos.outages import Outages
-from tests.chaos.passages import Passages, collect, show, waiting, watch
+from tests.chaos.passages import Passages, collect, show, so_far, watch
 from tests.chaos.traffic import WAVES_PER_SECOND, Traffic
 
 COUNT = 20_000
@@ -103,9 +103,9 @@ def _judge(passages: Passages) -> None:
 
 
 def _wait_until_over(bridges: Bridges, traffic: Traffic) -> None:
-    """Until all is in the inbox and decided, or for good. What is missing is judged afterwards."""
-    deadline = time.monotonic() + OVER_SECONDS
-    while waiting(bridges.database_url) != (len(traffic.sent_at), 0) and time.monotonic() < deadline:
+    """Until all is in the inbox and decided, or a dead letter. What is missing is judged afterwards."""
+    deadline, over = time.monotonic() + OVER_SECONDS, (len(traffic.sent_at), 0, traffic.nonsense)
+    while so_far(bridges.database_url) != over and time.monotonic() < deadline:
         time.sleep(0.5)
 
 
