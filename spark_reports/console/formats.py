@@ -24,7 +24,7 @@ def percent(value: float | None) -> str:
     if value is None:
         return NOTHING
     size = abs(value) * 100
-    digits = 1 if size >= 1 or size == 0 else 2 if size >= 0.01 else 4
+    digits = 1 if size >= 0.995 or size == 0 else 2 if size >= 0.01 else 4
     return f"{value * 100:.{digits}f} %"
 
 

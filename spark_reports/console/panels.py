@@ -32,6 +32,7 @@ FLOWS = (
     *("active_at_start", "new", "returned", "moved_in", "refreshed", "token_changed"),
     *("unregistered", "died", "expired", "moved_out", "active_at_end", "unexplained", "net_growth"),
 )
+PLACE = ("platform", "app_topic")
 IN, OUT = ("new", "returned"), ("unregistered", "died", "expired")
 
 
@@ -80,7 +81,8 @@ def error_rates(choice: Choice) -> Sequence[Panel]:
     if moment == "hour":
         labels = [f"{hour:02}:00" for hour in range(24)]
         series = [Series(str(stage), [found.get(hour) for hour in range(24)]) for stage, found in rates.items()]
-    return [Panel(line_chart(title, labels, series, f.percent), _rates_table(title, moment, sums)), _outcomes(choice)]
+    chart = line_chart(title, labels, series, f.percent)
+    return [_flags(choice, "error_rate"), Panel(chart, _rates_table(title, moment, sums)), _outcomes(choice)]
 
 
 def _rates_table(title: str, moment: str, sums: Sequence[Mapping[str, Any]]) -> Table:
@@ -145,7 +147,7 @@ def token_churn(choice: Choice) -> Sequence[Panel]:
     )
     by_day = _churn_table("Churn by day", ("day",), reversed(sums), note)
     by_place = _churn_table(f"Churn of {choice.last_day} by platform and app", ("platform", "app_topic"), places)
-    return [Panel(rate, by_day), Panel(flows, by_place)]
+    return [_flags(choice, "churn_rate"), Panel(rate, by_day), Panel(flows, by_place)]
 
 
 def _flows_by_day(choice: Choice) -> list[dict[str, Any]]:
@@ -342,19 +344,23 @@ def _heaviest(choice: Choice) -> Table:
     return _cut(f"Heaviest senders and recipients of {choice.last_day}", headers, cells, note)
 
 
+def _flags(choice: Choice, figure: str) -> Panel:
+    """A page leaves out a panel without rows."""
+    return Panel(None, anomaly_table(choice.rows(Anomaly).filter(figure=figure).order_by("-day", "stage", *PLACE)))
+
+
 def anomaly_table(rows: Iterable[Anomaly]) -> Table:
     """The flags, with the figures behind them."""
     cells = [
         (
-            row.figure.replace("_", " "),
-            *(row.stage, row.platform, f.text(row.app_topic)),
+            *(row.day, row.figure.replace("_", " "), row.stage, row.platform, f.text(row.app_topic)),
             *(f.count(row.events), f.count(row.total), f.percent(row.value), f.percent(row.usual)),
             *(f.interval(row.band_low, row.band_high), f.score(row.z_score)),
         )
         for row in rows
     ]
     headers = (
-        *("figure", "stage", "platform", "app topic"),
+        *("day", "figure", "stage", "platform", "app topic"),
         *("events#", "of#", "rate#", "usual#", "usual band#", "z#"),
     )
     return _cut("Outside of the usual band", headers, cells)
@@ -365,7 +371,6 @@ def _cut(caption: str, headers: Sequence[str], rows: Sequence[Sequence[object]],
     return Table(caption, headers, rows[:MAX_ROWS], more + note)
 
 
-PLACE = ("platform", "app_topic")
 PAGES = {
     page.slug: page
     for page in (

@@ -264,6 +264,17 @@ def test_more_days_cost_no_more_queries(admin_client: Client, slug: str) -> None
     assert counts[0] == counts[1] <= 25
 
 
+@pytest.mark.parametrize(("slug", "figure"), [("error-rates", "error_rate"), ("token-churn", "churn_rate")])
+def test_flags_stand_on_the_page_of_their_report(admin_client: Client, slug: str, figure: str) -> None:
+    rows.publish(DAY)
+    rows.make_anomaly(DAY, figure=figure, z_score=12.5)
+    rows.make_anomaly(DAY, figure="another", z_score=99.9)
+    html = html_of(admin_client, f"{slug}/")
+    assert "0.0 % to 12.0 %" in html
+    assert "+12.5" in html
+    assert "+99.9" not in html
+
+
 # The night ------------------------------------------------------------------------------------------------------------
 def test_the_night_shows_flags_with_the_figures_behind_them(admin_client: Client) -> None:
     rows.make_night(DAY)
