@@ -6,7 +6,6 @@ more: the history of installations (its pseudonyms are random, and only registra
 envelopes (else a copy from another node would be taken for new), and what other people stored for themselves.
 """
 
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -118,13 +117,11 @@ def _remove_query_topic(name: str, *, now: datetime) -> None:
         return
     content_topic = topics.content_topic(name)
     DeadLetter.objects.filter(content_topic=content_topic).delete()
-    asked = InboundEnvelope.objects.filter(content_topic=content_topic)
-    _remove_replies(asked.values_list("hash", flat=True))
+    # Read once: envelopes have no index by topic, as every message would pay for it.
+    on_topic = InboundEnvelope.objects.filter(content_topic=content_topic).values_list("hash", flat=True)
+    if not (hashes := [bytes(envelope_hash) for envelope_hash in on_topic]):
+        return
+    OutboundReply.objects.filter(envelope_hash__in=hashes).delete()
+    asked = InboundEnvelope.objects.filter(hash__in=hashes)
     asked.filter(state__in=_WAITING).update(state=InboundEnvelope.State.DROPPED, reason=FORGOTTEN, processed_at=now)
     asked.update(content_topic="", payload=None, message_id=None)
-
-
-def _remove_replies(envelope_hashes: Iterable[bytes]) -> None:
-    answered: Collection[bytes] = [bytes(envelope_hash) for envelope_hash in envelope_hashes]
-    if answered:
-        OutboundReply.objects.filter(envelope_hash__in=answered).delete()
