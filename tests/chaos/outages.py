@@ -42,9 +42,10 @@ class Outages:
             self.struck.append(Struck(name, began_at, time.time(), takeover_seconds))
 
     def _lose_replies(self) -> None:
-        """Drained, and the connection breaks instead of an answer."""
+        """Drained, and the connection breaks instead of an answer: at both nodes, or the other one still has it all."""
         for _ in range(3):
-            self.bridges.break_node(self._any_node(), cut_after_drain=self.rng.randint(1, 5))
+            for name in NODES:
+                self.bridges.break_node(name, cut_after_drain=self.rng.randint(3, 6))
             time.sleep(1)
 
     def _restart_node(self) -> None:
