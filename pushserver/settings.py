@@ -253,6 +253,8 @@ if CANARY_PERIOD_SECONDS:
     }
 CELERY_TASK_ROUTES = {
     "waku_bridge.tasks.process_envelopes": {"queue": "envelopes"},
+    # Whatever failed or was left behind waits for it: it must not wait for a backlog of envelopes itself.
+    "waku_bridge.tasks.sweep": {"queue": "replies"},
     "waku_bridge.tasks.answer_overdue_requests": {"queue": "replies"},
     "waku_bridge.tasks.deliver_notifications": {"queue": "delivery"},
     "waku_bridge.tasks.publish_replies": {"queue": "replies"},

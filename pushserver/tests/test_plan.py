@@ -34,6 +34,14 @@ def test_compose_serves_every_queue_once():
     assert queues_in(commands) == sorted(app.amqp.queues)
 
 
+@pytest.mark.parametrize("task", ["sweep", "answer_overdue_requests", "publish_replies", "deliver_notifications"])
+def test_nothing_that_somebody_waits_for_stands_behind_a_backlog_of_envelopes(task):
+    """One queue of a worker with several gets a turn per task: behind batches of envelopes, sweeps expired unseen."""
+    queue = settings.CELERY_TASK_ROUTES[f"waku_bridge.tasks.{task}"]["queue"]
+    (serving,) = [spec.command for spec in plan(delivery_processes=1) if queue in queues_in([" ".join(spec.command)])]
+    assert "envelopes" not in queues_in([" ".join(serving)])
+
+
 def test_processes_of_delivery_are_numbered():
     assert [spec.name for spec in plan(delivery_processes=3) if "delivery" in spec.name] == [
         "delivery1",
