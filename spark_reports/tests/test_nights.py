@@ -1,5 +1,7 @@
 """What the nights owe, when it is made, when its absence is an alarm, and what operators ask for."""
 
+import importlib
+import sys
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 from django.utils import timezone
 
+import spark_reports.management
 from pushserver import health
 from spark_reports import by_hand, nights, parts, tasks
 from spark_reports.closing import last_closed_day
@@ -295,3 +298,9 @@ def test_a_night_is_mailed_as_text_and_as_html_that_fetches_nothing(settings: La
 def test_nobody_is_mailed_unless_named() -> None:
     tasks._announce(tasks._Work(DAY, DAY))
     assert not mail.outbox
+
+
+def test_commands_without_pyarrow_say_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(SystemExit, match=r"PyArrow is not installed: no reports. `make install-reports` brings them"):
+        importlib.reload(spark_reports.management)
