@@ -15,7 +15,8 @@ PUBLIC_KEY = PrivateKey(b"\x05" * 32).public_key.format()
 LISTS = [
     (f"/admin/{model._meta.app_label}/{model._meta.model_name}/", str(model._meta.verbose_name_plural))
     for model, page in admin.site._registry.items()
-    if isinstance(page, FactAdmin) and model._meta.app_label not in {"admin", "pushserver"}
+    if isinstance(page, FactAdmin)
+    and model._meta.app_label not in {"admin", "pushserver", "spark_reports"}  # have walks of their own
 ]
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -91,6 +92,9 @@ def make_a_story() -> None:
     )
     factories.make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
     factories.make_unknown_error()
+    factories.make_watermark()
+    factories.make_dead_letter()
+    factories.make_canary_run()
 
 
 def show(page: Page, name: str) -> None:
