@@ -24,6 +24,8 @@ from tests.interop.servers import ask
 
 NODES = ("node-a", "node-b")
 BRIDGES = ("bridge-a", "bridge-b")
+# The one for replies sweeps, too: it takes up what a killed process left behind.
+WORKERS = ("envelopes", "replies", "beat")
 LEASES = 2 * len(NODES)  # relay cache and store of each
 # What a killed process has written, the system still has; what it has only promised (synchronous_commit) would be lost.
 UNSYNCED = {"fsync": "off", "shared_buffers": "64MB"}
@@ -92,7 +94,7 @@ class Bridges:
 
     def start_workers(self) -> None:
         services = processes.services(self.fleet.folder)
-        self.fleet.start(*(services[name] for name in ("envelopes", "beat") if name not in self.fleet.running))
+        self.fleet.start(*(services[name] for name in WORKERS if name not in self.fleet.running))
 
     def break_node(self, name: str, **faults: object) -> None:
         """A fault that was not taken would make the test prove nothing."""
