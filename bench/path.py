@@ -27,9 +27,9 @@ from rich.table import Table
 from bench import codec, servers
 from bench.servers import cpu_seconds
 
-ROUNDS = 4
-REQUESTS = 2000
-CLIENTS = 500
+ROUNDS = 8
+REQUESTS = 1000
+CLIENTS = 200
 BATCH = 200
 EFFICIENCY_TARGET = 0.5
 DISPATCH_TARGET_MS = 0.4  # CPU time of ours per notification, PostgreSQL's not counted
