@@ -28,10 +28,13 @@ FOUND = ("registrations.view_registration", "notifications.view_notification", "
 
 
 def _report(title: str, icon: str, model: str, slug: str = "") -> dict[str, Any]:
+    link = reverse_lazy("reports:report", args=[slug]) if slug else reverse_lazy("reports:overview")
     return {
         "title": title,
         "icon": icon,
-        "link": reverse_lazy("reports:report", args=[slug]) if slug else reverse_lazy("reports:overview"),
+        "link": link,
+        # By default an address makes all items active that it begins with.
+        "active": lambda request: request.path == str(link),
         "permission": lambda request: request.user.has_perm(f"spark_reports.view_{model}"),
     }
 

@@ -33,7 +33,8 @@ class RequestRun(Operation):
 
     def touched(self, rows: Sequence[PublishedDay]) -> Iterable[str]:
         present = PublishedDay.objects.filter(day__in=[row.day for row in rows]).count()
-        yield f"The reports of {len(rows)} days are computed from the facts in the lake, all together or not at all."
+        days = "1 day" if len(rows) == 1 else f"{len(rows)} days"
+        yield f"The reports of {days} are computed from the facts in the lake, all together or not at all."
         if present:
             yield f"{present} of these days have reports: replaced when the run succeeds, kept when it fails."
         yield "Days after them are compared with them, and are not computed again by themselves."
