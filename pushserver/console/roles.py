@@ -15,7 +15,8 @@ EDITED_MODELS = ("gatewayerrorrule",)
 _LOOKS = Q(content_type__app_label__in=OUR_APPS, codename__startswith="view_")
 _BY_HAND = Q(codename__startswith="add_") | Q(codename__startswith="change_") | Q(codename__startswith="delete_")
 _ACTS = Q(content_type__app_label__in=OUR_APPS) & (~_BY_HAND | Q(content_type__model__in=EDITED_MODELS))
-_MANAGES = Q(content_type__app_label__in=ACCOUNT_APPS) | Q(content_type__app_label="pushserver")
+_READS_THE_LOG = Q(content_type__app_label="admin", codename="view_logentry")
+_MANAGES = Q(content_type__app_label__in=ACCOUNT_APPS) | Q(content_type__app_label="pushserver") | _READS_THE_LOG
 ROLES = {"support": _LOOKS, "operator": _ACTS, "admin": _ACTS | _MANAGES}
 
 

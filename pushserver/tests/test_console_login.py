@@ -138,6 +138,7 @@ def test_roles_look_act_and_manage() -> None:
     ]
     assert not [name for name in may["operator"] if name.startswith(("auth.", "pushserver.", "otp_totp."))]
     assert {"auth.add_user", "otp_totp.delete_totpdevice", "pushserver.view_openedrecord"} <= may["admin"]
+    assert "admin.view_logentry" in may["admin"] - may["operator"]
     for name in ("registrations.delete_registration", "notifications.change_attempt", "waku_bridge.add_deadletter"):
         assert name not in may["admin"]
 
