@@ -58,7 +58,7 @@ def test_the_task_keeps_each_table_as_long_as_its_setting_says() -> None:
         factories.make_envelope(state="processed", at=at)
         factories.make_reply(state="published", at=at)
         factories.make_answered_request(at=at)
-        factories.make_event(at=at)
+        factories.make_event(at=at, kind="unregistered")
 
     tasks.purge()
 
