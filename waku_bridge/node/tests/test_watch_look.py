@@ -44,7 +44,7 @@ class Served:
 
     async def _start(self, make: Callable[[], web.Application]) -> None:
         self.app = make()
-        self._runner = web.AppRunner(self.app)
+        self._runner = web.AppRunner(self.app, shutdown_timeout=1.0)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
 

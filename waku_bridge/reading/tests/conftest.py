@@ -27,6 +27,7 @@ from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.intake import Intake
 from waku_bridge.reading.leases import Term
 from waku_bridge.reading.live import LiveReader
+from waku_bridge.reading.threads import in_thread
 from waku_bridge.reading.walker import StoreWalker
 
 PERSONAL = topics.content_topic(topics.personal_name(server_identity().pub33))
@@ -76,7 +77,7 @@ class World:
 
     async def paths(self):
         """Which path brought each envelope."""
-        return await asyncio.to_thread(
+        return await in_thread(
             lambda: {bytes(row[0]): row[1] for row in InboundEnvelope.objects.values_list("hash", "path")}
         )
 
