@@ -238,6 +238,8 @@ class Network:
         return [body for body in bodies if isinstance(body, PushResponse)]
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        # The loop stood still since the last call: it learns first which connections ended meanwhile.
+        self._runner.run(asyncio.sleep(0.01))
         return self._runner.run(coroutine)
 
 
