@@ -1,6 +1,8 @@
 """What the nights owe, when it is made, when its absence is an alarm, and what operators ask for."""
 
 import importlib
+import os
+import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -19,7 +21,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 from django.utils import timezone
 
-import spark_reports.management
+import spark_reports.management.commands
 from pushserver import health
 from spark_reports import by_hand, nights, parts, tasks
 from spark_reports.closing import last_closed_day
@@ -303,4 +305,31 @@ def test_nobody_is_mailed_unless_named() -> None:
 def test_commands_without_pyarrow_say_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SystemExit, match=r"PyArrow is not installed: no reports. `make install-reports` brings them"):
-        importlib.reload(spark_reports.management)
+        importlib.reload(spark_reports.management.commands)
+
+
+def test_everything_else_works_without_the_packages_of_reports() -> None:
+    """`migrate` imports the management package of every app, and the server loads all of its modules."""
+    script = """
+import os
+import subprocess
+import sys
+sys.modules.update(dict.fromkeys(("pyarrow", "pyspark")))
+import django
+django.setup()
+import importlib
+from django.apps import apps
+from django.core.management import call_command
+from django.utils.module_loading import module_has_submodule
+for app in apps.get_app_configs():
+    for name in ("management", "tasks"):
+        if module_has_submodule(app.module, name):
+            importlib.import_module(f"{app.name}.{name}")
+import pushserver.urls, pushserver.celery
+call_command("check")
+"""
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "pushserver.settings"}
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,11 @@
+"""Commands of the reports. Without PyArrow their imports would fail: that is told in one line instead.
+
+Here and not in `spark_reports.management`, which `migrate` imports of every app.
+"""
+
+import importlib.util
+
+from spark_reports.parts import missing
+
+if importlib.util.find_spec("pyarrow") is None:
+    raise SystemExit(missing())
