@@ -104,8 +104,12 @@ def _judge(passages: Passages) -> None:
 
 def _wait_until_over(bridges: Bridges, traffic: Traffic) -> None:
     """Until all is in the inbox and decided, or a dead letter. What is missing is judged afterwards."""
-    deadline, over = time.monotonic() + OVER_SECONDS, (len(traffic.sent_at), 0, traffic.nonsense)
-    while so_far(bridges.database_url) != over and time.monotonic() < deadline:
+    deadline = time.monotonic() + OVER_SECONDS
+    while time.monotonic() < deadline:
+        known, undecided, dead = so_far(bridges.database_url)
+        # One reply in 5000 is for a key that shares our own topic, so it comes in as well.
+        if known >= len(traffic.sent_at) and (undecided, dead) == (0, traffic.nonsense):
+            return
         time.sleep(0.5)
 
 
