@@ -54,6 +54,7 @@ check: dev ## format, lint, types, import contracts, migrations, drift of genera
 	diff -r -x __pycache__ "$$folder/pb" waku_bridge/codec/pb && \
 	echo "OpenAPI drift" && $(PYTHON) manage.py spectacular --validate --fail-on-warn --file "$$folder/openapi.yaml" && \
 	diff "$$folder/openapi.yaml" docs/openapi.yaml && \
+	echo "documented schema of the lake, against files" && $(PYTHON) -m pytest -q -k documented spark_reports/tests/test_export.py && \
 	echo "lock drift" && cp requirements/run.txt requirements/reports.txt requirements/dev.txt "$$folder" && \
 	$(UV) $(COMPILE) $(RUN_GROUPS) -o "$$folder/run.txt" >/dev/null && diff "$$folder/run.txt" requirements/run.txt && \
 	$(UV) $(COMPILE) $(REPORTS_GROUPS) -o "$$folder/reports.txt" >/dev/null && diff "$$folder/reports.txt" requirements/reports.txt && \

@@ -7,6 +7,8 @@ import argparse
 import json
 import os
 import platform
+import signal
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -32,6 +34,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="name", help=f"which ones: {', '.join(BENCHMARKS)} (default: all)")
     parser.add_argument("--events", type=reports.parse_sizes, help="sizes of the reports' days: 1m,5m,50m")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped."))  # so that servers are taken down
     names = arguments.names or list(BENCHMARKS)
     if unknown := set(names) - BENCHMARKS.keys():
         parser.error(f"unknown: {', '.join(sorted(unknown))}")

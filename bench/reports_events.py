@@ -11,8 +11,10 @@ from spark_reports.jobs import tables
 from spark_reports.jobs.tables import SCHEMA_VERSION, Table
 from spark_reports.lake import File, Kind, Lake, Manifest, arrow_schema, folder_of
 
-# Of all events. The rest of the lake's tables do not grow with traffic.
+# Of all events.
 SHARES = {"attempts": 0.30, "notifications": 0.26, "envelopes": 0.27, "replies": 0.14, "registration_events": 0.03}
+# Rows of the tables that do not grow with traffic.
+SNAPSHOTS = {"active_tokens": 2000, "unknown_errors": 200}
 CHUNK_ROWS = 1_000_000
 DAY_US = 86_400 * 10**6
 PLACES = [("android", ""), ("ios", "im.status.ethereum"), ("ios", "im.status.ethereum.pr"), ("none", "")]
@@ -29,7 +31,7 @@ def write_day(lake: Lake, day: date, events: int) -> Manifest:
 
 
 def _write(lake: Lake, day: date, table: Table, events: int) -> File:
-    rows = round(events * SHARES.get(table.name, 0))
+    rows = SNAPSHOTS.get(table.name) or round(events * SHARES[table.name])
     path = f"{folder_of(Kind.FACTS, table, day)}/bench.parquet"
     schema = arrow_schema(table)
     with lake.writing(path) as out, pq.ParquetWriter(out, schema, compression="zstd") as parquet:
@@ -101,8 +103,7 @@ def _registration_events(day: date, rows: int, actors: int) -> Columns:
     kinds = ["refreshed", "registered", "token_changed", "unregistered", "token_died"]
     kind = _pick(kinds, [0.8, 0.08, 0.06, 0.03, 0.03], rows)
     placed = _placed(day, rows)
-    since = pc.subtract(_constant((day - date(1970, 1, 1)).days, rows), _integers(rows, 200))
-    since_day = pc.cast(pc.cast(since, pa.int32()), pa.date32())
+    since_day = _days_before(day, rows, 200)
     today = pa.array([day] * 1, pa.date32()).take(_constant(0, rows))
     is_new = pc.is_in(pa.array(kinds).take(kind), pa.array(["registered", "token_changed"]))
     return placed | {
@@ -118,8 +119,25 @@ def _registration_events(day: date, rows: int, actors: int) -> Columns:
     }
 
 
-def _nothing(_day: date, _rows: int, _actors: int) -> Columns:
-    return {}
+def _active_tokens(day: date, rows: int, actors: int) -> Columns:
+    at_start = _integers(rows, max(1, 2 * actors // rows))
+    return _place(rows) | {
+        "token_since": _days_before(day, rows, 400),
+        "at_start": at_start,
+        "at_end": at_start,
+    }
+
+
+def _unknown_errors(day: date, rows: int, _actors: int) -> Columns:
+    moments = _moments(day, rows)
+    signatures = pa.array([f"gateway said something new: {n}" for n in range(rows)])
+    return {
+        "platform": _place(rows)["platform"],
+        "signature": signatures,
+        "total": _integers(rows, 1000),
+        "first_seen_at": moments,
+        "last_seen_at": moments,
+    }
 
 
 MAKERS: dict[str, Callable[[date, int, int], Columns]] = {
@@ -128,15 +146,18 @@ MAKERS: dict[str, Callable[[date, int, int], Columns]] = {
     "envelopes": _envelopes,
     "replies": _replies,
     "registration_events": _registration_events,
-    "active_tokens": _nothing,
-    "unknown_errors": _nothing,
+    "active_tokens": _active_tokens,
+    "unknown_errors": _unknown_errors,
 }
 
 
 def _placed(day: date, rows: int) -> Columns:
+    return {"at": _moments(day, rows)} | _place(rows)
+
+
+def _place(rows: int) -> Columns:
     place = _pick(PLACES, PLACE_WEIGHTS, rows)
     return {
-        "at": _moments(day, rows),
         "platform": pa.array([platform for platform, _ in PLACES]).take(place),
         "app_topic": pa.array([topic for _, topic in PLACES]).take(place),
     }
@@ -171,6 +192,11 @@ def _actors(rows: int, actors: int) -> pa.Array:
     draw = pc.random(rows)
     index = pc.cast(pc.floor(pc.multiply(pc.multiply(draw, draw), float(actors))), pa.int64())
     return pc.multiply(index, 0x9E3779B97F4A7C1)  # spread over 64 bits, like pseudonyms; far from overflow
+
+
+def _days_before(day: date, rows: int, at_most: int) -> pa.Array:
+    since = pc.subtract(_constant((day - date(1970, 1, 1)).days, rows), _integers(rows, at_most))
+    return pc.cast(pc.cast(since, pa.int32()), pa.date32())
 
 
 def _integers(rows: int, below: int) -> pa.Array:

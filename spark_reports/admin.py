@@ -9,7 +9,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from unfold.admin import ModelAdmin
 
-from registrations.console.columns import age, moment, number, word
+from registrations.console.columns import age, moment, number, state, word
 from registrations.console.facts import ReadOnly
 from registrations.console.links import Link
 from spark_reports.console import formats
@@ -22,7 +22,7 @@ class ReportRunAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has 
     change_form_template = "admin/facts/change_form.html"
     list_display = (
         "days",
-        word("state"),
+        state("state"),
         word("step"),
         age("started_at", "started"),
         "duration",
@@ -38,7 +38,7 @@ class ReportRunAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has 
     actions = None
     fields: ClassVar[Any] = (
         "days",
-        word("state"),
+        state("state"),
         word("step"),
         word("error"),
         moment("started_at", "started"),

@@ -1,10 +1,13 @@
-"""How commands are told which days: --day, or --from and --to; yesterday without any."""
+"""What the commands share: days are told by --day, or --from and --to, yesterday without any; faults take one line."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import date
 from typing import Any
 
+import psycopg
 from django.core.management.base import CommandError, CommandParser
+from django.db import DatabaseError, InterfaceError
 from django.utils import timezone
 
 from spark_reports.export import last_closed_day
@@ -24,3 +27,14 @@ def chosen_days(options: Mapping[str, Any]) -> tuple[date, date]:
         raise CommandError("--to needs --from.")
     newest = last_closed_day(timezone.now())
     return (first, last or newest) if first else (day or newest, day or newest)
+
+
+@contextmanager
+def faults_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
+    """Of the database only the kind of fault is told: its words may hold a row."""
+    try:
+        yield
+    except kinds as error:
+        raise CommandError(str(error)) from error
+    except (DatabaseError, InterfaceError, psycopg.Error) as error:
+        raise CommandError(f"The database failed ({type(error).__name__}): nothing of this was published.") from error

@@ -21,7 +21,7 @@ from registrations.models import RegistrationEvent
 from spark_reports.export import ExportError, closed_days, export_day, last_closed_day
 from spark_reports.export.copying import is_topic, is_word
 from spark_reports.export.pseudonyms import Period, Subject, key_for, pseudonym
-from spark_reports.jobs.tables import EVENT_TABLES, Table
+from spark_reports.jobs.tables import EVENT_TABLES, Column, Table
 from spark_reports.lake import Kind, Lake, LakeError, Manifest, arrow_schema, folder_of
 from spark_reports.tests.history import History
 from tests import factories
@@ -125,9 +125,13 @@ def test_files_have_the_documented_columns(lake_url: str, day: date, export: Cal
 def assert_documented(table: Table) -> None:
     text = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
     section = text.partition(f"#### `{table.name}`")[2].partition("\n#### ")[0]
-    for column in table.columns:
-        kind = f"{column.type}, may be null" if column.is_nullable else str(column.type)
-        assert f"| `{column.name}` | {kind} | {column.meaning} |" in section, f"{table.name}.{column.name}"
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    assert rows == [_documented(column) for column in table.columns], table.name
+
+
+def _documented(column: Column) -> str:
+    kind = f"{column.type}, may be null" if column.is_nullable else str(column.type)
+    return f"| `{column.name}` | {kind} | {column.meaning} |"
 
 
 def test_nothing_in_the_lake_identifies_anybody(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:

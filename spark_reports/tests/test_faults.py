@@ -226,3 +226,20 @@ def test_the_command_says_what_is_wrong(lake_url: str, no_java: None) -> None:
         call_command("run_reports")
     with pytest.raises(CommandError, match="Give either --day or --from"):
         call_command("run_reports", "--day", "2026-11-20", "--from", "2026-11-20")
+
+
+@pytest.mark.parametrize("command", ["run_reports", "export_events"])
+def test_a_database_that_goes_away_is_told_in_one_line(
+    lake: Lake, day: date, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session is ended from outside when the export begins to read."""
+
+    def end_session(*_args: object, **_options: object) -> None:
+        with psycopg.connect(**connection.get_connection_params()) as other:
+            other.execute("SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid])
+
+    monkeypatch.setattr("spark_reports.export.days._hand_over", end_session)
+    with pytest.raises(CommandError, match=r"The database failed \((OperationalError|AdminShutdown)\)"):
+        call_command(command)
+    connection.close()
+    assert lake.manifest(Kind.FACTS, day) is None

@@ -4,14 +4,14 @@ from datetime import date
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from spark_reports.export import ExportError, closed_days, export_day
 from spark_reports.lake import Lake, LakeError, Manifest
-from spark_reports.management.days import add_days, chosen_days
+from spark_reports.management.days import add_days, chosen_days, faults_in_one_line
 
 
 class Command(BaseCommand):
@@ -22,19 +22,17 @@ class Command(BaseCommand):
         parser.add_argument("--replace", action="store_true", help="export days again that are in the lake already")
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        try:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rows]:,} rows"),
+        )
+        with faults_in_one_line(ExportError, LakeError):
             days = closed_days(*chosen_days(options), now=timezone.now())
             lake = Lake(settings.REPORTS_LAKE)
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rows]:,} rows"),
-            )
             with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
                 self._export(days, lake, bars, replace=options["replace"])
-        except (ExportError, LakeError) as error:
-            raise CommandError(str(error)) from error
 
     def _export(self, days: list[date], lake: Lake, bars: Progress, *, replace: bool) -> None:
         task = bars.add_task("exporting", total=len(days), rows=0)

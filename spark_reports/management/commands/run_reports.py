@@ -3,13 +3,13 @@
 from datetime import date
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandParser
 from rich.console import Console
 from rich.progress import Progress as Bars
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from spark_reports.jobs.tables import REPORT_TABLES
-from spark_reports.management.days import add_days, chosen_days
+from spark_reports.management.days import add_days, chosen_days, faults_in_one_line
 from spark_reports.models import ReportRun
 from spark_reports.runs import Progress, RunError, run_reports
 
@@ -43,11 +43,9 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **options: Any) -> None:
         first, last = chosen_days(options)
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed:,.0f} rows exported"))
-        try:
-            with Bars(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
-                runs = run_reports(first, last, progress=_Bars(bars), replace=options["replace"])
-        except RunError as error:
-            raise CommandError(str(error)) from error
+        bars = Bars(*columns, TimeElapsedColumn(), console=Console(stderr=True))
+        with faults_in_one_line(RunError), bars:
+            runs = run_reports(first, last, progress=_Bars(bars), replace=options["replace"])
         for run in runs:
             self.stdout.write(
                 f"{run.from_day} to {run.to_day}: {run.event_count} events, {run.result_count} rows of reports, "
