@@ -49,3 +49,38 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+
+class TrafficMinute(models.Model):
+    """What happened in one minute, so that the dashboard reads sixty rows and no large table: see `traffic`."""
+
+    begin_at = models.DateTimeField(primary_key=True)
+    counted_at = models.DateTimeField()
+    request_count = models.PositiveIntegerField()  # taken up
+    reply_count = models.PositiveIntegerField()  # written, and taken by a node
+    # From taking a request up to sending the first push of a notification.
+    dispatch_p50_ms = models.PositiveIntegerField(null=True)
+    dispatch_p95_ms = models.PositiveIntegerField(null=True)
+    # From reading an envelope to the node that took the answer to it.
+    reply_p50_ms = models.PositiveIntegerField(null=True)
+    reply_p95_ms = models.PositiveIntegerField(null=True)
+
+    def __str__(self) -> str:
+        return f"Traffic of {self.begin_at:%Y-%m-%d %H:%M}"
+
+
+class AttemptMinute(models.Model):
+    """How many tries at the gateway of one minute ended like this. Codes are our words: as many as there are rules."""
+
+    begin_at = models.DateTimeField()
+    outcome = models.TextField()
+    code = models.TextField(blank=True)
+    count = models.PositiveIntegerField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["begin_at", "outcome", "code"], name="one_count_per_minute_and_code"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.outcome} {self.code} in {self.begin_at:%Y-%m-%d %H:%M}"

@@ -1,0 +1,113 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pushserver import traffic
+from pushserver.models import AttemptMinute, TrafficMinute
+from tests import factories
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+pytestmark = pytest.mark.django_db
+
+
+def ms(number: int) -> timedelta:
+    return timedelta(milliseconds=number)
+
+
+def count_all(now: datetime) -> int:
+    return sum(traffic.count_owed(now=now))
+
+
+def test_a_minute_holds_what_began_in_it_and_nothing_of_its_neighbours() -> None:
+    for at in (NOON - ms(1), NOON, NOON + ms(59_999), NOON + MINUTE):
+        factories.make_request(at=at)
+        factories.make_reply(at=at, published_at=at + ms(5))
+        factories.make_attempt(factories.make_notification(request=factories.make_request(at=NOON - MINUTE), at=at))
+
+    traffic.count(NOON, now=NOON + MINUTE)
+
+    found = TrafficMinute.objects.get()
+    assert (found.begin_at, found.request_count, found.reply_count) == (NOON, 2, 2)
+
+
+def test_dispatch_takes_from_the_request_to_the_first_push() -> None:
+    for number in range(1, 101):
+        notification = factories.make_notification(at=NOON)
+        factories.make_attempt(notification, started_at=NOON + ms(number))
+        factories.make_attempt(notification, number=2, started_at=NOON + ms(40_000))
+
+    traffic.count(NOON, now=NOON + MINUTE)
+
+    found = TrafficMinute.objects.get()
+    assert (found.dispatch_p50_ms, found.dispatch_p95_ms) == (50, 95)
+
+
+def test_a_reply_takes_from_reading_the_envelope_to_the_node_that_took_it() -> None:
+    for number in range(1, 101):
+        envelope = factories.make_envelope(at=NOON)
+        factories.make_reply(envelope_hash=envelope.hash, at=NOON + ms(1), published_at=NOON + ms(number))
+    again = factories.make_envelope(at=NOON)
+    factories.make_reply(envelope_hash=again.hash, at=NOON, published_at=NOON + MINUTE, repeat_count=1)
+    factories.make_reply(at=NOON, published_at=NOON + MINUTE)  # of an envelope that is gone
+    factories.make_reply(at=NOON)  # no node has taken it
+
+    traffic.count(NOON, now=NOON + MINUTE)
+
+    found = TrafficMinute.objects.get()
+    assert (found.reply_count, found.reply_p50_ms, found.reply_p95_ms) == (102, 50, 95)
+
+
+def test_a_minute_in_which_nothing_happened_is_counted_too() -> None:
+    traffic.count(NOON, now=NOON + MINUTE)
+
+    found = TrafficMinute.objects.get()
+    assert (found.request_count, found.reply_count, found.dispatch_p50_ms, found.reply_p95_ms) == (0, 0, None, None)
+
+
+def test_tries_are_counted_by_outcome_and_code_once_they_are_known() -> None:
+    for outcome, code, number in (("delivered", "", 3), ("transient", "unreachable", 2), (None, "", 1)):
+        for _ in range(number):
+            factories.make_attempt(factories.make_notification(at=NOON), outcome=outcome, code=code)
+
+    traffic.count(NOON, now=NOON + MINUTE)
+
+    found = AttemptMinute.objects.order_by("outcome").values_list("begin_at", "outcome", "code", "count")
+    assert list(found) == [(NOON, "delivered", "", 3), (NOON, "transient", "unreachable", 2)]
+
+
+def test_counting_a_minute_again_replaces_what_was_counted() -> None:
+    attempt = factories.make_attempt(factories.make_notification(at=NOON), outcome="delivered")
+    traffic.count(NOON, now=NOON + MINUTE)
+    factories.make_attempt(attempt.notification, number=2, outcome="delivered")
+    factories.make_request(at=NOON)
+
+    traffic.count(NOON, now=NOON + 2 * MINUTE)
+
+    assert TrafficMinute.objects.get().counted_at == NOON + 2 * MINUTE
+    assert AttemptMinute.objects.get().count == 2
+
+
+def test_each_minute_is_counted_when_it_is_over_and_once_more_when_its_pushes_are() -> None:
+    assert count_all(NOON) == 60
+    assert count_all(NOON + ms(10_000)) == 0
+    assert count_all(NOON + ms(30_000)) == 1  # 90 seconds after the minute before the last one
+    assert count_all(NOON + ms(60_000)) == 1
+    assert count_all(NOON + ms(61_000)) == 0
+    assert not TrafficMinute.objects.filter(begin_at__gt=NOON).exists()
+
+
+def test_after_a_pause_the_newest_minute_is_counted_first() -> None:
+    next(traffic.count_owed(now=NOON))
+
+    assert TrafficMinute.objects.get().begin_at == NOON - MINUTE
+
+
+def test_minutes_are_forgotten_after_a_day() -> None:
+    factories.make_attempt(factories.make_notification(at=NOON - MINUTE), outcome="delivered")
+    count_all(NOON)
+
+    count_all(NOON + traffic.KEPT)
+
+    assert not TrafficMinute.objects.filter(begin_at__lt=NOON).exists()
+    assert not AttemptMinute.objects.exists()

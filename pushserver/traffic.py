@@ -1,0 +1,91 @@
+"""What happened in each of the last minutes, counted once by beat: pages read these rows however large the tables are.
+
+A minute is counted when it is over, and once more when no push that began in it can still be under way. Minutes that
+nobody was there to count are counted later, the newest first.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from django.db import connection, transaction
+
+from pushserver.models import AttemptMinute, TrafficMinute
+
+MINUTE = timedelta(minutes=1)
+SHOWN = timedelta(hours=1)
+KEPT = timedelta(days=1)
+# A push may take as long as GORUSH_TIMEOUT_SECONDS, 65 by default.
+SETTLED_AFTER = timedelta(seconds=90)
+
+COUNT_TRAFFIC = """
+    INSERT INTO pushserver_trafficminute
+        (begin_at, counted_at, request_count, reply_count,
+         dispatch_p50_ms, dispatch_p95_ms, reply_p50_ms, reply_p95_ms)
+    SELECT %(begin)s, %(now)s, requests.number, replies.number,
+        round(dispatch.ms[1]), round(dispatch.ms[2]), round(replies.ms[1]), round(replies.ms[2])
+    FROM (
+        SELECT count(*) AS number FROM notifications_notificationrequest
+        WHERE received_at >= %(begin)s AND received_at < %(end)s
+    ) AS requests, (
+        SELECT percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (
+            ORDER BY greatest(0, extract(epoch FROM attempt.started_at - notification.created_at) * 1000)) AS ms
+        FROM notifications_attempt AS attempt
+        JOIN notifications_notification AS notification ON notification.id = attempt.notification_id
+        WHERE attempt.started_at >= %(begin)s AND attempt.started_at < %(end)s AND attempt.number = 1
+    ) AS dispatch, (
+        -- What was published again tells when it was so the last time: how long the first took is not known any more.
+        SELECT count(*) AS number, percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (
+            ORDER BY greatest(0, extract(epoch FROM reply.published_at - envelope.received_at) * 1000)
+        ) FILTER (WHERE reply.repeat_count = 0 AND envelope.hash IS NOT NULL) AS ms
+        FROM waku_bridge_outboundreply AS reply
+        LEFT JOIN waku_bridge_inboundenvelope AS envelope ON envelope.hash = reply.envelope_hash
+        WHERE reply.created_at >= %(begin)s AND reply.created_at < %(end)s AND reply.published_at IS NOT NULL
+    ) AS replies
+    ON CONFLICT (begin_at) DO UPDATE SET
+        (counted_at, request_count, reply_count, dispatch_p50_ms, dispatch_p95_ms, reply_p50_ms, reply_p95_ms) =
+        (excluded.counted_at, excluded.request_count, excluded.reply_count,
+         excluded.dispatch_p50_ms, excluded.dispatch_p95_ms, excluded.reply_p50_ms, excluded.reply_p95_ms)
+"""
+COUNT_ATTEMPTS = """
+    INSERT INTO pushserver_attemptminute (begin_at, outcome, code, count)
+    SELECT %(begin)s, outcome, code, count(*) FROM notifications_attempt
+    WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome IS NOT NULL
+    GROUP BY outcome, code ORDER BY outcome, code
+    ON CONFLICT (begin_at, outcome, code) DO UPDATE SET count = excluded.count
+"""
+
+
+def count_owed(*, now: datetime) -> Iterator[int]:
+    """Count minute by minute what is to be counted, and forget what nobody looks at; yields 1 for each."""
+    for begin_at in _owed(now):
+        count(begin_at, now=now)
+        yield 1
+    TrafficMinute.objects.filter(begin_at__lt=now - KEPT).delete()
+    AttemptMinute.objects.filter(begin_at__lt=now - KEPT).delete()
+
+
+@transaction.atomic
+def count(begin_at: datetime, *, now: datetime) -> None:
+    """Safe to do again: it counts the whole minute anew."""
+    values = {"begin": begin_at, "end": begin_at + MINUTE, "now": now}
+    with connection.cursor() as cursor:
+        cursor.execute(COUNT_TRAFFIC, values)
+        cursor.execute(COUNT_ATTEMPTS, values)
+
+
+def minutes(now: datetime) -> list[datetime]:
+    """The begins of the last sixty minutes that are over, the oldest first."""
+    end = now.replace(second=0, microsecond=0)
+    return [end - number * MINUTE for number in range(SHOWN // MINUTE, 0, -1)]
+
+
+def _owed(now: datetime) -> list[datetime]:
+    shown = minutes(now)
+    counted = TrafficMinute.objects.filter(begin_at__gte=shown[0]).values_list("begin_at", "counted_at")
+    counted_at = dict(counted)
+    return [begin_at for begin_at in reversed(shown) if _is_owed(begin_at, counted_at.get(begin_at), now)]
+
+
+def _is_owed(begin_at: datetime, counted_at: datetime | None, now: datetime) -> bool:
+    settled_at = begin_at + MINUTE + SETTLED_AFTER
+    return counted_at is None or counted_at < settled_at <= now
