@@ -5,6 +5,9 @@ INSERT INTO registrations_route (token_type, apn_topic, device_token_encrypted, 
     SELECT 1 + n % 2, CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END, '', '', 'active', '', 1, now()
     FROM generate_series(1, 10000) n;
 
+INSERT INTO notifications_channel (token_type, apn_topic, state, reason, changed_by, since, last_success_at)
+    VALUES (1, 'im.status.ethereum', 'running', '', '', now(), now()), (2, '', 'running', '', '', now(), now());
+
 INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, timestamp_ns, state, reason,
     message_type, source, received_at, enqueued_at, processed_at)
     SELECT sha256(('e' || n)::bytea), '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, 'processed', '',

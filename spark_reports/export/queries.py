@@ -10,6 +10,7 @@ notification that is retried for a day) are exported as they are; exporting the 
 from collections.abc import Callable
 from datetime import date, timedelta
 
+from spark_reports.export.copying import OTHER
 from spark_reports.export.pseudonyms import Subject
 from waku_bridge.identity import canary_identity
 from waku_bridge.messages import MessageType
@@ -55,8 +56,11 @@ def _platform(column: str) -> str:
 
 
 def _app_topic(token_type: str, apn_topic: str) -> str:
-    """Firebase has none, whatever a client sent. What does not look like one is replaced in `copying`."""
-    return f"CASE {token_type} WHEN 1 THEN {apn_topic} ELSE '' END"
+    """Firebase has none, whatever a client sent. Clients make topics up, so only those with a channel are told apart:
+    those that a push was ever delivered to, and a bounded number of others. `copying` replaces what looks secret.
+    """
+    known = f"{apn_topic} IN (SELECT apn_topic FROM notifications_channel WHERE token_type = 1)"
+    return f"CASE WHEN {token_type} = 1 THEN CASE WHEN {known} THEN {apn_topic} ELSE '{OTHER}' END ELSE '' END"
 
 
 def _message_type(column: str) -> str:

@@ -55,7 +55,7 @@ def optional(name: str, type_: Type, meaning: str) -> Column:
 
 
 PLATFORM = required("platform", Type.STRING, "`ios`, `android`, or `none` where nothing tells")
-APP_TOPIC = required("app_topic", Type.STRING, "APNs topic; empty for Firebase, `(other)` unless it looks like one")
+APP_TOPIC = required("app_topic", Type.STRING, "APNs topic; empty for Firebase, `(other)` where it has no channel")
 STAGE = required("stage", Type.STRING, "the step in a message's life")
 
 # Facts, as they are exported -----------------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ class History:
             factories.make_route(token_type=place[0], apn_topic=place[1], device_token=f"device-token-{n}-{self.seed}")
             for n, place in enumerate(PLACES)
         ]
+        for place in PLACES:
+            factories.make_channel(place)
         self.secrets += [bytes(route.device_token_digest)[4:] for route in self.routes]
         self.secrets += [f"device-token-{n}".encode() for n in range(len(PLACES))]
         self.recipients = [secrets.token_bytes(64) for _ in range(20)]

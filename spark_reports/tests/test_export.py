@@ -136,7 +136,9 @@ def _documented(column: Column) -> str:
 
 def test_nothing_in_the_lake_identifies_anybody(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
     history = History(seed=2)
-    factories.make_event(apn_topic="deadbeef" * 4 + ".token", token_type=1, at=midnight(day))
+    secret_topic = "deadbeef" * 4 + ".token"
+    factories.make_channel((1, secret_topic))
+    factories.make_event(apn_topic=secret_topic, token_type=1, at=midnight(day))
     factories.make_envelope(at=midnight(day), reason="f00dfeed" * 4)
     history.add_day(day)
     manifest = export()
@@ -178,6 +180,7 @@ def test_pseudonyms_of_postgresql_are_those_of_python(
 def test_an_event_carries_the_state_before_it(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
     pseudonym_, noon = uuid4(), midnight(day) + timedelta(hours=12)
     long_ago = midnight(day) - timedelta(days=9)
+    factories.make_channel((1, "im.status.app"))
     ios, android = (
         {"token_type": 1, "apn_topic": "im.status.app"},
         {"token_type": 2, "apn_topic": "ignored.for.firebase"},
@@ -212,6 +215,19 @@ def test_an_event_carries_the_state_before_it(lake_url: str, day: date, export: 
         ("android", "", day, 0, 1),
         ("ios", "im.status.app", old, 1, 0),
     ]
+
+
+def test_app_topics_that_clients_make_up_do_not_multiply_the_rows(
+    lake_url: str, day: date, export: Callable[..., Manifest]
+) -> None:
+    factories.make_channel((1, "im.status.app"))
+    for topic in ("im.status.app", *(f"im.made.up-{n}" for n in range(5))):
+        factories.make_event(token_type=1, apn_topic=topic, at=midnight(day))
+    manifest = export()
+
+    for table, expected in (("registration_events", 6), ("active_tokens", 2)):
+        topics = [row["app_topic"] for row in rows_of(lake_url, manifest, table)]
+        assert (len(topics), set(topics)) == (expected, {"im.status.app", "(other)"}), table
 
 
 def test_what_is_not_known_yet_is_null_or_open(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:

@@ -15,6 +15,7 @@ from django.utils import timezone
 from spark_reports.export import export_day, last_closed_day
 from spark_reports.lake import Kind, Lake
 from spark_reports.runs import make_plan
+from tests import factories
 
 EVENTS = 1_000_000
 DAYS = 3
@@ -96,6 +97,8 @@ def test_a_million_random_events_reconcile(spark: Any, lake_url: str) -> None:
     last = last_closed_day(timezone.now())
     days = [last - timedelta(days=n) for n in reversed(range(DAYS))]
     fleet = Fleet(random.Random(20))
+    for place in PLACES:
+        factories.make_channel(place)
     for day in days:
         store(fleet, day, EVENTS // DAYS)
     lake = Lake(lake_url)

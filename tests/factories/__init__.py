@@ -12,6 +12,7 @@ from tests.factories.envelopes import (
 from tests.factories.notifications import (
     make_answered_request,
     make_attempt,
+    make_channel,
     make_notification,
     make_request,
     make_unknown_error,
@@ -23,6 +24,7 @@ __all__ = [
     "make_attempt",
     "make_canary_envelope",
     "make_canary_run",
+    "make_channel",
     "make_dead_letter",
     "make_envelope",
     "make_event",

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from django.utils import timezone
 
-from notifications.models import Attempt, Notification, NotificationRequest, UnknownGatewayError
+from notifications.models import Attempt, Channel, Notification, NotificationRequest, UnknownGatewayError
 from registrations.messages import TokenType
 
 REQUEST_ANSWERED_AFTER = timedelta(seconds=1)
@@ -77,3 +77,11 @@ def make_unknown_error(**fields: Any) -> UnknownGatewayError:
         "last_seen_at": now,
     }
     return UnknownGatewayError.objects.create(**defaults | fields)
+
+
+def make_channel(key: tuple[int, str] = (1, "im.status.ethereum"), **fields: Any) -> Channel:
+    """One to which something was delivered."""
+    now = timezone.now()
+    return Channel.objects.create(
+        **{"token_type": key[0], "apn_topic": key[1], "since": now, "last_success_at": now} | fields
+    )
