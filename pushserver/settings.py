@@ -177,6 +177,8 @@ if WAKU_STORE_RECOVERY_HOURS > ENVELOPE_RETENTION_DAYS * 24 - 12:
     )
 NOTIFICATION_RETENTION_DAYS = env.count("NOTIFICATION_RETENTION_DAYS", 30, minimum=2, maximum=3650)
 EVENT_RETENTION_DAYS = env.count("EVENT_RETENTION_DAYS", 400, minimum=2, maximum=3650)
+# Who of the staff, and which program, looked at whom.
+OPENED_RECORD_RETENTION_DAYS = env.count("OPENED_RECORD_RETENTION_DAYS", 400, minimum=7, maximum=3650)
 
 # Reports --------------------------------------------------------------------------------------------------------------
 REPORTS_LAKE = env.text("REPORTS_LAKE", str(DATA_DIR / "lake"))
@@ -239,6 +241,7 @@ CELERY_BEAT_SCHEDULE = {
     "derive_topic_keys": {"task": "waku_bridge.tasks.derive_topic_keys", "schedule": 2.0, "options": {"expires": 2}},
     # Often and briefly, so that a day's worth never piles up.
     "purge": {"task": "waku_bridge.tasks.purge", "schedule": 300.0, "options": {"expires": 300}},
+    "purge_visits": {"task": "pushserver.tasks.purge_visits", "schedule": 300.0, "options": {"expires": 300}},
     "watch_gorush": {"task": "waku_bridge.tasks.watch_gorush", "schedule": 300.0, "options": {"expires": 300}},
     "watch_nodes": {"task": "waku_bridge.tasks.watch_nodes", "schedule": 300.0, "options": {"expires": 300}},
     # Often: the database says what is due, so a night that failed, or that nobody was up for, comes again.
@@ -271,7 +274,7 @@ METRICS_HOST = env.text("METRICS_HOST", "127.0.0.1")
 METRICS_PORT = env.count("METRICS_PORT", 0, minimum=0, maximum=65535)  # 0: none
 if METRICS_TOKEN and not re.fullmatch(r"[A-Za-z0-9._~+/-]{16,200}=*", METRICS_TOKEN):
     env.report(
-        15, "METRICS_TOKEN is not 16 to 200 letters, digits or ._~+/-.", "Make one: openssl rand -hex 32. It is secret."
+        24, "METRICS_TOKEN is not 16 to 200 letters, digits or ._~+/-.", "Make one: openssl rand -hex 32. It is secret."
     )
     METRICS_TOKEN = ""
 
@@ -368,6 +371,9 @@ SPECTACULAR_SETTINGS = {
         "RequestState": "notifications.models.NotificationRequest.State",
         "NotificationState": "notifications.models.Notification.State",
         "ChannelState": "notifications.models.Channel.State",
+        "CanaryState": "waku_bridge.models.CanaryRun.State",
+        "CanaryLink": "waku_bridge.models.CanaryRun.Link",
+        "CanaryCause": "waku_bridge.models.CanaryRun.Cause",
     },
 }
 ROOT_URLCONF = "pushserver.urls"
@@ -408,6 +414,10 @@ AXES_RESET_ON_SUCCESS = True
 AXES_DISABLE_ACCESS_LOG = True
 AXES_ENABLE_ADMIN = False
 AXES_VERBOSE = False
+# What was typed beside a wrong password is kept with the failed login: a code may still be good for half a minute.
+AXES_SENSITIVE_PARAMETERS = ["code", "csrfmiddlewaretoken"]
+AXES_LOCKOUT_CALLABLE = "pushserver.console.refusals.locked_out"
+CSRF_FAILURE_VIEW = "pushserver.console.refusals.stale_form"
 OTP_ADMIN_HIDE_SENSITIVE_DATA = True
 OTP_TOTP_ISSUER = "Push server"
 CSRF_TRUSTED_ORIGINS = env.urls("CSRF_TRUSTED_ORIGINS")

@@ -34,3 +34,7 @@ urlpatterns = [
     path("hooks/gorush", receive_feedback, name="gorush_feedback"),
     path("", RedirectView.as_view(pattern_name="admin:index")),
 ]
+
+handler400 = "pushserver.console.refusals.bad_request"
+handler403 = "pushserver.console.refusals.forbidden"
+handler404 = "pushserver.console.refusals.not_found"

@@ -10,6 +10,7 @@ from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.auth.models import AnonymousUser
+from django.contrib.auth.signals import user_login_failed
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -66,8 +67,14 @@ class LoginForm(AuthenticationForm):  # type: ignore[misc]  # unfold has no type
         if device is None:
             return
         if not _accepts(device, self.cleaned_data.get("code", "")):
+            self._count_as_failed(user)
             raise self.get_invalid_login_error()
         user.otp_device = device  # django-otp remembers it in the session
+
+    def _count_as_failed(self, user: Any) -> None:
+        """Django tells of wrong passwords only. django-axes listens, and locks out who guesses codes as well."""
+        credentials = {"username": user.get_username()}
+        user_login_failed.send(sender=__name__, credentials=credentials, request=self.request)
 
 
 def _accepts(device: TOTPDevice, code: str) -> bool:

@@ -1,6 +1,8 @@
 """Wrong configuration: what an operator reads, and that nothing starts."""
 
+import ast
 import os
+import re
 import subprocess
 import sys
 
@@ -17,6 +19,27 @@ def test_the_configuration_of_the_tests_has_no_problem():
 def test_each_problem_is_an_error_with_its_id_and_hint(settings):
     settings.CONFIGURATION_PROBLEMS = [Problem("pushserver.E001", "X is wrong.", "Use Y.")]
     assert Error("X is wrong.", hint="Use Y.", id="pushserver.E001") in run_checks()
+
+
+def test_no_two_problems_have_the_same_id():
+    """One number per call of `report`: an id stands for one thing to do."""
+    sources = [
+        (PROJECT / "pushserver" / name).read_text(encoding="utf-8") for name in ("settings.py", "environment.py")
+    ]
+    calls = [call for source in sources for call in ast.walk(ast.parse(source)) if isinstance(call, ast.Call)]
+    numbers = [ast.literal_eval(call.args[0]) for call in calls if getattr(call.func, "attr", "") == "report"]
+    assert len(numbers) > 20
+    assert sorted(numbers) == sorted(set(numbers))
+
+
+def test_every_variable_stands_in_the_table_of_the_readme():
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    rows = [row.split("|")[1] for row in readme.splitlines() if row.startswith("| `")]
+    documented = {name for row in rows for name in re.findall(r"`(…?[A-Z_]+)`", row)}
+    read = set(re.findall(r'env\.\w+\(\s*"([A-Z_]+)"', (PROJECT / "pushserver" / "settings.py").read_text("utf-8")))
+    endings = tuple(name.removeprefix("…") for name in documented if name.startswith("…"))
+    assert len(read) > 60
+    assert sorted(name for name in read - documented if not name.endswith(endings)) == []
 
 
 WRONG = {
@@ -37,7 +60,9 @@ WRONG = {
     "CHANNEL_IN_FLIGHT": ("0", "E002"),
     "DEAD_TOKEN_SHARE": ("20", "E002"),
     "METRICS_PORT": ("65536", "E002"),
-    "METRICS_TOKEN": ("5ecret", "E015"),
+    "METRICS_TOKEN": ("5ecret", "E024"),
+    "REPORTS_LAKE": ("ftp://5ecret", "E015"),
+    "OPENED_RECORD_RETENTION_DAYS": ("6", "E002"),
     "GORUSH_HOOK_SECRET": ("5ecret: with a colon, which gorush would drop", "E013"),
 }
 

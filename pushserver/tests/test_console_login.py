@@ -1,5 +1,6 @@
 """Who is let into the console, and what stays behind of a visit."""
 
+import re
 import time
 from typing import Any
 
@@ -98,6 +99,33 @@ def test_who_guesses_passwords_waits_and_an_admin_can_end_it(client: Client, per
     AccessAttempt.objects.all().delete()
 
     assert log_in(client)
+
+
+def test_who_guesses_codes_is_locked_out_like_who_guesses_passwords(client: Client, person: User) -> None:
+    device = TOTPDevice.objects.create(user=person, confirmed=True)
+    for _ in range(django_settings.AXES_FAILURE_LIMIT):
+        TOTPDevice.objects.update(throttling_failure_count=0, throttling_failure_timestamp=None)
+        assert not log_in(client, code="000000" if code_of(device) != "000000" else "111111")
+    TOTPDevice.objects.update(throttling_failure_count=0, throttling_failure_timestamp=None)
+
+    assert not log_in(client, code=code_of(device))
+    AccessAttempt.objects.all().delete()
+
+    assert log_in(client, code=code_of(device))
+
+
+@pytest.mark.parametrize("name", ["anna", "nobody"])
+def test_who_is_locked_out_reads_for_how_long_and_not_whether_there_is_such_a_name(
+    client: Client, person: User, name: str
+) -> None:
+    wrong = {"username": name, "password": "wrong"}
+    *_, last = [client.post(LOGIN, wrong) for _ in range(django_settings.AXES_FAILURE_LIMIT)]
+
+    assert last.status_code == 429
+    assert re.findall(r'<p id="refused"[^>]*>(.*?)</p>', last.content.decode()) == [
+        "Too many wrong logins. Wait 15 minutes, or ask an admin to remove the failed logins."
+    ]
+    assert name not in last.content.decode()
 
 
 @pytest.mark.parametrize("page", ["/admin/login/", "/admin/"])

@@ -69,4 +69,4 @@ def test_the_task_keeps_each_table_as_long_as_its_setting_says() -> None:
 def test_the_task_leaves_the_rest_for_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "PURGE_SECONDS", -1)
 
-    assert tasks._run_for_a_while(iter([5, 5, 5])) == 5
+    assert tasks.run_for_a_while(iter([5, 5, 5])) == 5

@@ -1,0 +1,25 @@
+"""What beat has done for the console."""
+
+from datetime import timedelta
+
+import structlog
+from celery import shared_task
+from django.conf import settings
+from django.utils import timezone
+
+from pushserver.console import retention
+from waku_bridge.tasks import MessageTask, run_for_a_while
+
+log = structlog.get_logger(__name__)
+
+
+@shared_task(base=MessageTask, autoretry_for=())  # the next one comes in five minutes
+def purge_visits() -> None:
+    now, keep = timezone.now(), timedelta(days=settings.OPENED_RECORD_RETENTION_DAYS)
+    removed = {
+        "opened_records": run_for_a_while(retention.purge_opened_records(now=now, keep=keep)),
+        "sessions": run_for_a_while(retention.purge_sessions(now=now)),
+        "failed_logins": run_for_a_while(retention.purge_failed_logins(now=now, cooloff=settings.AXES_COOLOFF_TIME)),
+    }
+    if any(removed.values()):
+        log.info("visits_purged", **removed)

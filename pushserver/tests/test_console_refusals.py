@@ -1,0 +1,63 @@
+"""What people read when the console lets them no further: a clear sentence, and nothing of what they asked for."""
+
+import re
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test import Client
+
+from pushserver.console import refusals
+
+TYPED = "zQ3shSomethingSomebodyTyped"
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def support() -> Client:
+    user = User.objects.create_user("support", is_staff=True)
+    user.groups.add(Group.objects.get(name="support"))
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(user)
+    return client
+
+
+def told(response) -> tuple[int, list[str]]:
+    html = response.content.decode()
+    assert TYPED not in html
+    return response.status_code, re.findall(r'<p id="refused"[^>]*>(.*?)</p>', html)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/admin/auth/user/", 403),
+        ("/admin/drain/start/", 403),
+        ("/admin/no/such/page/", 404),
+        (f"/admin/reports/{TYPED}/", 404),
+        (f"/admin/registrations/registration/?payload={TYPED}", 400),
+    ],
+)
+def test_a_page_that_is_not_for_somebody_says_why_and_keeps_the_menu(support: Client, path: str, status: int) -> None:
+    response = support.get(path)
+
+    assert told(response) == (status, [refusals.WORDS[status]])
+    assert 'id="nav-sidebar"' in response.content.decode()
+
+
+def test_a_form_from_before_the_login_says_that_nothing_was_done(support: Client) -> None:
+    response = support.post("/admin/find/", {"q": TYPED, "csrfmiddlewaretoken": "x" * 64})
+
+    assert told(response) == (403, [refusals.STALE_FORM])
+
+
+def test_outside_of_the_console_a_sentence_is_enough(client: Client) -> None:
+    response = client.get(f"/{TYPED}")
+
+    assert (response.status_code, response.content.decode()) == (404, refusals.WORDS[404])
+
+
+@pytest.mark.parametrize("host", ["elsewhere.example", "x" * 300, "{{1}}"])
+def test_a_foreign_host_name_is_refused_without_a_fault(client: Client, host: str) -> None:
+    response = client.get("/admin/", headers={"host": host})
+
+    assert (response.status_code, response.content.decode()) == (400, refusals.WORDS[400])

@@ -1,0 +1,64 @@
+"""What visits to the console leave behind, and for how long."""
+
+from datetime import timedelta
+
+import pytest
+from axes.models import AccessAttempt
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
+from django.test import Client
+from django.utils import timezone
+
+from pushserver import tasks
+from pushserver.models import OpenedRecord
+
+pytestmark = pytest.mark.django_db
+
+
+def opened(age: timedelta) -> OpenedRecord:
+    return OpenedRecord.objects.create(username="ann", page="user", object_id="1", at=timezone.now() - age)
+
+
+def test_who_opened_what_is_kept_as_long_as_the_setting_says() -> None:
+    keep = timedelta(days=settings.OPENED_RECORD_RETENTION_DAYS)
+    opened(keep + timedelta(minutes=1))
+    young = opened(keep - timedelta(minutes=1))
+
+    tasks.purge_visits()
+
+    assert OpenedRecord.objects.get() == young
+
+
+def test_sessions_that_ended_are_removed_and_others_go_on(client: Client) -> None:
+    client.force_login(User.objects.create_user("ann", is_staff=True))
+    Session.objects.create(session_key="old", session_data="", expire_date=timezone.now() - timedelta(seconds=1))
+
+    tasks.purge_visits()
+
+    assert client.get("/admin/").status_code == 200
+    assert not Session.objects.filter(session_key="old").exists()
+
+
+def test_failed_logins_are_removed_once_they_keep_nobody_out() -> None:
+    for name in ("old", "young"):
+        Client().post("/admin/login/", {"username": name, "password": "wrong", "code": "123456"})
+    cooloff = settings.AXES_COOLOFF_TIME
+    AccessAttempt.objects.filter(username="old").update(attempt_time=timezone.now() - cooloff - timedelta(seconds=1))
+
+    tasks.purge_visits()
+
+    assert AccessAttempt.objects.get().username == "young"
+
+
+def test_neither_password_nor_code_is_kept_with_a_failed_login() -> None:
+    Client().post("/admin/login/", {"username": "ann", "password": "hunter2-hunter2", "code": "918273"})
+
+    kept = AccessAttempt.objects.get().post_data
+    assert "hunter2" not in kept
+    assert "918273" not in kept
+
+
+def test_beat_has_it_done() -> None:
+    scheduled = {entry["task"] for entry in settings.CELERY_BEAT_SCHEDULE.values()}
+    assert tasks.purge_visits.name in scheduled
