@@ -8,6 +8,7 @@ from rest_framework import serializers
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from registrations.models import Registration, Route
 from spark_reports.models import Anomaly, ErrorRate, TokenChurn
+from waku_bridge.models import CanaryRun
 
 
 @extend_schema_field({"type": "string", "pattern": "^[0-9a-f]*$"})
@@ -94,6 +95,35 @@ class ChannelAnswer(serializers.ModelSerializer[Channel]):
             *("id", "platform", "apn_topic", "state", "reason", "changed_by", "since", "next_probe_at"),
             "last_success_at",
         ]
+
+
+class LinkAnswer(serializers.Serializer[Any]):
+    link = serializers.ChoiceField(choices=CanaryRun.Link.choices)
+    result = serializers.ChoiceField(choices=["held", "broken", "not reached"])
+    ms = serializers.IntegerField(allow_null=True, help_text="How long it took; null when nothing came of it.")
+
+
+class CanaryRunAnswer(serializers.ModelSerializer[CanaryRun]):
+    """One round trip of the canary, with every link in the order of the chain."""
+
+    links = serializers.SerializerMethodField()
+
+    class Meta:
+        model = CanaryRun
+        fields: ClassVar = [
+            *("id", "state", "started_at", "finished_at", "is_dry_run", "broken_link", "cause", "detail", "links"),
+        ]
+
+    @extend_schema_field(LinkAnswer(many=True))
+    def get_links(self, run: CanaryRun) -> list[dict[str, Any]]:
+        return [{"link": link, "result": _result(run, link, ms), "ms": ms} for link, ms in run.timings().items()]
+
+
+def _result(run: CanaryRun, link: str, ms: int | None) -> str:
+    """A link that a sender was told a failure over has a time, and did not hold all the same."""
+    if link == run.broken_link:
+        return "broken"
+    return "not reached" if ms is None else "held"
 
 
 class ErrorRateAnswer(serializers.ModelSerializer[ErrorRate]):

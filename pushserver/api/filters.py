@@ -8,6 +8,7 @@ from django.db.models import QuerySet
 
 from notifications.models import Notification
 from registrations.models import Registration
+from waku_bridge.models import CanaryRun
 
 KEY_HASH_DIGITS, MESSAGE_ID_DIGITS = 128, 64
 
@@ -47,6 +48,14 @@ class NotificationFilters(BytesFilters):
     class Meta:
         model = Notification
         fields: ClassVar[list[str]] = []
+
+
+class CanaryFilters(django_filters.FilterSet):  # type: ignore[misc]  # has no types
+    """Without an index: there are some ten thousand rows, one a minute."""
+
+    class Meta:
+        model = CanaryRun
+        fields: ClassVar[list[str]] = ["state"]
 
 
 class ReportFilters(django_filters.FilterSet):  # type: ignore[misc]  # has no types

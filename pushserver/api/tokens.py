@@ -57,6 +57,6 @@ def _usable(now: datetime) -> Q:
     return Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=now))
 
 
-def revoke(token_id: int, *, now: datetime) -> bool:
-    """Whether it was this call that ended it."""
-    return bool(ApiToken.objects.filter(pk=token_id, revoked_at=None).update(revoked_at=now))
+def revoke(token_ids: Collection[int], *, now: datetime) -> int:
+    """How many of them it was this call that ended."""
+    return ApiToken.objects.filter(pk__in=token_ids, revoked_at=None).update(revoked_at=now)

@@ -21,6 +21,7 @@ from pushserver.api.problems import Problem
 from pushserver.models import ApiToken, OpenedRecord
 from registrations.models import Registration
 from spark_reports.models import Anomaly, ErrorRate, TokenChurn
+from waku_bridge.models import CanaryRun
 
 PROBLEMS: dict[Any, Any] = {
     (status, "application/problem+json"): OpenApiResponse(Problem, description)
@@ -134,6 +135,16 @@ class Channels(mixins.ListModelMixin, Reading):
     scope = Scope.STATUS
     serializer_class = answers.ChannelAnswer
     queryset = Channel.objects.all()
+
+
+@extend_schema_view(list=describe(answers.CanaryRunAnswer(many=True)))
+class CanaryRuns(mixins.ListModelMixin, Reading):
+    """The last round trips through the whole chain, and which link of it broke."""
+
+    scope = Scope.STATUS
+    serializer_class = answers.CanaryRunAnswer
+    filterset_class = filters.CanaryFilters
+    queryset = CanaryRun.objects.defer("pseudonym", "work_ms")
 
 
 class ReportList(mixins.ListModelMixin, Reading):

@@ -1,14 +1,11 @@
 """API tokens in the console: made by whoever may add one, shown once, and revoked."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.http import HttpRequest
 from django.utils import timezone
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
@@ -16,8 +13,24 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 from pushserver.api import tokens
 from pushserver.models import ApiToken
 from registrations.console.columns import age, moment, word
+from registrations.console.operations import Done, Operated, Operation
 
-REVOKED = "Revoked"
+ALREADY = "Already revoked: nothing was changed."
+
+
+class Revoke(Operation):
+    label = "Revoke"
+    permission = "pushserver.revoke_apitoken"
+    is_destructive = True
+
+    def touched(self, rows: Sequence[ApiToken]) -> Iterable[str]:
+        alive = [row for row in rows if row.revoked_at is None]
+        yield f"{len(alive)} of {len(rows)} tokens are not revoked yet. Programs that use them get no answers any more."
+        yield "This cannot be undone; make a new token instead."
+
+    def run(self, rows: Sequence[ApiToken], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        count = tokens.revoke([row.pk for row in rows], now=timezone.now())
+        return Done(f"Revoked tokens: {count}.") if count else Done(ALREADY, is_change=False)
 
 
 class NewTokenForm(forms.ModelForm):  # type: ignore[type-arg]  # only generic for the type checker
@@ -31,8 +44,9 @@ class NewTokenForm(forms.ModelForm):  # type: ignore[type-arg]  # only generic f
 
 
 @admin.register(ApiToken)
-class ApiTokenAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no types
-    change_form_template = "admin/pushserver/apitoken/change_form.html"
+class ApiTokenAdmin(Operated, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+    operations: ClassVar[Any] = {"revoke": Revoke}
+    change_form_template = "admin/facts/change_form.html"
     form = NewTokenForm
     list_display = (
         *("name", "prefix", "scopes", word("created_by", "by"), age("created_at", "made")),
@@ -66,24 +80,5 @@ class ApiTokenAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no types
             now=timezone.now(),
             expires_at=asked["expires_at"],
         )
-        obj.pk = row.pk
+        obj.pk, obj.prefix = row.pk, row.prefix
         messages.warning(request, f"The token, shown this once: {text}")
-
-    def get_urls(self) -> list[URLPattern]:
-        revoke = self.admin_site.admin_view(self.revoke)
-        return [path("<int:token_id>/revoke/", revoke, name="pushserver_apitoken_revoke"), *super().get_urls()]
-
-    def revoke(self, request: HttpRequest, token_id: int) -> HttpResponse:
-        if not request.user.has_perm("pushserver.revoke_apitoken"):
-            raise PermissionDenied
-        token = get_object_or_404(ApiToken, pk=token_id)
-        page = reverse("admin:pushserver_apitoken_change", args=[token_id])
-        if request.method != "POST":
-            context = {**self.admin_site.each_context(request), "opts": self.opts, "token": token, "page": page}
-            return TemplateResponse(
-                request, "admin/pushserver/apitoken/revoke.html", context | {"title": f"Revoke {token}"}
-            )
-        if tokens.revoke(token_id, now=timezone.now()):
-            self.log_change(request, token, REVOKED)
-        messages.success(request, f"{REVOKED}: {token}")
-        return redirect(page)

@@ -36,6 +36,7 @@ MAX_ROWS = 100
 MAX_TRIES = 3
 DEADLOCK = "40P01"  # SQLSTATE
 GONE = "None of these is there any more."
+CHOOSE_AGAIN = "Nothing was done, and nothing is chosen any more. Choose the rows again."
 _SECRET = re.compile(r"\S{32,}")
 _HEX_PAIRS = re.compile("([0-9a-f]{2}){1,64}")
 _NUMBER = re.compile("[0-9]{1,18}")
@@ -187,11 +188,7 @@ class Operated:
 
     def links_to(self, request: HttpRequest, row: Model) -> list[Link]:
         """The operations on one row, for those who may."""
-        query = urlencode({"id": id_of(row)})
-        return [
-            Link(form.label, f"{reverse(f'admin:{self._url_name}', args=[name])}?{query}")
-            for name, form in self.allowed(request).items()
-        ]
+        return [Link(form.label, self._url_of(name, [row])) for name, form in self.allowed(request).items()]
 
     @admin.display(description=mark_safe(checkbox.render("action_toggle_all", 1)))  # noqa: S308 - from the theme
     def action_checkbox(self, obj: Model) -> str:
@@ -213,15 +210,21 @@ class Operated:
         if form_class is None:
             raise Http404
         sent = request.POST if request.method == "POST" else request.GET
-        rows = self.chosen(request, sent.getlist(ACTION_CHECKBOX_NAME) or sent.getlist("id"))
+        ids = sent.getlist(ACTION_CHECKBOX_NAME) or sent.getlist("id")
+        rows = self.chosen(request, ids)
         pages = f"admin:{self.opts.app_label}_{self.opts.model_name}"
         back = reverse(f"{pages}_change", args=[id_of(rows[0])]) if len(rows) == 1 else reverse(f"{pages}_changelist")
         if not rows:
-            messages.warning(request, GONE)
+            messages.warning(request, GONE if ids else CHOOSE_AGAIN)
             return HttpResponseRedirect(back)
         what = str(rows[0]) if len(rows) == 1 else f"{len(rows)} {self.opts.verbose_name_plural}"
-        place = Place(f"{form_class.label}: {what}", reverse(f"admin:{self._url_name}", args=[name]), back)
+        place = Place(f"{form_class.label}: {what}", self._url_of(name, rows), back)
         return confirm(request, form_class, rows, place)
+
+    def _url_of(self, name: str, rows: Sequence[Model]) -> str:
+        """One row is named in the address as well: who has to log in first comes back to it."""
+        query = f"?{urlencode({'id': id_of(rows[0])})}" if len(rows) == 1 else ""
+        return reverse(f"admin:{self._url_name}", args=[name]) + query
 
     def chosen(self, request: HttpRequest, ids: Sequence[str]) -> list[Any]:
         """Those that exist, whatever a hand-made URL asks for."""

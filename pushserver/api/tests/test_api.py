@@ -16,11 +16,13 @@ from pushserver.api import tokens
 from pushserver.models import ApiToken, OpenedRecord
 from spark_reports.models import Anomaly, ErrorRate, TokenChurn
 from tests import factories
+from waku_bridge.models import CanaryRun
 
 V1 = "/api/v1"
 ENDPOINTS = {
     "status/": "status",
     "channels/": "status",
+    "canary/": "status",
     f"registrations/?key_hash={'ab' * 64}": "registrations",
     f"notifications/?key_hash={'ab' * 64}": "notifications",
     "error-rates/": "reports",
@@ -81,7 +83,7 @@ def test_a_token_ends_when_it_is_revoked_or_expires() -> None:
     revoked = caller()
     token = ApiToken.objects.get()
 
-    assert [tokens.revoke(token.pk, now=now), tokens.revoke(token.pk, now=now)] == [True, False]
+    assert [tokens.revoke([token.pk], now=now) for _ in range(2)] == [1, 0]
     assert is_problem(revoked("channels/"), 401)
     assert is_problem(caller(expires_at=now - timedelta(seconds=1))("channels/"), 401)
     assert caller(expires_at=now + timedelta(minutes=1))("channels/").status_code == 200
@@ -220,6 +222,25 @@ def test_channels_are_told(api: Api) -> None:
     (told,) = api("channels/").json()["results"]
 
     assert (told["platform"], told["apn_topic"], told["state"]) == ("APN", "im.status", "paused")
+
+
+def test_the_last_round_trips_of_the_canary_are_told_link_by_link(api: Api) -> None:
+    factories.make_canary_run(register_ms=3, register_answer_ms=90)
+    factories.make_canary_run(
+        state="broken", broken_link="register_answer", cause="bridge", register_ms=4, detail="nobody reads"
+    )
+
+    broken, passed = api("canary/").json()["results"]
+
+    assert (broken["state"], broken["broken_link"], broken["cause"]) == ("broken", "register_answer", "bridge")
+    assert broken["links"][:3] == [
+        {"link": "register", "result": "held", "ms": 4},
+        {"link": "register_answer", "result": "broken", "ms": None},
+        {"link": "query", "result": "not reached", "ms": None},
+    ]
+    assert [link["link"] for link in passed["links"]] == CanaryRun.Link.values
+    assert [run["id"] for run in api("canary/", state="passed").json()["results"]] == [passed["id"]]
+    assert is_problem(api("canary/", state="sick"), 400)
 
 
 def test_what_was_read_of_people_is_noted(api: Api) -> None:

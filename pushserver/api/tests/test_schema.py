@@ -29,6 +29,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def token(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("rest_framework.throttling.SimpleRateThrottle.THROTTLE_RATES", dict.fromkeys(LIMITED))
     factories.make_attempt(factories.make_notification())
+    factories.make_canary_run(state="broken", broken_link="query", cause="node", register_ms=1)
     return tokens.issue("test", ApiToken.Scope.values, by="anna", now=timezone.now())[1]
 
 

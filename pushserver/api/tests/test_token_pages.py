@@ -28,14 +28,19 @@ def test_an_admin_makes_a_token_sees_it_once_and_revokes_it(client: Client) -> N
 
     assert (token.created_by, token.scopes) == ("admin", ["status"])
     assert Client(headers=call).get("/api/v1/channels/").status_code == 200
-    change = f"/admin/pushserver/apitoken/{token.pk}/"
-    assert text not in client.get(f"{change}change/").content.decode()
+    page = client.get(f"/admin/pushserver/apitoken/{token.pk}/change/").content.decode()
+    assert text not in page
 
-    assert b"cannot be undone" in client.get(f"{change}revoke/").content
-    assert [client.post(f"{change}revoke/").status_code for _ in range(2)] == [302, 302]
+    (revoke,) = re.findall(r'href="([^"]+/operate/revoke/[^"]+)"', page)
+    assert b"cannot be undone" in client.get(revoke).content
+    sent = {"id": token.pk, "why": "no longer monitored", "confirmed": "1"}
+    assert [client.post(revoke, sent).status_code for _ in range(2)] == [302, 302]
 
     assert Client(headers=call).get("/api/v1/channels/").status_code == 401
-    assert [entry.change_message for entry in LogEntry.objects.filter(action_flag=2)] == ["Revoked"]
+    assert [entry.change_message for entry in LogEntry.objects.filter(action_flag=2)] == [
+        "Revoked tokens: 1. Why: no longer monitored"
+    ]
+    assert LogEntry.objects.filter(action_flag=1).get().object_repr == str(token)
 
 
 @pytest.mark.parametrize("role", ["support", "operator"])
@@ -44,7 +49,8 @@ def test_nobody_else_makes_or_revokes_tokens(client: Client, role: str) -> None:
     somebody(client, role)
 
     assert client.get(ADD).status_code == 403
-    assert client.post(f"/admin/pushserver/apitoken/{ApiToken.objects.get().pk}/revoke/").status_code == 403
+    sent = {"id": ApiToken.objects.get().pk, "why": "x", "confirmed": "1"}
+    assert client.post("/admin/pushserver/apitoken/operate/revoke/", sent).status_code == 403
     assert ApiToken.objects.get().revoked_at is None
 
 

@@ -38,6 +38,6 @@ class Command(BaseCommand):
             self.stdout.write(f"{token.pk}\t{token}\t{','.join(token.scopes)}\t{token.expires_at or 'never expires'}")
 
     def _revoke(self, *, id: int, **_options: Any) -> None:  # noqa: A002 - the name of the argument
-        if not tokens.revoke(id, now=timezone.now()):
+        if not tokens.revoke([id], now=timezone.now()):
             raise CommandError(f"There is no token {id} that works.")
         self.stdout.write(f"Token {id} is revoked.")
