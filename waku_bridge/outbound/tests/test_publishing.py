@@ -6,12 +6,15 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 from django.db import connection
+from prometheus_client import generate_latest
+from structlog.testing import capture_logs
 
+from notifications.connections import new_client, submit
 from tests.factories import make_reply
 from waku_bridge.codec.waku_message import message_hash
 from waku_bridge.models import OutboundReply
-from waku_bridge.node import MessageTooLarge, NodeError, NoPeers
-from waku_bridge.outbound import Nodes, hand_out_left_behind
+from waku_bridge.node import MessageTooLarge, NodeError, NoPeers, WakuNode
+from waku_bridge.outbound import Nodes, confirm, hand_out_left_behind
 from waku_bridge.outbound import publish as publish_by
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -58,6 +61,26 @@ def test_publishes_what_was_recorded_and_keeps_it_until_it_is_confirmed():
     assert (row.state, row.payload, row.node) == (State.PUBLISHED, reply.payload, "http://node")
     assert row.message_hash == message_hash(pubsub_topic, message)
     assert timedelta(0) <= row.published_at - NOW < row.next_attempt_at - NOW
+
+
+@pytest.mark.django_db
+def test_neither_log_nor_metric_holds_what_is_secret_in_the_url_of_a_node():
+    """Settings refuse a URL with a password. A path may be one, too."""
+    reply, client = make_reply(at=NOW), new_client(timeout_seconds=1)
+    node = WakuNode("http://ann:5ecret@127.0.0.1:1/5ecret", client)
+    with capture_logs() as logs:
+        publish([reply.pk], [node], now=NOW)
+        OutboundReply.objects.update(state=State.PUBLISHED, message_hash=b"h" * 32, published_at=NOW)
+        confirm(Nodes([node]), now=NOW + timedelta(seconds=20))
+    submit(client.aclose()).result()
+    assert [(entry["event"], entry.get("node", "")) for entry in logs] == [
+        ("node_refused_replies", "127.0.0.1:1"),
+        ("replies_not_published", ""),
+        ("store_not_asked", "127.0.0.1:1"),
+    ]
+    metrics = generate_latest().decode()
+    assert 'node="127.0.0.1:1"' in metrics
+    assert "5ecret" not in f"{logs}{metrics}"
 
 
 @pytest.mark.django_db
