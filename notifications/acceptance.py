@@ -233,10 +233,15 @@ def _decide(
     )
     if verdict is Verdict.DELIVER and recipient:
         taken.add(key)
-        row.dedup_key, row.chat_id, row.message = key, notification.chat_id, notification.message
-        row.route_id, row.route_generation = recipient.route_id, recipient.route_generation
-        row.next_attempt_at = row.enqueued_at = now
+        row.dedup_key = key
+        _make_due(row, notification, recipient, now=now)
     return row
+
+
+def _make_due(row: Notification, notification: PushNotification, recipient: _Recipient, *, now: datetime) -> None:
+    row.chat_id, row.message = notification.chat_id, notification.message
+    row.route_id, row.route_generation = recipient.route_id, recipient.route_generation
+    row.next_attempt_at = row.enqueued_at = now
 
 
 def _is_overloaded(recipient: _Recipient) -> bool:

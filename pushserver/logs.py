@@ -8,7 +8,7 @@ import logging.config
 import sys
 
 import structlog
-from structlog.typing import EventDict, WrappedLogger
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 SECRET_KEYWORDS = frozenset({"device_token", "access_token", "private_key", "payload", "password", "token", "message"})
 LEVELS = frozenset({"DEBUG", "INFO", "WARNING", "ERROR"})
@@ -20,30 +20,38 @@ def blank_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> Eve
     return event
 
 
+SHARED: tuple[Processor, ...] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_logger_name,
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    blank_secrets,
+)
+LOGGERS = {
+    # One line per task and per HTTP call is noise at a thousand messages a second.
+    "celery.worker.strategy": {"level": "WARNING"},
+    "celery.app.trace": {"level": "WARNING"},
+    "celery.beat": {"level": "WARNING"},
+    "httpx": {"level": "WARNING"},
+    "django.request": {"level": "ERROR"},
+    # Its statements quote what they store.
+    "django.db.backends": {"level": "WARNING"},
+}
+
+
 def configure_logging(*, as_json: bool, level: str) -> None:
-    shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        blank_secrets,
-    ]
-    # Tracebacks are plain: rich ones print local variables, and those may hold tokens and keys.
-    console = structlog.dev.ConsoleRenderer(
-        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback, pad_event_to=32
-    )
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[*SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
     formatter = {
         "()": structlog.stdlib.ProcessorFormatter,
-        "foreign_pre_chain": shared,
+        "foreign_pre_chain": SHARED,
         "processors": [
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            *([structlog.processors.format_exc_info, structlog.processors.JSONRenderer()] if as_json else [console]),
+            *(_for_machines() if as_json else _for_people()),
         ],
     }
     logging.config.dictConfig(
@@ -53,15 +61,16 @@ def configure_logging(*, as_json: bool, level: str) -> None:
             "formatters": {"structlog": formatter},
             "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structlog"}},
             "root": {"handlers": ["stderr"], "level": level if level in LEVELS else "INFO"},
-            "loggers": {
-                # One line per task and per HTTP call is noise at a thousand messages a second.
-                "celery.worker.strategy": {"level": "WARNING"},
-                "celery.app.trace": {"level": "WARNING"},
-                "celery.beat": {"level": "WARNING"},
-                "httpx": {"level": "WARNING"},
-                "django.request": {"level": "ERROR"},
-                # Its statements quote what they store.
-                "django.db.backends": {"level": "WARNING"},
-            },
+            "loggers": LOGGERS,
         }
     )
+
+
+def _for_machines() -> list[Processor]:
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+
+
+def _for_people() -> list[Processor]:
+    """Tracebacks are plain: rich ones print local variables, and those may hold tokens and keys."""
+    tracebacks = structlog.dev.plain_traceback
+    return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=tracebacks, pad_event_to=32)]

@@ -30,7 +30,15 @@ def finding_words(finding: DataQuality) -> str:
 def _all(night: Summary) -> Iterator[Table]:
     yield anomaly_table(night.anomalies)
     yield Table("Doubts about the data", ("what",), [(finding_words(finding),) for finding in night.findings])
-    yield Table(
+    yield _stages(night)
+    yield _churn(night)
+    yield _latencies(night)
+    yield _signatures(night)
+    yield _loads(night)
+
+
+def _stages(night: Summary) -> Table:
+    return Table(
         "Failures by stage",
         ("stage", "events#", "failures#", "rate#", "95 % interval#"),
         [
@@ -42,36 +50,15 @@ def _all(night: Summary) -> Iterator[Table]:
             for row in night.stages
         ],
     )
-    if any(night.churn.values()):
-        names = [name.replace("_", " ") for name in night.churn]
-        figures = [f.count(number) for number in night.churn.values()]
-        yield Table(
-            "Device tokens",
-            ("all platforms", *[f"{name}#" for name in names], "churn rate#"),
-            [("tokens", *figures, f.percent(night.churn_rate))],
-        )
-    yield _latencies(night)
-    yield Table(
-        "New and rising failures",
-        ("signature", "platform", "events#", "usual#", "trend"),
-        [
-            (
-                *(row.signature or f.NOTHING, row.platform, f.count(row.events), f.count(row.usual_events)),
-                "new" if row.is_new else "rising",
-            )
-            for row in night.signatures
-        ],
-    )
-    yield Table(
-        "Load",
-        ("role", "actors#", "notifications#", "share of the heaviest 1 %#", "attempts per notification#"),
-        [
-            (
-                *(row.role, f.count(row.actors), f.count(row.notifications)),
-                *(f.percent(row.top_share), f.ratio(row.retry_amplification)),
-            )
-            for row in night.loads
-        ],
+
+
+def _churn(night: Summary) -> Table:
+    names = [name.replace("_", " ") for name in night.churn]
+    figures = [f.count(number) for number in night.churn.values()]
+    return Table(
+        "Device tokens",
+        ("all platforms", *[f"{name}#" for name in names], "churn rate#"),
+        [("tokens", *figures, f.percent(night.churn_rate))] if any(night.churn.values()) else [],
     )
 
 
@@ -86,5 +73,33 @@ def _latencies(night: Summary) -> Table:
                 f.percent(row.within_deadline),
             )
             for row in night.latencies
+        ],
+    )
+
+
+def _signatures(night: Summary) -> Table:
+    return Table(
+        "New and rising failures",
+        ("signature", "platform", "events#", "usual#", "trend"),
+        [
+            (
+                *(row.signature or f.NOTHING, row.platform, f.count(row.events), f.count(row.usual_events)),
+                "new" if row.is_new else "rising",
+            )
+            for row in night.signatures
+        ],
+    )
+
+
+def _loads(night: Summary) -> Table:
+    return Table(
+        "Load",
+        ("role", "actors#", "notifications#", "share of the heaviest 1 %#", "attempts per notification#"),
+        [
+            (
+                *(row.role, f.count(row.actors), f.count(row.notifications)),
+                *(f.percent(row.top_share), f.ratio(row.retry_amplification)),
+            )
+            for row in night.loads
         ],
     )
