@@ -15,7 +15,7 @@ from notifications.delivery import DUE
 from notifications.messages import NotificationType
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url, token_type_name
-from registrations.console.columns import NOTHING, age, full_hash, link, moment, short_hash, word
+from registrations.console.columns import NOTHING, age, full_hash, link, moment, short_hash, state, word
 from registrations.console.facts import FactAdmin, FactInline
 from registrations.console.filters import RecentValuesFilter, WordFilter
 from registrations.console.operations import Operated
@@ -64,8 +64,8 @@ class NotificationInline(FactInline):
         "position",
         short_hash("public_key_hash", "key hash"),
         "installation_id",
-        word("state"),
-        word("report"),
+        state("state"),
+        state("report"),
         "attempt_count",
         moment("finished_at"),
     )
@@ -78,7 +78,7 @@ class NotificationRequestAdmin(FactAdmin):
     list_display = (
         short_hash("amm_message_id", "request"),
         short_hash("message_id", "Status message"),
-        word("state"),
+        state("state"),
         word("notification_count", "notifications"),
         age("received_at"),
         age("reply_due_at", "reply due"),
@@ -89,7 +89,7 @@ class NotificationRequestAdmin(FactAdmin):
         full_hash("amm_message_id", "metadata message id"),
         full_hash("message_id", "Status message id"),
         full_hash("envelope_hash"),
-        word("state"),
+        state("state"),
         moment("received_at"),
         moment("reply_due_at"),
         moment("answered_at"),
@@ -107,7 +107,7 @@ class NotificationRequestAdmin(FactAdmin):
 
 class AttemptInline(FactInline):
     model = Attempt
-    shown = ("number", "gateway", word("outcome"), word("code"), word("late_code"), "latency_ms", moment("started_at"))
+    shown = ("number", "gateway", state("outcome"), word("code"), word("late_code"), "latency_ms", moment("started_at"))
     ordering = ("number",)
 
 
@@ -119,8 +119,8 @@ class NotificationAdmin(Operated, FactAdmin):
         short_hash("public_key_hash", "key hash"),
         "installation_id",
         "type_name",
-        word("state"),
-        word("report"),
+        state("state"),
+        state("report"),
         "attempt_count",
         age("created_at"),
         age("next_attempt_at", "next attempt"),
@@ -132,8 +132,8 @@ class NotificationAdmin(Operated, FactAdmin):
         full_hash("public_key_hash", "key hash"),
         "installation_id",
         "type_name",
-        word("state"),
-        word("report"),
+        state("state"),
+        state("report"),
         link(lambda n: route_url(n.route_id), "route", "its route"),
         "route_generation",
         "attempt_count",
@@ -174,7 +174,7 @@ class AttemptAdmin(FactAdmin):
         "gateway",
         "token",
         "apn_topic",
-        word("outcome"),
+        state("outcome"),
         word("code"),
         word("late_code"),
         "latency",
@@ -187,7 +187,7 @@ class AttemptAdmin(FactAdmin):
         "gateway",
         "token",
         "apn_topic",
-        word("outcome"),
+        state("outcome"),
         word("code"),
         word("late_code"),
         "latency",

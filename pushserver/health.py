@@ -24,7 +24,8 @@ from django.views.decorators.http import require_safe
 from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
 from notifications.notices import Board
 from pushserver.celery import HEARTBEAT_KEY
-from registrations.console.columns import exact, host_of
+from registrations.console.columns import host_of
+from registrations.console.times import exact
 from spark_reports.status import pinned
 from waku_bridge import canary
 from waku_bridge.node.watch.board import BOARD as NODE_BOARD

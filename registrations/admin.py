@@ -7,7 +7,7 @@ from django.db.models import F, Q
 from django.http import HttpRequest
 from django.urls import reverse
 
-from registrations.console.columns import SHORT_DIGITS, age, count, full_hash, link, moment, short_hash, word
+from registrations.console.columns import SHORT_DIGITS, age, count, full_hash, link, moment, short_hash, state, word
 from registrations.console.facts import FactAdmin, FactInline
 from registrations.console.filters import RecentValuesFilter, WordFilter
 from registrations.console.operations import Operated
@@ -47,9 +47,9 @@ class RegistrationAdmin(Operated, FactAdmin):
         short_hash("public_key_hash", "key hash"),
         "installation_id",
         "version",
-        word("state"),
+        state("state"),
         word("route__get_token_type_display", "token type"),
-        word("route__state", "route"),
+        state("route__state", "route"),
         word("route__disabled_reason", "reason"),
         "enabled",
         age("updated_at", "last change"),
@@ -66,7 +66,7 @@ class RegistrationAdmin(Operated, FactAdmin):
         full_hash("public_key_hash", "key hash"),
         "installation_id",
         "version",
-        word("state"),
+        state("state"),
         "enabled",
         "allow_from_contacts_only",
         "block_mentions",
@@ -99,7 +99,7 @@ class RouteAdmin(FactAdmin):
         "__str__",
         "token_type",
         "apn_topic",
-        word("state"),
+        state("state"),
         word("disabled_reason"),
         age("disabled_at", "disabled"),
         age("failing_since", "failing since"),
@@ -109,7 +109,7 @@ class RouteAdmin(FactAdmin):
     shown = (
         "token_type",
         "apn_topic",
-        word("state"),
+        state("state"),
         word("disabled_reason"),
         moment("disabled_at"),
         "generation",
@@ -152,10 +152,10 @@ class GrantAdmin(FactAdmin):
 
 @admin.register(RegistrationEvent)
 class RegistrationEventAdmin(FactAdmin):
-    list_display = (word("kind"), "token", "apn_topic", "pseudonym", age("at"))
+    list_display = (state("kind"), "token", "apn_topic", "pseudonym", age("at"))
     list_filter = (("kind", WordFilter), "at")
     ordering = ("-at",)
-    shown = (word("kind"), "token", "apn_topic", "pseudonym", moment("at", "time"))
+    shown = (state("kind"), "token", "apn_topic", "pseudonym", moment("at", "time"))
     search_help_text = "Pseudonym of an installation, as its registration's page links to"
 
     @admin.display(description="token type")

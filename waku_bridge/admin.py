@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.urls import reverse
 
 from notifications.models import NotificationRequest
-from registrations.console.columns import Column, age, full_hash, hex_of, host, moment, number, short_hash, word
+from registrations.console.columns import Column, age, full_hash, hex_of, host, moment, number, short_hash, state, word
 from registrations.console.facts import FactAdmin, FactInline
 from registrations.console.filters import RecentValuesFilter, WordFilter
 from registrations.console.operations import Operated
@@ -31,7 +31,7 @@ class InboundEnvelopeAdmin(Operated, FactAdmin):
     list_display = (
         short_hash("hash", "envelope"),
         "message_type",
-        word("state"),
+        state("state"),
         word("reason"),
         host("source", "from"),
         word("path"),
@@ -43,7 +43,7 @@ class InboundEnvelopeAdmin(Operated, FactAdmin):
     shown = (
         full_hash("hash", "envelope hash"),
         "message_type",
-        word("state"),
+        state("state"),
         word("reason"),
         full_hash("message_id", "metadata message id"),
         "pubsub_topic",
@@ -75,7 +75,7 @@ class OutboundReplyAdmin(FactAdmin):
         "__str__",
         short_hash("envelope_hash", "answers"),
         "message_type",
-        word("state"),
+        state("state"),
         "attempt_count",
         "repeat_count",
         host("node", "taken by"),
@@ -89,7 +89,7 @@ class OutboundReplyAdmin(FactAdmin):
         full_hash("envelope_hash", "answers envelope"),
         "part",
         "message_type",
-        word("state"),
+        state("state"),
         "attempt_count",
         "repeat_count",
         "pubsub_topic",
@@ -152,11 +152,11 @@ def _link_columns() -> list[Column]:
 class CanaryRunAdmin(FactAdmin):
     """Each round trip of the canary: what was broken, and how long each link took, in milliseconds."""
 
-    list_display = (age("started_at"), word("state"), word("cause"), "detail", *_link_columns())
+    list_display = (age("started_at"), state("state"), word("cause"), "detail", *_link_columns())
     list_filter = (("state", WordFilter), ("cause", WordFilter), "started_at")
     ordering = ("-started_at",)
     shown = (
-        word("state"),
+        state("state"),
         moment("started_at"),
         moment("finished_at"),
         word("broken_link", "broken link"),

@@ -15,10 +15,11 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from notifications import channels, disabling
 from notifications.messages import ChannelKey
 from notifications.models import Channel
-from registrations.console.columns import age, exact, moment, word
+from registrations.console.columns import age, moment, state, word
 from registrations.console.facts import ReadOnly
 from registrations.console.links import Link
 from registrations.console.operations import Done, Operation, Place, confirm
+from registrations.console.times import exact
 
 # Tokens die for some time before the breaker notices.
 UNDO_FROM = timedelta(hours=1)
@@ -105,7 +106,7 @@ class ChannelAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no
     change_form_template = "admin/facts/change_form.html"
     list_display = (
         "__str__",
-        word("state"),
+        state("state"),
         word("reason"),
         word("changed_by", "by"),
         age("since"),
@@ -117,7 +118,7 @@ class ChannelAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no
     fields: ClassVar[Any] = (
         word("get_token_type_display", "platform"),
         word("apn_topic", "app"),
-        word("state"),
+        state("state"),
         word("reason"),
         word("changed_by", "by"),
         moment("since"),

@@ -26,7 +26,7 @@ from notifications.gateways.gorush.redaction import longest_literal, without_tok
 from notifications.gateways.gorush.rules_file import POSITION_STEP, TOKEN_TYPES
 from notifications.gateways.gorush.rules_table import current_rules, rule_of
 from notifications.models import GatewayErrorRule, GatewayPlatform, UnknownGatewayError
-from registrations.console.columns import age, link, moment, word
+from registrations.console.columns import age, link, moment, state, word
 from registrations.console.facts import FactAdmin
 from registrations.console.filters import WordFilter
 
@@ -41,7 +41,7 @@ MAX_TRIED_LENGTH = 10_000
 class GatewayErrorRuleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no types
     list_display = (
         *("shown_text", "position", "is_enabled", "platform", "match"),
-        *(word("outcome", "class"), "code", "is_guarded", "retry_base_seconds", word("origin")),
+        *(state("outcome", "class"), "code", "is_guarded", "retry_base_seconds", word("origin")),
     )
     list_editable = ("position", "is_enabled")
     list_filter = ("platform", ("outcome", WordFilter), ("origin", WordFilter), "is_enabled")

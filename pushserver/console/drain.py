@@ -8,8 +8,8 @@ from django.utils import timezone
 
 from notifications import draining
 from notifications.models import Drain
-from registrations.console.columns import exact
 from registrations.console.operations import Done, Operation, Place, confirm
+from registrations.console.times import exact
 
 
 class StartDraining(Operation):

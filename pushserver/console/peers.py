@@ -16,7 +16,8 @@ from django.views.decorators.http import require_safe
 from notifications.deviations import Deviation
 from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
 from notifications.notices import Notice
-from registrations.console.columns import exact, host_of
+from registrations.console.columns import host_of
+from registrations.console.times import exact
 from waku_bridge.node.watch.board import BOARD as NODE_BOARD
 
 

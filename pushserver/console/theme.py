@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.templatetags.static import static
 from django.urls import reverse_lazy
 
 
@@ -126,6 +127,8 @@ THEME: dict[str, Any] = {
     "SITE_HEADER": "Push server",
     "SITE_SYMBOL": "notifications_active",
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": ICON}],
+    "STYLES": [lambda request: static("registrations/console.css")],  # noqa: ARG005 - the theme passes it
+    "SCRIPTS": [lambda request: static("registrations/console.js")],  # noqa: ARG005 - the theme passes it
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_BACK_BUTTON": True,
     "LOGIN": {"form": "pushserver.console.second_factor.LoginForm"},

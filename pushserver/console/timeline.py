@@ -20,8 +20,9 @@ from notifications.messages import channel_key
 from notifications.models import Attempt, Channel, Drain, Notification, NotificationRequest
 from pushserver.console.links import user_url
 from registrations.admin import route_url
-from registrations.console.columns import NOTHING, exact, hex_of, host_of, moment, word
+from registrations.console.columns import NOTHING, hex_of, host_of, state
 from registrations.console.links import Link
+from registrations.console.times import exact
 from registrations.models import Route
 from waku_bridge.admin import envelope_url
 from waku_bridge.models import InboundEnvelope, OutboundReply
@@ -179,7 +180,7 @@ def _table(steps: Sequence[Step]) -> dict[str, object]:
 
 def _clock(step: Step) -> str:
     text = f"{step.at:%Y-%m-%d %H:%M:%S}.{step.at.microsecond // 1000:03}"
-    return format_html('<time datetime="{}" title="{}">{}</time>', step.at.isoformat(), moment("at")(step), text)
+    return format_html('<time datetime="{}" title="{}">{}</time>', step.at.isoformat(), exact(step.at), text)
 
 
 def in_words(span: timedelta) -> str:
@@ -232,8 +233,8 @@ def _when(at: datetime | None) -> str:
 def _facts(story: Story) -> list[tuple[str, object]]:
     notification = story.notification
     return [
-        ("state", word("state")(notification)),
-        ("told the sender", word("report")(notification)),
+        ("state", state("state")(notification)),
+        ("told the sender", state("report")(notification)),
         ("installation", notification.installation_id),
         ("Status message", hex_of(story.request.message_id)),
         ("metadata message", hex_of(story.request.amm_message_id)),

@@ -18,7 +18,7 @@ from notifications.models import Notification
 from pushserver.console.links import timeline_url, user_url
 from pushserver.models import OpenedRecord
 from registrations.admin import registration_url, token_type_name
-from registrations.console.columns import NOTHING, age, short_hash, word
+from registrations.console.columns import NOTHING, age, short_hash, state, word
 from registrations.console.links import Link
 from registrations.console.operations import Done, Operation, Place, confirm
 from registrations.console.search import KEY_HASH_DIGITS, hash_digits
@@ -95,10 +95,10 @@ _UNREAD = (
 def _installations(registrations: Sequence[Registration]) -> Section:
     columns = (
         word("version"),
-        word("state"),
+        state("state"),
         word("route__get_token_type_display"),
         word("route__apn_topic"),
-        word("route__state"),
+        state("route__state"),
         word("route__disabled_reason"),
         age("route__last_success_at"),
         age("route__failing_since"),
@@ -134,8 +134,8 @@ def _notifications(key_hash: bytes) -> Section:
                 _link(f"{row.pk}", timeline_url(row.pk)),
                 type_name(row.type),
                 row.installation_id,
-                word("state")(row),
-                word("report")(row),
+                state("state")(row),
+                state("report")(row),
                 row.attempt_count,
                 age("created_at")(row),
                 age("finished_at")(row),
@@ -169,7 +169,7 @@ def _history(registrations: Sequence[Registration]) -> Section:
         ["what", "installation", "platform", "app", "when"],
         [
             [
-                word("kind")(row),
+                state("kind")(row),
                 names[row.pseudonym],
                 token_type_name(row.token_type),
                 row.apn_topic or NOTHING,

@@ -4,32 +4,36 @@ Each function returns what Django takes in `list_display` and `fields`: a callab
 """
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 from django.contrib import admin
-from django.utils import timezone
 from django.utils.html import format_html
+
+from registrations.console import labels, times
 
 Column = Callable[[Any], Any]
 
 SHORT_DIGITS = 16
 NOTHING = "-"
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def short_hash(field: str, label: str = "") -> Column:
-    return _column(field, label, lambda value: hex_of(value)[:SHORT_DIGITS] or NOTHING)
+    return _column(field, label, lambda value: _digits(hex_of(value)[:SHORT_DIGITS]))
 
 
 def full_hash(field: str, label: str = "") -> Column:
-    return _column(field, label, lambda value: hex_of(value) or NOTHING)
+    return _column(field, label, lambda value: _digits(hex_of(value)))
 
 
 def word(field: str, label: str = "") -> Column:
-    """A state as it is called in code, log and table."""
+    """Text as it is called in code, log and table."""
     return _column(field, label, lambda value: NOTHING if value in {None, ""} else str(value))
+
+
+def state(field: str, label: str = "") -> Column:
+    """A word of the table in `labels`, with its colour."""
+    return _column(field, label, lambda value: labels.label(str(value)) if value else NOTHING)
 
 
 def number(field: str, label: str = "") -> Column:
@@ -38,13 +42,11 @@ def number(field: str, label: str = "") -> Column:
 
 
 def age(field: str, label: str = "age") -> Column:
-    """How long ago, with the exact time where the mouse rests."""
-    return _column(field, label, lambda at: _titled(_span(at), exact(at)) if at else NOTHING)
+    return _column(field, label, lambda at: times.relative(at) if at else NOTHING)
 
 
 def moment(field: str, label: str = "") -> Column:
-    """The exact time, and how long ago that is."""
-    return _column(field, label, lambda at: f"{exact(at)} ({_span(at, ' ago')})" if at else NOTHING)
+    return _column(field, label, lambda at: times.exact_with_age(at) if at else NOTHING)
 
 
 def host(field: str, label: str = "") -> Column:
@@ -70,24 +72,13 @@ def hex_of(value: bytes | memoryview | None) -> str:
     return bytes(value or b"").hex()
 
 
-def exact(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
-
-
 def host_of(url: str) -> str:
     """Without user, password, path and query: any of them may hold a credential."""
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
-def _span(at: datetime, past: str = "") -> str:
-    seconds = (timezone.now() - at).total_seconds()
-    size, unit = next((unit for unit in _UNITS if abs(seconds) >= unit[0]), (1, "s"))
-    span = f"{abs(seconds) // size:.0f} {unit}"
-    return f"in {span}" if seconds <= -1 else f"{span}{past}"
-
-
-def _titled(text: str, title: str) -> str:
-    return format_html('<span title="{}">{}</span>', title, text)
+def _digits(text: str) -> str:
+    return format_html("<code>{}</code>", text) if text else NOTHING
 
 
 def _column(field: str, label: str, show: Callable[[Any], Any]) -> Column:

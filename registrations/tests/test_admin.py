@@ -107,7 +107,7 @@ def test_a_list_says_states_as_code_does_and_ages_with_their_exact_time(admin_cl
 
     html = admin_client.get(LIST).content.decode()
 
-    assert f'<span title="{at:%Y-%m-%d %H:%M:%S} UTC">3 h</span>' in html
+    assert f'title="{at:%Y-%m-%d %H:%M:%S} UTC" tabindex="0">3 h ago</time>' in html
     assert [word in html for word in (">active<", ">disabled<", ">device_gone<")] == [True, True, True]
 
 

@@ -1,0 +1,30 @@
+"""Times as people read them: how long ago, and exactly when. All of them are UTC, and say so."""
+
+from datetime import datetime
+
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def exact(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def relative(at: datetime) -> SafeString:
+    """How long ago; exactly when on hover, and for the keyboard on focus."""
+    markup = '<time datetime="{}" title="{}" tabindex="0">{}</time>'
+    return format_html(markup, at.isoformat(), exact(at), _distance(at))
+
+
+def exact_with_age(at: datetime) -> SafeString:
+    return format_html('<time datetime="{}">{}</time> ({})', at.isoformat(), exact(at), _distance(at))
+
+
+def _distance(at: datetime) -> str:
+    seconds = (timezone.now() - at).total_seconds()
+    size, unit = next((unit for unit in _UNITS if abs(seconds) >= unit[0]), (1, "s"))
+    span = f"{abs(seconds) // size:.0f} {unit}"
+    return f"in {span}" if seconds <= -1 else f"{span} ago"

@@ -1,0 +1,39 @@
+"use strict";
+// What the theme draws to be clicked, a keyboard reaches as well, and what it says with an icon alone gets a name.
+
+const CLICKED = [
+  ["[x-on\\:click^='sidebarDesktopOpen'], [x-on\\:click^='sidebarMobileOpen']", "Menu"],
+  ["[x-on\\:click^='openTheme']", "Colours"],
+  ["[x-on\\:click^='openUserLinks'], [x-on\\:click^='switchTheme'], [x-on\\:click^='adminTheme'], [x-on\\:click='filterOpen = true']", ""],
+];
+
+function makeButton(element, name) {
+  element.setAttribute("role", "button");
+  element.tabIndex = 0;
+  if (name) element.setAttribute("aria-label", name);
+  element.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    element.click();
+  });
+}
+
+// The sheet of filters lies behind the list in the order of the page.
+function followFilters() {
+  const opener = document.querySelector("[x-on\\:click='filterOpen = true']");
+  const sheet = document.getElementById("changelist-filter");
+  if (!opener || !sheet) return;
+  opener.addEventListener("click", () => setTimeout(() => sheet.querySelector("a")?.focus(), 50));
+  sheet.addEventListener("keydown", (event) => event.key === "Escape" && opener.focus());
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  for (const icon of document.querySelectorAll(".material-symbols-outlined")) icon.setAttribute("aria-hidden", "true");
+  for (const [selector, name] of CLICKED) {
+    for (const element of document.querySelectorAll(selector)) {
+      element.removeAttribute("aria-hidden");
+      makeButton(element, name);
+    }
+  }
+  followFilters();
+});
