@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse
 from unfold.sites import UnfoldAdminSite
 
 from notifications import draining
@@ -14,6 +14,10 @@ class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
         """Every page says so while nothing is delivered."""
         may_know = self.has_permission(request)
         return {**super().each_context(request), "drain": draining.current() if may_know else None}
+
+    def search(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Not the theme's search: it takes what is typed from the URL, where a chat key must not stand."""
+        raise Http404
 
     def has_permission(self, request: HttpRequest) -> bool:
         """A password alone opens nothing for those who have set up a second factor."""

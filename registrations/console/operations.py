@@ -183,7 +183,8 @@ class Operated:
         return {name: (None, name, form.label) for name, form in self.allowed(request).items()}
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
-        context["operations"] = self.links_to(request, context["original"])
+        row = context["original"]  # None on the page that makes one
+        context["operations"] = self.links_to(request, row) if row else []
         return super().render_change_form(request, context, *args, **kwargs)  # type: ignore[misc]
 
     def links_to(self, request: HttpRequest, row: Model) -> list[Link]:
