@@ -9,8 +9,8 @@ from typing import Any
 from django.contrib.postgres.aggregates import BoolOr
 from django.db.models import Max, Min, Q, Sum
 
+from registrations.console.charts import Chart, Series, bar_chart, line_chart
 from spark_reports.console import formats as f
-from spark_reports.console.charts import Chart, Series, bar_chart, line_chart
 from spark_reports.console.choice import Choice
 from spark_reports.console.tables import MAX_ROWS, Table
 from spark_reports.models import (
