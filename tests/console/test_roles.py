@@ -1,0 +1,234 @@
+"""Every page of the console with every role, from one table: a page that is new must be added to it."""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.contrib.auth.models import Group, User
+from django.test import Client
+from django.urls import reverse
+
+from pushserver.console.roles import seed_roles
+from tests.console.routes import MODELS, WITHOUT_NAME, Page, console_names, console_pages, make_one_of_everything
+
+pytestmark = pytest.mark.django_db
+
+
+class Who(IntEnum):
+    """Each may do what those above may, and more. A visitor has an account for the console and no role."""
+
+    ANYBODY = 0
+    VISITOR = 1
+    SUPPORT = 2
+    OPERATOR = 3
+    ADMIN = 4
+    NOBODY = 5
+
+
+ROLES = [Who.ANYBODY, Who.VISITOR, Who.SUPPORT, Who.OPERATOR, Who.ADMIN]
+# Who may see rows, add, change and delete them. Their operations are for operators, but those of API tokens.
+FACTS = (Who.SUPPORT, Who.NOBODY, Who.NOBODY, Who.NOBODY)
+LOGS = (Who.ADMIN, Who.NOBODY, Who.NOBODY, Who.NOBODY)
+ACCOUNTS = (Who.ADMIN, Who.ADMIN, Who.ADMIN, Who.ADMIN)
+TABLES = {
+    "auth_user": ACCOUNTS,
+    "auth_group": ACCOUNTS,
+    "otp_totp_totpdevice": (Who.ADMIN, Who.NOBODY, Who.NOBODY, Who.ADMIN),
+    "axes_accessattempt": (Who.ADMIN, Who.NOBODY, Who.NOBODY, Who.ADMIN),
+    "pushserver_openedrecord": LOGS,
+    "pushserver_apitoken": (Who.ADMIN, Who.ADMIN, Who.NOBODY, Who.NOBODY),
+    "admin_logentry": LOGS,
+    "notifications_channel": FACTS,
+    "notifications_gatewayerrorrule": (Who.SUPPORT, Who.OPERATOR, Who.OPERATOR, Who.NOBODY),  # those of the file
+    "notifications_unknowngatewayerror": FACTS,
+    "notifications_notificationrequest": FACTS,
+    "notifications_notification": FACTS,
+    "notifications_attempt": FACTS,
+    "registrations_registration": FACTS,
+    "registrations_route": FACTS,
+    "registrations_grant": FACTS,
+    "registrations_registrationevent": FACTS,
+    "registrations_topickey": FACTS,
+    "waku_bridge_inboundenvelope": FACTS,
+    "waku_bridge_outboundreply": FACTS,
+    "waku_bridge_storewatermark": FACTS,
+    "waku_bridge_canaryrun": FACTS,
+    "waku_bridge_deadletter": FACTS,
+    "spark_reports_reportrun": FACTS,
+}
+# Who may open each other page, and what it answers: some lead on (302), are switched off (404), take POST only (405).
+PAGES: dict[str, tuple[Who, int]] = {
+    "admin:index": (Who.VISITOR, 200),
+    "admin:login": (Who.ANYBODY, 200),
+    "admin:password_change": (Who.VISITOR, 200),
+    "admin:password_change_done": (Who.VISITOR, 200),
+    "admin:jsi18n": (Who.VISITOR, 200),
+    "admin:app_list": (Who.SUPPORT, 200),
+    "admin:autocomplete": (Who.NOBODY, 403),
+    "admin:search": (Who.VISITOR, 404),
+    "admin:view_on_site": (Who.VISITOR, 404),
+    "admin:auth_user_password_change": (Who.ADMIN, 200),
+    "admin:notifications_channel_operate": (Who.OPERATOR, 200),
+    "admin:notifications_gatewayerrorrule_try": (Who.SUPPORT, 200),
+    "admin:notifications_notification_operate": (Who.OPERATOR, 200),
+    "admin:registrations_registration_operate": (Who.OPERATOR, 200),
+    "admin:waku_bridge_deadletter_operate": (Who.OPERATOR, 200),
+    "admin:waku_bridge_inboundenvelope_operate": (Who.OPERATOR, 200),
+    "admin:pushserver_apitoken_operate": (Who.ADMIN, 200),
+    "find": (Who.SUPPORT, 200),
+    "found": (Who.SUPPORT, 302),
+    "user": (Who.SUPPORT, 200),
+    "forget_user": (Who.OPERATOR, 200),
+    "timeline": (Who.SUPPORT, 200),
+    "drain": (Who.VISITOR, 302),
+    "change_drain": (Who.OPERATOR, 200),
+    "gorush_configuration": (Who.VISITOR, 200),
+    "waku_nodes": (Who.VISITOR, 200),
+    "second_factor": (Who.VISITOR, 200),
+    "search_facts": (Who.VISITOR, 405),
+    "reports:overview": (Who.SUPPORT, 200),
+    "reports:report": (Who.SUPPORT, 200),
+    "reports:csv": (Who.SUPPORT, 200),
+    "reports:run": (Who.OPERATOR, 200),
+}
+# Ends the session; has a test of its own.
+LEFT_OUT = {"admin:logout", *WITHOUT_NAME}
+# What everybody may do for themselves: the one thing they change is their own account.
+OWN = {"admin:login", "second_factor", "admin:password_change"}
+
+
+def expected() -> dict[str, tuple[Who, int]]:
+    return PAGES | {f"admin:{table}_{kind}": (who, 200) for table in TABLES for kind, who in _of_table(table)}
+
+
+def _of_table(table: str) -> Iterator[tuple[str, Who]]:
+    view, add, change, delete = TABLES[table]
+    # The page to change a row shows it to who may only look.
+    yield from {"changelist": view, "history": view, "change": min(view, change), "add": add, "delete": delete}.items()
+
+
+def client_of(role: Who) -> Client:
+    client = Client(raise_request_exception=False)
+    if role > Who.ANYBODY:
+        user = User.objects.create_user(f"the {role.name}", is_staff=True)
+        if role > Who.VISITOR:
+            user.groups.add(Group.objects.get(name=role.name.lower()))
+        client.force_login(user)
+    return client
+
+
+@pytest.fixture(autouse=True)
+def _rows(db: None) -> None:
+    seed_roles()
+    make_one_of_everything()
+
+
+def pages() -> list[Page]:
+    return [page for page in console_pages() if page.name not in LEFT_OUT]
+
+
+def test_the_table_has_every_page_and_no_other() -> None:
+    assert {name.removeprefix("admin:") for name in MODELS} == set(TABLES)
+    assert console_names() - LEFT_OUT == set(expected())
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_each_role_opens_its_pages_and_no_other(role: Who) -> None:
+    client, table = client_of(role), expected()
+
+    opened = {page.url: client.get(page.url).status_code for page in pages()}
+
+    assert opened == {page.url: status_for(role, *table[page.name], page) for page in pages()}
+
+
+def status_for(role: Who, who: Who, status: int, page: Page) -> int:
+    if page.name == "admin:login":
+        return 200 if role == Who.ANYBODY else 302
+    if role == Who.ANYBODY:
+        return 302  # to the login
+    if page.name == "admin:app_list" and role < who:
+        return 404
+    return status if role >= who else 403
+
+
+def test_who_is_not_logged_in_is_led_to_the_login_from_everywhere() -> None:
+    client = Client()
+    for page in pages():
+        if page.name != "admin:login":
+            assert client.get(page.url).url.startswith(reverse("admin:login")), page
+
+
+# What changes something ----------------------------------------------------------------------------------------------
+
+
+def everything() -> dict[str, list[tuple[Any, ...]]]:
+    """All rows of all tables, but what is noted of visits and of whoever is logged in."""
+    left_out = {"sessions.session", "pushserver.openedrecord"}
+    return {
+        model._meta.label_lower: sorted(model._default_manager.values_list(), key=repr)
+        for model in apps.get_models()
+        if model._meta.label_lower not in left_out
+    }
+
+
+def form(page: Page) -> dict[str, Any]:
+    """As whoever wants to would fill it in, for whichever page it is."""
+    _, _, query = page.url.partition("?id=")
+    return {
+        "id": query,
+        "why": "because I can",
+        "since": "2026-01-01 00:00:00",
+        "confirmed": "1",
+        "post": "yes",
+        "q": "ab" * 64,
+        "name": "mine",
+        "scopes": ["status"],
+        "username": "mine",
+        "password1": "correct horse battery staple",
+        "password2": "correct horse battery staple",
+        "usable_password": "true",
+        "action": "delete_selected",
+        "_selected_action": ["1", query],
+        "position": 1,
+        "platform": "ios",
+        "match": "contains",
+        "text": "a new rule",
+        "outcome": "transient",
+        "code": "new",
+        "retry_base_seconds": 1,
+        "is_enabled": "on",
+        "form-TOTAL_FORMS": "1",
+        "form-INITIAL_FORMS": "1",
+        "form-0-id": "1",
+        "form-0-position": "3",
+        "_save": "Save",
+    }
+
+
+@pytest.mark.parametrize("role", [Who.ANYBODY, Who.VISITOR, Who.SUPPORT], ids=lambda role: role.name)
+def test_who_has_no_say_changes_nothing_whatever_is_posted(role: Who) -> None:
+    client, before = client_of(role), everything()
+
+    faults = {
+        page.url: status
+        for page in pages()
+        if page.name not in OWN and (status := client.post(page.url, form(page)).status_code) >= 500
+    }
+
+    assert faults == {}
+    assert everything() == before
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_what_a_role_may_not_open_it_cannot_post_to(role: Who) -> None:
+    client, table, before = client_of(role), expected(), everything()
+    barred = [page for page in pages() if role < table[page.name][0] and page.name not in OWN]
+
+    posted = {page.url: client.post(page.url, form(page)).status_code for page in barred}
+
+    # Not there, or only to be looked at, for anybody: that is a refusal, too.
+    refusals = {302} if role == Who.ANYBODY else {403, 404, 405}
+    assert {url: status for url, status in posted.items() if status not in refusals} == {}
+    assert everything() == before
