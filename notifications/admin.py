@@ -15,7 +15,7 @@ from notifications.delivery import DUE
 from notifications.messages import NotificationType
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url, token_type_name
-from registrations.console.columns import NOTHING, age, full_hash, link, moment, short_hash, state, word
+from registrations.console.columns import NOTHING, age, full_hash, link, moment, number, short_hash, state, word
 from registrations.console.facts import FactAdmin, FactInline
 from registrations.console.filters import RecentValuesFilter, WordFilter
 from registrations.console.operations import Operated
@@ -61,13 +61,12 @@ class NotificationInline(FactInline):
     model = Notification
     shown = (
         link(lambda n: notification_url(n.pk), "notification", "notification"),
-        "position",
         short_hash("public_key_hash", "key hash"),
         "installation_id",
         state("state"),
-        state("report"),
-        "attempt_count",
-        moment("finished_at"),
+        state("report", "told the sender"),
+        number("attempt_count", "attempts"),
+        moment("finished_at", "finished"),
     )
     ordering = ("position",)
     unread = PUSH_CONTENT
@@ -79,21 +78,25 @@ class NotificationRequestAdmin(FactAdmin):
         short_hash("amm_message_id", "request"),
         short_hash("message_id", "Status message"),
         state("state"),
-        word("notification_count", "notifications"),
+        number("notification_count", "notifications"),
         age("received_at"),
         age("reply_due_at", "reply due"),
         age("answered_at", "answered"),
     )
     list_filter = (("state", WordFilter), "received_at")
-    shown = (
-        full_hash("amm_message_id", "metadata message id"),
-        full_hash("message_id", "Status message id"),
-        full_hash("envelope_hash"),
-        state("state"),
-        moment("received_at"),
-        moment("reply_due_at"),
-        moment("answered_at"),
-    )
+    shown: ClassVar[Any] = {
+        "Request": (
+            state("state"),
+            moment("received_at", "received"),
+            moment("reply_due_at", "reply due"),
+            moment("answered_at", "answered"),
+        ),
+        "Ids": (
+            full_hash("amm_message_id", "metadata message id"),
+            full_hash("message_id", "Status message id"),
+            full_hash("envelope_hash", "envelope"),
+        ),
+    }
     inlines = (NotificationInline,)
     search_help_text = "Id of the metadata message or of the Status message (or its first 8 digits)"
     search_hashes = (("amm_message_id", ID_BYTES), ("message_id", ID_BYTES))
@@ -107,7 +110,15 @@ class NotificationRequestAdmin(FactAdmin):
 
 class AttemptInline(FactInline):
     model = Attempt
-    shown = ("number", "gateway", state("outcome"), word("code"), word("late_code"), "latency_ms", moment("started_at"))
+    shown = (
+        number("number", "attempt"),
+        "gateway",
+        state("outcome"),
+        word("code"),
+        word("late_code", "reported later"),
+        number("latency_ms", "ms"),
+        moment("started_at", "started"),
+    )
     ordering = ("number",)
 
 
@@ -115,36 +126,42 @@ class AttemptInline(FactInline):
 class NotificationAdmin(Operated, FactAdmin):
     operations: ClassVar[Any] = {"now": TryNow, "drop": DropNotifications}
     list_display = (
-        "__str__",
+        word("pk", "notification"),
         short_hash("public_key_hash", "key hash"),
         "installation_id",
         "type_name",
         state("state"),
-        state("report"),
-        "attempt_count",
+        state("report", "told the sender"),
+        number("attempt_count", "attempts"),
         age("created_at"),
         age("next_attempt_at", "next attempt"),
     )
     list_filter = (ProgressFilter, ("state", WordFilter), ("report", WordFilter), "created_at")
-    shown = (
-        link(lambda n: request_url(n.request_id), "request", "its request"),
-        "position",
-        full_hash("public_key_hash", "key hash"),
-        "installation_id",
-        "type_name",
-        state("state"),
-        state("report"),
-        link(lambda n: route_url(n.route_id), "route", "its route"),
-        "route_generation",
-        "attempt_count",
-        "ambiguous_count",
-        moment("created_at"),
-        moment("enqueued_at"),
-        moment("next_attempt_at"),
-        moment("lease_until"),
-        moment("expires_at"),
-        moment("finished_at"),
-    )
+    shown: ClassVar[Any] = {
+        "Notification": (
+            state("state"),
+            state("report", "told the sender"),
+            "type_name",
+            number("attempt_count", "attempts"),
+            number("ambiguous_count", "of these ambiguous"),
+        ),
+        "Recipient": (
+            full_hash("public_key_hash", "key hash"),
+            "installation_id",
+            link(lambda n: route_url(n.route_id), "route", "its route"),
+            number("route_generation", "generation of the route"),
+            link(lambda n: request_url(n.request_id), "request", "its request"),
+            number("position", "place in the request"),
+        ),
+        "Times": (
+            moment("created_at", "created"),
+            moment("enqueued_at", "given to a worker"),
+            moment("next_attempt_at", "next attempt"),
+            moment("lease_until", "being sent until"),
+            moment("finished_at", "finished"),
+            moment("expires_at", "expires"),
+        ),
+    }
     inlines = (AttemptInline,)
     linked_by = ("request__id__exact", "route__id__exact")
     search_help_text = "Chat key, key hash (or its first 8 digits) or installation id of the recipient"
@@ -170,29 +187,34 @@ def type_name(number: int) -> str:
 @admin.register(Attempt)
 class AttemptAdmin(FactAdmin):
     list_display = (
-        "__str__",
+        word("notification_id", "notification"),
+        number("number", "attempt"),
         "gateway",
         "token",
-        "apn_topic",
+        word("apn_topic", "app"),
         state("outcome"),
         word("code"),
-        word("late_code"),
+        word("late_code", "reported later"),
         "latency",
-        age("started_at"),
+        age("started_at", "started"),
     )
     list_filter = (("outcome", WordFilter), ("code", RecentValuesFilter), "started_at")
-    shown = (
-        link(lambda attempt: notification_url(attempt.notification_id), "notification", "its notification"),
-        "number",
-        "gateway",
-        "token",
-        "apn_topic",
-        state("outcome"),
-        word("code"),
-        word("late_code"),
-        "latency",
-        moment("started_at"),
-    )
+    shown: ClassVar[Any] = {
+        "Outcome": (
+            state("outcome"),
+            word("code"),
+            word("late_code", "reported later"),
+            moment("started_at", "started"),
+            "latency",
+        ),
+        "Push": (
+            link(lambda attempt: notification_url(attempt.notification_id), "notification", "its notification"),
+            number("number", "attempt"),
+            "gateway",
+            "token",
+            word("apn_topic", "app"),
+        ),
+    }
     linked_by = ("notification__id__exact",)
 
     @admin.display(description="token type")

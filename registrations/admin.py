@@ -1,13 +1,25 @@
 """Registrations, their addresses, grants and history, to be looked at."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.db.models import F, Q
 from django.http import HttpRequest
 from django.urls import reverse
 
-from registrations.console.columns import SHORT_DIGITS, age, count, full_hash, link, moment, short_hash, state, word
+from registrations.console.columns import (
+    SHORT_DIGITS,
+    age,
+    as_digits,
+    count,
+    full_hash,
+    link,
+    moment,
+    short_hash,
+    state,
+    word,
+    yes_no,
+)
 from registrations.console.facts import FactAdmin, FactInline
 from registrations.console.filters import RecentValuesFilter, WordFilter
 from registrations.console.operations import Operated
@@ -51,7 +63,7 @@ class RegistrationAdmin(Operated, FactAdmin):
         word("route__get_token_type_display", "token type"),
         state("route__state", "route"),
         word("route__disabled_reason", "reason"),
-        "enabled",
+        yes_no("enabled", "notified"),
         age("updated_at", "last change"),
     )
     list_filter = (
@@ -62,19 +74,23 @@ class RegistrationAdmin(Operated, FactAdmin):
         "allow_from_contacts_only",
     )
     list_select_related = ("route",)
-    shown = (
-        full_hash("public_key_hash", "key hash"),
-        "installation_id",
-        "version",
-        state("state"),
-        "enabled",
-        "allow_from_contacts_only",
-        "block_mentions",
-        *(count(f"{name}_length", label) for name, label in LISTS.items()),
-        link(lambda registration: route_url(registration.route_id), "route", "its route"),
-        moment("created_at"),
-        moment("updated_at"),
-    )
+    shown: ClassVar[Any] = {
+        "Registration": (
+            full_hash("public_key_hash", "key hash"),
+            "installation_id",
+            "version",
+            state("state"),
+            link(lambda registration: route_url(registration.route_id), "route", "its route"),
+            moment("created_at", "first registered"),
+            moment("updated_at", "last change"),
+        ),
+        "Wishes of the user": (
+            yes_no("enabled", "notified"),
+            yes_no("allow_from_contacts_only"),
+            yes_no("block_mentions"),
+            *(count(f"{name}_length", label) for name, label in LISTS.items()),
+        ),
+    }
     inlines = (GrantInline,)
     search_help_text = "Chat key, key hash (or its first 8 digits) or installation id"
     search_hashes = (("public_key_hash", KEY_HASH_BYTES),)
@@ -98,26 +114,30 @@ class RouteAdmin(FactAdmin):
     list_display = (
         "__str__",
         "token_type",
-        "apn_topic",
+        word("apn_topic", "app"),
         state("state"),
-        word("disabled_reason"),
+        word("disabled_reason", "reason"),
         age("disabled_at", "disabled"),
         age("failing_since", "failing since"),
         age("last_success_at", "last success"),
     )
     list_filter = (("state", WordFilter), "token_type", ("disabled_reason", RecentValuesFilter))
-    shown = (
-        "token_type",
-        "apn_topic",
-        state("state"),
-        word("disabled_reason"),
-        moment("disabled_at"),
-        "generation",
-        moment("failing_since"),
-        moment("last_success_at"),
-        moment("created_at"),
-        link(lambda route: registration_url(registration_of(route)), "registration", "its registration"),
-    )
+    shown: ClassVar[Any] = {
+        "Address": (
+            "token_type",
+            word("apn_topic", "app"),
+            link(lambda route: registration_url(registration_of(route)), "registration", "its registration"),
+            "generation",
+            moment("created_at", "since"),
+        ),
+        "Delivery": (
+            state("state"),
+            word("disabled_reason"),
+            moment("disabled_at", "disabled"),
+            moment("failing_since"),
+            moment("last_success_at", "last success"),
+        ),
+    }
     unread = ROUTE_SECRETS
 
 
@@ -134,11 +154,13 @@ class GrantAdmin(FactAdmin):
         age("granted_at", "granted"),
     )
     list_select_related = ("registration",)
-    shown = (
-        link(lambda grant: registration_url(grant.registration_id), "registration", "its registration"),
-        full_hash("server_public_key", "server"),
-        moment("granted_at"),
-    )
+    shown: ClassVar[Any] = {
+        "Grant": (
+            link(lambda grant: registration_url(grant.registration_id), "registration", "its registration"),
+            full_hash("server_public_key", "server"),
+            moment("granted_at", "granted"),
+        )
+    }
     search_help_text = "Chat key, key hash (or its first 8 digits) or installation id of the registration"
     search_hashes = (("registration__public_key_hash", KEY_HASH_BYTES),)
 
@@ -152,10 +174,12 @@ class GrantAdmin(FactAdmin):
 
 @admin.register(RegistrationEvent)
 class RegistrationEventAdmin(FactAdmin):
-    list_display = (state("kind"), "token", "apn_topic", "pseudonym", age("at"))
+    list_display = (state("kind", "what"), "token", word("apn_topic", "app"), "pseudonym", age("at", "when"))
     list_filter = (("kind", WordFilter), "at")
     ordering = ("-at",)
-    shown = (state("kind"), "token", "apn_topic", "pseudonym", moment("at", "time"))
+    shown: ClassVar[Any] = {
+        "What happened": (state("kind"), "token", word("apn_topic", "app"), "pseudonym", moment("at", "time"))
+    }
     search_help_text = "Pseudonym of an installation, as its registration's page links to"
 
     @admin.display(description="token type")
@@ -173,8 +197,15 @@ def token_type_name(token_type: int) -> str:
 
 @admin.register(TopicKey)
 class TopicKeyAdmin(FactAdmin):
-    list_display = ("__str__", "short_name", "is_derived", age("created_at", "since"))
-    shown = (word("name", "key hash"), "__str__", "is_derived", moment("created_at"))
+    list_display = ("__str__", "short_name", yes_no("has_key", "key derived"), age("created_at", "since"))
+    shown: ClassVar[Any] = {
+        "Query topic": (
+            "whole_name",
+            "__str__",
+            yes_no("has_key", "key derived"),
+            moment("created_at", "since"),
+        )
+    }
     search_help_text = "Chat key or key hash (or its first 8 digits)"
     unread = ("key_encrypted",)
 
@@ -187,8 +218,8 @@ class TopicKeyAdmin(FactAdmin):
 
     @admin.display(description="key hash")
     def short_name(self, topic_key: TopicKey) -> str:
-        return topic_key.name[:SHORT_DIGITS]
+        return as_digits(topic_key.name[:SHORT_DIGITS])
 
-    @admin.display(description="key derived", boolean=True)
-    def is_derived(self, topic_key: Any) -> bool:
-        return bool(topic_key.has_key)
+    @admin.display(description="key hash")
+    def whole_name(self, topic_key: TopicKey) -> str:
+        return as_digits(topic_key.name)

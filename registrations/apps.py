@@ -3,4 +3,4 @@ from django.apps import AppConfig
 
 class RegistrationsConfig(AppConfig):
     name = "registrations"
-    verbose_name = "Registrations"
+    verbose_name = "Users"

@@ -1,5 +1,6 @@
 """The log of runs: what each read and wrote, how long it took, and why it failed."""
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -10,16 +11,20 @@ from django.utils.html import format_html
 from unfold.admin import ModelAdmin
 
 from registrations.console.columns import age, moment, number, state, word
-from registrations.console.facts import ReadOnly
-from registrations.console.links import Link
+from registrations.console.facts import FactPage
+from registrations.console.links import Link, links_from
 from spark_reports.console import formats
 from spark_reports.console.by_hand import RequestRun
 from spark_reports.models import ReportRun
 
 
+@links_from(ReportRun)
+def from_run(run: ReportRun) -> Iterable[Link]:
+    yield Link("Reports", f"{reverse('reports:overview')}?day={run.to_day}")
+
+
 @admin.register(ReportRun)
-class ReportRunAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no types
-    change_form_template = "admin/facts/change_form.html"
+class ReportRunAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no types
     list_display = (
         "days",
         state("state"),
@@ -36,29 +41,23 @@ class ReportRunAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has 
     ordering: ClassVar[Any] = ("-started_at",)
     sortable_by: ClassVar[Any] = ()
     actions = None
-    fields: ClassVar[Any] = (
-        "days",
-        state("state"),
-        word("step"),
-        word("error"),
-        moment("started_at", "started"),
-        moment("finished_at", "finished"),
-        moment("seen_at", "last seen"),
-        "duration",
-        "parts",
-        "events",
-        "results",
-        number("finding_count", "findings about data quality"),
-        "log",
-    )
-    readonly_fields: ClassVar[Any] = fields
+    shown: ClassVar[Any] = {
+        "Run": ("days", state("state"), word("step"), word("error")),
+        "Times": (
+            moment("started_at", "started"),
+            moment("finished_at", "finished"),
+            moment("seen_at", "last seen"),
+            "duration",
+            "parts",
+        ),
+        "What it read and wrote": ("events", "results", number("finding_count", "findings about data quality"), "log"),
+    }
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
         run: ReportRun = context["original"]
         query = urlencode({"from": run.from_day, "to": run.to_day})
         may_run = request.user.has_perm(RequestRun.permission)
         context["operations"] = [Link("Run again", f"{reverse('reports:run')}?{query}")] if may_run else []
-        context["related_links"] = [Link("Reports", f"{reverse('reports:overview')}?day={run.to_day}")]
         return super().render_change_form(request, context, *args, **kwargs)
 
     @admin.display(description="days")

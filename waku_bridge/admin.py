@@ -7,7 +7,19 @@ from django.db.models import Q
 from django.urls import reverse
 
 from notifications.models import NotificationRequest
-from registrations.console.columns import Column, age, full_hash, hex_of, host, moment, number, short_hash, state, word
+from registrations.console.columns import (
+    Column,
+    age,
+    full_hash,
+    hex_of,
+    host,
+    moment,
+    number,
+    short_hash,
+    state,
+    word,
+    yes_no,
+)
 from registrations.console.facts import FactAdmin, FactInline
 from registrations.console.filters import RecentValuesFilter, WordFilter
 from registrations.console.operations import Operated
@@ -40,20 +52,21 @@ class InboundEnvelopeAdmin(Operated, FactAdmin):
     )
     list_filter = (("state", WordFilter), "message_type", ("reason", RecentValuesFilter), "path", "received_at")
     ordering = ("-received_at",)
-    shown = (
-        full_hash("hash", "envelope hash"),
-        "message_type",
-        state("state"),
-        word("reason"),
-        full_hash("message_id", "metadata message id"),
-        "pubsub_topic",
-        "content_topic",
-        host("source", "from"),
-        word("path"),
-        moment("received_at"),
-        moment("enqueued_at"),
-        moment("processed_at"),
-    )
+    shown: ClassVar[Any] = {
+        "Envelope": (
+            state("state"),
+            word("reason"),
+            "message_type",
+            full_hash("hash", "envelope hash"),
+            full_hash("message_id", "metadata message id"),
+        ),
+        "Where it came from": (host("source", "node"), word("path"), "pubsub_topic", "content_topic"),
+        "Times": (
+            moment("received_at", "received"),
+            moment("enqueued_at", "given to a worker"),
+            moment("processed_at", "processed"),
+        ),
+    }
     search_help_text = "Envelope hash, or the metadata message id of a request (or its first 8 digits)"
     search_hashes = (("hash", HASH_BYTES),)
     unread = ("payload",)
@@ -76,8 +89,8 @@ class OutboundReplyAdmin(FactAdmin):
         short_hash("envelope_hash", "answers"),
         "message_type",
         state("state"),
-        "attempt_count",
-        "repeat_count",
+        number("attempt_count", "attempts"),
+        number("repeat_count", "repeats"),
         host("node", "taken by"),
         age("created_at"),
         age("next_attempt_at", "next attempt"),
@@ -85,23 +98,29 @@ class OutboundReplyAdmin(FactAdmin):
         age("confirmed_at", "confirmed"),
     )
     list_filter = (("state", WordFilter), "message_type", "created_at")
-    shown = (
-        full_hash("envelope_hash", "answers envelope"),
-        "part",
-        "message_type",
-        state("state"),
-        "attempt_count",
-        "repeat_count",
-        "pubsub_topic",
-        "content_topic",
-        host("node", "taken by"),
-        moment("created_at"),
-        moment("enqueued_at"),
-        moment("next_attempt_at"),
-        moment("published_at"),
-        moment("confirmed_at"),
-        full_hash("message_hash", "message hash, at the stores"),
-    )
+    shown: ClassVar[Any] = {
+        "Reply": (
+            state("state"),
+            "message_type",
+            full_hash("envelope_hash", "answers envelope"),
+            number("part"),
+        ),
+        "Publishing": (
+            host("node", "taken by"),
+            number("attempt_count", "attempts"),
+            number("repeat_count", "repeats"),
+            full_hash("message_hash", "message hash, at the stores"),
+            "pubsub_topic",
+            "content_topic",
+        ),
+        "Times": (
+            moment("created_at", "created"),
+            moment("enqueued_at", "given to a worker"),
+            moment("next_attempt_at", "next attempt"),
+            moment("published_at", "published"),
+            moment("confirmed_at", "confirmed"),
+        ),
+    }
     search_help_text = "Hash of the envelope it answers (or its first 8 digits)"
     search_hashes = (("envelope_hash", HASH_BYTES),)
     unread = ("payload",)
@@ -109,7 +128,7 @@ class OutboundReplyAdmin(FactAdmin):
 
 class StoreWindowInline(FactInline):
     model = StoreWindow
-    shown = (word("reason"), moment("start_at"), moment("end_at"), age("created_at"))
+    shown = (word("reason"), moment("start_at", "from"), moment("end_at", "to"), age("created_at", "noted"))
     ordering = ("-end_at",)
 
 
@@ -118,14 +137,15 @@ class StoreWatermarkAdmin(FactAdmin):
     """How far each store was read, and what is still to be read of the past."""
 
     list_display = (host("node"), "pubsub_topic", age("watermark_at", "read up to"))
-    shown = (
-        host("node"),
-        "pubsub_topic",
-        moment("watermark_at", "read up to"),
-        moment("late_searched_at"),
-        "store_reader",
-        "live_reader",
-    )
+    shown: ClassVar[Any] = {
+        "Store": (
+            host("node"),
+            "pubsub_topic",
+            moment("watermark_at", "read up to"),
+            moment("late_searched_at", "searched for late messages"),
+        ),
+        "Readers": ("store_reader", "live_reader"),
+    }
     inlines = (StoreWindowInline,)
 
     @admin.display(description="store read by")
@@ -152,20 +172,21 @@ def _link_columns() -> list[Column]:
 class CanaryRunAdmin(FactAdmin):
     """Each round trip of the canary: what was broken, and how long each link took, in milliseconds."""
 
-    list_display = (age("started_at"), state("state"), word("cause"), "detail", *_link_columns())
+    list_display = (age("started_at", "started"), state("state"), word("cause"), word("detail"), *_link_columns())
     list_filter = (("state", WordFilter), ("cause", WordFilter), "started_at")
     ordering = ("-started_at",)
-    shown = (
-        state("state"),
-        moment("started_at"),
-        moment("finished_at"),
-        word("broken_link", "broken link"),
-        word("get_cause_display", "cause"),
-        "detail",
-        word("is_dry_run", "dry run at gorush"),
-        *_link_columns(),
-        number("work_ms", "CPU milliseconds of its own"),
-    )
+    shown: ClassVar[Any] = {
+        "Round trip": (
+            state("state"),
+            word("broken_link"),
+            word("get_cause_display", "cause"),
+            word("detail"),
+            moment("started_at", "started"),
+            moment("finished_at", "finished"),
+            yes_no("is_dry_run", "dry run at gorush"),
+        ),
+        "Milliseconds of each link": (*_link_columns(), number("work_ms", "CPU time of its own")),
+    }
 
 
 @admin.register(DeadLetter)
@@ -182,16 +203,15 @@ class DeadLetterAdmin(Operated, FactAdmin):
     )
     list_filter = (("reason", RecentValuesFilter), "path", "received_at")
     ordering = ("-received_at",)
-    shown = (
-        full_hash("digest", "SHA-256"),
-        word("reason"),
-        "pubsub_topic",
-        "content_topic",
-        "size_bytes",
-        host("source", "from"),
-        word("path"),
-        moment("received_at"),
-        "raw",
-    )
+    shown: ClassVar[Any] = {
+        "Dead letter": (
+            word("reason"),
+            moment("received_at", "received"),
+            full_hash("digest", "SHA-256"),
+            "size_bytes",
+        ),
+        "Where it came from": (host("source", "node"), word("path"), "pubsub_topic", "content_topic"),
+        "As the node wrote it": ("raw",),
+    }
     search_help_text = "SHA-256 of the raw message (or its first 8 digits)"
     search_hashes = (("digest", HASH_BYTES),)

@@ -3,4 +3,4 @@ from django.apps import AppConfig
 
 class WakuBridgeConfig(AppConfig):
     name = "waku_bridge"
-    verbose_name = "Waku bridge"
+    verbose_name = "Waku"

@@ -16,7 +16,7 @@ from notifications import channels, disabling
 from notifications.messages import ChannelKey
 from notifications.models import Channel
 from registrations.console.columns import age, moment, state, word
-from registrations.console.facts import ReadOnly
+from registrations.console.facts import FactPage
 from registrations.console.links import Link
 from registrations.console.operations import Done, Operation, Place, confirm
 from registrations.console.times import exact
@@ -100,32 +100,31 @@ def _key(channel: Channel) -> ChannelKey:
 
 
 @admin.register(Channel)
-class ChannelAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no types
     """Nobody edits a row: each operation is a use case of its own, with its own permission, page and log entry."""
 
-    change_form_template = "admin/facts/change_form.html"
     list_display = (
         "__str__",
         state("state"),
         word("reason"),
         word("changed_by", "by"),
-        age("since"),
+        age("since", "since"),
         age("last_success_at", "last success"),
     )
     list_filter = ("state", "token_type")
     ordering: ClassVar[Any] = ("token_type", "apn_topic")
     actions = None
-    fields: ClassVar[Any] = (
-        word("get_token_type_display", "platform"),
-        word("apn_topic", "app"),
-        state("state"),
-        word("reason"),
-        word("changed_by", "by"),
-        moment("since"),
-        moment("next_probe_at", "next probe"),
-        moment("last_success_at", "last success"),
-    )
-    readonly_fields: ClassVar[Any] = fields
+    shown: ClassVar[Any] = {
+        "Channel": (word("get_token_type_display", "platform"), word("apn_topic", "app")),
+        "State": (
+            state("state"),
+            moment("since"),
+            word("reason"),
+            word("changed_by", "by"),
+            moment("next_probe_at", "next probe"),
+            moment("last_success_at", "last success"),
+        ),
+    }
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.operate)

@@ -139,10 +139,12 @@ class UnknownGatewayErrorAdmin(FactAdmin):
     )
     list_filter = ("platform",)
     ordering = ("-last_seen_at", "-pk")
-    shown = (
-        *("signature", "platform", "count", moment("first_seen_at"), moment("last_seen_at")),
-        *("read_as", link(rule_url, "rule", "make a rule of it")),
-    )
+    shown: ClassVar[Any] = {
+        "Error": (
+            *("signature", "platform", "count", moment("first_seen_at", "first seen")),
+            *(moment("last_seen_at", "last seen"), "read_as", link(rule_url, "rule", "make a rule of it")),
+        )
+    }
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         current_rules().refresh()

@@ -12,8 +12,8 @@ from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from pushserver.models import OpenedRecord
-from registrations.console.columns import age, moment, word
-from registrations.console.facts import FactAdmin, ReadOnly
+from registrations.console.columns import age, moment, word, yes_no
+from registrations.console.facts import FactAdmin, FactPage, ReadOnly
 
 for model in (User, Group, TOTPDevice):
     admin.site.unregister(model)
@@ -31,7 +31,7 @@ class RoleAdmin(GroupAdmin, ModelAdmin):  # type: ignore[misc]  # unfold has no 
     pass
 
 
-class RemovableOnly(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+class RemovableOnly(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no types
     def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
         return bool(super(ReadOnly, self).has_delete_permission(request, obj))
 
@@ -40,9 +40,15 @@ class RemovableOnly(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has n
 class SecondFactorAdmin(RemovableOnly):
     """Removed for who lost it. The key is never shown but to its owner, once."""
 
-    list_display = ("user", "confirmed", age("created_at", "since"), age("last_used_at", "last used"))
-    fields: ClassVar[Any] = ("user", "confirmed", moment("created_at"), moment("last_used_at"))
-    readonly_fields: ClassVar[Any] = fields
+    list_display = ("user", yes_no("confirmed"), age("created_at", "since"), age("last_used_at", "last used"))
+    shown: ClassVar[Any] = {
+        "Second factor": (
+            "user",
+            yes_no("confirmed"),
+            moment("created_at", "since"),
+            moment("last_used_at", "last used"),
+        )
+    }
 
 
 @admin.register(AccessAttempt)
@@ -50,20 +56,26 @@ class FailedLoginAdmin(RemovableOnly):
     """Removing one lets that person try again at once."""
 
     list_display = ("username", "ip_address", "failures_since_start", age("attempt_time", "last"))
-    fields: ClassVar[Any] = ("username", "ip_address", "failures_since_start", moment("attempt_time"))
-    readonly_fields: ClassVar[Any] = fields
+    shown: ClassVar[Any] = {
+        "Failed logins": ("username", "ip_address", "failures_since_start", moment("attempt_time", "last"))
+    }
 
 
 @admin.register(OpenedRecord)
 class OpenedRecordAdmin(FactAdmin):
-    list_display = (word("username", "who"), "page", "object_id", age("at"))
+    list_display = (word("username", "who"), "page", "object_id", age("at", "when"))
     ordering = ("-at",)
-    shown = (word("username", "who"), "page", "object_id", moment("at", "time"))
+    shown: ClassVar[Any] = {"Who looked at what": (word("username", "who"), "page", "object_id", moment("at", "when"))}
 
 
 @admin.register(LogEntry)
 class ChangeAdmin(FactAdmin):
-    list_display = ("user", "content_type", "object_repr", "change_message", age("action_time"))
+    list_display = ("user", "content_type", "object_repr", "change_message", age("action_time", "when"))
     list_select_related = ("user", "content_type")
     ordering = ("-action_time",)
-    shown = ("user", "content_type", "object_repr", "object_id", "change_message", moment("action_time", "time"))
+    shown: ClassVar[Any] = {
+        "Who changed what": (
+            *("user", "content_type", "object_repr", "object_id", "change_message"),
+            moment("action_time", "when"),
+        )
+    }

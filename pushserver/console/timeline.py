@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
 from notifications import draining
@@ -20,7 +21,8 @@ from notifications.messages import channel_key
 from notifications.models import Attempt, Channel, Drain, Notification, NotificationRequest
 from pushserver.console.links import user_url
 from registrations.admin import route_url
-from registrations.console.columns import NOTHING, hex_of, host_of, state
+from registrations.console.columns import NOTHING, as_digits, hex_of, host_of, state
+from registrations.console.labels import label
 from registrations.console.links import Link
 from registrations.console.times import exact
 from registrations.models import Route
@@ -66,9 +68,12 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """``state`` is what came of it."""
+
     at: datetime
     what: str
     detail: str = ""
+    state: str = ""
 
 
 @require_safe
@@ -145,13 +150,13 @@ def _attempts(story: Story) -> Iterator[Step]:
         late = f"; the gateway reported later: {attempt.late_code}" if attempt.late_code else ""
         known = f"after {in_words(took)}" if attempt.latency_ms is not None else "nobody knows when"
         code = f" ({attempt.code})" if attempt.code else ""
-        yield Step(attempt.started_at + took, f"Attempt {attempt.number}: {attempt.outcome}", f"{known}{code}{late}")
+        yield Step(attempt.started_at + took, f"Attempt {attempt.number}:", f"{known}{code}{late}", attempt.outcome)
 
 
 def _end(story: Story) -> Iterator[Step]:
     notification = story.notification
     if notification.finished_at:
-        yield Step(notification.finished_at, f"Finished: {notification.state}", ENDS[State(notification.state)])
+        yield Step(notification.finished_at, "Finished:", ENDS[State(notification.state)], notification.state)
 
 
 def _answer(story: Story) -> Iterator[Step]:
@@ -167,20 +172,24 @@ def _answer(story: Story) -> Iterator[Step]:
 
 
 def _table(steps: Sequence[Step]) -> dict[str, object]:
-    """As unfold's component takes it: each step with how long it took since the one before."""
+    """Each step with how long it took since the one before."""
     gaps = [timedelta(0), *(later.at - earlier.at for earlier, later in pairwise(steps))]
     return {
         "headers": ["time (UTC)", "since the last", "what", "detail"],
         "rows": [
-            [_clock(step), f"+{in_words(gap)}", format_html("<strong>{}</strong>", step.what), step.detail or NOTHING]
+            [_clock(step), f"+{in_words(gap)}", _said(step), step.detail or NOTHING]
             for step, gap in zip(steps, gaps, strict=True)
         ],
     }
 
 
+def _said(step: Step) -> SafeString:
+    return format_html("<strong>{}</strong> {}", step.what, label(step.state) if step.state else "")
+
+
 def _clock(step: Step) -> str:
     text = f"{step.at:%Y-%m-%d %H:%M:%S}.{step.at.microsecond // 1000:03}"
-    return format_html('<time datetime="{}" title="{}">{}</time>', step.at.isoformat(), exact(step.at), text)
+    return format_html('<time datetime="{}">{}</time>', step.at.isoformat(), text)
 
 
 def in_words(span: timedelta) -> str:
@@ -235,10 +244,10 @@ def _facts(story: Story) -> list[tuple[str, object]]:
     return [
         ("state", state("state")(notification)),
         ("told the sender", state("report")(notification)),
-        ("installation", notification.installation_id),
-        ("Status message", hex_of(story.request.message_id)),
-        ("metadata message", hex_of(story.request.amm_message_id)),
-        ("envelope", hex_of(story.request.envelope_hash)),
+        ("installation", as_digits(notification.installation_id)),
+        ("Status message", as_digits(hex_of(story.request.message_id))),
+        ("metadata message", as_digits(hex_of(story.request.amm_message_id))),
+        ("envelope", as_digits(hex_of(story.request.envelope_hash))),
     ]
 
 

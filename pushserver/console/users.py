@@ -18,7 +18,7 @@ from notifications.models import Notification
 from pushserver.console.links import timeline_url, user_url
 from pushserver.models import OpenedRecord
 from registrations.admin import registration_url, token_type_name
-from registrations.console.columns import NOTHING, age, short_hash, state, word
+from registrations.console.columns import NOTHING, age, short_hash, state, word, yes_no
 from registrations.console.links import Link
 from registrations.console.operations import Done, Operation, Place, confirm
 from registrations.console.search import KEY_HASH_DIGITS, hash_digits
@@ -33,17 +33,13 @@ MAX_ROWS = 50
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table of the page, as unfold's component takes it."""
+    """A table of the page, or the words in its place."""
 
     title: str
     headers: Sequence[str]
     rows: Sequence[Sequence[Any]]
     nothing: str
     more: Link | None = field(default=None)
-
-    @property
-    def table(self) -> dict[str, Any]:
-        return {"headers": self.headers, "rows": self.rows}
 
 
 def key_hash_from(text: str) -> bytes | None:
@@ -102,7 +98,7 @@ def _installations(registrations: Sequence[Registration]) -> Section:
         word("route__disabled_reason"),
         age("route__last_success_at"),
         age("route__failing_since"),
-        word("enabled"),
+        yes_no("enabled"),
         age("updated_at"),
     )
     return Section(
@@ -182,7 +178,7 @@ def _history(registrations: Sequence[Registration]) -> Section:
 
 
 def _link(text: str, url: str) -> str:
-    return format_html('<a class="text-primary-600 dark:text-primary-500" href="{}">{}</a>', url, text)
+    return format_html('<a href="{}">{}</a>', url, text)
 
 
 class ForgetUser(Operation):

@@ -39,7 +39,7 @@ class UncountedChangeList(ChangeList):
             raise IncorrectLookupParameters
         self.paginator = UncountedPaginator(self.queryset, self.list_per_page)
         self.result_list, self.has_next = self.paginator.rows(self.page_num)
-        self.result_count, self.full_result_count = len(self.result_list), None
+        self.result_count = self.full_result_count = len(self.result_list)
         self.show_full_result_count = self.show_admin_actions = self.can_show_all = False
         self.multi_page = self.has_next or self.page_num > 1
 

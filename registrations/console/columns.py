@@ -19,11 +19,11 @@ NOTHING = "-"
 
 
 def short_hash(field: str, label: str = "") -> Column:
-    return _column(field, label, lambda value: _digits(hex_of(value)[:SHORT_DIGITS]))
+    return _column(field, label, lambda value: as_digits(hex_of(value)[:SHORT_DIGITS]))
 
 
 def full_hash(field: str, label: str = "") -> Column:
-    return _column(field, label, lambda value: _digits(hex_of(value)))
+    return _column(field, label, lambda value: as_digits(hex_of(value)))
 
 
 def word(field: str, label: str = "") -> Column:
@@ -39,6 +39,11 @@ def state(field: str, label: str = "") -> Column:
 def number(field: str, label: str = "") -> Column:
     """Zero is one, and not nothing."""
     return _column(field, label, lambda value: NOTHING if value is None else str(value))
+
+
+def yes_no(field: str, label: str = "") -> Column:
+    """Nothing is wrong with a no: it gets no red cross."""
+    return _column(field, label, lambda value: "yes" if value else "no")
 
 
 def age(field: str, label: str = "age") -> Column:
@@ -77,7 +82,8 @@ def host_of(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
-def _digits(text: str) -> str:
+def as_digits(text: str) -> str:
+    """Of a hash, in letters that are all equally wide."""
     return format_html("<code>{}</code>", text) if text else NOTHING
 
 

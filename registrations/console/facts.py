@@ -1,6 +1,6 @@
 """Admin pages of what was recorded: to be looked at, never changed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
@@ -30,11 +30,28 @@ class ReadOnly:
         return False
 
 
-class FactAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no types
-    """A list of rows and a page for each. Subclasses name what is shown of a row: nothing else is."""
+class FactPage(ReadOnly):
+    """The page of a row. Subclasses name what is shown of it: nothing else is."""
+
+    change_form_template = "admin/facts/change_form.html"
+    # Names of fields, and columns, by the heading they stand under.
+    shown: ClassVar[Mapping[str, Sequence[Any]]] = {}
+
+    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:  # noqa: ARG002
+        return [(heading, {"fields": columns}) for heading, columns in self.shown.items()]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:  # noqa: ARG002
+        return [column for columns in self.shown.values() for column in columns]
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
+        context["related_links"] = links_of(context["original"])
+        return super().render_change_form(request, context, *args, **kwargs)  # type: ignore[misc]
+
+
+class FactAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+    """A list of rows and a page for each."""
 
     change_list_template = "admin/facts/change_list.html"
-    change_form_template = "admin/facts/change_form.html"
     actions = None
     ordering: ClassVar[Any] = ("-pk",)
     # By a column without an index the whole table would be sorted.
@@ -43,8 +60,6 @@ class FactAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
 
-    # Names of fields, and columns, of the page of one row.
-    shown: ClassVar[Sequence[Any]] = ()
     # Fields that are found by their first digits, with the size of their values in bytes.
     search_hashes: ClassVar[Sequence[tuple[str, int]]] = ()
     # Lookups that links from other pages use, beside those of `list_filter`.
@@ -55,12 +70,6 @@ class FactAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
         return rows.defer(*self.unread)
-
-    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:  # noqa: ARG002
-        return self.shown
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:  # noqa: ARG002
-        return self.shown
 
     def get_changelist(self, request: HttpRequest, **_kwargs: Any) -> type[UncountedChangeList]:  # noqa: ARG002
         return UncountedChangeList
@@ -107,15 +116,12 @@ class FactAdmin(ReadOnly, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
         title = capfirst(self.opts.verbose_name_plural)  # Django says "Select … to view"
         return super().changelist_view(request, {"title": title} | (extra_context or {}))
 
-    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
-        context["related_links"] = links_of(context["original"])
-        return super().render_change_form(request, context, *args, **kwargs)
-
 
 class FactInline(ReadOnly, TabularInline):  # type: ignore[misc]  # unfold has no types
     """Rows that belong to another one, on its page."""
 
     extra = 0
+    hide_title = True
     shown: ClassVar[Sequence[Any]] = ()
     unread: ClassVar[Sequence[str]] = ()
 
