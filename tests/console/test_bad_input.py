@@ -1,0 +1,134 @@
+"""Whatever an address or a form says: an answer, never a fault; and nothing is done twice."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Group, User
+from django.db.models import Model
+from django.test import Client
+from django.urls import reverse
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pushserver.console.roles import seed_roles
+from tests.console.routes import MODELS, console_pages, make_one_of_everything
+
+pytestmark = pytest.mark.django_db
+LISTS = list(MODELS.values())
+# The database stays as it is: what is asked for changes nothing.
+anything = settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+texts = st.text(st.characters(codec="utf-8"), max_size=40)
+values = st.one_of(
+    texts,
+    st.integers().map(str),
+    st.sampled_from(
+        [
+            *("", "0", "-1", "1", "True", "null", "NaN", "1e999", "9" * 30, "\x00", "%", "٣", "None", "[]"),
+            *("2026-02-30", "0000-00-00", "9999-12-31 23:59:60+99:99", "2026-11-21T00:00:00Z"),
+            *("ab" * 64, "ab" * 32, "0x04" + "ab" * 64, "zQ3sh", "a,b", "' OR 1=1 --", "<script>", "../../etc/passwd"),
+        ]
+    ),
+)
+LOOKUPS = ("", "__exact", "__in", "__gte", "__lt", "__isnull", "__year", "__contains", "__regex", "__isempty")
+# What Django and the theme read themselves.
+OTHERS = [
+    *("q", "p", "o", "e", "all", "id", "_popup", "_to_field", "_facets", "_changelist_filters", "_tabs", "next"),
+    *("progress", "from", "to", "day", "platform", "stage", "app_topic", "page", "s", "extended", "month", "pk"),
+]
+
+
+def names_for(model: type[Model]) -> st.SearchStrategy[str]:
+    page = admin.site.get_model_admin(model)
+    filters = [entry[0] if isinstance(entry, tuple) else entry for entry in page.list_filter]
+    offered = [name for name in filters if isinstance(name, str)]
+    fields = [field.name for field in model._meta.fields]
+    looked_up = st.builds(str.__add__, st.sampled_from([*offered * 3, *fields]), st.sampled_from(LOOKUPS))
+    return st.one_of(looked_up, st.sampled_from(OTHERS), texts)
+
+
+def queries(names: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.lists(st.tuples(names, values), max_size=4).map(urlencode)
+
+
+@pytest.fixture
+def root(admin_client: Client) -> Client:
+    """Sees every page. A fault becomes an answer of 500, as for everybody."""
+    make_one_of_everything()
+    admin_client.raise_request_exception = False
+    return admin_client
+
+
+def is_answer(response: Any) -> bool:
+    """A refusal says something."""
+    told = response.status_code != 400 or 'id="refused"' in response.content.decode()
+    return response.status_code < 500 and told
+
+
+@pytest.mark.parametrize("model", LISTS, ids=lambda model: model.__name__)
+def test_no_list_takes_a_query_for_a_fault(root: Client, model: type[Model]) -> None:
+    url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
+
+    @anything
+    @given(query=queries(names_for(model)))
+    def ask(query: str) -> None:
+        assert is_answer(root.get(f"{url}?{query}"))
+
+    ask()
+
+
+def test_no_other_page_takes_a_query_for_a_fault(root: Client) -> None:
+    left_out = ("admin:logout",)
+    urls = [page.url.partition("?")[0] for page in console_pages() if page.name not in left_out]
+
+    @settings(anything, max_examples=300)
+    @given(url=st.sampled_from(urls), query=queries(st.one_of(st.sampled_from(OTHERS), texts)))
+    def ask(url: str, query: str) -> None:
+        assert is_answer(root.get(f"{url}?{query}")), url
+
+    ask()
+
+
+def test_no_page_takes_what_stands_in_its_path_for_a_fault(root: Client) -> None:
+    tables = [name.removeprefix("admin:").rpartition("_") for name in MODELS]
+    of_rows = [
+        f"{app}/{model}/{{}}/{kind}" for app, _, model in tables for kind in ("change/", "history/", "delete/", "")
+    ]
+    others = [
+        *("users/{}/", "users/{}/forget/", "timelines/{}/", "found/{}/", "drain/{}/", "reports/{}/", "reports/{}.csv"),
+        *("search/{}/registration/", "search/registrations/{}/", "r/{}/1/", "r/1/{}/", "auth/user/{}/password/"),
+        *("registrations/registration/operate/{}/", "notifications/channel/{}/operate/pause/", "{}/", "{}"),
+    ]
+
+    @settings(anything, max_examples=300)
+    @given(path=st.sampled_from([*of_rows, *others * 5]), text=values)
+    def ask(path: str, text: str) -> None:
+        for method in (root.get, root.post):
+            assert is_answer(method("/admin/" + path.format(quote(text, safe="")))), path
+
+    ask()
+
+
+def test_no_form_takes_what_is_typed_for_a_fault(root: Client) -> None:
+    left_out = {"admin:logout", "admin:login"}
+    urls = [page.url for page in console_pages() if page.name not in left_out]
+    names = [
+        *("q", "why", "since", "confirmed", "preview", "id", "action", "_selected_action", "post", "error", "platform"),
+        *("code", "text", "match", "outcome", "position", "name", "scopes", "expires_at_0", "expires_at_1", "replace"),
+        *("form-TOTAL_FORMS", "form-INITIAL_FORMS", "form-0-id", "form-0-position", "_save", "index", "username"),
+    ]
+
+    @settings(anything, max_examples=400)
+    @given(url=st.sampled_from(urls), sent=st.dictionaries(st.sampled_from(names), values, max_size=6))
+    def send(url: str, sent: dict[str, str]) -> None:
+        assert is_answer(root.post(url, sent)), url
+
+    send()
