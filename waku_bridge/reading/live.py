@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 LAST_READ_KEY = "bridge:last_read:{url}"
 LAST_READ_TTL_SECONDS = 15
-# A node that goes on breaking its answers has its stores searched this often, each time since the last good read.
+# A node that goes on breaking its answers has its stores searched this often, each time since the search before.
 SEARCH_PERIOD_SECONDS = 2.0
 NS_PER_SECOND = 10**9
 
@@ -143,12 +143,14 @@ class LiveReader:
         self._lost_since = self._lost_since or self._read_at
 
     async def _search_stores(self) -> None:
-        """Have the walkers read again what came since the last good read. While the database is away that waits: then
-        they do not move their watermarks, either.
+        """Have the walkers read again what came since the last good read, or since they were last told to: what is
+        ordered is durable, so a later read can only have lost what came after it. While the database is away that
+        waits: then they do not move their watermarks, either.
         """
         if self._lost_since is None or monotonic() - self._searched_at < SEARCH_PERIOD_SECONDS:
             return
-        lost = windows.lost_reply(last_read_at=self._lost_since, now=timezone.now())
+        now = timezone.now()
+        lost = windows.lost_reply(last_read_at=self._lost_since, now=now)
         try:
             await in_thread(progress.order_lost_reply, self._store_nodes, self.reader.pubsub_topic, lost)
         except (DjangoDatabaseError, psycopg.Error) as error:
@@ -156,7 +158,7 @@ class LiveReader:
             return
         log.info("stores_searched_for_losses", node=self.reader.name, since=lost.start_at.isoformat())
         self._searched_at = monotonic()
-        self._lost_since = None
+        self._lost_since, self._read_at = None, now
 
     async def _store_however_long_it_takes(self, page: list[Any], received_at: datetime, term: Term) -> None:
         """Even when the lease is lost meanwhile: with the database, both are. Only a bridge that stops lets go."""

@@ -1,6 +1,7 @@
 """The live path: what a page brings, and how nothing is lost when something breaks."""
 
 import asyncio
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -16,6 +17,7 @@ from waku_bridge.node import NodeError, Unreachable, to_json
 from waku_bridge.node.watch import pages as page_lengths
 from waku_bridge.node.watch.readings import LongestPage
 from waku_bridge.query_topics import listen_to
+from waku_bridge.reading import live, windows
 from waku_bridge.reading.leases import Term
 from waku_bridge.reading.pace import IDLE_SECONDS
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, RING_CAPACITY, message, messages
@@ -165,6 +167,24 @@ def test_a_node_that_breaks_every_answer_is_not_searched_with_every_answer(run):
         reader = world.live(Answering(*[NodeError("broken")] * 10))
         await read(world, reader, times=10)
         assert len(await lost_replies(world)) == 1
+
+    run(scenario)
+
+
+def test_an_outage_is_searched_once_however_long_a_node_breaks_its_answers(run, monkeypatch):
+    """Each search begins where the one before ended, but for what a store may take in late."""
+    monkeypatch.setattr(live, "SEARCH_PERIOD_SECONDS", 0.0)
+
+    async def scenario(world):
+        await asyncio.to_thread(make_watermark, node=world.url)
+        reader = world.live(Answering(*[NodeError("broken")] * 4))
+        reader._read_at = timezone.now() - timedelta(hours=1)
+        await read(world, reader, times=4)
+        first, *others = sorted(await lost_replies(world), key=lambda window: window.end_at)
+        assert first.end_at - first.start_at > timedelta(hours=1)
+        assert [window.start_at for window in others] == [
+            before.end_at - windows.AHEAD - windows.OVERLAP for before in (first, *others[:-1])
+        ]
 
     run(scenario)
 
