@@ -19,7 +19,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.decorators import method_decorator
 from django.views.decorators.debug import sensitive_post_parameters
 from unfold.admin import ModelAdmin
-from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from notifications.gateways.gorush.errors import UNKNOWN, classify
 from notifications.gateways.gorush.redaction import longest_literal, without_token
@@ -27,6 +27,7 @@ from notifications.gateways.gorush.rules_file import POSITION_STEP, TOKEN_TYPES
 from notifications.gateways.gorush.rules_table import current_rules, rule_of
 from notifications.models import GatewayErrorRule, GatewayPlatform, UnknownGatewayError
 from registrations.console.columns import age, link, moment, state, word
+from registrations.console.editing import UnhurriedForm
 from registrations.console.facts import FactAdmin
 from registrations.console.filters import WordFilter
 
@@ -39,6 +40,7 @@ MAX_TRIED_LENGTH = 10_000
 
 @admin.register(GatewayErrorRule)
 class GatewayErrorRuleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no types
+    form = UnhurriedForm
     list_display = (
         *("shown_text", "position", "is_enabled", "platform", "match"),
         *(state("outcome", "class"), "code", "is_guarded", "retry_base_seconds", word("origin")),
@@ -60,6 +62,9 @@ class GatewayErrorRuleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no 
         """At the end, unless the link that leads here says otherwise: an unknown error passed all the others by."""
         last = GatewayErrorRule.objects.aggregate(last=Max("position"))["last"] or 0
         return {"position": last + POSITION_STEP, **super().get_changeform_initial_data(request)}
+
+    def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
+        return super().get_changelist_form(request, form=UnhurriedForm, **kwargs)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """A rule of the file would come back with the next `load_error_rules`; it can be switched off for good."""
@@ -95,7 +100,6 @@ class GatewayErrorRuleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no 
         is_tried = form.is_valid()
         context = {
             **self.admin_site.each_context(request),
-            "opts": self.opts,
             "title": "Try an error text",
             "form": form,
             "is_tried": is_tried,
@@ -105,7 +109,9 @@ class GatewayErrorRuleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no 
 
 
 class TriedErrorForm(forms.Form):
-    platform = forms.ChoiceField(choices=[(value, value) for value in ("ios", "android")])
+    platform = forms.ChoiceField(
+        choices=[(value, value) for value in ("ios", "android")], widget=UnfoldAdminSelectWidget
+    )
     error = forms.CharField(
         required=False,
         max_length=MAX_TRIED_LENGTH,

@@ -17,7 +17,6 @@ from notifications.deviations import Deviation
 from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
 from notifications.notices import Notice
 from registrations.console.columns import host_of
-from registrations.console.times import exact
 from waku_bridge.node.watch.board import BOARD as NODE_BOARD
 
 
@@ -26,9 +25,15 @@ class Row:
     """One peer. ``looked_at`` is empty when nobody looked at it lately; ``facts`` are what it said of itself."""
 
     host: str
-    looked_at: str
-    facts: list[tuple[str, str]]
-    deviations: list[tuple[Deviation, str]]
+    looked_at: datetime | None = None
+    facts: Sequence[tuple[str, str]] = ()
+    deviations: Sequence[tuple[Deviation, datetime | None]] = ()
+
+    @property
+    def state(self) -> str:
+        if self.looked_at is None:
+            return "unknown"
+        return "deviates" if self.deviations else "fine"
 
 
 Describe = Callable[[Mapping[str, Any]], Sequence[tuple[str, str]]]
@@ -73,14 +78,10 @@ def _rows(urls: Sequence[str], notices: Mapping[str, Notice], describe: Describe
         notice = notices.get(url)
         if notice:
             facts = list(describe(notice.memory)) if notice.memory else []
-            yield Row(host_of(url), _moment(notice.looked_at), facts, _with_age(notice))
+            yield Row(host_of(url), notice.looked_at, facts, _with_age(notice))
         else:
-            yield Row(host_of(url), "", [], [])
+            yield Row(host_of(url))
 
 
-def _with_age(notice: Notice) -> list[tuple[Deviation, str]]:
-    return [(deviation, _moment(notice.since.get(deviation.id))) for deviation in notice.deviations]
-
-
-def _moment(at: datetime | None) -> str:
-    return exact(at) if at else ""
+def _with_age(notice: Notice) -> list[tuple[Deviation, datetime | None]]:
+    return [(deviation, notice.since.get(deviation.id)) for deviation in notice.deviations]

@@ -21,15 +21,15 @@ class Family(StrEnum):
 
 
 _WORDS = {
-    Family.GOOD: """active answered confirmed delivered passed present processed registered revived running succeeded
-        success""",
+    Family.GOOD: """active answered confirmed delivered fine passed present processed registered revived running
+        succeeded success""",
     Family.WAITING: "in_flight pending published received unkeyed waiting",
-    Family.DOUBT: """ambiguous dead dead_token disabled interrupted paused retrying token_died transient
+    Family.DOUBT: """ambiguous dead dead_token deviates disabled interrupted paused retrying token_died transient
         unconfirmed""",
     Family.BAD: """abandoned broken config expired failed internal_error missing payload tripped undeliverable
         wrong_token""",
     Family.QUIET: """dropped duplicate not_registered off refreshed refused settings_changed suppressed token_changed
-        unregistered withdrawn""",
+        unknown unregistered withdrawn""",
 }
 FAMILIES = {word: family for family, words in _WORDS.items() for word in words.split()}
 
