@@ -109,6 +109,73 @@ def test_rules_are_reordered_and_switched_off_in_the_list(admin_client: Client) 
     assert GatewayErrorRule.objects.filter(origin="operator").count() == 2
 
 
+def as_shown(client: Client, url: str) -> dict[str, str]:
+    """What a browser would send of a page, untouched."""
+    html = client.get(url).content.decode().partition('id="main"')[2]
+    inputs = re.findall(r"<input[^>]*>", html)
+    sent = {}
+    for tag in inputs:
+        facts = dict(re.findall(r'([\w-]+)="([^"]*)"', tag))
+        if "name" in facts and (facts.get("type") != "checkbox" or re.search(r"\schecked[\s>]", tag)):
+            sent[facts["name"]] = unescape(facts.get("value", "on"))
+    for name, options in re.findall(r'<select[^>]*name="([^"]+)".*?>(.*?)</select>', html, re.DOTALL):
+        sent[name] = (re.findall(r'value="([^"]*)" selected', options) or [""])[0]
+    return {name: value for name, value in sent.items() if not name.startswith("_")} | {"_save": "Save"}
+
+
+def number_of(page: dict[str, str], row: GatewayErrorRule) -> str:
+    (name,) = [name for name, value in page.items() if re.fullmatch(r"form-\d+-id", name) and value == str(row.pk)]
+    return name.removesuffix("-id")
+
+
+def test_of_two_who_edit_the_list_nobody_undoes_what_they_have_not_seen(admin_client: Client) -> None:
+    one, other = rule("Unregistered"), rule("ExpiredToken")
+    first, second = as_shown(admin_client, RULES), as_shown(admin_client, RULES)
+    assert first.pop(f"{number_of(first, one)}-is_enabled") == "on"
+    second[f"{number_of(second, other)}-position"] = "7"
+
+    statuses = [admin_client.post(RULES, page).status_code for page in (first, second)]
+
+    assert statuses == [302, 302]
+    assert (rule("Unregistered").is_enabled, rule("ExpiredToken").position) == (False, 7)
+    assert LogEntry.objects.count() == 2
+
+
+@pytest.mark.parametrize("where", ["list", "page"])
+def test_of_two_who_edit_the_same_rule_the_second_is_told(admin_client: Client, where: str) -> None:
+    dead = rule("Unregistered")
+    url = RULES if where == "list" else f"{RULES}{dead.pk}/change/"
+    first, second = as_shown(admin_client, url), as_shown(admin_client, url)
+    prefix = f"{number_of(first, dead)}-" if where == "list" else ""
+    first[f"{prefix}position"] = "7"
+    assert second.pop(f"{prefix}is_enabled") == "on"
+
+    admin_client.post(url, first)
+    response = admin_client.post(url, second)
+
+    assert "Somebody changed this meanwhile, to: 7. Nothing was saved." in response.content.decode()
+    assert (rule("Unregistered").position, rule("Unregistered").is_enabled) == (7, True)
+    assert LogEntry.objects.count() == 1
+
+
+def test_saving_a_page_as_it_was_shown_undoes_nothing(admin_client: Client) -> None:
+    page = f"{RULES}{rule('Unregistered').pk}/change/"
+    shown = as_shown(admin_client, page)
+    GatewayErrorRule.objects.filter(text="Unregistered").update(position=7)
+
+    assert admin_client.post(page, shown).status_code == 302
+
+    assert rule("Unregistered").position == 7
+
+
+def test_a_rule_that_is_added_by_a_double_click_is_there_once(admin_client: Client) -> None:
+    first, second = (admin_client.post(f"{RULES}add/", FORM) for _ in range(2))
+
+    assert (first.status_code, second.status_code) == (302, 200)
+    assert "already exists" in second.content.decode()
+    assert LogEntry.objects.count() == 1
+
+
 def test_an_own_rule_is_deleted_and_the_log_says_what_it_held(admin_client: Client) -> None:
     admin_client.post(f"{RULES}add/", FORM)
     pk = rule("Brand new").pk
