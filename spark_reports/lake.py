@@ -107,12 +107,16 @@ class Lake:
     def manifest(self, kind: Kind, day: date) -> Manifest | None:
         """None when the day was never completed."""
         path = _manifest_path(kind, day)
-        if not self.exists(path):
+        if not self.has(kind, day):
             return None
         try:
             return Manifest.from_json(self.read(path).decode())
         except (ValueError, KeyError, TypeError) as error:
             raise LakeError(f"{path} is no manifest. {_repair(kind, day)}") from error
+
+    def has(self, kind: Kind, day: date) -> bool:
+        """Whether the day was ever completed; its manifest may be damaged."""
+        return self.exists(_manifest_path(kind, day))
 
     def days(self, kind: Kind, first: date, last: date) -> Iterator[tuple[date, Manifest]]:
         """Complete days within the range, oldest first."""

@@ -47,7 +47,7 @@ class RunError(Exception):
 
 
 class Busy(RunError):  # noqa: N818 - says what is
-    """Another run is under way: nothing was begun."""
+    """Another run or export is under way: nothing was begun."""
 
 
 class Progress:
@@ -86,18 +86,22 @@ def run_reports(first: date, last: date, *, progress: Progress, replace: bool = 
         days = closed_days(first, last, now=timezone.now())
     except ExportError as error:
         raise RunError(str(error)) from error
-    with _alone():
+    with alone():
         _close_abandoned()
         parts = [days[start : start + MAX_DAYS] for start in range(0, len(days), MAX_DAYS)]
         return [_run(part, progress, replace=replace) for part in parts]
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def alone() -> Iterator[None]:
+    """Nobody else writes into the lake meanwhile: publishing a day removes what its own manifest does not name.
+
+    Raises Busy. Freed with the connection, however that ends.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
         if not cursor.fetchone()[0]:
-            raise Busy("Another run is under way.")
+            raise Busy("Another run or export is under way.")
     try:
         yield
     finally:

@@ -43,7 +43,7 @@ def export_day(day: date, lake: Lake, *, now: datetime, on_rows: OnRows, replace
     known = None if replace else lake.manifest(Kind.FACTS, day)
     if known is not None and known.schema_version == SCHEMA_VERSION:
         return known
-    if lake.manifest(Kind.FACTS, day) is not None and day < oldest_complete_day(now):
+    if day < oldest_complete_day(now) and lake.has(Kind.FACTS, day):
         raise ExportError(f"{day} cannot be exported again: parts of it are no longer in the database (retention).")
     key = key_for(day, settings.FIELD_ENCRYPTION_KEYS[0], Period(settings.REPORTS_PSEUDONYM_PERIOD))
     with _snapshot(key) as session:

@@ -366,13 +366,30 @@ def test_broken_files_are_named_with_what_to_do(
     assert f"export_events --day {day} --replace" in message
 
 
-def test_a_manifest_cut_in_half_is_named(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
-    export()
+def cut_manifest(lake_url: str, day: date) -> None:
     path = Path(lake_url) / "manifests" / "facts" / f"{day}.json"
     path.write_bytes(path.read_bytes()[:50])
 
-    with pytest.raises(LakeError, match="is no manifest"):
-        Lake(lake_url).manifest(Kind.FACTS, day)
+
+def test_a_manifest_cut_in_half_is_named_and_mended_as_it_says(
+    lake_url: str, day: date, export: Callable[..., Manifest]
+) -> None:
+    export()
+    cut_manifest(lake_url, day)
+    with pytest.raises(LakeError, match=f"is no manifest.*export_events --day {day} --replace"):
+        export()
+
+    mended = export(replace=True)
+    assert Lake(lake_url).manifest(Kind.FACTS, day) == mended
+
+
+def test_a_damaged_day_that_retention_has_begun_to_remove_is_not_replaced(lake_url: str) -> None:
+    day, now = last_closed_day(timezone.now()) - timedelta(days=10), timezone.now()
+    export_day(day, Lake(lake_url), now=now, on_rows=lambda _table, _rows: None)
+    cut_manifest(lake_url, day)
+
+    with pytest.raises(ExportError, match="no longer in the database"):
+        export_day(day, Lake(lake_url), now=now, on_rows=lambda _table, _rows: None, replace=True)
 
 
 def test_a_lake_that_cannot_be_opened_is_named(settings: LazySettings) -> None:

@@ -1,5 +1,7 @@
 """What can go wrong with a run: it says so in one line, publishes nothing, and leaves what was good."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -122,12 +124,28 @@ def test_a_day_that_is_not_over_is_refused(lake_url: str, day: date) -> None:
     assert not ReportRun.objects.exists()
 
 
-def test_two_runs_never_overlap(lake_url: str, day: date) -> None:
-    parameters = connection.get_connection_params()
-    parameters.pop("cursor_factory", None)
-    with psycopg.connect(**{k: v for k, v in parameters.items() if k != "context"}) as other:
+@contextmanager
+def another_run() -> Iterator[None]:
+    with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}) as other:
         other.execute("SELECT pg_advisory_lock(%s)", [LOCK])
-        assert failing(day) == "Another run is under way."
+        yield
+        other.execute("SELECT pg_advisory_unlock(%s)", [LOCK])  # PostgreSQL notices a closed connection a moment later
+
+
+def test_two_runs_never_overlap(lake_url: str, day: date) -> None:
+    with another_run():
+        assert failing(day) == "Another run or export is under way."
+    assert not ReportRun.objects.exists()
+
+
+def test_an_export_by_hand_waits_for_no_run_and_touches_nothing(lake: Lake, day: date) -> None:
+    """Publishing a day removes the files of others: those that a run reads, or writes, must stay."""
+    with another_run(), pytest.raises(CommandError, match="Another run or export is under way"):
+        call_command("export_events", "--replace")
+    assert lake.manifest(Kind.FACTS, day) is None
+
+    call_command("export_events")
+    assert lake.manifest(Kind.FACTS, day) is not None
 
 
 def test_a_run_whose_process_was_killed_is_closed_by_the_next(lake_url: str, day: date, no_java: None) -> None:

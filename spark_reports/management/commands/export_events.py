@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from spark_reports.export import ExportError, closed_days, export_day
 from spark_reports.lake import Lake, LakeError, Manifest
 from spark_reports.management.days import add_days, chosen_days, faults_in_one_line
+from spark_reports.runs import Busy, alone
 
 
 class Command(BaseCommand):
@@ -28,10 +29,10 @@ class Command(BaseCommand):
             MofNCompleteColumn(),
             TextColumn("{task.fields[rows]:,} rows"),
         )
-        with faults_in_one_line(ExportError, LakeError):
+        with faults_in_one_line(ExportError, LakeError, Busy):
             days = closed_days(*chosen_days(options), now=timezone.now())
             lake = Lake(settings.REPORTS_LAKE)
-            with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
+            with alone(), Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
                 self._export(days, lake, bars, replace=options["replace"])
 
     def _export(self, days: list[date], lake: Lake, bars: Progress, *, replace: bool) -> None:
