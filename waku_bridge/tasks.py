@@ -111,9 +111,7 @@ def deliver_notifications(notification_ids: list[int]) -> None:
 
 
 def _answer(request_ids: Iterable[int]) -> None:
-    """The sweep answers what cannot be answered now. The results still to come must be recorded all the same: without
-    them a push that was sent would be sent again.
-    """
+    """The sweep answers what cannot be answered now."""
     try:
         enqueue_replies(outbound.answer_requests(request_ids, now=timezone.now()))
     except (DatabaseError, InterfaceError, QueueError) as error:

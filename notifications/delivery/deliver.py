@@ -33,7 +33,8 @@ def deliver(
 
     ``lease`` is longer than any try at the gateway takes: whoever holds one that ran out is dead. After ``patience``
     (by default the lease) the rest is left to a thread of this process, which tells ``when_late`` the requests
-    concerned, and what found no room in its channel goes back.
+    concerned, and what found no room in its channel goes back. The rest is left so, too, when recording fails or the
+    caller stops listening.
     Safe to run twice: what another worker has claimed, or what is over, is left alone.
     """
     lanes = lanes or own_lanes()
@@ -41,8 +42,9 @@ def deliver(
     remaining = notification_ids
     while remaining:
         claimed = claim(remaining, gateway_name=gateway.name, now=timezone.now(), lease=lease, lanes=lanes)
-        channels.park(claimed.halted_ids)
+        # First of all: what was claimed and not sent would keep its room for the life of this process.
         yield from _carry_out(claimed, gateway, lease=lease, until=until, when_late=when_late, lanes=lanes)
+        channels.park(claimed.halted_ids)
         remaining = claimed.crowded_ids
         if not all(lanes.wait_for_room(lane, len(remaining), until=until) for lane in claimed.crowded_lanes):
             put_back(remaining, now=timezone.now())
@@ -57,11 +59,15 @@ def _carry_out(
     # Whether a channel hangs was found out by another task: this one need not wait to find out again.
     is_slow = any(map(lanes.is_slow, {held.lane for held in claimed.claims}))
     flight = Flight(claimed.claims, gateway, lease=lease, lanes=lanes)
-    outstanding = len(claimed.claims)
-    for results in flight.results(until=monotonic() if is_slow else until):
-        record_however_long_it_takes(results, patience=lease)
-        outstanding -= len(results)
-        yield {done.request_id for done, _ in results}
-    if outstanding:
-        put = own_recorder().expect(outstanding, patience=lease, listener=when_late)
-        flight.hand_over(put, as_overdue=not is_slow)
+    outstanding, is_overdue = len(claimed.claims), False
+    try:
+        for results in flight.results(until=monotonic() if is_slow else until):
+            outstanding -= len(results)
+            record_however_long_it_takes(results, patience=lease)
+            yield {done.request_id for done, _ in results}
+        is_overdue = not is_slow
+    finally:
+        # Also when recording failed, or the caller did: a result that nobody takes is a push that is sent again.
+        if outstanding:
+            put = own_recorder().expect(outstanding, patience=lease, listener=when_late)
+            flight.hand_over(put, as_overdue=is_overdue)

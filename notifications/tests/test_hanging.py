@@ -5,10 +5,12 @@ import threading
 from datetime import timedelta
 from time import monotonic
 
+import psycopg
 import pytest
-from django.db import IntegrityError
+from django.db import DataError, IntegrityError, OperationalError, connection
 from django.utils import timezone
 
+from notifications import channels
 from notifications.delivery import Lanes, claim, deliver, take_up_lost
 from notifications.delivery.late import own_recorder
 from notifications.messages import ChannelKey, Outcome, Push, Result
@@ -46,6 +48,10 @@ def gateway():
 @pytest.fixture
 def lanes():
     return Lanes(3)
+
+
+def other_session():
+    return psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None})
 
 
 def run(notifications, gateway, lanes, when_late=lambda _: None):
@@ -157,6 +163,51 @@ def test_made_up_apps_share_one_lane_and_take_no_room_from_those_that_work(gatew
     app = make_due_to_app()
     run([app], gateway, lanes)
     assert fresh(app).state == State.IN_FLIGHT
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_comes_after_its_caller_failed_is_recorded_told_and_not_sent_again(gateway, lanes):
+    hanging, quick, told = make_due_to_app(), make_due(), []
+
+    def fail():
+        ids = [hanging.pk, quick.pk]
+        for _ in deliver(ids, gateway, lease=LEASE, patience=LEASE, when_late=told.append, lanes=lanes):
+            raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011 - ours
+        fail()
+    assert not lanes.is_slow(APPLE)
+    gateway.let_go.set()
+    assert own_recorder().wait(10)
+    assert (fresh(hanging).state, fresh(quick).state) == (State.DELIVERED, State.DELIVERED)
+    assert told == [{hanging.request_id}]
+    assert len(gateway.pushes) == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_comes_after_a_result_that_cannot_be_recorded_is_recorded(gateway, lanes):
+    unspeakable = Result(Outcome.DELIVERED, "\0")
+    gateway.answer = lambda push: Result(Outcome.DELIVERED) if push.token_type == APPLE.token_type else unspeakable
+    hanging = make_due_to_app()
+    with pytest.raises(DataError):
+        run([hanging, make_due()], gateway, lanes)
+    gateway.let_go.set()
+    assert own_recorder().wait(10)
+    assert fresh(hanging).state == State.DELIVERED
+
+
+@pytest.mark.django_db(transaction=True)
+def test_parking_that_fails_neither_keeps_room_nor_stops_what_is_sent(gateway, lanes):
+    paused, quick = make_due_to_app(), make_due()
+    channels.pause(APPLE, by="ann", why="new key", now=NOW)
+    with other_session() as other, connection.cursor() as own:
+        other.execute("SELECT FROM notifications_channel WHERE state = 'paused' FOR UPDATE")
+        own.execute("SET lock_timeout = '50ms'")
+        with pytest.raises(OperationalError):
+            run([paused, quick], gateway, lanes)
+        own.execute("RESET lock_timeout")
+    assert (fresh(paused).state, fresh(quick).state) == (State.PENDING, State.DELIVERED)
+    assert lanes.wait_for_room(GOOGLE, 3, until=0)
 
 
 # Lanes ----------------------------------------------------------------------------------------------------------------
