@@ -123,9 +123,10 @@ def retry_base_seconds(result: Result) -> float:
 def retry_max_seconds(result: Result) -> float:
     """How long the backoff of this result gets. While the gateway itself is away everything waits for it, and a try
     costs next to nothing: so the queue is empty soon after it is back. An interrupted try says nothing about the next.
+    Never shorter than what the error asks for.
     """
     is_short = result.code == UNREACHABLE or result.code in INTERRUPTIONS
-    return MAX_SHORT_RETRY_SECONDS if is_short else MAX_RETRY_SECONDS
+    return max(MAX_SHORT_RETRY_SECONDS if is_short else MAX_RETRY_SECONDS, result.retry_base_seconds)
 
 
 def is_left_alone(ambiguous_count: int, interrupted_count: int) -> bool:
