@@ -1,4 +1,4 @@
-"""`manage.py rotate_field_keys`: after a new key was put first in FIELD_ENCRYPTION_KEYS, use it for what is stored.
+"""`manage.py rotate_field_keys`: once a new key is the first of FIELD_ENCRYPTION_KEYS, use it for what is stored.
 
 How to change a key while the server runs:
 1. Add the new key at the end of FIELD_ENCRYPTION_KEYS and restart every process: now all of them can read it.
@@ -23,7 +23,10 @@ MAX_PASSES = 10
 
 
 class Command(BaseCommand):
-    help = "Re-encrypt what is stored with the first key of FIELD_ENCRYPTION_KEYS. Safe while the server runs."
+    help = (
+        "Re-encrypt what is stored with the first key of FIELD_ENCRYPTION_KEYS. Safe while the server runs, once every "
+        "process knows that key: add it at the end, restart every process, move it to the front, restart every process."
+    )
 
     def handle(self, *_args: Any, **_options: Any) -> None:
         for column in COLUMNS:
