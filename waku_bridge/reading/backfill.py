@@ -4,7 +4,8 @@ A query may be sent before the registration it asks about was answered, for inst
 grant elsewhere. Whoever read it then took it for a stranger's. So every store is asked once more for what came lately
 on a topic, as soon as it is ours.
 
-Kept in memory only: after a restart the walkers read the last hour and know every topic.
+Kept in memory only, and dropped by a bridge that stops: whoever follows it knows every topic, and its walkers read the
+last hour within ten minutes.
 """
 
 import asyncio

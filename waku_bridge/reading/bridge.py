@@ -1,7 +1,7 @@
 """All readers of one bridge, each under its lease, until it is told to stop."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import product
@@ -55,10 +55,10 @@ class Bridge:
         stores = [WakuNode(url, self._client) for url in self._plan.store_nodes]
         self._backfill = Backfill(stores, self._plan.pubsub_topics, self._intake, reach=self._plan.backfill)
         async with Leases() as leases, asyncio.TaskGroup() as group:
-            group.create_task(self._backfill.run(stopped))
+            filling = group.create_task(self._backfill.run(stopped))
             readers = [group.create_task(leases.hold(name, self._work(name))) for name in names]
             watching = group.create_task(leases.watch())
-            group.create_task(_stop(stopped, leases, readers, watching))
+            group.create_task(_stop(stopped, leases, [*readers, filling], watching))
         await asyncio.to_thread(self._topics.close)
 
     def _want(self, content_topics: Sequence[str]) -> None:
@@ -82,12 +82,14 @@ class Bridge:
 
 
 async def _stop(
-    stopped: asyncio.Event, leases: Leases, readers: Iterable["asyncio.Task[None]"], watching: "asyncio.Task[None]"
+    stopped: asyncio.Event, leases: Leases, readers: Sequence["asyncio.Task[None]"], watching: "asyncio.Task[None]"
 ) -> None:
-    """What a reader holds that nobody takes is in the store, too: the next bridge finds it there."""
+    """What a reader holds that nobody takes is in the store, too: the next bridge finds it there. Likewise what was
+    still to be backfilled.
+    """
     await stopped.wait()
     leases.stop()
-    _, hanging = await asyncio.wait(list(readers), timeout=STOP_SECONDS)
+    _, hanging = await asyncio.wait(readers, timeout=STOP_SECONDS)
     if hanging:
         log.warning("readers_cut_off", count=len(hanging))
     for task in (*hanging, watching):

@@ -15,11 +15,15 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tests.conversation import PUBSUB_TOPIC
+from tests.conversation import CLIENT, PUBSUB_TOPIC
+from tests.factories import make_watermark
 from waku_bridge.models import InboundEnvelope, StoreWatermark
+from waku_bridge.query_topics import listen_to
+from waku_bridge.reading import backfill, store_pages
+from waku_bridge.reading import bridge as bridge_module
 from waku_bridge.reading.bridge import Bridge, Plan
 from waku_bridge.reading.leases import holders
-from waku_bridge.reading.tests.conftest import FOREIGN, message, messages
+from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, message, messages
 
 PATIENCE_SECONDS = 30
 PROJECT = Path(__file__).parents[3]
@@ -156,6 +160,28 @@ def test_restarts_of_the_node_and_lost_replies_lose_nothing(run):
             assert set(paths.values()) == {"live", "store"}, "both paths had something to do"
 
     run(scenario)
+
+
+def test_a_bridge_stops_in_the_middle_of_a_backfill_that_takes_long(run, monkeypatch):
+    monkeypatch.setattr(backfill, "SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(store_pages, "PAGE_SIZE", 1)
+    monkeypatch.setattr(bridge_module, "STOP_SECONDS", 0.5)
+
+    async def scenario(world):
+        await asyncio.to_thread(make_watermark, node=world.url)  # else the walker reads as far back
+        world.archive(*messages(500, QUERIED, seconds_ago=200))
+        world.break_node(reply_delay_ms=100)
+        async with bridge(world):  # waits for its end, less long than the backfill takes
+            await until_all_there(world, world.publish(message()))  # so it has loaded the topics there are
+            await asyncio.to_thread(listen_to, [CLIENT.key_hash], now=timezone.now())
+            await until(lambda: _is_backfilling(world), "the backfill began")
+        assert len(await world.paths()) < 500
+
+    run(scenario)
+
+
+async def _is_backfilling(world):
+    return "backfill" in (await world.paths()).values()
 
 
 # Bridges that are processes -------------------------------------------------------------------------------------------
