@@ -4,10 +4,10 @@ Memory holds a few chunks, whatever the table's size: a thread reads from the da
 """
 
 import re
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from queue import Queue
+from queue import Full, Queue
 from typing import Any
 
 import psycopg
@@ -20,6 +20,8 @@ from spark_reports.lake import Lake, arrow_schema
 
 CHUNK_SIZE = 8 * 1024 * 1024
 CHUNKS_AHEAD = 3
+# How often a reader that waits for room looks whether the writer has failed.
+PATIENCE_SECONDS = 0.2
 OTHER = "(other)"
 # Clients choose the app topic: only what looks like one may be seen, and nothing that looks like a key or a token.
 _TOPIC = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,40}(\.[A-Za-z0-9-]{1,40}){1,7}")
@@ -35,21 +37,34 @@ _TEXT = pa.dictionary(pa.int32(), pa.string())
 def copy_table(
     connection: psycopg.Connection[Any], query: str, table: Table, lake: Lake, path: str, on_rows: Callable[[int], None]
 ) -> int:
-    """Write the rows of ``query``; returns how many. ``on_rows`` is told about each part."""
+    """Write the rows of ``query``; returns how many. ``on_rows`` is told about each part.
+
+    What the writer raises, a full disk say, ends the reading at once.
+    """
     chunks: Queue[bytes | None] = Queue(CHUNKS_AHEAD)
-    with ThreadPoolExecutor(1, thread_name_prefix="parquet") as writer:
+    with ThreadPoolExecutor(1, thread_name_prefix="parquet") as writer, closing(_read(connection, query)) as parts:
         written = writer.submit(_write, chunks, table, lake, path, on_rows)
         try:
-            for chunk in _read(connection, query):
-                chunks.put(chunk)
-                if written.done():
+            for chunk in parts:
+                if not _hand_over(chunk, chunks, written):
                     break
         finally:
-            chunks.put(None)
+            _hand_over(None, chunks, written)
         return written.result()
 
 
-def _read(connection: psycopg.Connection[Any], query: str) -> Iterator[bytes]:
+def _hand_over(chunk: bytes | None, chunks: Queue[bytes | None], written: Future[int]) -> bool:
+    """False once the writer has ended: nobody makes room any more."""
+    while not written.done():
+        try:
+            chunks.put(chunk, timeout=PATIENCE_SECONDS)
+        except Full:
+            continue
+        return True
+    return False
+
+
+def _read(connection: psycopg.Connection[Any], query: str) -> Generator[bytes]:
     """Whole lines of CSV, some megabytes at a time."""
     lines, size = [], 0
     with psycopg.Cursor(connection) as cursor, cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT csv)") as rows:
@@ -65,23 +80,13 @@ def _read(connection: psycopg.Connection[Any], query: str) -> Iterator[bytes]:
 def _write(chunks: Queue[bytes | None], table: Table, lake: Lake, path: str, on_rows: Callable[[int], None]) -> int:
     schema, total = arrow_schema(table), 0
     with lake.writing(path) as out, closing(pq.ParquetWriter(out, schema, compression="zstd")) as parquet:
-        try:
-            for chunk in iter(chunks.get, None):
-                if chunk:
-                    part = parse(chunk, table)
-                    parquet.write_table(part)
-                    total += part.num_rows
-                    on_rows(part.num_rows)
-        except BaseException:
-            _drain(chunks)
-            raise
+        for chunk in iter(chunks.get, None):
+            if chunk:
+                part = parse(chunk, table)
+                parquet.write_table(part)
+                total += part.num_rows
+                on_rows(part.num_rows)
     return total
-
-
-def _drain(chunks: Queue[bytes | None]) -> None:
-    """So that the reader is not left waiting for room."""
-    while chunks.get() is not None:
-        pass
 
 
 def parse(chunk: bytes, table: Table) -> pa.Table:

@@ -1,8 +1,12 @@
+import contextlib
 import hashlib
 import hmac
+import io
 import secrets
-from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,7 +22,7 @@ from notifications.gateways.gorush.rules_file import seed_rules
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.models import RegistrationEvent
-from spark_reports.export import ExportError, closed_days, export_day, last_closed_day
+from spark_reports.export import ExportError, closed_days, copying, export_day, last_closed_day
 from spark_reports.export.copying import is_topic, is_word
 from spark_reports.export.pseudonyms import Period, Subject, key_for, pseudonym
 from spark_reports.jobs.tables import EVENT_TABLES, Column, Table
@@ -32,7 +36,7 @@ SECRET = bytes(range(32))
 
 
 def midnight(day: date) -> datetime:
-    return datetime.combine(day, time(), UTC)
+    return datetime.combine(day, datetime.min.time(), UTC)
 
 
 @pytest.fixture
@@ -308,6 +312,44 @@ def test_a_broken_export_leaves_the_day_as_it_was(
     lake = Lake(lake_url)
     assert lake.manifest(Kind.FACTS, day) == first
     lake.verify(Kind.FACTS, day, first)
+
+
+@dataclass
+class FullDisk(io.BytesIO):
+    """Takes so many bytes and no more, and says so once the reader is ahead as far as it may be."""
+
+    room: int
+    read: list[bytes]
+
+    def write(self, data: Any) -> int:
+        if self.tell() >= self.room:
+            while len(self.read) <= copying.CHUNKS_AHEAD:
+                time.sleep(0.01)
+            raise OSError(28, "No space left on device")
+        return super().write(data)
+
+
+@pytest.mark.parametrize("room", [0, len("PAR1")])
+def test_a_full_disk_ends_the_export_before_the_whole_table_is_read(
+    lake_url: str, day: date, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    chunks: list[bytes] = []
+
+    def reading(session: Any, query: str) -> Iterator[bytes]:
+        for chunk in read(session, query):
+            chunks.append(chunk)
+            yield chunk
+
+    read = copying._read
+    monkeypatch.setattr(copying, "_read", reading)
+    monkeypatch.setattr(copying, "CHUNK_SIZE", 1)
+    monkeypatch.setattr(Lake, "writing", lambda *_args: contextlib.nullcontext(FullDisk(room, chunks)))
+    for _ in range(50):
+        factories.make_envelope(at=midnight(day))
+    with pytest.raises(OSError, match="No space left"):
+        export_day(day, Lake(lake_url), now=timezone.now(), on_rows=lambda _table, _rows: None)
+
+    assert len(chunks) <= copying.CHUNKS_AHEAD + 3
 
 
 def test_a_day_that_retention_has_begun_to_remove_is_marked_and_never_replaced(

@@ -138,7 +138,7 @@ def test_two_runs_never_overlap(lake_url: str, day: date) -> None:
     assert not ReportRun.objects.exists()
 
 
-def test_an_export_by_hand_waits_for_no_run_and_touches_nothing(lake: Lake, day: date) -> None:
+def test_an_export_by_hand_is_refused_while_a_run_goes_on(lake: Lake, day: date) -> None:
     """Publishing a day removes the files of others: those that a run reads, or writes, must stay."""
     with another_run(), pytest.raises(CommandError, match="Another run or export is under way"):
         call_command("export_events", "--replace")
