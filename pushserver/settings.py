@@ -410,6 +410,7 @@ CONTENT_SECURITY_POLICY = {
 AXES_FAILURE_LIMIT = env.count("LOGIN_FAILURE_LIMIT", 5, minimum=2, maximum=100)
 AXES_COOLOFF_TIME = timedelta(minutes=env.count("LOGIN_COOLOFF_MINUTES", 15, minimum=1, maximum=1440))
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_CLIENT_IP_CALLABLE = "pushserver.console.addresses.client_address"
 AXES_RESET_ON_SUCCESS = True
 AXES_DISABLE_ACCESS_LOG = True
 AXES_ENABLE_ADMIN = False
