@@ -6,17 +6,18 @@ more: the history of installations (its pseudonyms are random, and only registra
 envelopes (else a copy from another node would be taken for new), and what other people stored for themselves.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import structlog
 from django.db import transaction
 from django.db.models import QuerySet
 
-from notifications.models import Attempt, Notification, NotificationRequest
+from notifications.models import Notification, NotificationRequest
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.codec import topics
+from waku_bridge.locks import lock_all_about
 from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
 
 log = structlog.get_logger(__name__)
@@ -54,32 +55,38 @@ def find_traces(key_hash: bytes) -> Traces:
 
 @transaction.atomic
 def forget(key_hash: bytes, *, now: datetime) -> Traces:
-    """Returns what was removed. A push that a worker is sending at this moment may still arrive.
-
-    Locks in the order of the others, so that nothing is added to what is being removed: registrations before routes as
-    in registering, attempts before routes before notifications as in recording what the gateway said.
-    """
-    registrations = Registration.objects.filter(public_key_hash=key_hash)
-    own = Notification.objects.filter(public_key_hash=key_hash)
-    _lock(registrations)
-    _lock(Attempt.objects.filter(notification__public_key_hash=key_hash))
-    routes = Route.objects.filter(
-        pk__in=list(registrations.filter(route__isnull=False).values_list("route", flat=True))
-    )
-    _lock(routes)
-    _lock(own)
+    """Returns what was removed. A push that a worker is sending at this moment may still arrive."""
+    name = topics.query_name(key_hash)
+    asked = _lock_queries(name)
+    lock_all_about(key_hash)
     found = find_traces(key_hash)
-    _end_history(registrations, now=now)
-    registrations.delete()
-    routes.delete()
-    _remove_notifications(own)
-    _remove_query_topic(topics.query_name(key_hash), now=now)
+    _remove_registrations(Registration.objects.filter(public_key_hash=key_hash), now=now)
+    _remove_notifications(Notification.objects.filter(public_key_hash=key_hash))
+    _remove_query_topic(name, asked, now=now)
     log.info("user_forgotten", registrations=found.registrations, notifications=found.notifications)
     return found
 
 
-def _lock(rows: QuerySet[Any]) -> None:
-    list(rows.order_by("pk").select_for_update(of=("self",)).values_list("pk"))
+def _lock_queries(name: str) -> list[bytes]:
+    """Hashes of what others asked about this user. Read once: envelopes have no index by topic, as every message would
+    pay for it.
+    """
+    if _is_shared(name):
+        return []
+    on_topic = InboundEnvelope.objects.filter(content_topic=topics.content_topic(name)).order_by("hash")
+    return [bytes(envelope_hash) for envelope_hash in on_topic.select_for_update().values_list("hash", flat=True)]
+
+
+def _is_shared(name: str) -> bool:
+    """Whether the four bytes of this query topic are somebody else's, too."""
+    return TopicKey.objects.filter(topic=int.from_bytes(topics.topic(name))).exclude(name=name).exists()
+
+
+def _remove_registrations(registrations: QuerySet[Registration], *, now: datetime) -> None:
+    _end_history(registrations, now=now)
+    route_ids = list(registrations.filter(route__isnull=False).values_list("route", flat=True))
+    registrations.delete()
+    Route.objects.filter(pk__in=route_ids).delete()
 
 
 def _end_history(registrations: QuerySet[Registration], *, now: datetime) -> None:
@@ -110,18 +117,12 @@ def _remove_notifications(own: QuerySet[Notification]) -> None:
     InboundEnvelope.objects.filter(hash__in=envelope_hashes).update(message_id=None)
 
 
-def _remove_query_topic(name: str, *, now: datetime) -> None:
-    """Also of what others asked about this user, unless the four bytes of the topic are somebody else's, too."""
+def _remove_query_topic(name: str, asked: Collection[bytes], *, now: datetime) -> None:
+    """Also what others asked about this user, in envelopes of these hashes: their bare rows stay."""
     TopicKey.objects.filter(name=name).delete()
-    if TopicKey.objects.filter(topic=int.from_bytes(topics.topic(name))).exists():
-        return
-    content_topic = topics.content_topic(name)
-    DeadLetter.objects.filter(content_topic=content_topic).delete()
-    # Read once: envelopes have no index by topic, as every message would pay for it.
-    on_topic = InboundEnvelope.objects.filter(content_topic=content_topic).values_list("hash", flat=True)
-    if not (hashes := [bytes(envelope_hash) for envelope_hash in on_topic]):
-        return
-    OutboundReply.objects.filter(envelope_hash__in=hashes).delete()
-    asked = InboundEnvelope.objects.filter(hash__in=hashes)
-    asked.filter(state__in=_WAITING).update(state=InboundEnvelope.State.DROPPED, reason=FORGOTTEN, processed_at=now)
-    asked.update(content_topic="", payload=None, message_id=None)
+    if not _is_shared(name):
+        DeadLetter.objects.filter(content_topic=topics.content_topic(name)).delete()
+    OutboundReply.objects.filter(envelope_hash__in=asked).delete()
+    envelopes = InboundEnvelope.objects.filter(hash__in=asked)
+    envelopes.filter(state__in=_WAITING).update(state=InboundEnvelope.State.DROPPED, reason=FORGOTTEN, processed_at=now)
+    envelopes.update(content_topic="", payload=None, message_id=None)

@@ -5,16 +5,15 @@ the same, and by the hashes of its messages, which are noted before they are sai
 """
 
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db import transaction
-from django.db.models import QuerySet
 
-from notifications.models import Attempt, Notification, NotificationRequest
+from notifications.models import Attempt, NotificationRequest
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.canary.diagnosis import Facts
 from waku_bridge.codec import topics
 from waku_bridge.identity import canary_identity
+from waku_bridge.locks import lock_all_about
 from waku_bridge.models import CanaryEnvelope, CanaryRun, InboundEnvelope, OutboundReply
 
 # A copy may come late from another node, or from the ring of one that was not read for a while.
@@ -52,37 +51,27 @@ def gorush_latency_ms() -> int | None:
 def remove_traces(*, now: datetime) -> None:
     """Everything of every run. Must not be called while one is under way, but by that run.
 
-    Locks in the order of the others: whoever processes an envelope is waited for first, then registration, route,
-    request and notification, so that nothing can be added to what is being removed.
+    Whoever processes one of its envelopes is waited for first, see `locks`.
     """
     marked = list(CanaryEnvelope.objects.values_list("hash", flat=True))
     InboundEnvelope.objects.filter(hash__in=marked).delete()
     OutboundReply.objects.filter(envelope_hash__in=marked).delete()
-    _remove_registrations()
-    own = Notification.objects.filter(public_key_hash=canary_identity().key_hash)
-    requests = NotificationRequest.objects.filter(pk__in=list(own.values_list("request", flat=True)))
-    _lock(requests.order_by("pk"), own.order_by("pk"))
-    requests.delete()
+    key_hash = canary_identity().key_hash
+    lock_all_about(key_hash)
+    _remove_registrations(key_hash)
+    NotificationRequest.objects.filter(notifications__public_key_hash=key_hash).delete()
     CanaryEnvelope.objects.filter(said_at__lt=now - MARKED_FOR).delete()
 
 
-def _remove_registrations() -> None:
+def _remove_registrations(key_hash: bytes) -> None:
     """With routes and grants, and with the events that are told by their pseudonyms."""
-    key_hash = canary_identity().key_hash
     registrations = Registration.objects.filter(public_key_hash=key_hash)
-    rows = list(registrations.select_for_update().values_list("route", "pseudonym"))
+    rows = list(registrations.values_list("route", "pseudonym"))
     runs = CanaryRun.objects.filter(pseudonym__isnull=False)
     told_by = {pseudonym for _, pseudonym in rows} | set(runs.values_list("pseudonym", flat=True))
     pseudonyms = [pseudonym for pseudonym in told_by if pseudonym]
-    routes = Route.objects.filter(pk__in=[route for route, _ in rows if route])
-    _lock(routes.order_by("pk"))
     registrations.delete()
-    routes.delete()
+    Route.objects.filter(pk__in=[route for route, _ in rows if route]).delete()
     RegistrationEvent.objects.filter(pseudonym__in=pseudonyms).delete()
     runs.update(pseudonym=None)
     TopicKey.objects.filter(name=topics.query_name(key_hash)).delete()
-
-
-def _lock(*row_sets: QuerySet[Any]) -> None:
-    for rows in row_sets:
-        list(rows.select_for_update().values_list("pk"))
