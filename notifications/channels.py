@@ -60,6 +60,7 @@ def trip(key: ChannelKey, *, reason: str, by: str = "", now: datetime) -> Change
     change = _change(key, State.TRIPPED, start=[State.RUNNING], by=by, reason=reason, now=now)
     if change.is_change:
         log.error("channel_tripped", **key._asdict(), reason=reason)
+    if change.is_change and not by:
         count(CHANNEL_TRIPS, [(platform(key.token_type),)])
     return change
 

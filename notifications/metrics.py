@@ -40,7 +40,7 @@ DISPATCH_SECONDS = BatchHistogram(
 ATTEMPTS = Counter(
     "pushserver_attempts_total",
     "Tries at the gateway, by class: delivered, dead, config, payload, transient, ambiguous. "
-    "When it moves: docs/delivery.md says what to do about each class; config needs an operator at once.",
+    "When it moves: what to do about each class is in docs/delivery.md; config needs an operator at once.",
     ["outcome", "platform", "app"],
 )
 GATEWAY_SECONDS = BatchHistogram(
@@ -65,7 +65,7 @@ ROUTES_DISABLED = Counter(
 )
 CHANNEL_TRIPS = Counter(
     "pushserver_channel_trips_total",
-    "Channels that a breaker stopped. "
+    "Channels that a breaker stopped; those that an operator tripped are not counted. "
     "When it moves: the console says why; repair the set-up at Apple, Google or gorush. A probe that comes through "
     "starts the channel again.",
     ["platform"],

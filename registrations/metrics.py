@@ -6,7 +6,7 @@ from measuring.kinds import StoredGauge
 
 REGISTRATIONS = Counter(
     "pushserver_registrations_total",
-    "Registrations received, by decision: register, unregister, repeat, or the refusal. "
+    "Registrations received, by decision: register, unregister, retransmission, or the refusal. "
     "When it moves: many stale_version are clients that miss our answers, see pushserver_replies_*; many malformed a "
     "client version that speaks differently.",
     ["outcome"],
@@ -20,7 +20,7 @@ REGISTRATION_EVENTS = Counter(
 QUERIED_KEYS = Counter(
     "pushserver_queried_keys_total",
     "Keys that senders asked about, found or not_found. "
-    "When it moves: not_found grows when users moved to another server, or when somebody tries keys out.",
+    "When it moves: more not_found come when users moved to another server, or when somebody tries keys out.",
     ["outcome"],
 )
 # An estimate, because nobody counts a million rows every few seconds.

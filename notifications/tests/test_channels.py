@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 from notifications import channels
 from notifications.delivery import hand_out_due, record
 from notifications.messages import DRY_RUN, ChannelKey, Outcome, Result, channel_key
+from notifications.metrics import CHANNEL_TRIPS
 from notifications.models import Attempt, Channel, Notification
 from tests.delivering import APP, LEASE, NOW, answered, claimed, fresh, make_due, make_due_to_app, send
 
@@ -66,6 +67,17 @@ def test_a_trip_is_an_error_in_the_log():
     [alarm] = [entry for entry in logs if entry["log_level"] == "error"]
     assert (alarm["event"], alarm["token_type"], alarm["apn_topic"]) == ("channel_tripped", 1, APP)
     assert "InvalidProviderToken" in alarm["reason"]
+
+
+def test_only_the_trips_of_breakers_are_counted(django_capture_on_commit_callbacks):
+    def trip(**by):
+        before = CHANNEL_TRIPS.labels("ios")._value.get()
+        with django_capture_on_commit_callbacks(execute=True):
+            channels.trip(APPLE, reason="why", now=NOW, **by)
+        channels.resume(APPLE, by="ann", now=NOW)
+        return CHANNEL_TRIPS.labels("ios")._value.get() - before
+
+    assert (trip(), trip(by="ann")) == (1, 0)
 
 
 def test_nothing_of_a_paused_channel_is_tried_and_everything_else_is():
