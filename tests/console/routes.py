@@ -18,7 +18,7 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from notifications.console.channels import OPERATIONS as CHANNEL_OPERATIONS
 from notifications.gateways.gorush.rules_table import load_seed
-from notifications.models import Channel
+from notifications.models import Channel, Notification
 from pushserver.api import tokens
 from pushserver.console.drain import OPERATIONS as DRAIN_OPERATIONS
 from pushserver.models import OpenedRecord
@@ -54,37 +54,36 @@ def console_names() -> set[str]:
     return {name for name, route in patterns(get_resolver()) if route.startswith(CONSOLE)}
 
 
-def console_pages() -> list[Page]:
-    """Every page of the console, as of the rows that there are now: each table must have one."""
-    made = {name: list(make_urls(name)) for name in sorted(console_names() - set(WITHOUT_NAME))}
-    return [Page(name, url) for name, urls in made.items() for url in urls]
+def console_pages(*, every_row: bool = False) -> list[Page]:
+    """Every page of the console, for the first row of each table there is; else for every row."""
+    names = sorted(console_names() - set(WITHOUT_NAME))
+    filled_in = _filled_in(every_row=every_row)
+    return [Page(name, url) for name in names for url in _urls(name, filled_in.get(name, [{}]), every_row=every_row)]
 
 
 # Django's own: from the page of a row without "change" to the one with it, and whatever is no URL at all.
 WITHOUT_NAME = ("admin:",)
 
 
-def make_urls(name: str) -> Iterator[str]:
+def _urls(name: str, filled_in: list[dict[str, Any]], *, every_row: bool) -> Iterator[str]:
     """Filled in with what there is. A new URL with parameters needs a line in `_filled_in`."""
     model = MODELS.get(name.rpartition("_")[0])
     kind = name.rpartition("_")[2]
     if model and kind == "operate" and model is not Channel:
-        yield from (_operate_url(name, model, operation) for operation in _operations(model))
+        ids = ids_of(model)[:1]
+        yield from (f"{reverse(name, args=[operation])}?id={id_}" for operation in _operations(model) for id_ in ids)
     elif model and kind in {"history", "delete", "change"}:
-        yield reverse(name, args=[_first_id(model)])
+        ids = ids_of(model)[: None if every_row and kind == "change" else 1]
+        yield from (reverse(name, args=[id_]) for id_ in ids)
     elif name == "reports:run":
         yield f"{reverse(name)}?from={last_closed_day(timezone.now())}"
     else:
-        yield from (reverse(name, kwargs=parameters) for parameters in _filled_in().get(name, [{}]))
+        yield from (reverse(name, kwargs=parameters) for parameters in filled_in)
 
 
 MODELS: dict[str, type[Model]] = {
     f"admin:{model._meta.app_label}_{model._meta.model_name}": model for model in admin.site._registry
 }
-
-
-def _operate_url(name: str, model: type[Model], operation: str) -> str:
-    return f"{reverse(name, kwargs={'name': operation})}?id={_first_id(model)}"
 
 
 def _operations(model: type[Model]) -> list[str]:
@@ -93,34 +92,34 @@ def _operations(model: type[Model]) -> list[str]:
     return list(page.operations)
 
 
-def _first_id(model: type[Model]) -> str:
-    # Of accounts not that of whoever is logged in.
+def ids_of(model: type[Model]) -> list[str]:
+    """As they stand in URLs. Of accounts not that of whoever is logged in."""
     rows = model._default_manager.filter(username="ann") if model is User else model._default_manager.all()
-    row = rows.order_by("pk").first()
-    assert row is not None, f"make_one_of_everything makes no {model.__name__}"
-    return id_of(row)
+    return [id_of(row) for row in rows.only("pk").order_by("pk")]
 
 
-def _filled_in() -> dict[str, list[dict[str, Any]]]:
-    key_hash = bytes(Registration.objects.order_by("pk")[0].public_key_hash).hex()
-    notification = _first_id(MODELS["admin:notifications_notification"])
-    channel = _first_id(Channel)
+def _filled_in(*, every_row: bool) -> dict[str, list[dict[str, Any]]]:
+    some = slice(None if every_row else 1)
+    hashes = Registration.objects.order_by("pk").values_list("public_key_hash", flat=True)
+    users = list(dict.fromkeys(bytes(key_hash).hex() for key_hash in hashes))[some]
     facts = [model._meta for model in MODELS.values() if model._meta.app_label in {"registrations", "notifications"}]
     return {
         "search_facts": [
             {"app_label": meta.app_label, "model_name": meta.model_name} for meta in facts if _is_searched(meta)
         ],
-        "found": [{"term": key_hash}],
-        "user": [{"object_id": key_hash}],
-        "forget_user": [{"key_hash_hex": key_hash}],
-        "timeline": [{"object_id": notification}],
+        "found": [{"term": user} for user in users],
+        "user": [{"object_id": user} for user in users],
+        "forget_user": [{"key_hash_hex": user} for user in users],
+        "timeline": [{"object_id": id_} for id_ in ids_of(Notification)[some]],
         "change_drain": [{"operation": operation} for operation in DRAIN_OPERATIONS],
         "reports:report": [{"slug": slug} for slug in PAGES],
         "reports:csv": [{"slug": slug} for slug in PAGES],
         "admin:notifications_channel_operate": [
-            {"channel_id": channel, "operation": operation} for operation in CHANNEL_OPERATIONS
+            {"channel_id": id_, "operation": operation}
+            for id_ in ids_of(Channel)[some]
+            for operation in CHANNEL_OPERATIONS
         ],
-        "admin:auth_user_password_change": [{"id": _first_id(User)}],
+        "admin:auth_user_password_change": [{"id": id_} for id_ in ids_of(User)],
         "admin:view_on_site": [{"content_type_id": "1", "object_id": "1"}],
         "admin:app_list": [{"app_label": label} for label in sorted({meta.app_label for meta in facts})],
     }

@@ -132,6 +132,7 @@ def pages() -> list[Page]:
 def test_the_table_has_every_page_and_no_other() -> None:
     assert {name.removeprefix("admin:") for name in MODELS} == set(TABLES)
     assert console_names() - LEFT_OUT == set(expected())
+    assert {page.name for page in pages()} == set(expected())
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)

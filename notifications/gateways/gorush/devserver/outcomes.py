@@ -17,6 +17,7 @@ busy-…             is refused for now, every time        ServiceUnavailable   
 outage-…           is the same on iOS; on Android the Firebase SDK tries five times before it says so
 internal-…         is refused for now                    InternalServerError       Internal error encountered.
 new-…              is refused in words nobody knows      SomethingNew              Something new.
+naming-…           is the same, in words that name the token
 html-…             is refused by a proxy's page          invalid character '<' …   unexpected http response …
 reset-…            is delivered, but the connection reset before the answer: as lost-, in words of a connection that
                    failed before anything was sent
@@ -78,6 +79,7 @@ class Refusal(Enum):
     OUTAGE = ("ServiceUnavailable ", "The service is currently unavailable. ")  # another member, not an alias of BUSY
     INTERNAL = ("InternalServerError", "Internal error encountered.")
     NEW = ("SomethingNew", "Something new.")
+    NAMING = ("Nobody likes {token} here", "Nobody likes {token} here.")
     HTML = (
         "invalid character '<' looking for beginning of value",
         f"unexpected http response with status: 502\n{PAGE}",
