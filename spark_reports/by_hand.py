@@ -2,9 +2,15 @@
 
 from datetime import date, datetime
 
+import structlog
 from django.db import transaction
 
-from spark_reports.models import RequestedRun
+from spark_reports.models import ReportRun, RequestedRun
+
+log = structlog.get_logger(__name__)
+# What is said of a run that ended without a word.
+KILLED = "Its process was killed."
+MAX_KILLED = 3
 
 
 def ask(first: date, last: date, *, replace: bool, now: datetime) -> bool:
@@ -17,4 +23,16 @@ def ask(first: date, last: date, *, replace: bool, now: datetime) -> bool:
 
 
 def next_request() -> RequestedRun | None:
-    return RequestedRun.objects.order_by("asked_at").first()
+    """The oldest. One that takes its process with it again and again is given up: it comes before all nights."""
+    for request in RequestedRun.objects.order_by("asked_at"):
+        if _killed_runs(request) < MAX_KILLED:
+            return request
+        request.delete()
+        log.error("request_given_up", from_day=str(request.from_day), to_day=str(request.to_day))
+    return None
+
+
+def _killed_runs(request: RequestedRun) -> int:
+    """A long range is made in several runs."""
+    runs = ReportRun.objects.filter(from_day__gte=request.from_day, to_day__lte=request.to_day, error=KILLED)
+    return runs.filter(started_at__gte=request.asked_at).count()

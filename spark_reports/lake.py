@@ -264,5 +264,10 @@ def _for_arrow(url: str) -> str:
     return url if "://" in url else Path(url.removeprefix("file:")).resolve().as_uri()
 
 
+def in_one_line(error: Exception) -> str:
+    """Our own words as they are; what the system says of a file, with the file."""
+    return f"The lake failed: {_first_line(error)}" if isinstance(error, OSError) else str(error)
+
+
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -16,10 +16,11 @@ from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 
+from spark_reports.by_hand import KILLED
 from spark_reports.export import ExportError, closed_days, export_day
 from spark_reports.jobs import tables
 from spark_reports.jobs.plan import Plan
-from spark_reports.lake import Kind, Lake, LakeError, Manifest
+from spark_reports.lake import Kind, Lake, LakeError, Manifest, in_one_line
 from spark_reports.loading import load, publish_in_lake, read_results
 from spark_reports.models import ReportRun
 from spark_reports.spark import SparkError, Submission, submit
@@ -39,7 +40,7 @@ LOOK_BACK_SNAPSHOTS_DAYS = 8
 # A longer range is computed in several runs.
 MAX_DAYS = 14
 EXCERPT_LINES = 60
-FAULTS = (ExportError, LakeError, SparkError)
+FAULTS = (ExportError, LakeError, SparkError, OSError)
 
 
 class RunError(Exception):
@@ -48,6 +49,17 @@ class RunError(Exception):
 
 class Busy(RunError):  # noqa: N818 - says what is
     """Another run or export is under way: nothing was begun."""
+
+
+class WorkerStops(Exception):  # noqa: N818 - says what happened
+    """The worker was told to end while Spark computed. The next one begins again."""
+
+
+# Of other faults only the kind is told: their words may hold a row.
+_ENDED_BY: dict[type[BaseException], str] = {
+    WorkerStops: "Its worker was told to end, as when a new version is installed. The next one begins again.",
+    KeyboardInterrupt: "It was interrupted by hand.",
+}
 
 
 class Progress:
@@ -111,9 +123,7 @@ def alone() -> Iterator[None]:
 
 def _close_abandoned() -> None:
     """Whoever holds the lock knows that nobody else runs."""
-    ReportRun.objects.filter(state=State.RUNNING).update(
-        state=State.FAILED, finished_at=timezone.now(), error="Its process was killed."
-    )
+    ReportRun.objects.filter(state=State.RUNNING).update(state=State.FAILED, finished_at=timezone.now(), error=KILLED)
 
 
 def _run(days: Sequence[date], progress: Progress, *, replace: bool) -> ReportRun:
@@ -122,10 +132,11 @@ def _run(days: Sequence[date], progress: Progress, *, replace: bool) -> ReportRu
     try:
         _carry_out(run, days, progress, replace=replace)
     except FAULTS as error:
-        _finish(run, State.FAILED, error=str(error), log_excerpt=getattr(error, "log", ""))
-        raise RunError(str(error)) from error
+        told = in_one_line(error)
+        _finish(run, State.FAILED, error=told, log_excerpt=getattr(error, "log", ""))
+        raise RunError(told) from error
     except BaseException as error:
-        _finish(run, State.FAILED, error=type(error).__name__)
+        _finish(run, State.FAILED, error=_ENDED_BY.get(type(error), type(error).__name__))
         raise
     return run
 

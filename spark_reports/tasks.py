@@ -26,10 +26,6 @@ log = structlog.get_logger(__name__)
 _stopping = Event()
 
 
-class WorkerStops(Exception):  # noqa: N818 - says what happened
-    """The worker was told to end while Spark computed. The next one begins again."""
-
-
 @signals.worker_shutting_down.connect
 def stop_runs(**_kwargs: Any) -> None:
     _stopping.set()
@@ -60,27 +56,41 @@ def _next_work(now: datetime) -> _Work | None:
 
 
 def _make(work: _Work) -> bool:
-    """False while another process makes reports. A failure is kept with its run and told by `status`."""
+    """False when nothing more can be made now. A failure is kept with its run and told by `status`; a request is over
+    with it, whatever it was, or it would come before all nights for ever.
+    """
     if lack := missing():
         _note_failure(work, lack)
     else:
-        from spark_reports.runs import Busy, RunError, run_reports  # noqa: PLC0415 - needs what may not be installed
+        from spark_reports.runs import (  # noqa: PLC0415 - needs what may not be installed
+            Busy,
+            RunError,
+            WorkerStops,
+            run_reports,
+        )
 
         try:
             run_reports(work.first, work.last, progress=_until_stopped(), replace=work.replace)
-        except Busy:
+        except (Busy, WorkerStops):
             return False
         except RunError as error:
             log.info("reports_wait", day=str(work.last), error=str(error))
+        except Exception:
+            _close(work)
+            raise
         else:
             _announce(work)
-    if work.request:
-        work.request.delete()
+    _close(work)
     return True
 
 
+def _close(work: _Work) -> None:
+    if work.request:
+        work.request.delete()
+
+
 def _until_stopped() -> Any:
-    from spark_reports.runs import Progress  # noqa: PLC0415 - as above
+    from spark_reports.runs import Progress, WorkerStops  # noqa: PLC0415 - as above
 
     class UntilStopped(Progress):
         def beat(self) -> None:

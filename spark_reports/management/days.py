@@ -11,6 +11,7 @@ from django.db import DatabaseError, InterfaceError
 from django.utils import timezone
 
 from spark_reports.export import last_closed_day
+from spark_reports.lake import in_one_line
 
 
 def add_days(parser: CommandParser) -> None:
@@ -34,7 +35,7 @@ def faults_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
     """Of the database only the kind of fault is told: its words may hold a row."""
     try:
         yield
-    except kinds as error:
-        raise CommandError(str(error)) from error
+    except (*kinds, OSError) as error:
+        raise CommandError(in_one_line(error)) from error
     except (DatabaseError, InterfaceError, psycopg.Error) as error:
         raise CommandError(f"The database failed ({type(error).__name__}): nothing of this was published.") from error

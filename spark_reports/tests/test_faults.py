@@ -182,6 +182,24 @@ def test_what_a_killed_run_left_in_the_lake_goes_with_the_next(lake: Lake, day: 
     assert not list((Path(lake.url) / "incoming").glob("7-dead/**/*"))
 
 
+@pytest.fixture
+def no_lake(settings: LazySettings, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    settings.REPORTS_LAKE = str(tmp_path / "file" / "lake")
+
+
+def test_a_lake_that_takes_nothing_is_told_in_one_line(no_lake: None, day: date) -> None:
+    message = failing(day)
+    assert message.startswith("The lake failed: ")
+    assert ReportRun.objects.get().error == message
+
+
+@pytest.mark.parametrize("command", ["run_reports", "export_events"])
+def test_commands_tell_in_one_line_that_the_lake_takes_nothing(no_lake: None, command: str) -> None:
+    with pytest.raises(CommandError, match=r"^The lake failed: .*Not a directory"):
+        call_command(command)
+
+
 def test_a_damaged_export_is_said_before_spark_starts(lake: Lake, day: date, no_java: None) -> None:
     factories.make_envelope(at=timezone.now() - timedelta(days=1, hours=timezone.now().hour))
     failing(day)

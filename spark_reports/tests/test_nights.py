@@ -23,13 +23,16 @@ from django.utils import timezone
 
 import spark_reports.management.commands
 from pushserver import health
-from spark_reports import by_hand, nights, parts, tasks
+from spark_reports import by_hand, nights, parts, runs, tasks
 from spark_reports.closing import last_closed_day
+from spark_reports.export.queries import QUERIES
 from spark_reports.mail import send_summary
 from spark_reports.models import ReportRun, RequestedRun
 from spark_reports.runs import LOCK
+from spark_reports.spark import Submission
 from spark_reports.status import State, pin, status
 from spark_reports.tests import rows
+from waku_bridge.tasks import TaskFailed
 
 pytestmark = pytest.mark.django_db
 DAY = date(2026, 11, 20)
@@ -215,6 +218,54 @@ def test_a_request_waits_while_another_process_makes_reports(lake_url: str, java
         other.execute("SELECT pg_advisory_lock(%s)", [LOCK])
         tasks.make_reports()
     assert (RequestedRun.objects.count(), ReportRun.objects.count()) == (1, 0)
+
+
+@pytest.fixture
+def request_row(lake_url: str, java: None) -> RequestedRun:
+    by_hand.ask(DAY, DAY, replace=False, now=timezone.now())
+    return RequestedRun.objects.get()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_request_that_fails_as_nobody_foresaw_is_over_and_nights_go_on(
+    request_row: RequestedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(QUERIES, "replies", lambda _day: "SELECT 1/0")
+    with pytest.raises(TaskFailed, match="DivisionByZero"):
+        tasks.make_reports()
+
+    assert (ReportRun.objects.get().error, RequestedRun.objects.count()) == ("DivisionByZero", 0)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_that_is_told_to_end_leaves_the_request_to_the_next(
+    request_row: RequestedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told_to_end(submission: Submission) -> str:
+        tasks.stop_runs()
+        submission.on_line("")
+        return ""
+
+    monkeypatch.setattr(runs, "submit", told_to_end)
+    try:
+        tasks.make_reports()
+    finally:
+        tasks._stopping.clear()
+
+    assert RequestedRun.objects.get() == request_row
+    assert ReportRun.objects.get().error.startswith("Its worker was told to end")
+
+
+def test_a_request_that_kills_its_process_three_times_is_given_up() -> None:
+    by_hand.ask(*days(19, 20), replace=False, now=at(2))
+    rows.make_run(DAY, state="failed", error=by_hand.KILLED, started_at=at(1))  # before it was asked for
+    for hour in (3, 4):
+        rows.make_run(DAY, state="failed", error=by_hand.KILLED, started_at=at(hour))
+    assert by_hand.next_request() is not None
+
+    rows.make_run(DAY, state="failed", error=by_hand.KILLED, started_at=at(5))
+    assert by_hand.next_request() is None
+    assert not RequestedRun.objects.exists()
 
 
 # Asking for them ------------------------------------------------------------------------------------------------------
