@@ -36,7 +36,7 @@ LOOK_BACK_DAYS = {
     tables.FAILURE_SIGNATURES.name: 30,
     tables.TOKEN_SPELLS.name: 7 * tables.LIFETIME_WEEKS,
 }
-LOOK_BACK_SNAPSHOTS_DAYS = 8
+LOOK_BACK_SNAPSHOTS = {tables.UNKNOWN_ERRORS.name: 8}
 # A longer range is computed in several runs.
 MAX_DAYS = 14
 EXCERPT_LINES = 60
@@ -208,19 +208,17 @@ def _compute(run: ReportRun, lake: Lake, facts: _Facts, output: str, progress: P
 
 
 def make_plan(lake: Lake, manifests: Mapping[date, Manifest], output: str) -> Plan:
-    """Raises LakeError when a report of an earlier day that is read, too, is broken."""
+    """Raises LakeError when a file of an earlier day that is read, too, is broken."""
     first = min(manifests)
     facts: dict[str, dict[str, Sequence[str]]] = {table.name: {} for table in tables.EVENT_TABLES}
+    facts |= _earlier_files(lake, Kind.FACTS, first, LOOK_BACK_SNAPSHOTS)
     for day, manifest in manifests.items():
         for name, paths in manifest.paths.items():
             facts[name][day.isoformat()] = paths
-    snapshots = tables.UNKNOWN_ERRORS.name
-    for day, manifest in lake.days(Kind.FACTS, first - timedelta(LOOK_BACK_SNAPSHOTS_DAYS), first - timedelta(1)):
-        facts[snapshots][day.isoformat()] = manifest.paths.get(snapshots, [])
     return Plan(
         days=[day.isoformat() for day in manifests],
         facts=facts,
-        reports=_earlier_reports(lake, first),
+        reports=_earlier_files(lake, Kind.REPORTS, first, LOOK_BACK_DAYS),
         rows=_expected_rows(manifests),
         incomplete_days=[day.isoformat() for day in manifests if not manifests[day].is_complete],
         output=output,
@@ -228,24 +226,29 @@ def make_plan(lake: Lake, manifests: Mapping[date, Manifest], output: str) -> Pl
 
 
 def _expected_rows(manifests: Mapping[date, Manifest]) -> dict[str, dict[str, int]]:
-    """Of the tables whose rows belong to the days alone."""
+    """Of the run's own days; snapshots of earlier days are not its to check."""
     return {
         table.name: {day.isoformat(): manifest.rows[table.name] for day, manifest in manifests.items()}
         for table in tables.EVENT_TABLES
     }
 
 
-def _earlier_reports(lake: Lake, first: date) -> dict[str, dict[str, Sequence[str]]]:
-    """Days computed by an older version are left out: comparing with them would be wrong, and they can be made anew."""
-    reports: dict[str, dict[str, Sequence[str]]] = {name: {} for name in LOOK_BACK_DAYS}
-    oldest = first - timedelta(max(LOOK_BACK_DAYS.values()))
-    for day, manifest in lake.days(Kind.REPORTS, oldest, first - timedelta(1)):
-        if manifest.schema_version != tables.SCHEMA_VERSION:
-            continue
-        for name, look_back in LOOK_BACK_DAYS.items():
-            if day >= first - timedelta(look_back):
-                reports[name][day.isoformat()] = manifest.paths.get(name, [])
-    return reports
+def _earlier_files(
+    lake: Lake, kind: Kind, first: date, look_back_days: Mapping[str, int]
+) -> dict[str, dict[str, Sequence[str]]]:
+    """By table and day, each compared with its manifest.
+
+    Days of an older schema are left out: comparing with them would be wrong, and they can be made anew.
+    """
+    files: dict[str, dict[str, Sequence[str]]] = {name: {} for name in look_back_days}
+    oldest = first - timedelta(max(look_back_days.values()))
+    for day, manifest in lake.days(kind, oldest, first - timedelta(1)):
+        if manifest.schema_version == tables.SCHEMA_VERSION:
+            read = [name for name, days in look_back_days.items() if day >= first - timedelta(days)]
+            lake.verify(kind, day, manifest, only=read)
+            for name in read:
+                files[name][day.isoformat()] = manifest.paths[name]
+    return files
 
 
 def _beat(run: ReportRun) -> None:

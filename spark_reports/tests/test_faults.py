@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from spark_reports.jobs.tables import REPORT_TABLES
 from spark_reports.lake import Kind, Lake, LakeError, arrow_schema
 from spark_reports.loading import load, publish_in_lake, read_results
 from spark_reports.models import ErrorRate, PublishedDay, ReportRun
-from spark_reports.runs import LOCK, Progress, RunError, run_reports
+from spark_reports.runs import LOCK, Progress, RunError, make_plan, run_reports
 from tests import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -203,23 +204,60 @@ def test_commands_tell_in_one_line_that_the_lake_takes_nothing(no_lake: None, co
 def test_a_damaged_export_is_said_before_spark_starts(lake: Lake, day: date, no_java: None) -> None:
     factories.make_envelope(at=timezone.now() - timedelta(days=1, hours=timezone.now().hour))
     failing(day)
-    manifest = lake.manifest(Kind.FACTS, day)
-    assert manifest is not None
-    path = Path(lake.url) / manifest.tables["envelopes"][0].path
-    path.write_bytes(path.read_bytes()[:-20])
+    cut_off(lake, Kind.FACTS, day, "envelopes")
 
     assert "is cut off" in failing(day)
 
 
-def test_an_export_of_an_older_schema_is_made_again(
-    lake: Lake, day: date, no_java: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def cut_off(lake: Lake, kind: Kind, day: date, table: str) -> None:
+    manifest = lake.manifest(kind, day)
+    assert manifest is not None
+    path = Path(lake.url) / manifest.tables[table][0].path
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def test_a_damaged_file_of_an_earlier_day_is_said_before_spark_starts(lake: Lake, day: date, no_java: None) -> None:
+    yesterday = day - timedelta(days=1)
+    publish(lake, yesterday, [RATE])
+    cut_off(lake, Kind.REPORTS, yesterday, "error_rates")
+    assert failing(day).endswith(f"is cut off or grown. Compute it again: manage.py run_reports --day {yesterday}")
+
+    publish(lake, yesterday, [RATE])
+    failing(yesterday)
+    cut_off(lake, Kind.FACTS, yesterday, "envelopes")  # not read again
+    assert failing(day).startswith("Java")
+    cut_off(lake, Kind.FACTS, yesterday, "unknown_errors")
+    assert f"export_events --day {yesterday} --replace" in failing(day)
+
+
+def age(lake: Lake, kind: Kind, day: date) -> None:
+    """As if an older version had written it."""
+    path = Path(lake.url) / "manifests" / kind / f"{day}.json"
+    path.write_text(path.read_text().replace(f'"schema_version": {tables.SCHEMA_VERSION}', '"schema_version": 0'))
+
+
+def test_earlier_days_of_an_older_schema_are_not_compared_with(lake: Lake, day: date, no_java: None) -> None:
+    yesterday = day - timedelta(days=1)
+    publish(lake, yesterday, [RATE])
+    failing(yesterday)
     failing(day)
-    path = Path(lake.url) / "manifests" / "facts" / f"{day}.json"
-    path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 0'))
+    manifest = lake.manifest(Kind.FACTS, day)
+    assert manifest is not None
+    plan = make_plan(lake, {day: manifest}, "incoming/x")
+    assert (len(plan.reports["error_rates"]), len(plan.facts["unknown_errors"])) == (1, 2)
+
+    age(lake, Kind.REPORTS, yesterday)
+    age(lake, Kind.FACTS, yesterday)
+    plan = make_plan(lake, {day: manifest}, "incoming/x")
+    assert (len(plan.reports["error_rates"]), list(plan.facts["unknown_errors"])) == (0, [day.isoformat()])
+
+
+def test_an_export_of_an_older_schema_is_made_again(lake: Lake, day: date, no_java: None) -> None:
+    failing(day)
+    age(lake, Kind.FACTS, day)
     old = lake.manifest(Kind.FACTS, day)
     assert old is not None
-    with pytest.raises(LakeError, match="written with schema 0, and this server reads 1"):
+    with pytest.raises(LakeError, match=f"written with schema 0, and this server reads {tables.SCHEMA_VERSION}"):
         lake.verify(Kind.FACTS, day, old)
 
     assert failing(day).startswith("Java")
@@ -232,9 +270,7 @@ def test_a_file_listed_twice_is_refused(lake: Lake, day: date, no_java: None) ->
     manifest = lake.manifest(Kind.FACTS, day)
     assert manifest is not None
     doubled = {name: [*files, *files] for name, files in manifest.tables.items()}
-    lake.publish(
-        Kind.FACTS, day, type(manifest)(day.isoformat(), 1, manifest.created_at, manifest.key_id, True, doubled)
-    )
+    lake.publish(Kind.FACTS, day, replace(manifest, tables=doubled))
 
     assert "lists the same rows twice" in failing(day)
 
