@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from bench import codec, live, load, path, reports, throughput, topics, walker
+from bench import codec, console, live, load, path, reports, throughput, topics, walker
 
 RESULTS = Path(__file__).parent / "results"
 BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
@@ -25,6 +25,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "walker": walker.run,
     "load": load.run,
     "reports": reports.run,
+    "console": console.run,
     "throughput": throughput.run,
 }
 
@@ -33,12 +34,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"which ones: {', '.join(BENCHMARKS)} (default: all)")
     parser.add_argument("--events", type=reports.parse_sizes, help="sizes of the reports' days: 1m,5m,50m")
+    parser.add_argument("--registrations", type=int, default=console.REGISTRATIONS, help="of the console's database")
+    parser.add_argument("--attempts", type=int, default=console.ATTEMPTS, help="of the console's database")
+    parser.add_argument("--keep", type=Path, metavar="folder", help="where the console's database stays, filled")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped."))  # so that servers are taken down
     names = arguments.names or list(BENCHMARKS)
     if unknown := set(names) - BENCHMARKS.keys():
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    benchmarks = BENCHMARKS | ({"reports": partial(reports.run, arguments.events)} if arguments.events else {})
+    sizes = arguments.registrations, arguments.attempts
+    benchmarks = BENCHMARKS | {"console": partial(console.run, *sizes, arguments.keep)}
+    if arguments.events:
+        benchmarks["reports"] = partial(reports.run, arguments.events)
     results = {name: benchmarks[name]() for name in names}
     write(results)
 

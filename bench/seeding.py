@@ -56,9 +56,9 @@ class Definition:
     create: sql.Composed
 
 
-def chat_keys() -> list[bytes]:
-    """The compressed public keys of the first users."""
-    secrets = [sha256(b"bench user %d" % number).digest() for number in range(KNOWN_USERS)]
+def chat_keys(prefix: str = "bench user") -> list[bytes]:
+    """The compressed public keys of the first users; with another prefix, of people who are none."""
+    secrets = [sha256(f"{prefix} {number}".encode()).digest() for number in range(KNOWN_USERS)]
     return [PrivateKey(secret).public_key.format() for secret in secrets]
 
 

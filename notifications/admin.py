@@ -17,7 +17,7 @@ from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url, token_type_name
 from registrations.console.columns import NOTHING, age, full_hash, link, moment, number, short_hash, state, word
 from registrations.console.facts import FactAdmin, FactInline
-from registrations.console.filters import RecentValuesFilter, WordFilter
+from registrations.console.filters import Alone, RecentValuesFilter, WordFilter
 from registrations.console.operations import Operated
 from registrations.models import Registration
 
@@ -37,7 +37,7 @@ def notification_url(notification_id: int) -> str:
     return reverse("admin:notifications_notification_change", args=[notification_id])
 
 
-class ProgressFilter(admin.SimpleListFilter):
+class ProgressFilter(Alone, admin.SimpleListFilter):
     """What somebody still waits for. Each part of a condition is one that a partial index of the queue covers."""
 
     title = "progress"
@@ -83,7 +83,7 @@ class NotificationRequestAdmin(FactAdmin):
         age("reply_due_at", "reply due"),
         age("answered_at", "answered"),
     )
-    list_filter = (("state", WordFilter), "received_at")
+    list_filter = (("state", WordFilter),)
     shown: ClassVar[Any] = {
         "Request": (
             state("state"),
@@ -136,7 +136,7 @@ class NotificationAdmin(Operated, FactAdmin):
         age("created_at"),
         age("next_attempt_at", "next attempt"),
     )
-    list_filter = (ProgressFilter, ("state", WordFilter), ("report", WordFilter), "created_at")
+    list_filter = (ProgressFilter, ("state", WordFilter))
     shown: ClassVar[Any] = {
         "Notification": (
             state("state"),
@@ -198,7 +198,7 @@ class AttemptAdmin(FactAdmin):
         "latency",
         age("started_at", "started"),
     )
-    list_filter = (("outcome", WordFilter), ("code", RecentValuesFilter), "started_at")
+    list_filter = (("outcome", WordFilter), ("code", RecentValuesFilter))
     shown: ClassVar[Any] = {
         "Outcome": (
             state("outcome"),

@@ -106,6 +106,18 @@ class Notification(models.Model):
             models.Index(fields=["lease_until"], condition=models.Q(state="in_flight"), name="notification_leased"),
             # By id within a recipient: the console shows somebody's newest, of however many.
             models.Index(fields=["public_key_hash", "id"], name="notification_by_recipient"),
+            # What the console lists by state. Delivered ones are everywhere, and those under way have indexes above: so
+            # the usual life of a notification never meets this one.
+            models.Index(
+                fields=["state", "id"],
+                condition=models.Q(
+                    state__in=[
+                        *("dead_token", "undeliverable", "unconfirmed", "expired"),
+                        *("withdrawn", "suppressed", "duplicate", "refused"),
+                    ]
+                ),
+                name="notification_ended",
+            ),
         ]
         permissions: ClassVar = [("operate_notification", "Can try notifications at once, and drop them")]
 
@@ -160,6 +172,13 @@ class Attempt(models.Model):
         indexes: ClassVar = [
             # The newest sends of one channel, which its breakers look at.
             models.Index(fields=["token_type", "apn_topic", "started_at"], name="attempt_channel"),
+            # What the console lists by outcome and error: failures only, so that a success costs nothing more.
+            models.Index(
+                fields=["outcome", "id"],
+                condition=models.Q(outcome__in=["dead", "config", "payload", "transient", "ambiguous"]),
+                name="attempt_failed",
+            ),
+            models.Index(fields=["code", "id"], condition=~models.Q(code=""), name="attempt_code"),
         ]
 
     def __str__(self) -> str:

@@ -21,7 +21,7 @@ from registrations.console.columns import (
     yes_no,
 )
 from registrations.console.facts import FactAdmin, FactInline
-from registrations.console.filters import RecentValuesFilter, WordFilter
+from registrations.console.filters import RecentValuesFilter, WordFilter, YesNoFilter
 from registrations.console.operations import Operated
 from registrations.console.search import hash_digits
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
@@ -66,13 +66,7 @@ class RegistrationAdmin(Operated, FactAdmin):
         yes_no("enabled", "notified"),
         age("updated_at", "last change"),
     )
-    list_filter = (
-        ("state", WordFilter),
-        ("route__state", WordFilter),
-        "route__token_type",
-        "enabled",
-        "allow_from_contacts_only",
-    )
+    list_filter = (("state", WordFilter), ("enabled", YesNoFilter))
     list_select_related = ("route",)
     shown: ClassVar[Any] = {
         "Registration": (
@@ -121,7 +115,7 @@ class RouteAdmin(FactAdmin):
         age("failing_since", "failing since"),
         age("last_success_at", "last success"),
     )
-    list_filter = (("state", WordFilter), "token_type", ("disabled_reason", RecentValuesFilter))
+    list_filter = (("state", WordFilter), ("disabled_reason", RecentValuesFilter))
     shown: ClassVar[Any] = {
         "Address": (
             "token_type",
@@ -175,7 +169,7 @@ class GrantAdmin(FactAdmin):
 @admin.register(RegistrationEvent)
 class RegistrationEventAdmin(FactAdmin):
     list_display = (state("kind", "what"), "token", word("apn_topic", "app"), "pseudonym", age("at", "when"))
-    list_filter = (("kind", WordFilter), "at")
+    list_filter = (("kind", WordFilter),)
     ordering = ("-at",)
     shown: ClassVar[Any] = {
         "What happened": (state("kind"), "token", word("apn_topic", "app"), "pseudonym", moment("at", "time"))

@@ -41,6 +41,12 @@ class Route(models.Model):
     created_at = models.DateTimeField()
 
     class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["id"], condition=models.Q(state="disabled"), name="route_disabled"),
+            models.Index(
+                fields=["disabled_reason", "id"], condition=~models.Q(disabled_reason=""), name="route_disabled_reason"
+            ),
+        ]
         permissions: ClassVar = [("disable_route", "Can disable and enable routes by hand")]
 
     def __str__(self) -> str:
@@ -80,6 +86,9 @@ class Registration(models.Model):
         ]
         indexes: ClassVar = [
             models.Index(fields=["installation_id"], name="registration_installation"),  # searched in the console
+            # Filters of the console, in the order of its list; so are those of other tables that end with id or a time.
+            models.Index(fields=["state", "id"], name="registration_state"),
+            models.Index(fields=["enabled", "id"], name="registration_enabled"),
         ]
         permissions: ClassVar = [("forget_registration", "Can erase everything about a key hash")]
 
@@ -127,6 +136,7 @@ class RegistrationEvent(models.Model):
     class Meta:
         indexes: ClassVar = [
             models.Index(fields=["pseudonym"], name="event_pseudonym"),  # one installation's history, in the console
+            models.Index(fields=["kind", "at"], name="event_kind"),
         ]
 
     def __str__(self) -> str:

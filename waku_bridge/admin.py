@@ -21,7 +21,7 @@ from registrations.console.columns import (
     yes_no,
 )
 from registrations.console.facts import FactAdmin, FactInline
-from registrations.console.filters import RecentValuesFilter, WordFilter
+from registrations.console.filters import LabelFilter, RecentValuesFilter, WordFilter
 from registrations.console.operations import Operated
 from registrations.console.search import by_hash, hash_digits
 from waku_bridge.console import DropEnvelopes, DropLetters, ProcessAgain, ReadLettersAgain
@@ -50,7 +50,12 @@ class InboundEnvelopeAdmin(Operated, FactAdmin):
         age("received_at"),
         age("processed_at", "processed"),
     )
-    list_filter = (("state", WordFilter), "message_type", ("reason", RecentValuesFilter), "path", "received_at")
+    list_filter = (
+        ("state", WordFilter),
+        ("message_type", LabelFilter),
+        ("reason", RecentValuesFilter),
+        ("path", WordFilter),
+    )
     ordering = ("-received_at",)
     shown: ClassVar[Any] = {
         "Envelope": (
@@ -97,7 +102,7 @@ class OutboundReplyAdmin(FactAdmin):
         age("published_at", "published"),
         age("confirmed_at", "confirmed"),
     )
-    list_filter = (("state", WordFilter), "message_type", "created_at")
+    list_filter = (("state", WordFilter), ("message_type", LabelFilter))
     shown: ClassVar[Any] = {
         "Reply": (
             state("state"),
@@ -173,7 +178,7 @@ class CanaryRunAdmin(FactAdmin):
     """Each round trip of the canary: what was broken, and how long each link took, in milliseconds."""
 
     list_display = (age("started_at", "started"), state("state"), word("cause"), word("detail"), *_link_columns())
-    list_filter = (("state", WordFilter), ("cause", WordFilter), "started_at")
+    list_filter = (("state", WordFilter), ("cause", WordFilter))
     ordering = ("-started_at",)
     shown: ClassVar[Any] = {
         "Round trip": (
@@ -201,7 +206,7 @@ class DeadLetterAdmin(Operated, FactAdmin):
         word("path"),
         age("received_at"),
     )
-    list_filter = (("reason", RecentValuesFilter), "path", "received_at")
+    list_filter = (("reason", RecentValuesFilter),)
     ordering = ("-received_at",)
     shown: ClassVar[Any] = {
         "Dead letter": (

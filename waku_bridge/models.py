@@ -54,6 +54,19 @@ class InboundEnvelope(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["enqueued_at"], condition=models.Q(state="received"), name="envelope_waiting"),
             models.Index(fields=["received_at"], condition=models.Q(state="unkeyed"), name="envelope_unkeyed"),
+            # What the console lists, without what nearly every envelope is: an index of that would cost each of them.
+            models.Index(
+                fields=["state", "received_at"],
+                condition=models.Q(state__in=["dropped", "failed"]),
+                name="envelope_not_processed",
+            ),
+            models.Index(
+                fields=["message_type", "received_at"],
+                condition=models.Q(message_type__in=[15, 16, 17, 18, 19, 21]),  # all but requests
+                name="envelope_type",
+            ),
+            models.Index(fields=["reason", "received_at"], condition=~models.Q(reason=""), name="envelope_reason"),
+            models.Index(fields=["path", "received_at"], condition=~models.Q(path="live"), name="envelope_path"),
         ]
         permissions: ClassVar = [("operate_inboundenvelope", "Can process failed envelopes again, and drop them")]
 
@@ -104,6 +117,11 @@ class OutboundReply(models.Model):
             # The console lists them; nearly all others are confirmed.
             models.Index(
                 fields=["id"], condition=models.Q(state__in=["unconfirmed", "abandoned"]), name="reply_given_up"
+            ),
+            models.Index(
+                fields=["message_type", "id"],
+                condition=models.Q(message_type__in=[15, 16, 17, 18, 19, 20]),  # all but answers to requests
+                name="reply_type",
             ),
         ]
 
@@ -162,6 +180,7 @@ class DeadLetter(models.Model):
     received_at = models.DateTimeField(db_index=True)
 
     class Meta:
+        indexes: ClassVar = [models.Index(fields=["reason", "received_at"], name="dead_letter_reason")]
         permissions: ClassVar = [("operate_deadletter", "Can read dead letters again, and drop them")]
 
     def __str__(self) -> str:

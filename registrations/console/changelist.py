@@ -1,53 +1,106 @@
-"""Lists of tables that are too large to count."""
+"""Lists of tables that are too large to count, a page at a time.
 
+A page begins where the one before it ended, at the row that its address names: no row is skipped over, however far back
+one looks, and rows that come in meanwhile move nothing. The order is that of one column, newest first, and rows of the
+same moment follow each other by key.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.views.main import PAGE_VAR, ChangeList
-from django.core.paginator import Paginator
-from django.db.models import QuerySet
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import ValidationError
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 
 from registrations.console.columns import hex_of
 
-# Behind these, a page costs more the further back it is: whoever gets there is better off with a search or a filter.
-MAX_PAGES = 100
-
-
-class UncountedPaginator(Paginator):  # type: ignore[type-arg]
-    """Knows of a page whether there is a next one, and nothing about how many rows there are."""
-
-    object_list: QuerySet[Any]
-
-    def rows(self, number: int) -> tuple[list[Any], bool]:
-        """One page, and whether another follows: looked up as one row more than is shown.
-
-        First the keys, then the rows: whatever is joined or worked out for a row is so for those of this page only.
-        """
-        first = (number - 1) * self.per_page
-        keys = list(self.object_list.values_list("pk", flat=True)[first : first + self.per_page + 1])
-        shown = self.object_list.filter(pk__in=keys[: self.per_page])
-        return list(shown), len(keys) > self.per_page and number < MAX_PAGES
+# Parameters of the address: the page of rows that are older, or newer, than the one that is named.
+OLDER, NEWER = "older", "newer"
+_SEPARATOR = "~"
 
 
 class UncountedChangeList(ChangeList):
     """A list with "newer" and "older" instead of page numbers."""
 
-    def get_results(self, request: HttpRequest) -> None:  # noqa: ARG002
-        if not 1 <= self.page_num <= MAX_PAGES:
-            raise IncorrectLookupParameters
-        self.paginator = UncountedPaginator(self.queryset, self.list_per_page)
-        self.result_list, self.has_next = self.paginator.rows(self.page_num)
+    def get_filters_params(self, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        given = super().get_filters_params(params)
+        return {name: value for name, value in given.items() if name not in {OLDER, NEWER}}
+
+    def get_query_string(self, new_params: dict[str, Any] | None = None, remove: Iterable[str] | None = None) -> str:
+        """Every other search and filter begins with its newest rows."""
+        return super().get_query_string({OLDER: None, NEWER: None, **(new_params or {})}, remove)
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:  # noqa: ARG002
+        """Whatever the address asks for: by another column the whole table would be sorted."""
+        return [f"-{name}" for name in self.ordered_by]
+
+    @property
+    def ordered_by(self) -> list[str]:
+        first = str((self.model_admin.ordering or ["pk"])[0]).removeprefix("-")
+        return [first] if first == "pk" else [first, "pk"]
+
+    def get_results(self, request: HttpRequest) -> None:
+        keys = self._keys_of_page(request)
+        # First the keys, then the rows: whatever is joined or worked out for a row is so for those of this page only.
+        self.result_list = list(self.queryset.filter(pk__in=[key[-1] for key in keys]))
         self.result_count = self.full_result_count = len(self.result_list)
         self.show_full_result_count = self.show_admin_actions = self.can_show_all = False
-        self.multi_page = self.has_next or self.page_num > 1
+        self.multi_page = bool(self.older_url or self.newer_url)
 
-    def newer_url(self) -> str:
-        return self.get_query_string({PAGE_VAR: self.page_num - 1}) if self.page_num > 1 else ""
+    def _keys_of_page(self, request: HttpRequest) -> Sequence[tuple[Any, ...]]:
+        older, newer = request.GET.get(OLDER), request.GET.get(NEWER)
+        if newer:
+            keys, has_newer = self._look(self._place_from(newer), newer=True)
+            if has_newer:
+                return self._between(keys, has_newer=True, has_older=True)
+            older = None  # nothing is newer than this page: it is the first
+        keys, has_older = self._look(self._place_from(older) if older else None)
+        return self._between(keys, has_newer=bool(older), has_older=has_older)
 
-    def older_url(self) -> str:
-        return self.get_query_string({PAGE_VAR: self.page_num + 1}) if self.has_next else ""
+    def _between(
+        self, keys: Sequence[tuple[Any, ...]], *, has_newer: bool, has_older: bool
+    ) -> Sequence[tuple[Any, ...]]:
+        self.newer_url = self.url(NEWER, keys[:1]) if has_newer else ""
+        self.older_url = self.url(OLDER, keys[-1:]) if has_older else ""
+        return keys
+
+    def _look(self, place: tuple[Any, ...] | None, *, newer: bool = False) -> tuple[list[tuple[Any, ...]], bool]:
+        """The keys of one page, newest first, and whether there are more behind it: as one row more than is shown."""
+        rows = self.queryset.order_by(*self.ordered_by) if newer else self.queryset
+        if place:
+            rows = rows.filter(self._beyond(place, "gt" if newer else "lt"))
+        keys = list(rows.values_list(*self.ordered_by)[: self.list_per_page + 1])
+        page = keys[: self.list_per_page]
+        return page[::-1] if newer else page, len(keys) > self.list_per_page
+
+    def _beyond(self, place: tuple[Any, ...], way: str) -> Q:
+        *first, pk = place
+        if not first:
+            return Q(**{f"pk__{way}": pk})
+        name = self.ordered_by[0]
+        # The first part is implied by the others: it is what an index answers.
+        same = Q(**{name: first[0], f"pk__{way}": pk})
+        return Q(**{f"{name}__{way}e": first[0]}) & (Q(**{f"{name}__{way}": first[0]}) | same)
+
+    def url(self, way: str, keys: Sequence[tuple[Any, ...]]) -> str:
+        """To the page beyond a row; to the newest rows when there is none any more."""
+        return self.get_query_string({way: _SEPARATOR.join(map(_text, keys[0]))} if keys else {})
+
+    def _place_from(self, text: str) -> tuple[Any, ...]:
+        parts, names = text.split(_SEPARATOR), self.ordered_by
+        if len(parts) != len(names):
+            raise IncorrectLookupParameters
+        try:
+            return tuple(_value(self._field(name), part) for name, part in zip(names, parts, strict=True))
+        except (ValueError, ValidationError) as error:
+            raise IncorrectLookupParameters from error
+
+    def _field(self, name: str) -> Any:
+        return self.opts.pk if name == "pk" else self.opts.get_field(name)
 
     def url_for_result(self, result: Any) -> str:
         """Rows that are named by a hash have its digits in their URL."""
@@ -55,3 +108,17 @@ class UncountedChangeList(ChangeList):
             return super().url_for_result(result)
         name = f"{self.opts.app_label}_{self.opts.model_name}_change"
         return reverse(f"admin:{name}", args=[hex_of(result.pk)], current_app=self.model_admin.admin_site.name)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return hex_of(value) if isinstance(value, bytes | memoryview) else str(value)
+
+
+def _value(field: Any, text: str) -> Any:
+    """Raises ValueError or ValidationError for what such a field cannot hold."""
+    value = bytes.fromhex(text) if field.get_internal_type() == "BinaryField" else field.to_python(text)
+    if isinstance(value, datetime) and value.tzinfo is None:
+        raise ValueError
+    return value

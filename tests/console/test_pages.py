@@ -177,19 +177,93 @@ def count_queries(client: Client, url: str) -> int:
     return len(queries)
 
 
-def test_pages_follow_each_other_to_the_last_row(admin_client: Client) -> None:
-    make_rows(250)
-
-    for model in MODELS:
-        pages = [admin_client.get(list_url(model, p=number)).content.decode() for number in "123"]
-        page_of_row = rf'href="(/admin/{model._meta.app_label}/{model._meta.model_name}/[^"]+/change/)'
-        assert ["next page" in page for page in pages] == [True, True, False]
-        assert len({url for page in pages for url in re.findall(page_of_row, page)}) == 250
+def follow(client: Client, url: str, text: str) -> list[str]:
+    """The pages that links with this text lead to, one after the other; the first one is that of ``url``."""
+    pages = [client.get(url).content.decode()]
+    while link := re.search(rf'href="([^"]+)">[^<]*{text}', pages[-1]):
+        pages.append(client.get(url.partition("?")[0] + link[1].replace("&amp;", "&")).content.decode())
+    return pages
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "101", "x", "99999999999999999999"])
-def test_a_page_number_that_is_none_is_no_fault(admin_client: Client, number: str) -> None:
-    assert admin_client.get(list_url(Registration, p=number)).status_code in {200, 302}
+def rows_of(model: type[Model], page: str) -> list[str]:
+    return re.findall(rf'href="(/admin/{model._meta.app_label}/{model._meta.model_name}/[^"?]+/change/)', page)
+
+
+@every_model
+def test_pages_follow_each_other_to_the_last_row_and_back(admin_client: Client, model: type[Model]) -> None:
+    make_rows(120)
+
+    pages = follow(admin_client, list_url(model), "next page")
+    last_page = re.search(r'href="([^"]+)">[^<]*next page', pages[-2])
+    assert last_page
+    back = follow(admin_client, list_url(model).partition("?")[0] + last_page[1].replace("&amp;", "&"), "previous page")
+
+    rows = [rows_of(model, page) for page in pages]
+    assert [len(page) for page in rows] == [50, 50, 20]
+    assert len({url for page in rows for url in page}) == 120
+    # From the end back: pages are full there, and the last of them is the first page.
+    assert [row for page in reversed(back) for row in rows_of(model, page)][-70:] == [r for page in rows for r in page][
+        -70:
+    ]
+    assert rows_of(model, back[-1]) == rows[0]
+
+
+@every_model
+def test_rows_of_the_same_moment_are_on_one_page_each(admin_client: Client, model: type[Model]) -> None:
+    make_rows(60)
+    field = admin.site.get_model_admin(model).ordering[0].removeprefix("-")
+    if field != "pk":
+        model._default_manager.update(**{field: timezone.now()})
+
+    pages = follow(admin_client, list_url(model), "next page")
+
+    assert sorted(len(rows_of(model, page)) for page in pages) == [10, 50]
+    assert len({url for page in pages for url in rows_of(model, page)}) == 60
+
+
+def test_rows_that_come_in_meanwhile_do_not_move_a_page(admin_client: Client) -> None:
+    make_rows(60)
+    first = admin_client.get(list_url(Registration)).content.decode()
+    link = re.search(r'href="([^"]+)">[^<]*next page', first)
+    assert link
+    second = rows_of(
+        Registration, admin_client.get(list_url(Registration) + link[1].removeprefix("?")).content.decode()
+    )
+
+    make_rows(5)
+
+    again = admin_client.get(list_url(Registration) + link[1].removeprefix("?")).content.decode()
+    assert rows_of(Registration, again) == second
+
+
+@every_model
+@pytest.mark.parametrize("way", ["older", "newer"])
+@pytest.mark.parametrize(
+    "place", ["0", "-1", "x", "9" * 30, "~", "2026-11-21~", "2026-11-21T00:00:00Z~zz", "2026-13-41T00:00:00Z~1", "\x00"]
+)
+def test_a_place_that_is_none_is_no_fault(admin_client: Client, model: type[Model], way: str, place: str) -> None:
+    assert admin_client.get(list_url(model, **{way: place})).status_code in {200, 302}
+
+
+@every_model
+def test_a_url_cannot_ask_for_an_order_that_has_no_index(admin_client: Client, model: type[Model]) -> None:
+    make_rows(3)
+
+    as_always = rows_of(model, admin_client.get(list_url(model)).content.decode())
+
+    assert rows_of(model, admin_client.get(list_url(model, o="2")).content.decode()) == as_always
+
+
+@every_model
+def test_choosing_in_one_filter_takes_back_what_was_chosen_in_another(admin_client: Client, model: type[Model]) -> None:
+    make_rows()
+    html = admin_client.get(list_url(model)).content.decode()
+    choices = re.findall(r'<li[^>]*>\s*<a href="(\?[^"]+)"', html)
+
+    for choice in choices:
+        page = admin_client.get(list_url(model).rstrip("?") + choice.replace("&amp;", "&")).content.decode()
+        offered = re.findall(r'<li[^>]*>\s*<a href="(\?[^"]*)"', page)
+        assert max(link.count("=") for link in offered) == 1
 
 
 @every_model
