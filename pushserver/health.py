@@ -184,10 +184,15 @@ def _canary_warnings() -> Iterator[dict[str, str]]:
 
 
 def check_workers() -> Check:
-    key_of = {queue: HEARTBEAT_KEY.format(queue=queue) for queue in NEEDED_QUEUES}
-    fresh = _fresh(key_of.values())
-    parts = {queue: key in fresh for queue, key in key_of.items()}
+    parts = have_workers(NEEDED_QUEUES)
     return Check("" if all(parts.values()) else "queues without a worker", parts)
+
+
+def have_workers(queues: Sequence[str]) -> dict[str, bool]:
+    """Whether a worker serves each of these queues."""
+    key_of = {queue: HEARTBEAT_KEY.format(queue=queue) for queue in queues}
+    fresh = _fresh(key_of.values())
+    return {queue: key in fresh for queue, key in key_of.items()}
 
 
 def _fresh(keys: Collection[str]) -> set[str]:

@@ -241,6 +241,8 @@ CELERY_BEAT_SCHEDULE = {
     "derive_topic_keys": {"task": "waku_bridge.tasks.derive_topic_keys", "schedule": 2.0, "options": {"expires": 2}},
     # Often and briefly, so that a day's worth never piles up.
     "purge": {"task": "waku_bridge.tasks.purge", "schedule": 300.0, "options": {"expires": 300}},
+    # Minutes, soon after they are over.
+    "count_traffic": {"task": "pushserver.tasks.count_traffic", "schedule": 15.0, "options": {"expires": 15}},
     "purge_visits": {"task": "pushserver.tasks.purge_visits", "schedule": 300.0, "options": {"expires": 300}},
     "watch_gorush": {"task": "waku_bridge.tasks.watch_gorush", "schedule": 300.0, "options": {"expires": 300}},
     "watch_nodes": {"task": "waku_bridge.tasks.watch_nodes", "schedule": 300.0, "options": {"expires": 300}},
@@ -307,6 +309,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
+    "pushserver.console.sessions.WholePageMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",

@@ -7,7 +7,9 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
+from pushserver import traffic
 from pushserver.console import retention
+from pushserver.console.dashboard.looking import look
 from waku_bridge.tasks import MessageTask, run_for_a_while
 
 log = structlog.get_logger(__name__)
@@ -23,3 +25,10 @@ def purge_visits() -> None:
     }
     if any(removed.values()):
         log.info("visits_purged", **removed)
+
+
+@shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment
+def count_traffic() -> None:
+    """And look at the lights: so that somebody who comes later learns since when something is broken."""
+    run_for_a_while(traffic.count_owed(now=timezone.now()))
+    look(now=timezone.now())

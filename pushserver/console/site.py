@@ -3,10 +3,13 @@
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from unfold.sites import UnfoldAdminSite
 
 from notifications import draining
+from pushserver.console.dashboard.showing import board
 from pushserver.console.second_factor import is_missing
+from pushserver.console.sessions import REFRESH_HEADER
 
 
 class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
@@ -18,6 +21,14 @@ class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
     def search(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Not the theme's search: it takes what is typed from the URL, where a chat key must not stand."""
         raise Http404
+
+    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
+        """The dashboard; when its page refreshes itself, only what has changed."""
+        if REFRESH_HEADER in request.headers:
+            return TemplateResponse(request, "console/dashboard/board.html", board(request.user))
+        request.current_app = self.name  # type: ignore[attr-defined]  # Django's own admin does so
+        context = {**self.each_context(request), "title": "Overview", **board(request.user), **(extra_context or {})}
+        return TemplateResponse(request, "admin/index.html", context)
 
     def has_permission(self, request: HttpRequest) -> bool:
         """A password alone opens nothing for those who have set up a second factor."""

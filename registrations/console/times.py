@@ -13,10 +13,13 @@ def exact(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def relative(at: datetime) -> SafeString:
-    """How long ago; exactly when on hover, and for the keyboard on focus."""
-    markup = '<time datetime="{}" title="{}" tabindex="0">{}</time>'
-    return format_html(markup, at.isoformat(), exact(at), _distance(at))
+def relative(at: datetime, element_id: str = "") -> SafeString:
+    """How long ago; exactly when on hover, and for the keyboard on focus. By its id the focus finds it in a page that
+    refreshes itself.
+    """
+    named = format_html(' id="{}"', element_id) if element_id else ""
+    markup = '<time{} datetime="{}" title="{}" tabindex="0">{}</time>'
+    return format_html(markup, named, at.isoformat(), exact(at), _distance(at))
 
 
 def exact_with_age(at: datetime) -> SafeString:

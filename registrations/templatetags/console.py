@@ -17,5 +17,5 @@ def label(word: str) -> SafeString | str:
 
 
 @register.filter
-def ago(at: datetime | None) -> SafeString | str:
-    return times.relative(at) if at else NOTHING
+def ago(at: datetime | None, element_id: str = "") -> SafeString | str:
+    return times.relative(at, element_id) if at else NOTHING

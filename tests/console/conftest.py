@@ -9,6 +9,8 @@ from django.contrib.auth.models import User
 from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
+from tests.console.alive import alive, gorush  # noqa: F401 - fixtures
+
 CHROMIUM = Path("/usr/bin/chromium")
 SWITCHES = [
     *("--no-sandbox", "--disable-gpu", "--no-first-run"),

@@ -1,0 +1,192 @@
+"""What is the case now, read from where `/readyz`, the API and the metrics read it: the lights say nothing else."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from threading import Lock
+from time import monotonic
+
+from django.conf import settings
+from django.db import connection
+from django.db.models import Count, Min, Q
+
+from measuring.kinds import StoredGauge
+from notifications import draining
+from notifications import metrics as delivery_metrics
+from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
+from notifications.models import Channel, UnknownGatewayError
+from notifications.notices import Board, Notice
+from pushserver import health
+from pushserver.celery import QUEUES
+from pushserver.console.dashboard import facts as f
+from pushserver.console.dashboard.hour import Hour
+from registrations.console.columns import host_of
+from spark_reports.console.formats import percent
+from spark_reports.models import Anomaly
+from spark_reports.status import State, Status, pinned, status
+from waku_bridge import canary, metrics
+from waku_bridge.models import CanaryRun, DeadLetter, OutboundReply, StoreWatermark, StoreWindow
+from waku_bridge.node.watch.board import BOARD as NODE_BOARD
+
+# The checks of `/readyz` ask servers; several people may look, each every few seconds.
+CHECKS_KEPT_SECONDS = 4.0
+HOUR = timedelta(hours=1)
+TRIES_OF = timedelta(minutes=10)
+# So many are counted one by one; more are not worth the time.
+MOST_COUNTED = 1000
+MAX_HALTED = 100
+MAX_ANOMALIES = 5
+GIVEN_UP = [OutboundReply.State.UNCONFIRMED, OutboundReply.State.ABANDONED]
+Checks = Mapping[str, health.Check]
+
+
+def collect(hour: Hour, *, now: datetime) -> f.Facts:
+    checks = CHECKS.recent()
+    nodes = list(_peers(NODE_BOARD, settings.WAKU_NODES, checks, "node"))
+    hour_ago = now - HOUR
+    return f.Facts(
+        now=now,
+        reasons={name: check.reason for name, check in checks.items()},
+        queues=list(_queues(checks)),
+        counted_until=hour.counted_until,
+        nodes=nodes,
+        stores=list(_stores(checks, read_live={node.host for node in nodes})),
+        inbox=_waiting(metrics.INBOX_DEPTH, metrics.INBOX_OLDEST_AGE_SECONDS),
+        dead_letters=DeadLetter.objects.filter(received_at__gte=hour_ago)[:MOST_COUNTED].count(),
+        drain=_drain(),
+        time_to_live=timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS),
+        due=_waiting(delivery_metrics.OPEN, delivery_metrics.OLDEST_DUE_AGE_SECONDS),
+        gorush=list(_peers(GORUSH_BOARD, settings.GORUSH_URLS, checks, "gorush")),
+        tries=hour.total(TRIES_OF),
+        unknown_errors=UnknownGatewayError.objects.filter(last_seen_at__gte=hour_ago)[:MOST_COUNTED].count(),
+        running_channels=Channel.objects.filter(state=Channel.State.RUNNING).count(),
+        halted=list(_halted()),
+        outbox=_waiting(metrics.REPLIES_PENDING, metrics.REPLIES_OLDEST_AGE_SECONDS),
+        overdue_seconds=_ask(delivery_metrics.UNANSWERED_AGE_SECONDS),
+        replies=int(sum(number or 0 for number in hour.column("reply_count"))),
+        lost_replies=_lost_replies(hour_ago),
+        is_canary_expected=canary.is_expected(),
+        canary=_canary(checks),
+        reports=_reports(checks, now),
+    )
+
+
+class RecentChecks:
+    """What `/readyz` checks, in this process, a few seconds old at most."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: Checks = {}
+        self._asked_at = float("-inf")
+
+    def recent(self) -> Checks:
+        with self._lock:
+            if monotonic() - self._asked_at >= CHECKS_KEPT_SECONDS:
+                self._known, self._asked_at = health.run_checks(), monotonic()
+            return self._known
+
+    def forget(self) -> None:
+        self._asked_at = float("-inf")
+
+
+CHECKS = RecentChecks()
+
+
+def _is_blind(checks: Checks) -> bool:
+    """Each look into Redis would take its time-out."""
+    return bool(checks["broker"].reason)
+
+
+def _queues(checks: Checks) -> Iterator[f.Queue]:
+    needed = checks["worker"].parts or {}
+    wanted = {"reports": settings.REPORTS_NIGHTLY, "canary": canary.is_expected()}
+    others = [queue for queue in QUEUES if queue not in needed and wanted.get(queue, True)]
+    served = {} if _is_blind(checks) else health.have_workers(others)
+    yield from (f.Queue(queue, has_worker) for queue, has_worker in needed.items())
+    yield from (f.Queue(queue, has_worker, is_needed=False) for queue, has_worker in served.items())
+
+
+def _peers(board: Board, urls: Sequence[str], checks: Checks, name: str) -> Iterator[f.Peer]:
+    notices = {} if _is_blind(checks) else board.read(urls)
+    for host, is_up in (checks[name].parts or {}).items():
+        own = [url for url in urls if host_of(url) == host]
+        known = [notices[url] for url in own if url in notices]
+        troubles = [trouble for notice in known for trouble in _troubles(notice)]
+        yield f.Peer(host, is_up, len(known) == len(own), troubles)
+
+
+def _troubles(notice: Notice) -> Iterator[f.Trouble]:
+    for deviation in notice.deviations:
+        yield f.Trouble(deviation.what, deviation.action, notice.since.get(deviation.id))
+
+
+def _stores(checks: Checks, *, read_live: set[str]) -> Iterator[f.Store]:
+    urls: Sequence[str] = settings.WAKU_STORE_NODES
+    notices = {} if _is_blind(checks) else NODE_BOARD.read(urls)
+    rows = StoreWatermark.objects.filter(node__in=urls, pubsub_topic__in=settings.WAKU_PUBSUB_TOPICS)
+    read_up_to = dict(rows.values_list("node").annotate(Min("watermark_at")))
+    searched = StoreWindow.objects.exclude(reason=StoreWindow.Reason.LATE)
+    gaps = dict(searched.values_list("watermark__node").annotate(Count("pk")))
+    for url in urls:
+        is_only_store = host_of(url) not in read_live
+        troubles = list(_troubles(notices[url])) if is_only_store and url in notices else []
+        yield f.Store(host_of(url), read_up_to.get(url), gaps.get(url, 0), troubles)
+
+
+def _waiting(count: StoredGauge, oldest: StoredGauge) -> f.Waiting:
+    return f.Waiting(int(_ask(count)), _ask(oldest))
+
+
+def _ask(gauge: StoredGauge) -> float:
+    """What the gauge says in `/metrics`; the sum, where it has labels."""
+    with connection.cursor() as cursor:
+        cursor.execute(gauge.sql)
+        return sum(float(row[-1]) for row in cursor.fetchall())
+
+
+def _drain() -> f.Drain | None:
+    drain = draining.current()
+    return f.Drain(drain.started_by, drain.reason, drain.since) if drain else None
+
+
+def _halted() -> Iterator[f.Halted]:
+    """Those that something was delivered to come first: strangers may have made up the rest."""
+    rows = Channel.objects.filter(~Q(state=Channel.State.RUNNING)).order_by("last_success_at", "since")[:MAX_HALTED]
+    for row in rows:
+        is_tripped, is_proven = row.state == Channel.State.TRIPPED, row.last_success_at is not None
+        yield f.Halted(str(row), is_tripped, is_proven, row.reason, row.since)
+
+
+def _lost_replies(since: datetime) -> int:
+    """By their own partial index, from the newest on: nearly all replies are confirmed."""
+    newest = OutboundReply.objects.filter(state__in=GIVEN_UP).order_by("-pk").values_list("created_at", flat=True)
+    return sum(created_at >= since for created_at in newest[:MOST_COUNTED])
+
+
+def _canary(checks: Checks) -> f.RoundTrip | None:
+    last = None if _is_blind(checks) else canary.last()
+    if last is None:
+        return None
+    within = CanaryRun.Link.GORUSH  # its time is within that of the answer
+    total_ms = sum(taken or 0 for link, taken in last.timings_ms.items() if link != within)
+    return f.RoundTrip(last.finished_at, bool(last.cause), last.words, total_ms)
+
+
+def _reports(checks: Checks, now: datetime) -> f.Reports:
+    """What `/readyz` says. After a start, before beat has looked, nobody has said anything yet."""
+    known = None if _is_blind(checks) else pinned()
+    found = known or status(now)
+    return f.Reports(
+        is_missing=found.is_alarm,
+        is_present=found.state == State.PRESENT,
+        words=found.words,
+        anomalies=list(_anomalies(found)) if found.anomalies else [],
+        findings=found.findings,
+    )
+
+
+def _anomalies(found: Status) -> Iterator[str]:
+    """With the figure and the band it is usually in; all of them are shares."""
+    for row in Anomaly.objects.filter(day=found.newest_day).order_by("-z_score")[:MAX_ANOMALIES]:
+        place = " ".join(filter(None, (row.stage, row.platform, row.app_topic)))
+        usual = f"usually {percent(row.band_low)} to {percent(row.band_high)}"
+        yield f"{row.figure.replace('_', ' ')} of {place} {percent(row.value)}, {usual}"

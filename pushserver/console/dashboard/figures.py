@@ -1,0 +1,88 @@
+"""The last hour in four small charts, and what failed in it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pushserver.console.dashboard.hour import DELIVERED, Hour
+from pushserver.traffic import MINUTE
+from registrations.console.charts import Chart, Frame, Series, line_chart
+from spark_reports.console.formats import NOTHING, count, milliseconds
+
+FRAME = Frame(width=440, height=150, left=56, steps=2, max_labels=5, has_dots=False)
+Column = Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """``newest`` says the figures of the last minute in words; ``chart`` is None when there is nothing to draw."""
+
+    title: str
+    newest: str
+    chart: Chart | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorClass:
+    """How many tries ended so, and which share of all tries that is."""
+
+    outcome: str
+    code: str
+    number: int
+    share: float
+
+
+def figures(hour: Hour) -> list[Figure]:
+    return [
+        _figure(
+            hour,
+            "Requests and replies per minute",
+            {"requests": hour.column("request_count"), "replies published": hour.column("reply_count")},
+            count,
+        ),
+        _figure(
+            hour,
+            "Tries at gorush per minute",
+            {"delivered": hour.tried(delivered=True), "failed": hour.tried(delivered=False)},
+            count,
+        ),
+        _figure(
+            hour,
+            "From a request to its first push",
+            {"median": hour.column("dispatch_p50_ms"), "95th percentile": hour.column("dispatch_p95_ms")},
+            milliseconds,
+        ),
+        _figure(
+            hour,
+            "From an envelope to its published reply",
+            {"median": hour.column("reply_p50_ms"), "95th percentile": hour.column("reply_p95_ms")},
+            milliseconds,
+        ),
+    ]
+
+
+def _figure(hour: Hour, title: str, columns: dict[str, Column], show: Callable[[float | None], str]) -> Figure:
+    labels = [f"{begin_at:%H:%M}" for begin_at in hour.begins_at]
+    lines = [Series(name, values) for name, values in columns.items()]
+    return Figure(title, _newest(hour, columns, show), line_chart(title, labels, lines, show, FRAME))
+
+
+def _newest(hour: Hour, columns: dict[str, Column], show: Callable[[float | None], str]) -> str:
+    if not hour.counted:
+        return "Nothing was counted in the last hour."
+    last = max(hour.counted)
+    position = hour.begins_at.index(last)
+    figures = [
+        f"{name} {show(values[position])}" for name, values in columns.items() if show(values[position]) != NOTHING
+    ]
+    return f"{last:%H:%M} to {last + MINUTE:%H:%M} UTC: {', '.join(figures) or 'none'}"
+
+
+def error_classes(hour: Hour) -> list[ErrorClass]:
+    """The most frequent first."""
+    tries = hour.total()
+    total = tries.total()
+    return [
+        ErrorClass(outcome, code, number, number / total)
+        for (outcome, code), number in tries.most_common()
+        if outcome != DELIVERED
+    ]

@@ -1,0 +1,235 @@
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pushserver.console.dashboard import lights as rules
+from pushserver.console.dashboard.facts import (
+    Drain,
+    Facts,
+    Halted,
+    Peer,
+    Queue,
+    Reports,
+    RoundTrip,
+    Store,
+    Trouble,
+    Waiting,
+)
+from pushserver.console.dashboard.lights import Group, Level, Light, Page, duration, lights, verdict, worst
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+RED, YELLOW, GREEN, GREY, OFF = Level.RED, Level.YELLOW, Level.GREEN, Level.GREY, Level.OFF
+TROUBLE = Trouble("the clock is wrong", "Run NTP.", NOW - timedelta(hours=1))
+NODE, OTHER = Peer("a:1", is_up=True), Peer("b:1", is_up=True)
+GORUSH = Peer("g:1", is_up=True)
+TRIPPED = Halted("APN app", is_tripped=True, is_proven=True, reason="refused", since=NOW)
+PAUSED = Halted("APN beta", is_tripped=False, is_proven=True, reason="", since=NOW)
+MADE_UP = Halted("APN x", is_tripped=True, is_proven=False, reason="refused", since=NOW)
+WELL = Facts(
+    now=NOW,
+    reasons={"database": "", "broker": "", "node": "", "gorush": "", "worker": ""},
+    queues=[Queue("envelopes", True), Queue("maintenance", True), Queue("reports", True, is_needed=False)],
+    counted_until=NOW - timedelta(seconds=40),
+    nodes=[NODE],
+    stores=[Store("a:1", NOW - timedelta(seconds=7))],
+    gorush=[GORUSH],
+    tries={("delivered", ""): 100},
+    running_channels=2,
+    replies=100,
+    is_canary_expected=True,
+    canary=RoundTrip(NOW, is_broken=False, words="every link of the chain holds", total_ms=800),
+    reports=Reports(is_missing=False, is_present=True, words="The reports of 2026-11-20 are here."),
+)
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def one(light_id: str, **facts: Any) -> Light:
+    (found,) = [light for light in lights(replace(WELL, **facts)) if light.id == light_id]
+    return found
+
+
+def test_when_all_is_well_every_light_is_green() -> None:
+    assert {light.level for light in lights(WELL)} == {GREEN}
+    assert verdict(lights(WELL)) == (GREEN, "Messages get through, and nothing needs you")
+    assert worst(lights(WELL)) == []
+
+
+def test_every_light_has_an_id_of_its_own() -> None:
+    ids = [
+        light.id for light in lights(replace(WELL, nodes=[NODE, OTHER], stores=[Store("a:1", NOW), Store("b:1", NOW)]))
+    ]
+    assert len(ids) == len(set(ids))
+
+
+def test_what_is_bad_says_what_to_do_about_it_and_where() -> None:
+    for _, _, _, facts in CASES:
+        for light in lights(replace(WELL, **facts)):
+            assert bool(light.action) == light.is_bad, light
+            assert light.page or not light.is_bad or light.group == Group.SERVER or light.words.startswith("no "), light
+
+
+REASON = {"database": "migrations not applied: 1"}
+AWAY = {"reasons": {"broker": "Redis does not answer"}}
+DOWN = Peer("a:1", is_up=False)
+UNWATCHED = Peer("a:1", is_up=True, is_watched=False)
+TROUBLED = Peer("a:1", is_up=True, troubles=[TROUBLE, TROUBLE])
+CASES = [
+    # light, level, a part of its words, facts
+    ("database", RED, "migrations not applied", {"reasons": REASON}),
+    ("broker", RED, "does not answer", AWAY),
+    ("workers", GREY, "while Redis is away", AWAY),
+    ("workers", RED, "nobody works on envelopes", {"queues": [Queue("envelopes", False), Queue("replies", True)]}),
+    ("workers", YELLOW, "nobody works on reports", {"queues": [Queue("reports", False, is_needed=False)]}),
+    ("beat", GREY, "nothing yet", {"counted_until": None}),
+    ("beat", GREEN, "runs", {"counted_until": ago(180)}),
+    ("beat", RED, "nothing done since", {"counted_until": ago(181)}),
+    ("beat", GREY, "not known", {"counted_until": ago(181), "queues": [Queue("maintenance", False)]}),
+    ("node", RED, "no node is configured", {"nodes": []}),
+    ("node-a:1", RED, "was not read", {"nodes": [DOWN]}),
+    ("node-a:1", YELLOW, "was not read", {"nodes": [DOWN, OTHER]}),
+    ("node-b:1", GREEN, "is read", {"nodes": [DOWN, OTHER]}),
+    ("node-a:1", YELLOW, "the clock is wrong (and 1 more)", {"nodes": [TROUBLED]}),
+    ("node-a:1", YELLOW, "was not looked at lately", {"nodes": [UNWATCHED]}),
+    ("node-a:1", GREY, "while Redis is away", {**AWAY, "nodes": [DOWN]}),
+    ("store-a:1", YELLOW, "never read", {"stores": [Store("a:1", None)]}),
+    ("store-a:1", GREEN, "is read", {"stores": [Store("a:1", ago(60))]}),
+    ("store-a:1", YELLOW, "not read any further", {"stores": [Store("a:1", ago(61))]}),
+    ("store-a:1", GREEN, "1 stretch of the past", {"stores": [Store("a:1", NOW, gaps=1)]}),
+    ("store-a:1", YELLOW, "the clock is wrong", {"stores": [Store("a:1", NOW, troubles=[TROUBLE])]}),
+    ("inbox", GREEN, "3 waiting, the oldest for 5.0 s", {"inbox": Waiting(3, 5.0)}),
+    ("inbox", YELLOW, "the oldest for 5.1 s", {"inbox": Waiting(3, 5.1)}),
+    ("inbox", YELLOW, "the oldest for 30 s", {"inbox": Waiting(3, 30)}),
+    ("inbox", RED, "the oldest for 31 s", {"inbox": Waiting(3, 31)}),
+    ("inbox", GREEN, "empty", {"dead_letters": 19}),
+    ("inbox", YELLOW, "20 messages of the last hour could not be read", {"dead_letters": 20}),
+    ("delivery", GREEN, "nothing is overdue", {"due": Waiting(9, 0)}),
+    ("delivery", GREEN, "due for 10 s", {"due": Waiting(9, 10)}),
+    ("delivery", YELLOW, "due for 11 s", {"due": Waiting(9, 11)}),
+    ("delivery", RED, "due for 61 s", {"due": Waiting(9, 61)}),
+    ("delivery", YELLOW, "stopped by ann: gorush moves", {"drain": Drain("ann", "gorush moves", ago(60))}),
+    ("delivery", RED, "stopped by ann", {"drain": Drain("ann", "", ago(43_201)), "due": Waiting(9, 9999)}),
+    ("gorush", RED, "no gorush is configured", {"gorush": []}),
+    ("gorush-a:1", RED, "does not answer", {"gorush": [DOWN]}),
+    ("gorush-a:1", YELLOW, "does not answer", {"gorush": [DOWN, GORUSH]}),
+    ("gorush-a:1", YELLOW, "the clock is wrong", {"gorush": [TROUBLED]}),
+    ("gorush-a:1", GREEN, "answers", {**AWAY, "gorush": [UNWATCHED]}),
+    ("channels", GREY, "nothing was delivered yet", {"running_channels": 0}),
+    ("channels", RED, "APN app is tripped: refused (and 2 more halted)", {"halted": [MADE_UP, PAUSED, TRIPPED]}),
+    ("channels", YELLOW, "APN beta is paused: no reason given (and 1 more halted)", {"halted": [MADE_UP, PAUSED]}),
+    ("channels", YELLOW, "APN x is tripped", {"halted": [MADE_UP]}),
+    ("results", GREEN, "no push was tried", {"tries": {}}),
+    ("results", GREEN, "19 of 19 tries failed", {"tries": {("transient", "x"): 19}}),
+    ("results", GREEN, "10 of 100 tries failed", {"tries": {("transient", "x"): 10, ("delivered", ""): 90}}),
+    ("results", YELLOW, "most of them transient (x)",
+     {"tries": {("transient", "x"): 11, ("delivered", ""): 89}}),
+    ("results", RED, "most of them config", {"tries": {("config", ""): 30, ("ambiguous", "y"): 21, ("dead", "z"): 49}}),
+    ("results", GREEN, "0 of 100 tries failed", {"tries": {("dead", "gone"): 60, ("payload", "big"): 40}}),
+    ("results", YELLOW, "1 error that no rule knows", {"unknown_errors": 1}),
+    ("replies", GREEN, "2 waiting", {"outbox": Waiting(2, 3)}),
+    ("replies", YELLOW, "2 waiting, the oldest for 4.0 s", {"outbox": Waiting(2, 4)}),
+    ("replies", RED, "2 waiting, the oldest for 31 s", {"outbox": Waiting(2, 31)}),
+    ("replies", YELLOW, "waited for its answer", {"overdue_seconds": 4.0}),
+    ("replies", RED, "waited for its answer", {"overdue_seconds": 11.0, "outbox": Waiting(2, 4)}),
+    ("replies", GREEN, "empty", {"lost_replies": 4}),
+    ("replies", YELLOW, "5 of the last hour", {"lost_replies": 5}),
+    ("replies", GREEN, "empty", {"lost_replies": 49, "replies": 1000}),
+    ("canary", OFF, "not set up", {"canary": None, "is_canary_expected": False}),
+    ("canary", YELLOW, "no round trip lately", {"canary": None}),
+    ("canary", RED, "broken: gorush", {"canary": RoundTrip(NOW, is_broken=True, words="gorush …", total_ms=1)}),
+    ("canary", GREY, "while Redis is away", {**AWAY, "canary": None}),
+    ("canary", GREEN, "holds, 800 ms in all", {}),
+    ("reports", OFF, "switched off", {"reports": Reports(False, False, "Nightly reports are switched off.")}),
+    ("reports", YELLOW, "are missing", {"reports": Reports(True, False, "The reports of x are missing")}),
+    ("reports", YELLOW, "usual band: error rate 9 % (and 1 more)",
+     {"reports": Reports(False, True, "here.", ["error rate 9 %", "churn rate 8 %"])}),
+    ("reports", YELLOW, "here. 2 doubts about the data", {"reports": Reports(False, True, "here.", findings=2)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("light", "level", "words", "facts"), CASES)
+def test_a_light_says_what_is_the_case(light: str, level: Level, words: str, facts: dict[str, Any]) -> None:
+    found = one(light, **facts)
+    assert (found.level, words in found.words) == (level, True), found
+
+
+@pytest.mark.parametrize(
+    ("light", "page", "facts"),
+    [
+        ("node-a:1", Page.NODES, {"nodes": [DOWN]}),
+        ("inbox", Page.INBOX, {"inbox": Waiting(3, 31)}),
+        ("inbox", Page.DEAD_LETTERS, {"dead_letters": 20}),
+        ("delivery", Page.STUCK, {"due": Waiting(9, 61)}),
+        ("delivery", Page.DRAIN, {"drain": Drain("ann", "", NOW)}),
+        ("channels", Page.TRIPPED, {"halted": [TRIPPED, PAUSED]}),
+        ("channels", Page.PAUSED, {"halted": [PAUSED]}),
+        ("results", Page.UNKNOWN_ERRORS, {"unknown_errors": 1}),
+        ("replies", Page.REQUESTS, {"overdue_seconds": 11.0}),
+        ("replies", Page.REPLIES, {"lost_replies": 50}),
+        ("reports", Page.RUNS, {"reports": Reports(True, False, "missing")}),
+    ],
+)
+def test_a_light_leads_to_where_it_is_put_right(light: str, page: Page, facts: dict[str, Any]) -> None:
+    assert one(light, **facts).page == page
+
+
+@pytest.mark.parametrize(
+    ("light", "since", "facts"),
+    [
+        ("node-a:1", TROUBLE.since, {"nodes": [TROUBLED]}),
+        ("store-a:1", ago(61), {"stores": [Store("a:1", ago(61))]}),
+        ("inbox", ago(31), {"inbox": Waiting(3, 31)}),
+        ("delivery", ago(61), {"due": Waiting(9, 61)}),
+        ("delivery", ago(60), {"drain": Drain("ann", "", ago(60))}),
+        ("channels", ago(9), {"halted": [replace(TRIPPED, since=ago(9))]}),
+        ("replies", ago(31), {"outbox": Waiting(2, 31)}),
+        ("beat", ago(181), {"counted_until": ago(181)}),
+        ("inbox", None, {"inbox": Waiting(3, 1)}),
+    ],
+)
+def test_a_light_knows_since_when_where_the_facts_do(light: str, since: datetime, facts: dict[str, Any]) -> None:
+    assert one(light, **facts).since == since
+
+
+def test_the_worst_are_three_red_before_yellow_and_causes_before_what_follows() -> None:
+    found = lights(
+        replace(
+            WELL,
+            canary=RoundTrip(NOW, is_broken=True, words="gorush", total_ms=1),
+            gorush=[DOWN],
+            queues=[Queue("reports", False, is_needed=False)],
+            inbox=Waiting(1, 99),
+            due=Waiting(1, 99),
+        )
+    )
+    assert [light.id for light in worst(found)] == ["inbox", "delivery", "gorush-a:1"]
+    assert verdict(found) == (RED, "4 things need somebody now, 1 can wait")
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"halted": [PAUSED]}, "Messages get through; one thing is to be looked at"),
+        ({"halted": [PAUSED], "unknown_errors": 1}, "Messages get through; 2 things are to be looked at"),
+        ({"halted": [TRIPPED]}, "One thing needs somebody now"),
+    ],
+)
+def test_the_verdict_counts(facts: dict[str, Any], words: str) -> None:
+    assert verdict(lights(replace(WELL, **facts)))[1] == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (0.44, "0.4 s"), (9.96, "10.0 s"), (10, "10 s"), (119, "119 s"), (120, "2 min"),
+     (7200, "2 h"), (172_800, "2 d")],
+)  # fmt: skip
+def test_durations_are_short(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_every_rule_shows_at_least_one_light() -> None:
+    assert all(list(rule(WELL)) for rule in rules.RULES)

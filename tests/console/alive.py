@@ -1,0 +1,114 @@
+"""A server on which every link of the chain holds, as far as the dashboard looks: what bridge, workers, watches and
+canary leave in Redis, and an hour of traffic.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import sin
+from threading import Thread
+
+import pytest
+from django.conf import LazySettings
+from django.core.cache import cache
+from django.utils import timezone
+
+from notifications.deviations import Deviation
+from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
+from notifications.notices import Board, Notice
+from pushserver import traffic
+from pushserver.celery import HEARTBEAT_KEY, QUEUES
+from pushserver.console.dashboard.collecting import CHECKS
+from pushserver.models import AttemptMinute, TrafficMinute
+from tests import factories
+from waku_bridge.canary import board
+from waku_bridge.node.watch.board import BOARD as NODE_BOARD
+from waku_bridge.reading.live import LAST_READ_KEY
+
+NODES = ["http://reader:secret-of-node-1@node-01.example.org:8645", "http://node-02.example.org:8645"]
+LONG = 3600
+
+
+class Gorush(BaseHTTPRequestHandler):
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def gorush() -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Gorush", (Gorush,), {}))
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def alive(
+    db: None, settings: LazySettings, gorush: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ThreadingHTTPServer]:
+    """Its gorush, which a test may break."""
+    monkeypatch.setattr("pushserver.console.dashboard.collecting.CHECKS_KEPT_SECONDS", 0)
+    CHECKS.forget()
+    settings.WAKU_NODES = settings.WAKU_STORE_NODES = NODES
+    settings.GORUSH_URLS = [f"http://127.0.0.1:{gorush.server_port}"]
+    settings.CANARY_PERIOD_SECONDS = 60
+    settings.REPORTS_NIGHTLY = False
+    now = timezone.now()
+    for url in NODES:
+        read(url)
+        look_at(NODE_BOARD, url, now)
+        factories.make_watermark(node=url)
+    look_at(GORUSH_BOARD, settings.GORUSH_URLS[0], now)
+    cache.set_many({HEARTBEAT_KEY.format(queue=queue): now.isoformat() for queue in QUEUES}, LONG)
+    factories.make_channel()
+    timings = {f"{link}_ms": 40 for link in ("register", "register_answer", "query", "query_answer", "request_answer")}
+    board.pin(factories.make_canary_run(**timings))
+    make_traffic(now)
+    yield gorush
+    cache.clear()
+    CHECKS.forget()
+
+
+def read(url: str) -> None:
+    cache.set(LAST_READ_KEY.format(url=url), timezone.now().isoformat(), LONG)
+
+
+def look_at(watch: Board, url: str, now: datetime, *deviations: Deviation) -> None:
+    watch.pin(Notice(url, now, deviations, {deviation.id: now for deviation in deviations}, None))
+
+
+def make_traffic(now: datetime) -> None:
+    """An hour as a small fleet has it: some failures, no outage."""
+    begins_at = traffic.minutes(now + timedelta(minutes=5))  # a test that takes a while sees no gap
+    minutes, attempts = [], []
+    for number, begin_at in enumerate(begins_at):
+        many = round(420 + 160 * sin(number / 9) + 35 * sin(number * 1.7))
+        minutes.append(
+            TrafficMinute(
+                begin_at=begin_at,
+                counted_at=begin_at + traffic.MINUTE,
+                request_count=many,
+                reply_count=many + 40,
+                dispatch_p50_ms=38 + number % 7,
+                dispatch_p95_ms=92 + 9 * (number % 5),
+                reply_p50_ms=140 + number % 11,
+                reply_p95_ms=310 + 17 * (number % 6),
+            )
+        )
+        counts = {("delivered", ""): many, ("dead", "unregistered"): 3, ("transient", "unavailable"): 1 + number % 4}
+        attempts += [
+            AttemptMinute(begin_at=begin_at, outcome=outcome, code=code, count=count)
+            for (outcome, code), count in counts.items()
+        ]
+    TrafficMinute.objects.bulk_create(minutes)
+    AttemptMinute.objects.bulk_create(attempts)

@@ -1,0 +1,356 @@
+"""The landing page, from real servers to what each role reads. Its rules have tables of their own."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from http.server import ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import Group, User
+from django.contrib.sessions.models import Session
+from django.core.cache import cache
+from django.test import Client
+from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
+
+from notifications import draining
+from notifications.deviations import Deviation
+from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
+from pushserver.celery import HEARTBEAT_KEY
+from pushserver.console.dashboard.lights import Level, Light, Page
+from pushserver.console.dashboard.looking import look
+from pushserver.console.dashboard.memory import KEY
+from pushserver.console.dashboard.pages import ADDRESSES, url_of
+from pushserver.embedded.ports import free_port
+from pushserver.models import AttemptMinute, TrafficMinute
+from pushserver.tasks import count_traffic
+from spark_reports.closing import last_closed_day
+from spark_reports.models import Anomaly, PublishedDay
+from tests import factories
+from tests.console.alive import NODES, look_at
+from waku_bridge.canary import board
+from waku_bridge.node.watch.board import BOARD as NODE_BOARD
+from waku_bridge.reading.live import LAST_READ_KEY
+
+REFRESH = {"HX-Request": "true"}
+DEVIATION = Deviation("wrong", "this is off", "why", "Do that.")
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("alive")]
+State = tuple[Level, str]
+
+
+def lights() -> dict[str, Light]:
+    return {light.id: light for light in look(now=timezone.now()).lights}
+
+
+def text(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
+
+
+def test_a_system_that_works_is_green() -> None:
+    found = lights()
+
+    assert {light.id: light.words for light in found.values() if light.level != Level.GREEN} == {
+        "reports": "Nightly reports are switched off (REPORTS_NIGHTLY)."
+    }
+    assert set(found) == {
+        *("database", "broker", "workers", "beat", "inbox", "delivery", "channels", "results", "replies"),
+        *("node-node-01.example.org:8645", "node-node-02.example.org:8645"),
+        *("store-node-01.example.org:8645", "store-node-02.example.org:8645"),
+        *(light_id for light_id in found if light_id.startswith("gorush-127.0.0.1:")),
+        *("canary", "reports"),
+    }
+
+
+def stop_reading() -> None:
+    cache.delete_many([LAST_READ_KEY.format(url=url) for url in NODES])
+
+
+def stop_worker() -> None:
+    cache.delete(HEARTBEAT_KEY.format(queue="delivery"))
+
+
+def note_node() -> None:
+    look_at(NODE_BOARD, NODES[0], timezone.now(), DEVIATION)
+
+
+def break_canary() -> None:
+    board.pin(factories.make_canary_run(state="broken", broken_link="register_answer", cause="bridge"))
+
+
+def trip() -> None:
+    factories.make_channel((1, "im.other"), state="tripped", reason="3 of 3 sends refused: bad_topic")
+
+
+def make_old_envelope() -> None:
+    factories.make_envelope(at=timezone.now() - timedelta(minutes=3))
+
+
+def make_old_notification() -> None:
+    factories.make_notification(at=timezone.now() - timedelta(minutes=3))
+
+
+def make_old_reply() -> None:
+    factories.make_reply(at=timezone.now() - timedelta(minutes=3))
+
+
+BREAKAGES: list[tuple[Callable[[], Any], str, State]] = [
+    (stop_reading, "node-node-01.example.org:8645", (Level.RED, "was not read for 15 seconds")),
+    (stop_worker, "workers", (Level.RED, "nobody works on delivery")),
+    (note_node, "node-node-01.example.org:8645", (Level.YELLOW, "this is off")),
+    (break_canary, "canary", (Level.RED, "broken: the bridge does not read what a node took")),
+    (trip, "channels", (Level.RED, "APN im.other is tripped: 3 of 3 sends refused: bad_topic")),
+    (make_old_envelope, "inbox", (Level.RED, "1 waiting, the oldest for 3 min")),
+    (make_old_notification, "delivery", (Level.RED, "the longest waiting notification has been due for 3 min")),
+    (make_old_reply, "replies", (Level.RED, "1 waiting, the oldest for 3 min")),
+]
+
+
+@pytest.mark.parametrize(("break_it", "light", "expected"), BREAKAGES, ids=lambda value: getattr(value, "__name__", ""))
+def test_what_breaks_shows(break_it: Callable[[], Any], light: str, expected: State) -> None:
+    break_it()
+
+    found = lights()[light]
+
+    assert (found.level, found.words) == expected
+
+
+@pytest.mark.parametrize(("break_it", "light", "expected"), BREAKAGES, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_server_that_is_not_ready_has_a_red_light_and_a_warning_a_coloured_one(
+    client: Client, break_it: Callable[[], Any], light: str, expected: State
+) -> None:
+    assert client.get("/readyz").json()["status"] == "ready"
+    break_it()
+
+    answer = client.get("/readyz").json()
+
+    levels = {found.level for found in lights().values()}
+    assert answer["status"] == "ready" or Level.RED in levels
+    assert not answer["warnings"] or levels & {Level.RED, Level.YELLOW}
+
+
+def test_a_gorush_that_does_not_answer_is_red(settings: LazySettings) -> None:
+    settings.GORUSH_URLS = [f"http://127.0.0.1:{(port := free_port())}"]
+
+    assert lights()[f"gorush-127.0.0.1:{port}"].level == Level.RED
+
+
+def test_without_redis_the_page_still_comes_and_says_so(admin_client: Client, settings: LazySettings) -> None:
+    settings.REDIS_URL = f"redis://:secret-of-redis@127.0.0.1:{free_port()}/0"
+
+    html = admin_client.get("/admin/").content.decode()
+
+    assert "Redis does not answer" in html
+    assert "not known while Redis is away" in html
+    assert "secret-of-redis" not in html
+
+
+def test_a_light_that_knows_no_beginning_remembers_when_it_was_first_seen() -> None:
+    stop_worker()
+    first = look(now=timezone.now() - timedelta(minutes=9)).facts.now
+
+    assert lights()["workers"].since == first
+
+
+def test_a_light_that_was_green_between_begins_anew() -> None:
+    stop_worker()
+    look(now=timezone.now() - timedelta(minutes=9))
+    cache.set(HEARTBEAT_KEY.format(queue="delivery"), "now", 60)
+    look(now=timezone.now() - timedelta(minutes=5))
+    stop_worker()
+
+    assert timezone.now() - lights()["workers"].since < timedelta(minutes=1)
+
+
+def test_beat_looks_too_so_that_nobody_has_to_be_there_when_it_begins() -> None:
+    stop_worker()
+
+    count_traffic()
+
+    assert set(cache.get(KEY)) == {"workers"}
+
+
+def test_draining_is_on_the_board_with_who_and_why(admin_client: Client) -> None:
+    draining.start(by="ann", why="gorush moves", now=timezone.now())
+
+    html = text(admin_client.get("/admin/").content.decode())
+
+    assert "stopped by ann: gorush moves" in html
+    assert "Messages get through; one thing is to be looked at" in html
+
+
+def test_the_three_worst_come_with_what_to_do_and_a_link(admin_client: Client) -> None:
+    for break_it in (make_old_reply, trip, note_node, stop_worker):
+        break_it()
+
+    html = admin_client.get("/admin/").content.decode()
+
+    worst = re.search(r'<ol class="worst">(.*?)</ol>', html, re.DOTALL).group(1)
+    assert re.findall(r"<strong>(.*?)</strong>", worst) == ["Workers", "Channels", "Replies"]
+    assert 'href="/admin/notifications/channel/?state__exact=tripped"' in worst
+    assert "Start `celery -A pushserver worker -Q delivery`" in worst
+
+
+def test_what_failed_leads_to_the_tries_that_did(admin_client: Client) -> None:
+    attempt = factories.make_attempt(outcome="transient", code="unavailable")
+    factories.make_attempt(outcome="dead", code="unregistered")
+
+    html = admin_client.get("/admin/").content.decode()
+
+    link = re.search(r'href="(/admin/notifications/attempt/\?code__exact=unavailable)"', html).group(1)
+    listed = admin_client.get(link).content.decode()
+    assert re.findall(r"/admin/notifications/attempt/(\d+)/change/", listed) == [str(attempt.pk)]
+
+
+def test_figures_of_the_last_hour_are_drawn_and_said_in_words(admin_client: Client) -> None:
+    html = admin_client.get("/admin/").content.decode()
+
+    charts = re.findall(r'<svg class="plot".*?</svg>', html, re.DOTALL)
+    assert len(charts) == 4
+    assert all('role="img"' in chart and "<title" in chart and "<desc" in chart for chart in charts)
+    assert re.search(r"UTC: requests \d+, replies published \d+", html)
+    assert re.search(r"UTC: median \d+ ms, 95th percentile \d+ ms", html)
+
+
+def test_before_anything_was_counted_the_page_says_so(admin_client: Client) -> None:
+    TrafficMinute.objects.all().delete()
+    AttemptMinute.objects.all().delete()
+
+    html = admin_client.get("/admin/").content.decode()
+
+    assert html.count("Nothing was counted in the last hour.") == 4
+    assert "No push was tried." in html
+
+
+# Who sees it ----------------------------------------------------------------------------------------------------------
+def log_in(client: Client, role: str) -> User:
+    user = User.objects.create_user(role, is_staff=True)
+    user.groups.add(Group.objects.get(name=role))
+    client.force_login(user)
+    return user
+
+
+@pytest.mark.parametrize("role", ["support", "operator", "admin"])
+def test_every_role_sees_the_board_and_only_links_that_it_may_follow(client: Client, role: str) -> None:
+    user = log_in(client, role)
+    draining.start(by="ann", why="gorush moves", now=timezone.now())
+    trip()
+
+    html = client.get("/admin/").content.decode()
+
+    board_html = html.partition('id="board"')[2]
+    links = set(re.findall(r'<a id="[^"]*" href="([^"]*)"', board_html))
+    assert len(links) > 5
+    assert {client.get(link.replace("&amp;", "&"), follow=True).status_code for link in links} == {200}
+    assert ("/admin/drain/" in links) == user.has_perm("notifications.operate_drain")
+
+
+def test_every_page_has_an_address_that_exists(admin_user: User) -> None:
+    assert set(ADDRESSES) == set(Page)
+    assert all(url_of(page, admin_user).startswith("/admin/") for page in Page)
+
+
+def test_staff_without_a_role_see_lights_and_no_links_into_tables(client: Client) -> None:
+    client.force_login(User.objects.create_user("new", is_staff=True))
+
+    html = client.get("/admin/").content.decode()
+
+    assert "Every link of the chain" in html
+    assert not re.findall(r'href="/admin/(?:notifications|waku_bridge|registrations)/', html.partition('id="board"')[2])
+
+
+def test_no_secret_of_a_url_is_on_the_board(admin_client: Client) -> None:
+    stop_reading()
+
+    html = admin_client.get("/admin/").content.decode()
+
+    assert "node-01.example.org:8645" in html
+    assert "secret-of-node-1" not in html
+    assert "reader:" not in html
+
+
+# Refreshing -----------------------------------------------------------------------------------------------------------
+def test_a_refresh_brings_the_board_and_no_page_around_it(admin_client: Client) -> None:
+    html = admin_client.get("/admin/", headers=REFRESH).content.decode()
+
+    assert 'id="verdict"' in html
+    assert "<html" not in html
+    assert 'id="board"' not in html
+
+
+def test_a_refresh_keeps_no_session_alive(admin_client: Client) -> None:
+    admin_client.get("/admin/")
+    Session.objects.update(expire_date=timezone.now() + timedelta(minutes=1))
+    before = Session.objects.get().expire_date
+
+    admin_client.get("/admin/", headers=REFRESH)
+    assert Session.objects.get().expire_date == before
+    admin_client.get("/admin/")
+    assert Session.objects.get().expire_date > before
+
+
+def test_a_refresh_after_the_end_of_the_session_sends_the_page_to_the_login(client: Client) -> None:
+    response = client.get("/admin/", headers=REFRESH)
+
+    assert (response.status_code, response.content) == (204, b"")
+    assert response["HX-Redirect"] == "/admin/login/?next=/admin/"
+
+
+def test_a_refresh_of_who_has_to_set_up_a_second_factor_sends_the_page_there(
+    admin_client: Client, settings: LazySettings
+) -> None:
+    settings.REQUIRE_SECOND_FACTOR = True
+
+    response = admin_client.get("/admin/", headers=REFRESH)
+
+    assert (response.status_code, response["HX-Redirect"]) == (204, "/admin/second-factor/")
+
+
+def test_the_number_of_queries_does_not_depend_on_what_there_is(
+    admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    admin_client.get("/admin/", headers=REFRESH)
+    with django_assert_max_num_queries(30) as few:
+        admin_client.get("/admin/", headers=REFRESH)
+    for break_it in (trip, make_old_envelope, make_old_notification, make_old_reply):
+        break_it()
+    for number in range(50):
+        factories.make_channel((1, f"app.{number}"), state="paused")
+        factories.make_attempt(outcome="transient", code="unavailable")
+        factories.make_unknown_error()
+        factories.make_dead_letter()
+        factories.make_reply(state="abandoned")
+        factories.make_envelope()
+
+    with django_assert_max_num_queries(len(few)):
+        admin_client.get("/admin/", headers=REFRESH)
+
+
+def test_reports_tell_what_is_outside_of_its_band_with_the_numbers(settings: LazySettings) -> None:
+    settings.REPORTS_NIGHTLY = True
+    now = timezone.now()
+    day = last_closed_day(now)
+    PublishedDay.objects.create(day=day, event_count=1, published_at=now)
+    Anomaly.objects.create(
+        day=day, figure="error_rate", stage="dispatch", platform="ios", events=31, total=400, value=0.0775,
+        usual=0.01, band_low=0.0, band_high=0.021, z_score=5.5,
+    )  # fmt: skip
+
+    found = lights()["reports"]
+
+    assert found.level == Level.YELLOW
+    assert "error rate of dispatch ios 7.8 %, usually 0.0 % to 2.1 %" in found.words
+
+
+def test_a_gorush_that_breaks_is_looked_at_while_the_page_is_open(
+    admin_client: Client, alive: ThreadingHTTPServer
+) -> None:
+    admin_client.get("/admin/")
+    alive.RequestHandlerClass.status = 502
+
+    html = text(admin_client.get("/admin/", headers=REFRESH).content.decode())
+
+    assert "One thing needs somebody now" in html
+    look_at(GORUSH_BOARD, "http://elsewhere.test", timezone.now(), DEVIATION)
+    assert "this is off" not in text(admin_client.get("/admin/", headers=REFRESH).content.decode())
