@@ -19,6 +19,7 @@ from registrations.models import Grant, Registration, RegistrationEvent, Route, 
 from waku_bridge.codec import topics
 from waku_bridge.locks import lock_all_about
 from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
+from waku_bridge.query_topics import stop_listening_to
 
 log = structlog.get_logger(__name__)
 FORGOTTEN = "forgotten"
@@ -119,7 +120,7 @@ def _remove_notifications(own: QuerySet[Notification]) -> None:
 
 def _remove_query_topic(name: str, asked: Collection[bytes], *, now: datetime) -> None:
     """Also what others asked about this user, in envelopes of these hashes: their bare rows stay."""
-    TopicKey.objects.filter(name=name).delete()
+    stop_listening_to(name)
     if not _is_shared(name):
         DeadLetter.objects.filter(content_topic=topics.content_topic(name)).delete()
     OutboundReply.objects.filter(envelope_hash__in=asked).delete()

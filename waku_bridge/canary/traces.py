@@ -74,4 +74,5 @@ def _remove_registrations(key_hash: bytes) -> None:
     Route.objects.filter(pk__in=[route for route, _ in rows if route]).delete()
     RegistrationEvent.objects.filter(pseudonym__in=pseudonyms).delete()
     runs.update(pseudonym=None)
+    # Without a word to the bridges: it is back in a minute, and as a new topic would be backfilled each time.
     TopicKey.objects.filter(name=topics.query_name(key_hash)).delete()

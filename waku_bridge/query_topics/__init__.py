@@ -8,7 +8,7 @@ from waku_bridge.query_topics.budget import CpuBudget
 from waku_bridge.query_topics.keys import Keys, derive_keys, derive_newest, load_keys, urgent_budget
 from waku_bridge.query_topics.names import content_topic, number
 from waku_bridge.query_topics.reader import QueryTopics
-from waku_bridge.query_topics.registering import listen_to
+from waku_bridge.query_topics.registering import listen_to, stop_listening_to
 
 __all__ = [
     "CpuBudget",
@@ -20,5 +20,6 @@ __all__ = [
     "listen_to",
     "load_keys",
     "number",
+    "stop_listening_to",
     "urgent_budget",
 ]

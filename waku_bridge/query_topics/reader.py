@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import psycopg
@@ -11,7 +11,7 @@ from django.db import connection
 
 from waku_bridge.metrics import QUERY_TOPICS
 from waku_bridge.query_topics.names import content_topic, number
-from waku_bridge.query_topics.registering import CHANNEL, read_notice
+from waku_bridge.query_topics.registering import CHANNEL, GONE_CHANNEL, read_notice
 from waku_bridge.query_topics.topic_set import TopicSet
 
 log = structlog.get_logger(__name__)
@@ -22,6 +22,7 @@ ALL_TOPICS = """
     FROM (SELECT DISTINCT topic FROM registrations_topickey) AS topics
     GROUP BY topic >> 16
 """
+SOMEBODYS = "SELECT topic FROM registrations_topickey WHERE topic = ANY(%s::bigint[])"
 # Whoever waits for a database that is gone holds up every reader of the bridge.
 CONNECTION_OPTIONS = {
     "connect_timeout": 5,
@@ -40,7 +41,8 @@ class QueryTopics:
     ``on_new`` is called with the content topics that were added since the first load, each once, in the thread whose
     refresh found them and before that returns. It should only take note of them, and must not raise.
 
-    The topic of a user who has unregistered stays: its key hash is kept, and a query for it finds nothing.
+    The topic of a user who has unregistered stays: its key hash is kept, and a query for it finds nothing. That of one
+    who was forgotten goes, so that it is new to us if that user registers again.
     """
 
     def __init__(self, on_new: OnNew | None = None) -> None:
@@ -87,6 +89,7 @@ class QueryTopics:
         self._connection = connection.get_new_connection({**CONNECTION_OPTIONS, **parameters})
         self._connection.autocommit = True
         self._connection.execute(f"LISTEN {CHANNEL}")
+        self._connection.execute(f"LISTEN {GONE_CHANNEL}")
         topics, new = _all_topics(self._connection), []
         if self._is_loaded:
             new = [topic for topic in topics if topic not in self._topics]
@@ -99,7 +102,20 @@ class QueryTopics:
         listening.execute("SELECT 1")
         # None is taken in before all are here: after an error between them, the next load finds what is new.
         notices = list(listening.notifies(timeout=0))
-        return [topic for notice in notices for topic in read_notice(notice.payload) if self._topics.add(topic)]
+        self._drop(_announced(notices, GONE_CHANNEL), listening)
+        return [topic for topic in _announced(notices, CHANNEL) if self._topics.add(topic)]
+
+    def _drop(self, gone: Sequence[int], listening: psycopg.Connection) -> None:
+        """Unless it is somebody's, another's or again: that may have been announced before."""
+        if gone:
+            kept = {topic for (topic,) in listening.execute(SOMEBODYS, [gone])}
+            for topic in gone:
+                if topic not in kept:
+                    self._topics.discard(topic)
+
+
+def _announced(notices: Iterable[psycopg.Notify], channel: str) -> list[int]:
+    return [topic for notice in notices if notice.channel == channel for topic in read_notice(notice.payload)]
 
 
 def _all_topics(database: psycopg.Connection) -> TopicSet:

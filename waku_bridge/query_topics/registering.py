@@ -1,13 +1,17 @@
-"""Listening to more: the topics of newly registered key hashes, stored and announced in the caller's transaction."""
+"""Listening to more: the topics of newly registered key hashes, stored and announced in the caller's transaction. And
+to less: that of somebody who was forgotten.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from django.db import connection
 
+from registrations.models import TopicKey
 from waku_bridge.codec import topics
 
 CHANNEL = "query_topics"
+GONE_CHANNEL = "query_topics_gone"
 # PostgreSQL takes less than 8 000 bytes per notification; a topic takes up to ten digits and a comma.
 TOPICS_PER_NOTICE = 700
 
@@ -44,6 +48,15 @@ def _insert(names: Sequence[str], now: datetime) -> list[str]:
 def _notices(new: Sequence[str]) -> Iterator[str]:
     for start in range(0, len(new), TOPICS_PER_NOTICE):
         yield ",".join(new[start : start + TOPICS_PER_NOTICE])
+
+
+def stop_listening_to(name: str) -> None:
+    """Remove a name, and tell the bridges when the transaction commits. Its topic may be somebody else's, too: whoever
+    hears of it has to look.
+    """
+    TopicKey.objects.filter(name=name).delete()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, %s)", [GONE_CHANNEL, str(int.from_bytes(topics.topic(name)))])
 
 
 def read_notice(notice: str) -> list[int]:

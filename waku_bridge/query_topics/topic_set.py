@@ -51,3 +51,11 @@ class TopicSet:
         lower.insert(place, last)
         self._size += 1
         return True
+
+    def discard(self, topic: int) -> None:
+        """If it is in. In a new array: whoever is asking the old one at this moment must not see it shrink."""
+        if topic in self:
+            lower = self._lower[topic >> LOWER_BITS]
+            place = bisect_left(lower, topic & LOWER_MASK)
+            self._lower[topic >> LOWER_BITS] = lower[:place] + lower[place + 1 :]
+            self._size -= 1

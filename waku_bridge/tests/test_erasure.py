@@ -14,6 +14,7 @@ from tests import factories
 from waku_bridge.codec import topics
 from waku_bridge.erasure import find_traces, forget
 from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
+from waku_bridge.query_topics import QueryTopics
 
 pytestmark = pytest.mark.django_db
 KEY_HASH = b"\x07" * 64
@@ -140,6 +141,18 @@ def test_a_query_topic_that_somebody_else_shares_is_left_to_them():
 
     assert InboundEnvelope.objects.get(state="unkeyed").payload is not None
     assert DeadLetter.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_bridges_no_longer_listen_for_a_forgotten_user():
+    make_user()
+    content_topic, listening = topics.content_topic(topics.query_name(KEY_HASH)), QueryTopics()
+    listening.refresh()
+    assert content_topic in listening
+    forget(KEY_HASH, now=timezone.now())
+    listening.refresh()
+    listening.close()
+    assert content_topic not in listening
 
 
 def test_forgetting_twice_finds_nothing_the_second_time():

@@ -9,7 +9,7 @@ from django.db import connection, transaction
 
 from registrations.models import TopicKey
 from waku_bridge.codec import topics
-from waku_bridge.query_topics import QueryTopics, listen_to
+from waku_bridge.query_topics import QueryTopics, listen_to, stop_listening_to
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HASHES = [bytes([n]) * 64 for n in range(3)]
@@ -122,6 +122,54 @@ def test_a_second_name_on_a_known_topic_is_nothing_new(listening, told):
         cursor.execute("SELECT pg_notify('query_topics', topic::text) FROM registrations_topickey")
     listening.refresh()
     assert told == []
+
+
+# What is gone ---------------------------------------------------------------------------------------------------------
+
+
+def forget(public_key_hash):
+    stop_listening_to(topics.query_name(public_key_hash))
+
+
+def test_a_forgotten_topic_is_dropped_and_new_when_it_is_registered_again(listening, told):
+    listen_to(HASHES[:2], now=NOW)
+    listening.refresh()
+    forget(HASHES[0])
+    listening.refresh()
+    assert [topic_of(public_key_hash) in listening for public_key_hash in HASHES[:2]] == [False, True]
+    listen_to(HASHES[:1], now=NOW)
+    listening.refresh()
+    assert topic_of(HASHES[0]) in listening
+    assert told == [topic_of(HASHES[0])]
+
+
+def test_a_topic_that_was_forgotten_and_registered_again_before_the_next_look_stays(listening):
+    listen_to(HASHES[:1], now=NOW)
+    listening.refresh()
+    forget(HASHES[0])
+    listen_to(HASHES[:1], now=NOW)
+    listening.refresh()
+    assert topic_of(HASHES[0]) in listening
+
+
+def test_a_topic_that_somebody_else_came_to_share_stays(listening):
+    """Their registration was announced before ours was forgotten."""
+    listen_to(HASHES[:1], now=NOW)
+    listening.refresh()
+    TopicKey.objects.create(name="ab" * 64, topic=TopicKey.objects.get().topic, created_at=NOW)
+    forget(HASHES[0])
+    listening.refresh()
+    assert topic_of(HASHES[0]) in listening
+
+
+def test_forgetting_that_was_rolled_back_drops_nothing(listening):
+    listen_to(HASHES[:1], now=NOW)
+    listening.refresh()
+    with transaction.atomic():
+        forget(HASHES[0])
+        transaction.set_rollback(True)
+    listening.refresh()
+    assert topic_of(HASHES[0]) in listening
 
 
 # Lost connections -----------------------------------------------------------------------------------------------------

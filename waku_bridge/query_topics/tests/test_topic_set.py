@@ -23,6 +23,25 @@ def test_holds_what_was_added_and_nothing_else(added, others):
     assert all((topic in topics) == (topic in expected) for topic in added + others)
 
 
+@given(st.sets(CROWDED), st.lists(TOPICS))
+def test_what_is_discarded_is_in_no_longer(added, discarded):
+    topics = TopicSet()
+    for topic in added:
+        topics.add(topic)
+    for topic in discarded:
+        topics.discard(topic)
+    assert list(topics) == sorted(added.difference(discarded))
+    assert len(topics) == len(added.difference(discarded))
+
+
+def test_whoever_asks_while_one_is_discarded_sees_nothing_shrink():
+    topics = TopicSet()
+    topics.add(5)
+    asked = topics._lower[0]
+    topics.discard(5)
+    assert list(asked) == [5]
+
+
 @given(st.sets(CROWDED))
 def test_filled_at_once_it_is_the_same(added):
     topics = TopicSet()
