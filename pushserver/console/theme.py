@@ -126,6 +126,7 @@ THEME: dict[str, Any] = {
     "SITE_TITLE": "Push server",
     "SITE_HEADER": "Push server",
     "SITE_SYMBOL": "notifications_active",
+    "SITE_URL": "",  # there is no other site behind the console
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": ICON}],
     "STYLES": [lambda request: static("registrations/console.css")],  # noqa: ARG005 - the theme passes it
     "SCRIPTS": [lambda request: static("registrations/console.js")],  # noqa: ARG005 - the theme passes it

@@ -244,6 +244,7 @@ def _facts(story: Story) -> list[tuple[str, object]]:
     return [
         ("state", state("state")(notification)),
         ("told the sender", state("report")(notification)),
+        ("attempts", notification.attempt_count or "none"),
         ("installation", as_digits(notification.installation_id)),
         ("Status message", as_digits(hex_of(story.request.message_id))),
         ("metadata message", as_digits(hex_of(story.request.amm_message_id))),

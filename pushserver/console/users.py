@@ -18,7 +18,7 @@ from notifications.models import Notification
 from pushserver.console.links import timeline_url, user_url
 from pushserver.models import OpenedRecord
 from registrations.admin import registration_url, token_type_name
-from registrations.console.columns import NOTHING, age, short_hash, state, word, yes_no
+from registrations.console.columns import NOTHING, age, as_digits, short_hash, state, word, yes_no
 from registrations.console.links import Link
 from registrations.console.operations import Done, Operation, Place, confirm
 from registrations.console.search import KEY_HASH_DIGITS, hash_digits
@@ -109,7 +109,7 @@ def _installations(registrations: Sequence[Registration]) -> Section:
         ],
         [
             [
-                _link(row.installation_id, registration_url(row.pk)),
+                _link(as_digits(row.installation_id), registration_url(row.pk)),
                 *(column(row) for column in columns),
             ]
             for row in registrations
@@ -129,7 +129,7 @@ def _notifications(key_hash: bytes) -> Section:
             [
                 _link(f"{row.pk}", timeline_url(row.pk)),
                 type_name(row.type),
-                row.installation_id,
+                as_digits(row.installation_id),
                 state("state")(row),
                 state("report")(row),
                 row.attempt_count,
@@ -150,7 +150,7 @@ def _grants(registrations: Sequence[Registration]) -> Section:
         "Grants",
         ["installation", "server", "granted"],
         [
-            [names[row.registration_id], short_hash("server_public_key")(row), age("granted_at")(row)]
+            [as_digits(names[row.registration_id]), short_hash("server_public_key")(row), age("granted_at")(row)]
             for row in rows.only("registration_id", "server_public_key", "granted_at")
         ],
         "None: no server may be pushed through.",
@@ -166,7 +166,7 @@ def _history(registrations: Sequence[Registration]) -> Section:
         [
             [
                 state("kind")(row),
-                names[row.pseudonym],
+                as_digits(names[row.pseudonym]),
                 token_type_name(row.token_type),
                 row.apn_topic or NOTHING,
                 age("at")(row),

@@ -27,7 +27,20 @@ function followFilters() {
   sheet.addEventListener("keydown", (event) => event.key === "Escape" && opener.focus());
 }
 
+function giveNames() {
+  document.getElementById("searchbar-submit")?.setAttribute("aria-label", "Search");
+  for (const field of document.querySelectorAll("#result_list td[data-label] :is(input, select):not([type=hidden], .action-select)")) {
+    field.setAttribute("aria-label", field.closest("td").dataset.label);
+  }
+}
+
+window.addEventListener("load", () => {
+  // Drawn by Django's script for choosing several.
+  for (const tooltip of document.querySelectorAll(".help-tooltip[aria-label]")) tooltip.setAttribute("role", "img");
+});
+
 document.addEventListener("DOMContentLoaded", () => {
+  giveNames();
   for (const icon of document.querySelectorAll(".material-symbols-outlined")) icon.setAttribute("aria-hidden", "true");
   for (const [selector, name] of CLICKED) {
     for (const element of document.querySelectorAll(selector)) {
