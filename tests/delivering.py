@@ -3,6 +3,10 @@
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+from django.db import connection
 
 from notifications.delivery import Claim, Lanes, claim, deliver, record
 from notifications.messages import ChannelKey, Outcome, Push, Result
@@ -28,6 +32,11 @@ class RecordingGateway:
         self.pushes.append(push)
         await asyncio.sleep(0)
         return self.answer(push)
+
+
+def other_session() -> psycopg.Connection[Any]:
+    """With the same database, to hold what somebody else may hold."""
+    return psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None})
 
 
 def make_due(*, route=None, **fields) -> Notification:

@@ -3,12 +3,13 @@
 from datetime import timedelta
 
 import pytest
+from django.db import OperationalError, connection
 
 from notifications import disabling
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Channel
 from registrations.models import RegistrationEvent, Route
-from tests.delivering import APP, NOW, answered, fresh, make_due, make_due_to_app
+from tests.delivering import APP, NOW, answered, fresh, make_due, make_due_to_app, other_session
 from tests.factories import make_registration, make_route
 
 pytestmark = pytest.mark.django_db
@@ -119,11 +120,17 @@ def test_undoing_does_not_touch_a_token_registered_meanwhile():
     assert fresh(registration.route).generation == 2
 
 
-def test_undoing_goes_on_until_all_are_back(monkeypatch):
-    monkeypatch.setattr(disabling, "UNDO_CHUNK", 2)
-    for _ in range(5):
-        make_disabled()
-    assert disabling.undo_disabling(APPLE, NOW, now=NOW) == 5
+@pytest.mark.django_db(transaction=True)
+def test_undoing_brings_back_all_or_none():
+    last = [make_disabled() for _ in range(3)][-1].route
+    with other_session() as other, connection.cursor() as own:
+        other.execute("SELECT FROM registrations_route WHERE id = %s FOR UPDATE", [last.pk])
+        own.execute("SET lock_timeout = '50ms'")
+        with pytest.raises(OperationalError):
+            disabling.undo_disabling(APPLE, NOW, now=NOW)
+        own.execute("RESET lock_timeout")
+    assert not Route.objects.filter(state="active").exists()
+    assert disabling.undo_disabling(APPLE, NOW, now=NOW) == 3
 
 
 def test_what_came_back_is_pushed_to_again():

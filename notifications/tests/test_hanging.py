@@ -5,7 +5,6 @@ import threading
 from datetime import timedelta
 from time import monotonic
 
-import psycopg
 import pytest
 from django.db import DataError, IntegrityError, OperationalError, connection
 from django.utils import timezone
@@ -15,7 +14,7 @@ from notifications.delivery import Lanes, claim, deliver, take_up_lost
 from notifications.delivery.late import own_recorder
 from notifications.messages import ChannelKey, Outcome, Push, Result
 from notifications.models import Attempt, Notification
-from tests.delivering import LEASE, NOW, RecordingGateway, fresh, make_due, make_due_to_app, prove
+from tests.delivering import LEASE, NOW, RecordingGateway, fresh, make_due, make_due_to_app, other_session, prove
 
 APPLE, GOOGLE = ChannelKey(1, "im.status"), ChannelKey(2, "")
 PATIENCE = timedelta(seconds=0.3)
@@ -48,10 +47,6 @@ def gateway():
 @pytest.fixture
 def lanes():
     return Lanes(3)
-
-
-def other_session():
-    return psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None})
 
 
 def run(notifications, gateway, lanes, when_late=lambda _: None):
