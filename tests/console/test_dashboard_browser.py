@@ -1,0 +1,94 @@
+"""The dashboard in front of somebody who does nothing but look."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.contrib.sessions.models import Session
+from django.utils import timezone
+from playwright.sync_api import Browser, Page, expect
+from pytest_django.live_server_helper import LiveServer
+
+from notifications.models import Channel
+from tests import factories
+from tests.console.conftest import PASSWORD
+from tests.console.test_browser import show
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive")]
+# Twice as long as the page takes to refresh itself, and some more for a busy machine.
+SOON = 20_000
+
+
+def mark(page: Page) -> None:
+    """Gone as soon as the page is loaded anew."""
+    page.evaluate("window.stayed = true")
+
+
+def stayed(page: Page) -> bool:
+    return bool(page.evaluate("window.stayed === true"))
+
+
+def test_a_system_that_works_is_green_and_turns_red_without_reloading(operator: Page) -> None:
+    expect(operator.locator("#verdict")).to_have_text("Messages get through, and nothing needs you")
+    expect(operator.locator("#light-channels")).to_contain_text("fine")
+    show(operator, "dashboard-well")
+    mark(operator)
+
+    Channel.objects.update(state="tripped", reason="12 of 12 sends refused: bad_certificate", since=timezone.now())
+
+    expect(operator.locator("#verdict")).to_have_text("One thing needs somebody now", timeout=SOON)
+    expect(operator.locator("#light-channels")).to_contain_text("act now")
+    expect(operator.locator("#announced")).to_have_text("One thing needs somebody now")
+    assert stayed(operator)
+
+    operator.locator("#worst-channels").click()
+    expect(operator.locator("#result_list tbody tr")).to_have_count(1)
+
+
+def test_whoever_is_on_a_link_by_keyboard_stays_there_when_the_page_refreshes(operator: Page) -> None:
+    operator.locator("#go-inbox").focus()
+    factories.make_envelope()
+
+    expect(operator.locator("#light-inbox")).to_contain_text("1 waiting", timeout=SOON)
+    expect(operator.locator("#go-inbox")).to_be_focused()
+
+
+def test_a_session_that_ends_leads_to_the_login_and_back(operator: Page) -> None:
+    Session.objects.all().delete()
+
+    operator.wait_for_url("**/admin/login/?next=/admin/", timeout=SOON)
+    expect(operator.locator("#board")).to_have_count(0)
+    operator.get_by_label("Username").fill("operator")
+    operator.get_by_label("Password").fill(PASSWORD)
+    operator.get_by_role("button", name="Log in").click()
+    expect(operator.locator("#verdict")).to_be_visible()
+
+
+@pytest.fixture
+def onlooker(chromium: Browser, live_server: LiveServer, operator: Page) -> Iterator[Page]:
+    """The same person in a window that may complain: the server goes away."""
+    context = chromium.new_context(base_url=live_server.url, storage_state=operator.context.storage_state())
+    page = context.new_page()
+    page.goto("/admin/")
+    yield page
+    context.close()
+
+
+def test_a_server_that_does_not_answer_is_told_and_so_is_its_return(onlooker: Page) -> None:
+    as_of = onlooker.locator("#as-of").inner_text()
+    expect(onlooker.locator("#stale")).to_be_hidden()
+
+    onlooker.context.set_offline(True)
+    expect(onlooker.locator("#stale")).to_be_visible(timeout=SOON)
+    expect(onlooker.locator("#stale")).to_contain_text("Not refreshed since")
+    assert as_of[:5] in onlooker.locator("#stale-since").inner_text()
+    show(onlooker, "dashboard-stale")
+
+    onlooker.context.set_offline(False)
+    expect(onlooker.locator("#stale")).to_be_hidden(timeout=SOON)
+
+
+def test_a_server_that_fails_is_told_too(onlooker: Page) -> None:
+    onlooker.route("**/admin/", lambda route: route.fulfill(status=502, body="Bad Gateway"))
+
+    expect(onlooker.locator("#stale")).to_be_visible(timeout=SOON)
+    expect(onlooker.locator("#verdict")).to_be_visible()
