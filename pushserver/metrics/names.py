@@ -4,7 +4,7 @@ from measuring.kinds import AskedGauge
 
 DATABASE_UP = AskedGauge(
     "pushserver_database_up",
-    "1 while PostgreSQL answers, else 0; what it knows is missing then. "
+    "1 while PostgreSQL answers, else 0; what it knows is missing then. A gauge that is missing alone is in the log. "
     "When it moves: nothing is taken in, decided or sent until it is back; messages wait in the nodes.",
 )
 BROKER_UP = AskedGauge(

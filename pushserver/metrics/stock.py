@@ -10,6 +10,7 @@ from time import monotonic
 
 import psycopg
 import redis
+import structlog
 from django.conf import settings
 from django.core.cache import cache
 from django.db import connection
@@ -19,6 +20,8 @@ from prometheus_client.registry import Collector
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
 from pushserver.metrics.catalogue import stored_gauges
 from pushserver.metrics.names import BROKER_UP, DATABASE_UP, QUEUE_HAS_WORKER, QUEUE_TASKS
+
+log = structlog.get_logger(__name__)
 
 TIMEOUT_SECONDS = 2
 KEPT_SECONDS = 5.0
@@ -44,15 +47,27 @@ class Stock(Collector):
 def _ask_database() -> Iterator[Metric]:
     parameters = connection.get_connection_params() | {"connect_timeout": TIMEOUT_SECONDS, "cursor_factory": None}
     try:
-        with closing(psycopg.connect(**parameters)) as own:
-            own.execute(f"SET LOCAL statement_timeout = '{TIMEOUT_SECONDS}s'")
-            answers = [gauge.family(own.execute(gauge.sql.encode())) for gauge in stored_gauges()]
+        # Each query by itself: one that fails must not take the others with it.
+        with closing(psycopg.connect(**parameters, autocommit=True)) as own:
+            own.execute(f"SET statement_timeout = '{TIMEOUT_SECONDS}s'")
+            answers = list(_ask_gauges(own))
     except psycopg.Error:
         answers, is_up = [], 0
     else:
         is_up = 1
     yield DATABASE_UP.family([(is_up,)])
     yield from answers
+
+
+def _ask_gauges(own: psycopg.Connection) -> Iterator[Metric]:
+    """Those that the database can tell, up to the first that takes too long: the next ones would, too."""
+    for gauge in stored_gauges():
+        try:
+            yield gauge.family(own.execute(gauge.sql.encode()))
+        except psycopg.Error as error:
+            log.warning("gauge_missing", gauge=gauge.name, error=type(error).__name__)
+            if isinstance(error, psycopg.errors.QueryCanceled):
+                return
 
 
 def _ask_broker() -> Iterator[Metric]:

@@ -14,6 +14,7 @@ from pushserver.celery import HEARTBEAT_KEY
 from pushserver.embedded.ports import free_port
 from pushserver.metrics import exposition, stock
 from pushserver.metrics.catalogue import stored_gauges
+from tests.delivering import other_session
 from tests.factories import make_notification
 
 TOKEN = "a-token-of-the-tests-0123456789"
@@ -126,6 +127,32 @@ def test_says_that_the_database_is_away_and_tells_the_rest(told, monkeypatch):
 
     assert (found["pushserver_database_up",], found["pushserver_broker_up",]) == (0, 1)
     assert ("pushserver_replies_pending",) not in found
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_gauge_that_fails_is_missing_alone_and_the_database_is_up(told):
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE notifications_notificationrequest RENAME COLUMN reply_due_at TO away")
+        found = told()
+        cursor.execute("ALTER TABLE notifications_notificationrequest RENAME COLUMN away TO reply_due_at")
+
+    assert found["pushserver_database_up",] == 1
+    assert ("pushserver_requests_overdue_age_seconds",) not in found
+    assert {("pushserver_replies_pending",), ("pushserver_channels", "running")} <= found.keys()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_comes_after_a_gauge_that_hangs_is_not_asked_and_the_database_is_up(told):
+    late = ("pushserver_routes",)
+    with other_session() as other, connection.cursor() as cursor:
+        cursor.execute("ANALYZE registrations_route")
+        assert late in told()
+        other.execute("LOCK TABLE notifications_channel")
+        found = told()
+
+    assert found["pushserver_database_up",] == 1
+    assert ("pushserver_replies_pending",) in found
+    assert not {("pushserver_channels", "running"), late} & found.keys()
 
 
 @pytest.mark.django_db
