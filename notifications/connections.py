@@ -63,7 +63,7 @@ class PlainAnswer:
 class PlainClient:
     """aiohttp in the words of httpx, for peers that need no cookies, redirects or authentication.
 
-    Answers beyond ``max_answer_bytes`` are cut off. Environment proxies are ignored: gorush and Waku nodes are named in
+    Answers beyond ``max_answer_bytes`` are refused. Environment proxies are ignored: gorush and Waku nodes are named in
     the settings, and are meant to be reached so. The session is made at the first request, in the loop that it runs in.
     """
 
