@@ -84,21 +84,26 @@ def _envelopes(day: date, rows: int, _actors: int) -> Columns:
 
 
 def _replies(day: date, rows: int, _actors: int) -> Columns:
-    state = _pick(["published", "abandoned"], [0.999, 0.001], rows)
+    states = ["confirmed", "unconfirmed", "abandoned"]
+    state = _pick(states, [0.998, 0.001, 0.001], rows)
+    times = pa.array([1, 5, 3], pa.int32()).take(state)
+    repeats = pa.array([0, 4, 0], pa.int32()).take(state)
+    is_measured, never = pc.equal(state, 0), pa.scalar(None, pa.int64())
     return {
         "at": _moments(day, rows),
         "type": pa.array(["response", "query_response", "registration_response"]).take(
             _pick([0, 1, 2], [0.9, 0.06, 0.04], rows)
         ),
-        "state": pa.array(["published", "abandoned"]).take(state),
-        "attempts": pa.array([1, 3], pa.int32()).take(state),
-        "published_ms": _durations(rows, 25),
-        "since_received_ms": _durations(rows, 250),
+        "state": pa.array(states).take(state),
+        "attempts": times,
+        "repeats": repeats,
+        "published_ms": pc.if_else(is_measured, _durations(rows, 25), never),
+        "since_received_ms": pc.if_else(is_measured, _durations(rows, 250), never),
         "deadline_ms": _constant(2000, rows),
     }
 
 
-def _registration_events(day: date, rows: int, actors: int) -> Columns:
+def _registration_events(day: date, rows: int, _actors: int) -> Columns:
     """Refreshes mostly. The stocks of a made-up day do not reconcile, and nothing here looks at them."""
     kinds = ["refreshed", "registered", "token_changed", "unregistered", "token_died"]
     kind = _pick(kinds, [0.8, 0.08, 0.06, 0.03, 0.03], rows)
@@ -108,7 +113,6 @@ def _registration_events(day: date, rows: int, actors: int) -> Columns:
     is_new = pc.is_in(pa.array(kinds).take(kind), pa.array(["registered", "token_changed"]))
     return placed | {
         "kind": pa.array(kinds).take(kind),
-        "installation": _actors(rows, actors),
         "is_first": pa.array([False, True, False, False, False]).take(kind),
         "was_active": pa.array([True, False, True, True, True]).take(kind),
         "is_active": pa.array([True, True, True, False, False]).take(kind),

@@ -30,7 +30,6 @@ class Period(StrEnum):
 class Subject(StrEnum):
     """Whose pseudonym. Part of what is hashed, so that one value has unlike pseudonyms in unlike roles."""
 
-    INSTALLATION = "installation"
     RECIPIENT = "recipient"
     SENDER = "sender"
 
@@ -57,9 +56,3 @@ def key_for(day: date, secret: bytes, period: Period) -> PseudonymKey:
     mark = hashlib.sha256(b"report key id" + key).hexdigest()[:8]
     padded = key.ljust(BLOCK_SIZE, b"\0")
     return PseudonymKey(f"{label}-{mark}", bytes(b ^ 0x36 for b in padded), bytes(b ^ 0x5C for b in padded))
-
-
-def pseudonym(key: PseudonymKey, subject: Subject, value: bytes) -> int:
-    """What PostgreSQL computes, in Python: for tests, and to find an actor of a report by its key hash."""
-    inner = hashlib.sha256(key.prefix(subject) + value).digest()
-    return int.from_bytes(hashlib.sha256(key.outer + inner).digest()[:8], signed=True)

@@ -8,8 +8,9 @@ notification that is retried for a day) are exported as they are; exporting the 
 """
 
 from collections.abc import Callable
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 
+from spark_reports.closing import CLOSED_AFTER
 from spark_reports.export.copying import OTHER
 from spark_reports.export.pseudonyms import Subject
 from waku_bridge.identity import canary_identity
@@ -82,7 +83,7 @@ def notifications(day: date) -> str:
             CASE WHEN n.type BETWEEN 1 AND 4 THEN n.type ELSE 0 END, n.state, coalesce(n.report, ''), n.attempt_count,
             {_pseudonym(Subject.RECIPIENT, "n.public_key_hash")}, {_pseudonym(Subject.SENDER, "request.sender_digest")},
             {_milliseconds("n.created_at", "n.finished_at")},
-            {_milliseconds("request.received_at", "request.answered_at")},
+            CASE WHEN n.position = 0 THEN {_milliseconds("request.received_at", "request.answered_at")} END,
             {_milliseconds("request.received_at", "request.reply_due_at")}
         FROM notifications_notification n
         JOIN notifications_notificationrequest request ON request.id = n.request_id
@@ -102,9 +103,11 @@ def attempts(day: date) -> str:
 
 
 def replies(day: date) -> str:
+    """`published_at` is the last publication, and the first one of what was published once."""
+    first_published = "CASE WHEN r.repeat_count = 0 THEN r.published_at END"
     return f"""
-        SELECT r.created_at, {_message_type("r.message_type")}, r.state, r.attempt_count,
-            {_milliseconds("r.created_at", "r.published_at")}, {_milliseconds("e.received_at", "r.published_at")},
+        SELECT r.created_at, {_message_type("r.message_type")}, r.state, r.attempt_count, r.repeat_count,
+            {_milliseconds("r.created_at", first_published)}, {_milliseconds("e.received_at", first_published)},
             k.deadline_ms
         FROM waku_bridge_outboundreply r LEFT JOIN waku_bridge_inboundenvelope e ON e.hash = r.envelope_hash
         CROSS JOIN report_keys k
@@ -130,12 +133,11 @@ def registration_events(day: date) -> str:
                 coalesce(max(at) FILTER (WHERE kind IN {_STARTS}) OVER own, min(at) OVER own) AS since
             FROM history WINDOW own AS (PARTITION BY pseudonym) ORDER BY pseudonym, at DESC, id DESC
         )
-        SELECT e.at, e.kind, {_pseudonym(Subject.INSTALLATION, "uuid_send(e.pseudonym)")},
-            {_platform("e.token_type")}, {_app_topic("e.token_type", "e.apn_topic")},
+        SELECT e.at, e.kind, {_platform("e.token_type")}, {_app_topic("e.token_type", "e.apn_topic")},
             coalesce({before}) IS NULL, coalesce(coalesce({before}) NOT IN {_ENDS}, false), e.kind NOT IN {_ENDS},
             {_platform(platform_id)}, {_app_topic(platform_id, apn_topic)},
             coalesce({this}, b.since, e.at)::date, coalesce({last}, b.since, e.at)::date
-        FROM today e LEFT JOIN before b USING (pseudonym) CROSS JOIN report_keys k
+        FROM today e LEFT JOIN before b USING (pseudonym)
         WINDOW own AS (PARTITION BY e.pseudonym ORDER BY e.at, e.id)"""
 
 
@@ -157,9 +159,11 @@ def active_tokens(day: date) -> str:
 
 
 def unknown_errors(day: date) -> str:
+    """The counters know no days: once the next day is closed they tell nothing of this one, and none is exported."""
+    next_closed = datetime.combine(day + timedelta(days=2), time(), UTC) + CLOSED_AFTER
     return f"""
         SELECT platform, signature, count, first_seen_at, last_seen_at FROM notifications_unknowngatewayerror
-        WHERE first_seen_at < '{day + timedelta(days=1)}Z'"""
+        WHERE first_seen_at < '{day + timedelta(days=1)}Z' AND now() < '{next_closed}'"""
 
 
 QUERIES: dict[str, Callable[[date], str]] = {

@@ -19,7 +19,10 @@ from spark_reports.jobs.statistics import scale, wilson_high, wilson_low, with_u
 CELL = ["hour", "stage", "platform", "app_topic"]  # what a total is of
 OUTCOME = ["outcome", "code", "is_failure"]
 WHOLE_DAY = -1  # as an hour, while it is a key of joins
-FAILURES = ("refused", "dropped", "failed", "dead", "config", "payload", "transient", "ambiguous", "abandoned")
+FAILURES = (
+    *("refused", "dropped", "failed", "dead", "config", "payload", "transient", "ambiguous"),
+    *("abandoned", "unconfirmed"),
+)
 
 
 def count_outcomes(
@@ -68,7 +71,9 @@ def of_attempts(attempts: DataFrame) -> DataFrame:
 
 
 def of_replies(replies: DataFrame) -> DataFrame:
-    outcome = F.when(F.col("state") == "pending", "waiting").otherwise(F.col("state"))
+    """Without a repetition no store said that it lacked the reply, mostly because none answered: that is no failure."""
+    is_unchecked = (F.col("state") == "unconfirmed") & (F.col("repeats") == 0)
+    outcome = F.when(F.col("state") == "pending", "waiting").when(is_unchecked, "unchecked").otherwise(F.col("state"))
     placed = replies.withColumns({"platform": F.lit("none"), "app_topic": F.lit("")})
     return _events(placed, F.lit("reply"), outcome, F.col("type"))
 

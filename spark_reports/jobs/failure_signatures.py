@@ -4,7 +4,8 @@ Grain: one row per day, source, platform and signature; of each day the 200 that
 Units: ``events`` are tries that failed so (``code``), or how much the counter of an unknown text grew (``unknown``).
 First and last seen go back as far as the reports of the thirty days before, for unknown texts as far as their counter.
 Late data: counters of unknown texts are read at the export; what came between midnight and the export counts a day
-early. Without the snapshot of the day before only texts that are new on the day are counted.
+early. A day that is exported when the next one is closed already has no snapshot, and without the snapshot of the day
+before only texts that are new on the day are counted.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -87,8 +88,8 @@ def with_first_seen(today: DataFrame, seen: DataFrame) -> DataFrame:
 
 
 def most_important(today: DataFrame) -> DataFrame:
-    since_then = F.date_diff("day", "last_before")
-    is_new = F.coalesce(since_then > NEW_AFTER_DAYS, F.col("first") >= F.col("day"))
+    since_then = F.date_diff("day", F.coalesce("last_before", "first"))
+    is_new = ~since_then.between(1, NEW_AFTER_DAYS)
     is_more = (F.col("events") >= RISING_MIN) & (F.col("events") >= RISING_FACTOR * F.col("usual"))
     marked = today.withColumns({"is_new": is_new, "is_rising": is_new | F.coalesce(is_more, F.lit(False))})
     by_weight = Window.partitionBy("day").orderBy(F.desc("is_rising"), F.desc("events"), *KEY)

@@ -2,9 +2,9 @@
 
 Grain: one row per day, stage and platform, and one per day and stage for all platforms.
 Units: milliseconds, exact to 1 ms below 10 s and to 1 s above; share within the deadline from 0 to 1.
-Stages: ``decide`` envelope received → processed; ``answer`` request received → its answer fixed; ``reply`` message
-received → the answer published to the node; ``queue`` notification accepted → first try; ``gateway`` one try;
-``deliver`` accepted → delivered.
+Stages: ``decide`` envelope received → processed; ``answer`` request received → its answer fixed, once per request, on
+the platform of its first notification; ``reply`` message received → the answer published to the node, of those that
+went out once; ``queue`` notification accepted → first try; ``gateway`` one try; ``deliver`` accepted → delivered.
 Late data: what had not ended at the export is not measured; the next export and run of the day takes it in. Durations
 that are negative or longer than a month are left out, and `data_quality` counts them.
 """

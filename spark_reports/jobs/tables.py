@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 # Grows when a column is added, removed or changes its meaning: days exported before have to be exported again.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # Cohorts of device tokens that `token_lifetime` follows.
 LIFETIME_WEEKS = 26
 
@@ -88,7 +88,11 @@ NOTIFICATIONS = Table(
         required("recipient", Type.LONG, "pseudonym of the recipient's key hash"),
         optional("sender", Type.LONG, "pseudonym of the key that signed the request, which clients change at will"),
         optional("finished_ms", Type.LONG, "from accepted to a terminal state"),
-        optional("answered_ms", Type.LONG, "from the request's arrival until its answer was fixed"),
+        optional(
+            "answered_ms",
+            Type.LONG,
+            "first notification of a request only: from the request's arrival until its answer was fixed",
+        ),
         required("deadline_ms", Type.LONG, "from the request's arrival until its answer was due"),
     ),
 )
@@ -112,10 +116,21 @@ REPLIES = Table(
     (
         required("at", Type.TIMESTAMP, "when it was put into the outbox"),
         required("type", Type.STRING, "`registration_response`, `query_response`, `response`"),
-        required("state", Type.STRING, "`pending`, `published`, `abandoned`"),
+        required(
+            "state", Type.STRING, "`pending`, `published` (not looked for yet), `confirmed`, `unconfirmed`, `abandoned`"
+        ),
         required("attempts", Type.INT, "tries to publish it"),
-        optional("published_ms", Type.LONG, "from the outbox to the node"),
-        optional("since_received_ms", Type.LONG, "from the arrival of the message it answers until it was published"),
+        required("repeats", Type.INT, "how often no store knew it, so that it was published again"),
+        optional(
+            "published_ms",
+            Type.LONG,
+            "from the outbox to the node; null for what was published again, since only its last publication is known",
+        ),
+        optional(
+            "since_received_ms",
+            Type.LONG,
+            "from the arrival of the message it answers until it was published; null likewise",
+        ),
         required("deadline_ms", Type.LONG, "the reply deadline in force at the export"),
     ),
 )
@@ -125,7 +140,6 @@ REGISTRATION_EVENTS = Table(
     (
         required("at", Type.TIMESTAMP, "when it happened"),
         required("kind", Type.STRING, "kind of `RegistrationEvent`"),
-        required("installation", Type.LONG, "pseudonym of the installation"),
         PLATFORM,
         APP_TOPIC,
         required("is_first", Type.BOOLEAN, "nothing earlier is known of the installation"),
@@ -151,7 +165,8 @@ ACTIVE_TOKENS = Table(
 )
 UNKNOWN_ERRORS = Table(
     "unknown_errors",
-    "one row per kind of gateway error that no rule knows; counters as they stand at the export",
+    "one row per kind of gateway error that no rule knows; counters as they stand at the export, none when the next "
+    "day was closed by then",
     (
         PLATFORM,
         required("signature", Type.STRING, "the error without anything of one device"),

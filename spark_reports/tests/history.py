@@ -17,6 +17,16 @@ from waku_bridge.models import InboundEnvelope, OutboundReply
 Kind = RegistrationEvent.Kind
 IOS, ANDROID = (1, "im.status.ethereum"), (2, "")
 PLACES = (IOS, ANDROID, (1, "im.status.desktop"))
+Replies = OutboundReply.State
+# How replies end, and how often they went out again.
+REPLIES = [
+    (Replies.CONFIRMED, 0),
+    (Replies.CONFIRMED, 2),
+    (Replies.UNCONFIRMED, 4),
+    (Replies.UNCONFIRMED, 0),
+    (Replies.ABANDONED, 0),
+    (Replies.PENDING, 0),
+]
 
 
 @dataclass
@@ -101,7 +111,8 @@ class History:
             sender_digest=keyring().digest(Purpose.SENDER, sender),
         )
         self.secrets += [bytes(request.amm_message_id), bytes(request.message_id), bytes(envelope.hash)]
-        self._notification(request, at)
+        for position in range(self.random.choice([1, 1, 1, 2, 4])):
+            self._notification(request, position, at)
         self._reply(envelope)
         self._envelope(at, self.random.choice([MessageType.REGISTRATION, MessageType.QUERY]))
 
@@ -117,21 +128,24 @@ class History:
         )
 
     def _reply(self, envelope: InboundEnvelope) -> None:
-        is_lost = self.random.random() < 0.05
+        state, repeats = self.random.choices(REPLIES, [15, 2, 1, 1, 1, 1])[0]
         made_at = envelope.received_at + timedelta(milliseconds=30)
+        published_at = made_at + timedelta(milliseconds=self.random.randrange(1, 4000), seconds=20 * repeats)
         factories.make_reply(
             envelope_hash=envelope.hash,
             at=made_at,
-            state=OutboundReply.State.ABANDONED if is_lost else OutboundReply.State.PUBLISHED,
-            published_at=None if is_lost else made_at + timedelta(milliseconds=self.random.randrange(1, 4000)),
+            state=state,
+            repeat_count=repeats,
+            published_at=None if state in {Replies.PENDING, Replies.ABANDONED} else published_at,
         )
 
-    def _notification(self, request: NotificationRequest, at: datetime) -> None:
+    def _notification(self, request: NotificationRequest, position: int, at: datetime) -> None:
         route = self.random.choice(self.routes)
         is_refused = self.random.random() < 0.1
         tries = 0 if is_refused else self.random.choice([1, 1, 1, 2, 3])
         notification = factories.make_notification(
             request=request,
+            position=position,
             at=at,
             public_key_hash=self.random.choice(self.recipients),
             route=None if is_refused else route,

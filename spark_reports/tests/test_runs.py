@@ -79,6 +79,19 @@ def assert_agrees(day: date) -> None:
         *span,
     )
     assert Latency.objects.get(day=day, stage="answer", platform="all").within_deadline == pytest.approx(in_time)
+    assert replies(day) == sql(
+        """SELECT CASE WHEN state = 'pending' THEN 'waiting' WHEN state = 'unconfirmed' AND repeat_count = 0
+             THEN 'unchecked' ELSE state END AS outcome, state IN ('abandoned', 'unconfirmed')
+             AND (state = 'abandoned' OR repeat_count > 0) AS is_failure, count(*) FROM waku_bridge_outboundreply
+           WHERE created_at >= %s AND created_at < %s GROUP BY 1, 2 ORDER BY 1""",
+        *span,
+    )
+    assert list(Latency.objects.filter(day=day, stage="reply", platform="all").values_list("events", "max_ms")) == sql(
+        """SELECT count(*), max(floor(date_part('epoch', published_at - received_at) * 1000))
+           FROM waku_bridge_outboundreply r JOIN waku_bridge_inboundenvelope e ON e.hash = r.envelope_hash
+           WHERE r.created_at >= %s AND r.created_at < %s AND published_at IS NOT NULL AND repeat_count = 0""",
+        *span,
+    )
     assert heaviest(day) == sql(
         """SELECT count(*) FROM notifications_notification WHERE created_at >= %s AND created_at < %s
            GROUP BY public_key_hash ORDER BY 1 DESC LIMIT 20""",
@@ -92,6 +105,11 @@ def dispatch_counts(day: date) -> list[tuple[Any, ...]]:
     return sorted(
         (token_types[r.platform], r.app_topic, r.outcome, r.code, r.events, pytest.approx(r.rate)) for r in rows
     )
+
+
+def replies(day: date) -> list[tuple[Any, ...]]:
+    rows = ErrorRate.objects.filter(day=day, hour=None, stage="reply").order_by("outcome")
+    return list(rows.values_list("outcome", "is_failure", "events"))
 
 
 def gateway_medians(day: date) -> list[tuple[Any, ...]]:

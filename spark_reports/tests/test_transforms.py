@@ -43,7 +43,13 @@ def test_every_event_counts_in_its_stage_with_outcome_and_code(spark: Any) -> No
             {"state": "suppressed", "report": "success"},
         ],
         attempts=[{"outcome": "dead", "code": "unregistered"}, {"outcome": "open"}],
-        replies=[{"type": "response", "state": "abandoned"}, {"type": "response", "state": "pending"}],
+        replies=[
+            {"type": "response", "state": "abandoned"},
+            {"type": "response", "state": "pending"},
+            {"type": "response", "state": "confirmed", "repeats": 2},
+            {"type": "response", "state": "unconfirmed", "repeats": 4},
+            {"type": "response", "state": "unconfirmed"},
+        ],
     )
 
     assert rows_of(counted, "stage", "platform", "outcome", "code", "is_failure", "events") == [
@@ -55,6 +61,9 @@ def test_every_event_counts_in_its_stage_with_outcome_and_code(spark: Any) -> No
         ("registration", "none", "accepted", "", False, 1),
         ("registration", "none", "refused", "stale_version", True, 1),
         ("reply", "none", "abandoned", "response", True, 1),
+        ("reply", "none", "confirmed", "response", False, 1),
+        ("reply", "none", "unchecked", "response", False, 1),
+        ("reply", "none", "unconfirmed", "response", True, 1),
         ("reply", "none", "waiting", "response", False, 1),
         ("request", "ios", "accepted", "", False, 1),
         ("request", "ios", "refused", "wrong_token", True, 1),
@@ -343,6 +352,18 @@ def test_an_unknown_text_counts_as_much_as_its_counter_grew(spark: Any) -> None:
     [unknown, _] = sorted(signatures_of(spark, 1, {}, snapshots=texts), reverse=True)
 
     assert unknown == ("unknown", "strange <n>", 32, None, False, False, seen.date())
+
+
+@pytest.mark.parametrize(("days_ago", "is_new"), [(0, True), (1, False), (30, False), (31, True), (200, True)])
+def test_an_unknown_text_is_new_that_was_not_seen_for_thirty_days(spark: Any, days_ago: int, is_new: bool) -> None:
+    """Its counter remembers the first time for longer than reports go back."""
+    seen = NOON - timedelta(days=days_ago)
+    texts = [{"day": DAY, "signature": "strange", "total": 9, "first_seen_at": seen}]
+    if days_ago:
+        texts.append(texts[0] | {"day": YESTERDAY, "total": 4})
+    [unknown, _] = sorted(signatures_of(spark, 1, {}, snapshots=texts), reverse=True)
+
+    assert unknown[4:] == (is_new, is_new, seen.date())
 
 
 # load_profile ---------------------------------------------------------------------------------------------------------
