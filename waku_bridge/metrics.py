@@ -98,7 +98,8 @@ STORE_WINDOW_SECONDS = BatchHistogram(
 )
 STORE_PAGES = Counter(
     "pushserver_bridge_store_pages_total",
-    "Pages read from the store; with the count of windows, how many each took. "
+    "Pages read from the store; loop is fast, slow, backfill, or topics for those that are new to us. Without the "
+    "last, and with the count of windows, how many each took. "
     "When it moves: it follows the traffic of the shard; a jump without traffic is an outage being caught up.",
     ["node", "loop"],
 )
@@ -221,8 +222,9 @@ REPLIES_ABANDONED = Counter(
 )
 PUBLISH_ERRORS = Counter(
     "pushserver_replies_publish_errors_total",
-    "Tries at a node that failed, by status of the answer or `unreachable`. Another node, or a later try, takes over. "
-    "When it moves: 503 is a node without peers; 413 or 400 a --max-msg-size that is too small.",
+    "Tries at a node that failed, by status of the answer, or `unreachable`, `no_peers`, `rate_limited`. Another node, "
+    "or a later try, takes over. "
+    "When it moves: `no_peers` is a node that gossips with nobody; 413 or 400 a --max-msg-size that is too small.",
     ["node", "code"],
 )
 PUBLISH_SECONDS = BatchHistogram(

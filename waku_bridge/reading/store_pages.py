@@ -1,7 +1,7 @@
 """One page after another of a store, into the intake: what the walker and the backfill have in common."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import structlog
@@ -48,7 +48,7 @@ class Place:
 
 
 class StorePages:
-    """Pages of one shard in one store. The hashes on them are remembered, and not asked for again."""
+    """Pages of one shard in one store. The hashes on those that were `read` are remembered, and not asked for again."""
 
     def __init__(self, node: Store, reader: Reader, intake: Intake, path: Path) -> None:
         self.reader = reader
@@ -65,8 +65,11 @@ class StorePages:
         page = await self._ask(window, place, include_data=place.with_messages)
         STORE_PAGES.labels(self.reader.name, loop).inc()
         unknown = [entry for entry in page.entries if not entry.message_hash or entry.message_hash not in self._seen]
+        if not place.with_messages and not all(entry.message_hash for entry in unknown):
+            # What has no hash, or one that we cannot read, is not to be had by its hash.
+            return await self.read(window, replace(place, with_messages=True), loop=loop)
         if unknown:
-            await (self._take(unknown) if place.with_messages else self._fetch(unknown))
+            self._seen.add(await (self._take(unknown) if place.with_messages else self._fetch(unknown)))
         if not page.cursor:
             return None
         if page.cursor == place.cursor:
@@ -80,7 +83,7 @@ class StorePages:
         """
         more = {"contentTopics": ",".join(content_topics)} if content_topics else {}
         page = await self._ask(window, Place(cursor), include_data=True, **more)
-        STORE_PAGES.labels(self.reader.name, "backfill").inc()
+        STORE_PAGES.labels(self.reader.name, "topics").inc()
         await self._take(page.entries)
         if page.cursor and page.cursor == cursor:
             raise StuckStoreError(f"{self.reader.name} repeats a cursor")
@@ -98,27 +101,29 @@ class StorePages:
             **more,
         )
 
-    async def _fetch(self, unknown: Sequence[StoreEntry]) -> None:
-        """By their hashes, those that are not in the inbox."""
-        hashes = [entry.message_hash for entry in unknown if entry.message_hash]
+    async def _fetch(self, unknown: Sequence[StoreEntry]) -> set[bytes]:
+        """By their hashes, those that are not in the inbox. Returns the hashes that need not be asked for again."""
+        hashes = [entry.message_hash for entry in unknown]
         known = await in_thread(self._intake.known, hashes, self.reader)
-        self._seen.add(known)
+        told = set(known)
         for batch in _batches([each for each in hashes if each not in known]):
             texts = ",".join(f"0x{each.hex()}" for each in batch)
             page = await self._node.store_page(hashes=texts, includeData="true", pageSize=PAGE_SIZE)
-            await self._take(page.entries)
+            told |= await self._take(page.entries)
+        return told
 
-    async def _take(self, entries: Sequence[StoreEntry]) -> None:
+    async def _take(self, entries: Sequence[StoreEntry]) -> set[bytes]:
+        """Returns by which hashes the store calls those of this shard."""
         ours = [entry for entry in entries if entry.pubsub_topic in ("", self.reader.pubsub_topic)]
         messages = [entry.message for entry in ours]
         selection = await in_thread(
             self._intake.take, messages, self.reader, path=self._path, received_at=timezone.now()
         )
-        told = {entry.message_hash for entry in ours}
+        told = {entry.message_hash for entry in ours if entry.message_hash}
         if mistaken := sum(envelope.hash not in told for envelope in selection.envelopes):
             # Taken all the same, under the hash that they have: what they say is signed.
             log.warning("store_hashes_wrong", node=self.reader.name, count=mistaken)
-        self._seen.add(told - {b""})
+        return told
 
 
 def _batches(hashes: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -1,6 +1,7 @@
 """The store path, on a real store and a real database."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,13 +11,16 @@ from structlog.testing import capture_logs
 
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.factories import make_watermark, make_window
+from waku_bridge.codec.waku_message import message_hash
 from waku_bridge.models import StoreWatermark, StoreWindow
-from waku_bridge.node import StoreEntry, StorePage
+from waku_bridge.node import StoreEntry, StorePage, to_json
 from waku_bridge.query_topics import listen_to
 from waku_bridge.reading import progress
 from waku_bridge.reading.backoff import MOST_SECONDS
+from waku_bridge.reading.store_pages import Place
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, message, messages
 from waku_bridge.reading.walker import BUSY_SECONDS
+from waku_bridge.reading.windows import Window
 
 HOUR = 3600
 
@@ -328,9 +332,6 @@ class Telling:
 
 @pytest.mark.parametrize("nonsense", [None, 5, {}, {"contentTopic": None}, {"contentTopic": "x" * 10_000}])
 def test_nonsense_on_a_page_does_not_stop_its_neighbours(run, nonsense):
-    from waku_bridge.codec.waku_message import message_hash
-    from waku_bridge.node import to_json
-
     async def scenario(world):
         good = message()
         entries = [
@@ -339,12 +340,35 @@ def test_nonsense_on_a_page_does_not_stop_its_neighbours(run, nonsense):
             StoreEntry(b"\1" * 32, "/waku/2/rs/16/64", to_json(message())),
         ]
         pages = world.walker(Telling(StorePage(tuple(entries))))._pages
-        from waku_bridge.reading.store_pages import Place
-        from waku_bridge.reading.windows import Window
-
         window = Window(timezone.now(), timezone.now())
         assert await pages.read(window, Place(with_messages=True), loop="fast") is None
         assert world.enqueued == [message_hash(PUBSUB_TOPIC, good)]
+
+    run(scenario)
+
+
+class HalfNameless:
+    """A store of two messages that tells the hash of one of them."""
+
+    url = "http://127.0.0.1:1"
+
+    def __init__(self, named, nameless):
+        self.named = StoreEntry(message_hash(PUBSUB_TOPIC, named), PUBSUB_TOPIC, to_json(named))
+        self.nameless = StoreEntry(b"", PUBSUB_TOPIC, to_json(nameless))
+
+    async def store_page(self, *, includeData, hashes="", **_others):  # noqa: N803 - the name on the wire
+        entries = (self.named,) if hashes else (self.named, self.nameless)
+        return StorePage(entries if includeData == "true" else tuple(replace(each, message=None) for each in entries))
+
+
+def test_a_message_without_a_hash_is_not_passed_over(run):
+    """It cannot be fetched by its hash, so its page is asked for again, with all its messages."""
+
+    async def scenario(world):
+        named, nameless = messages(2)
+        pages = world.walker(HalfNameless(named, nameless))._pages
+        assert await pages.read(Window(timezone.now(), timezone.now()), Place(), loop="fast") is None
+        assert world.enqueued == [message_hash(PUBSUB_TOPIC, each) for each in (named, nameless)]
 
     run(scenario)
 
