@@ -47,7 +47,6 @@ class Topics:
 class Selection:
     envelopes: list[Envelope]
     rejected: list[Rejected]
-    foreign_count: int
 
 
 def select(page: Iterable[Any], pubsub_topic: str, topics: ContentTopics, *, oldest_ns: int, now_ns: int) -> Selection:
@@ -58,18 +57,17 @@ def select(page: Iterable[Any], pubsub_topic: str, topics: ContentTopics, *, old
     """
     envelopes: list[Envelope] = []
     rejected: list[Rejected] = []
-    foreign_count = 0
     for raw in page:
         content_topic = raw.get("contentTopic") if isinstance(raw, dict) else None
         if not isinstance(content_topic, str):
             rejected.append(Rejected(raw, "malformed"))
         elif content_topic not in topics:
-            foreign_count += 1
+            continue
         elif isinstance(taken := _take(raw, pubsub_topic, oldest_ns=oldest_ns, now_ns=now_ns), Envelope):
             envelopes.append(taken)
         else:
             rejected.append(Rejected(raw, taken, content_topic))
-    return Selection(envelopes, rejected, foreign_count)
+    return Selection(envelopes, rejected)
 
 
 def _take(raw: Any, pubsub_topic: str, *, oldest_ns: int, now_ns: int) -> Envelope | str:
