@@ -187,9 +187,9 @@ def test_the_three_worst_come_with_what_to_do_and_a_link(admin_client: Client) -
     html = admin_client.get("/admin/").content.decode()
 
     worst = re.search(r'<ol class="worst">(.*?)</ol>', html, re.DOTALL).group(1)
-    assert re.findall(r"<strong>(.*?)</strong>", worst) == ["Workers", "Channels", "Replies"]
+    assert re.findall(r"<strong>(.*?)</strong>", worst) == ["Workers:", "Channels:", "Replies:"]
     assert 'href="/admin/notifications/channel/?state__exact=tripped"' in worst
-    assert "Start `celery -A pushserver worker -Q delivery`" in worst
+    assert "Start <code>celery -A pushserver worker -Q delivery</code>" in worst
 
 
 def test_what_failed_leads_to_the_tries_that_did(admin_client: Client) -> None:

@@ -1,5 +1,6 @@
 """The dashboard in front of somebody who does nothing but look."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -8,10 +9,12 @@ from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
+from notifications import draining
 from notifications.models import Channel
 from tests import factories
 from tests.console.conftest import PASSWORD
 from tests.console.test_browser import show
+from tests.console.test_dashboard import break_canary, make_old_notification, note_node, stop_worker, trip
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive")]
 # Twice as long as the page takes to refresh itself, and some more for a busy machine.
@@ -92,3 +95,23 @@ def test_a_server_that_fails_is_told_too(onlooker: Page) -> None:
 
     expect(onlooker.locator("#stale")).to_be_visible(timeout=SOON)
     expect(onlooker.locator("#verdict")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_trouble_is_read_on_a_phone_and_in_the_dark(operator: Page, theme: str, width: int) -> None:
+    make_trouble()
+    operator.evaluate("theme => localStorage.setItem('adminTheme', JSON.stringify(theme))", theme)
+    operator.set_viewport_size({"width": width, "height": 900})
+    operator.goto("/admin/")
+
+    expect(operator.locator(".worst li")).to_have_count(3)
+    expect(operator.locator("html")).to_have_class(re.compile(theme))
+    assert operator.evaluate("document.documentElement.scrollWidth") <= width
+    show(operator, f"dashboard-trouble-{theme}-{width}")
+
+
+def make_trouble() -> None:
+    for break_it in (stop_worker, note_node, trip, make_old_notification, break_canary):
+        break_it()
+    draining.start(by="ann", why="gorush moves to another machine", now=timezone.now())

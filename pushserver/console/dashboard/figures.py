@@ -1,4 +1,4 @@
-"""The last hour in four small charts, and what failed in it."""
+"""The last hour in four small charts, and what was not delivered in it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def figures(hour: Hour) -> list[Figure]:
         _figure(
             hour,
             "Tries at gorush per minute",
-            {"delivered": hour.tried(delivered=True), "failed": hour.tried(delivered=False)},
+            {"delivered": hour.tried(delivered=True), "not delivered": hour.tried(delivered=False)},
             count,
         ),
         _figure(

@@ -246,7 +246,7 @@ def _store(store: Store, now: datetime) -> Light:
 
 
 def inbox(facts: Facts) -> Iterator[Light]:
-    level = _by_age(facts.inbox.oldest_seconds, red=INBOX_RED, yellow=INBOX_YELLOW)
+    level = queues(facts)["inbox"]
     words, action, page = _waits(facts.inbox), "", Page.INBOX
     if level in BAD:
         action = "Workers of the queue `envelopes` are away or too few, or wait for the database."
@@ -260,6 +260,15 @@ def inbox(facts: Facts) -> Iterator[Light]:
 
 def _by_age(seconds: float, *, red: float, yellow: float) -> Level:
     return Level.RED if seconds > red else Level.YELLOW if seconds > yellow else Level.GREEN
+
+
+def queues(facts: Facts) -> dict[str, Level]:
+    """How the age of the oldest in each queue is, whatever else its light is about. By the id of that light."""
+    return {
+        "inbox": _by_age(facts.inbox.oldest_seconds, red=INBOX_RED, yellow=INBOX_YELLOW),
+        "delivery": _by_age(facts.due.oldest_seconds, red=DUE_RED, yellow=DUE_YELLOW),
+        "replies": _by_age(facts.outbox.oldest_seconds, red=OUTBOX_RED, yellow=OUTBOX_YELLOW),
+    }
 
 
 def _waits(waiting: Waiting) -> str:
@@ -284,7 +293,7 @@ def delivery(facts: Facts) -> Iterator[Light]:
     if facts.drain:
         yield _draining(facts)
         return
-    level = _by_age(facts.due.oldest_seconds, red=DUE_RED, yellow=DUE_YELLOW)
+    level = queues(facts)["delivery"]
     words = "nothing is overdue"
     if facts.due.oldest_seconds > 0:
         words = f"the longest waiting notification has been due for {duration(facts.due.oldest_seconds)}"
@@ -378,7 +387,7 @@ def _badness(channel: Halted) -> tuple[bool, bool, datetime]:
 
 def replies(facts: Facts) -> Iterator[Light]:
     light = Light("replies", Group.OUT, "Replies", Level.GREEN, _waits(facts.outbox), page=Page.OUTBOX)
-    late = _by_age(facts.outbox.oldest_seconds, red=OUTBOX_RED, yellow=OUTBOX_YELLOW)
+    late = queues(facts)["replies"]
     overdue = _by_age(facts.overdue_seconds, red=OVERDUE_RED, yellow=OVERDUE_YELLOW)
     name, group = light.name, light.group
     if late in BAD and (late == Level.RED or overdue != Level.RED):

@@ -5,17 +5,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 
-from pushserver.console.dashboard.facts import Waiting
 from pushserver.console.dashboard.figures import ErrorClass, error_classes, figures
-from pushserver.console.dashboard.lights import Group, Level, Light, Page, duration, verdict, worst
+from pushserver.console.dashboard.lights import Group, Level, Light, Page, duration, queues, verdict, worst
 from pushserver.console.dashboard.looking import Look, look
 from pushserver.console.dashboard.pages import url_of
 from registrations.console.labels import Family
-from spark_reports.console.formats import percent
+from spark_reports.console.formats import count, percent
 
 REFRESH_SECONDS = 5
 MAX_ERROR_CLASSES = 10
+# Side by side where there is room.
+COLUMNS = ((Group.SERVER, Group.WATCH), (Group.IN,), (Group.OUT,))
 # The colour and the picture beside each word.
 LOOKS = {
     Level.RED: (Family.BAD, "error"),
@@ -42,6 +45,12 @@ class Lamp:
         return LOOKS[self.light.level][1]
 
     @property
+    def action(self) -> SafeString:
+        """Commands and names of queues stand between backticks."""
+        parts = enumerate(self.light.action.split("`"))
+        return format_html_join("", "{}", ((format_html("<code>{}</code>", p) if n % 2 else p,) for n, p in parts))
+
+    @property
     def time_id(self) -> str:
         return f"since-{self.light.id}"
 
@@ -52,17 +61,20 @@ class Lamp:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How long the oldest of a queue has waited, on the colour of its light."""
+    """How long the oldest of a queue has waited, and how many there are."""
 
+    id: str
     title: str
     age: str
-    count: str
-    lamp: Lamp
+    number: str
+    family: Family
+    url: str
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
     found: ErrorClass
+    number: str
     share: str
     url: str
 
@@ -77,30 +89,29 @@ def board(user: Any) -> dict[str, Any]:
         "now": seen.facts.now,
         "verdict": Lamp(Light("verdict", Group.SERVER, "", level, words), ""),
         "worst": [lamp for light in first for lamp in lamps if lamp.light is light],
-        "groups": [(group, [lamp for lamp in lamps if lamp.light.group == group]) for group in Group],
+        "columns": [[(group, [lamp for lamp in lamps if lamp.light.group == group]) for group in c] for c in COLUMNS],
         "tiles": list(_tiles(seen, lamps)),
         "figures": figures(seen.hour),
         "errors": list(_errors(seen, user)),
-        "tries": seen.hour.total().total(),
+        "tries": count(seen.hour.total().total()),
         "refresh_seconds": REFRESH_SECONDS,
     }
 
 
 def _tiles(seen: Look, lamps: list[Lamp]) -> Iterator[Tile]:
-    of = {lamp.light.id: lamp for lamp in lamps}
-    facts = seen.facts
-    yield _tile("Oldest envelope in the inbox", facts.inbox, of["inbox"], "waiting")
-    yield _tile("Longest due notification", facts.due, of["delivery"], "open")
-    yield _tile("Oldest reply in the outbox", facts.outbox, of["replies"], "waiting")
-
-
-def _tile(title: str, waiting: Waiting, lamp: Lamp, word: str) -> Tile:
-    count = f"{waiting.count:,} {word}" if waiting.count else f"none {word}"
-    return Tile(title, duration(waiting.oldest_seconds), count, lamp)
+    facts, levels = seen.facts, queues(seen.facts)
+    for light_id, title, waiting, word in (
+        ("inbox", "Oldest envelope in the inbox", facts.inbox, "waiting"),
+        ("delivery", "Longest due notification", facts.due, "open"),
+        ("replies", "Oldest reply in the outbox", facts.outbox, "waiting"),
+    ):
+        url = next(lamp.url for lamp in lamps if lamp.light.id == light_id)
+        number = f"{count(waiting.count) if waiting.count else 'none'} {word}"
+        yield Tile(light_id, title, duration(waiting.oldest_seconds), number, LOOKS[levels[light_id]][0], url)
 
 
 def _errors(seen: Look, user: Any) -> Iterator[ErrorRow]:
     """The list has the newest first; it is narrowed by one column, as each has an index of its own."""
     for found in error_classes(seen.hour)[:MAX_ERROR_CLASSES]:
         query = {"code__exact": found.code} if found.code else {"outcome__exact": found.outcome}
-        yield ErrorRow(found, percent(found.share), url_of(Page.ATTEMPTS, user, **query))
+        yield ErrorRow(found, count(found.number), percent(found.share), url_of(Page.ATTEMPTS, user, **query))
