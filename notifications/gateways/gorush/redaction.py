@@ -8,7 +8,7 @@ import json
 import re
 from urllib.parse import quote, quote_plus, unquote
 
-from notifications.gateways.gorush.devserver.masking import MARK, mask
+from notifications.gateways.gorush.masking import MARK, mask
 
 # A token of 4 KiB, percent-encoded, stands before the part that matters.
 MAX_ERROR_LENGTH = 32_768

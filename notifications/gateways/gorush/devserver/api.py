@@ -9,10 +9,10 @@ from aiohttp import web
 
 from notifications.gateways.gorush.devserver.config import CONFIG
 from notifications.gateways.gorush.devserver.gateway import GATEWAY, Gateway, Settled
-from notifications.gateways.gorush.devserver.masking import mask
 from notifications.gateways.gorush.devserver.outcomes import Answer, Platform
 from notifications.gateways.gorush.devserver.request import BadRequestError, count, is_enabled, read_push
 from notifications.gateways.gorush.devserver.statistics import METRICS_TYPE, RESPONSES, as_prometheus
+from notifications.gateways.gorush.masking import mask
 
 VERSION = "v1.22.0-devserver"
 JSON = "application/json"

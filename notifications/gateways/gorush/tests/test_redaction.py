@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifications.gateways.gorush.devserver.masking import mask
+from notifications.gateways.gorush.masking import mask
 from notifications.gateways.gorush.redaction import (
     MAX_ERROR_LENGTH,
     MAX_SIGNATURE_LENGTH,
