@@ -3,6 +3,7 @@
 These dataclasses travel between the stages of a message's life. They know neither Django nor protobuf.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
@@ -86,9 +87,13 @@ def channel_key(token_type: int, apn_topic: str) -> ChannelKey:
     return ChannelKey(token_type, apn_topic if token_type == TokenType.APN else "")
 
 
+# What gorush calls the two.
+PLATFORMS: Mapping[int, str] = {TokenType.APN: "ios", TokenType.FIREBASE: "android"}
+TOKEN_TYPES = {name: token_type for token_type, name in PLATFORMS.items()}
+
+
 def platform(token_type: int) -> str:
-    """What gorush calls it."""
-    return "ios" if token_type == TokenType.APN else "android"
+    return PLATFORMS.get(token_type, "none")
 
 
 class Outcome(StrEnum):

@@ -25,6 +25,7 @@ from notifications.gateways.gorush.errors import UNKNOWN, classify
 from notifications.gateways.gorush.redaction import longest_literal, without_token
 from notifications.gateways.gorush.rules_file import POSITION_STEP, TOKEN_TYPES
 from notifications.gateways.gorush.rules_table import current_rules, rule_of
+from notifications.messages import PLATFORMS
 from notifications.models import GatewayErrorRule, GatewayPlatform, UnknownGatewayError
 from registrations.console.columns import age, link, moment, state, word
 from registrations.console.editing import UnhurriedForm
@@ -110,7 +111,7 @@ class GatewayErrorRuleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no 
 
 class TriedErrorForm(forms.Form):
     platform = forms.ChoiceField(
-        choices=[(value, value) for value in ("ios", "android")], widget=UnfoldAdminSelectWidget
+        choices=[(value, value) for value in PLATFORMS.values()], widget=UnfoldAdminSelectWidget
     )
     error = forms.CharField(
         required=False,

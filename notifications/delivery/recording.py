@@ -54,8 +54,8 @@ def record_however_long_it_takes(results: Sequence[Done], *, patience: timedelta
 
 
 def record(results: Sequence[Done], *, now: datetime) -> None:
-    """Write what the gateway said. What ends a notification ends it, whoever holds it by now; anything else counts only
-    while its attempt still holds it, for once the lease was lost the next attempt decides.
+    """Write what the gateway said. What ends a notification ends it, whoever holds it by now; anything else changes
+    it only while its attempt holds it, for once the lease was lost the next attempt decides.
     """
     _record(results, now=now)
     # Not before the commit: closing locks the channel and then all that is parked for it, which goes badly with the

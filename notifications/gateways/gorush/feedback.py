@@ -21,14 +21,13 @@ from django.views.decorators.http import require_POST
 from notifications.gateways.gorush.errors import classify
 from notifications.gateways.gorush.redaction import without_token
 from notifications.gateways.gorush.rules_table import current_rules
+from notifications.messages import TOKEN_TYPES
 from notifications.models import Attempt
-from registrations.messages import TokenType
 
 SECRET_HEADER = "X-Gorush-Secret"  # noqa: S105 - a name
 MAX_BODY_BYTES = 64 * 1024
 READ = ("type", "platform", "error", "notif_id")  # gorush leaves out the last one when it is empty
 NOTIF_ID = re.compile(r"([1-9][0-9]{0,17})-([1-9][0-9]{0,3})")
-TOKEN_TYPES = {"ios": TokenType.APN, "android": TokenType.FIREBASE}
 # gorush gives up every push by then; whatever is older is a replay.
 MAX_AGE = timedelta(hours=1)
 

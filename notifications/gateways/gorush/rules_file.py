@@ -1,5 +1,6 @@
 """`error_rules.yaml`: the table of errors as it comes with the server."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -7,13 +8,13 @@ from typing import Any
 
 import yaml
 
+from notifications import messages
 from notifications.gateways.gorush.errors import ErrorRule, Match
 from notifications.messages import Outcome
-from registrations.messages import TokenType
 
 PATH = Path(__file__).with_name("error_rules.yaml")
 POSITION_STEP = 10  # between two rules there is room for those of operators
-TOKEN_TYPES = {"ios": TokenType.APN, "android": TokenType.FIREBASE, "any": None}
+TOKEN_TYPES: Mapping[str, int | None] = {**messages.TOKEN_TYPES, "any": None}
 
 
 @dataclass(frozen=True, slots=True)

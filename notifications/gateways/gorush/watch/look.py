@@ -13,8 +13,8 @@ from notifications.connections import MAX_CONNECTIONS, HttpClient, new_client, s
 from notifications.gateways.gorush.watch.board import BOARD
 from notifications.gateways.gorush.watch.readings import Counters, Reading, read_config, read_counters, read_version
 from notifications.gateways.gorush.watch.rules import Expectations, deviations
+from notifications.messages import PLATFORMS
 from notifications.models import Attempt
-from registrations.messages import TokenType
 from registrations.models import Route
 
 # Short, because on a small machine the sweep waits for this.
@@ -22,7 +22,6 @@ TIMEOUT_SECONDS = 2.0
 ANSWERED = range(200, 300)  # versions of gorush differ: 200 or 201
 # A push that gorush has counted may have begun this long before, and its attempt with it.
 LONGEST_PUSH = timedelta(minutes=2)
-PLATFORM_OF = {TokenType.APN: "ios", TokenType.FIREBASE: "android"}
 
 
 def look(urls: Sequence[str], *, now: datetime) -> None:
@@ -43,7 +42,7 @@ def _expectations() -> Expectations:
     active = Route.objects.filter(state=Route.State.ACTIVE)
     return Expectations(
         concurrency=MAX_CONNECTIONS,
-        platforms=frozenset(name for number, name in PLATFORM_OF.items() if active.filter(token_type=number).exists()),
+        platforms=frozenset(name for number, name in PLATFORMS.items() if active.filter(token_type=number).exists()),
         is_hook_open=bool(settings.GORUSH_HOOK_SECRET),
         is_shielded=settings.GORUSH_SHIELDED,
     )
@@ -53,7 +52,7 @@ def _failures_since(start: datetime) -> Mapping[str, int]:
     """Attempts that did not succeed, or are not over: more rather than fewer, so that a warning means something."""
     attempts = Attempt.objects.filter(started_at__gte=start).exclude(outcome=Attempt.Outcome.DELIVERED)
     counts = attempts.order_by().values_list("token_type").annotate(Count("pk"))
-    return {PLATFORM_OF[TokenType(number)]: count for number, count in counts if number in PLATFORM_OF}
+    return {PLATFORMS[number]: count for number, count in counts if number in PLATFORMS}
 
 
 async def _read_all(urls: Collection[str]) -> list[Reading]:

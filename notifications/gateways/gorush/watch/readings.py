@@ -12,11 +12,12 @@ from typing import Any
 import orjson
 import yaml
 
+from notifications.messages import PLATFORMS
+
 MAX_DEPTH = 8  # gorush's own configuration has three levels
 MAX_DIGITS = 18
 VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})(?!\d)")
 TRUE, FALSE = frozenset({"true", "yes", "on"}), frozenset({"false", "no", "off"})
-PLATFORMS = ("ios", "android")
 
 # PyYAML's C parser recurses into a document when it builds values, and dies of deep ones; its events are a flat stream.
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
@@ -113,7 +114,7 @@ def read_version(body: bytes) -> tuple[int, ...] | None:
 
 def read_counters(body: bytes) -> Counters | None:
     answer = _read_object(body)
-    push_errors = {platform: _count(answer.get(platform)) for platform in PLATFORMS}
+    push_errors = {platform: _count(answer.get(platform)) for platform in PLATFORMS.values()}
     known = {platform: count for platform, count in push_errors.items() if count is not None}
     return Counters(known) if known else None
 

@@ -8,11 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from notifications.deviations import Deviation
-from notifications.gateways.gorush.watch.readings import PLATFORMS, Config, Counters, Reading
+from notifications.gateways.gorush.watch.readings import Config, Counters, Reading
+from notifications.messages import PLATFORMS
 
 TESTED_VERSION = (1, 22, 0)
 DEFAULT_QUEUE_NUM = 8192
-ESSENTIAL = ("core.sync", "queue.engine", *(f"{p}.{key}" for p in PLATFORMS for key in ("enabled", "max_retry")))
+ESSENTIAL = (
+    "core.sync",
+    "queue.engine",
+    *(f"{p}.{key}" for p in PLATFORMS.values() for key in ("enabled", "max_retry")),
+)
 EXTERNAL_ENGINES = ("redis", "nsq", "nats")
 ANY_ADDRESS = ("", "0.0.0.0", "::", "[::]")  # noqa: S104 - looked for, not bound to
 
@@ -25,7 +30,7 @@ class Expectations:
     """
 
     concurrency: int
-    platforms: frozenset[str] = frozenset(PLATFORMS)  # that active routes lead to
+    platforms: frozenset[str] = frozenset(PLATFORMS.values())  # that active routes lead to
     is_hook_open: bool = False
     is_shielded: bool = False  # the operator says that nobody else reaches gorush
     previous: Counters | None = None
@@ -96,7 +101,7 @@ def _queue_engine(config: Config, _expected: Expectations) -> Iterator[Deviation
 
 
 def _max_retry(config: Config, _expected: Expectations) -> Iterator[Deviation]:
-    for platform in PLATFORMS:
+    for platform in PLATFORMS.values():
         retries = config.number(f"{platform}.max_retry") or 0
         if retries > 0:
             yield Deviation(
@@ -108,7 +113,7 @@ def _max_retry(config: Config, _expected: Expectations) -> Iterator[Deviation]:
 
 
 def _platform_off(config: Config, expected: Expectations) -> Iterator[Deviation]:
-    for platform in PLATFORMS:
+    for platform in PLATFORMS.values():
         if platform in expected.platforms and config.flag(f"{platform}.enabled") is False:
             yield Deviation(
                 f"platform_off_{platform}",
