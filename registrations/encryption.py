@@ -73,9 +73,5 @@ class Keyring:
         key_id = bytes(digest[:KEY_ID_SIZE])
         return key_id in self._digest_keys and hmac.compare_digest(self._digest(key_id, purpose, value), bytes(digest))
 
-    def is_current(self, field: Stored) -> bool:
-        """Whether the field was made with the first key, so that a rotation need not touch it."""
-        return bytes(field[:KEY_ID_SIZE]) == self.current_id
-
     def _digest(self, key_id: bytes, purpose: Purpose, value: bytes) -> bytes:
         return key_id + hmac.digest(self._digest_keys[key_id], purpose.encode() + b"\0" + value, "sha256")
