@@ -7,6 +7,7 @@ A wrong value never raises here: it is remembered as a problem, a harmless defau
 import base64
 import binascii
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 FIELD_KEY_SIZE_BYTES = 32
+_LAKE = re.compile(r"(/|\./|file:|s3a?://|gs://|hdfs://|abfss?://)")
+_PASSWORD = re.compile(r"://[^/@]*:.*@")  # a slash within it is not escaped by everybody
 SECP256K1_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 
 
@@ -70,6 +73,19 @@ class Environment:
         # Without user and password: the URLs of peers stand in logs, metrics and the console.
         self.report(3, f"{name} is not a comma list of plain http(s) URLs.", "Example: http://127.0.0.1:8645")
         return []
+
+    def lake(self, name: str, default: str) -> str:
+        """A path, or a URL that Spark reads. Without a password: it stands in commands, logs and errors."""
+        text = self.text(name, default)
+        if not _LAKE.match(text):
+            self.report(
+                15, f"{name} is neither a path nor a URL that Spark reads.", "Example: s3a://bucket/push-reports"
+            )
+        elif _PASSWORD.search(text):
+            self.report(25, f"{name} has a password in it.", "Set what the store's own client reads, as AWS_….")
+        else:
+            return text
+        return default
 
     def secret(self, name: str) -> str:
         """The value of ``NAME``, or the content of the file that ``NAME_FILE`` names."""

@@ -181,9 +181,7 @@ EVENT_RETENTION_DAYS = env.count("EVENT_RETENTION_DAYS", 400, minimum=2, maximum
 OPENED_RECORD_RETENTION_DAYS = env.count("OPENED_RECORD_RETENTION_DAYS", 400, minimum=7, maximum=3650)
 
 # Reports --------------------------------------------------------------------------------------------------------------
-REPORTS_LAKE = env.text("REPORTS_LAKE", str(DATA_DIR / "lake"))
-if not re.match(r"(/|\./|file:|s3a?://|gs://|hdfs://|abfss?://)", REPORTS_LAKE):
-    env.report(15, "REPORTS_LAKE is neither a path nor a URL that Spark reads.", "Example: s3a://bucket/push-reports")
+REPORTS_LAKE = env.lake("REPORTS_LAKE", str(DATA_DIR / "lake"))
 SPARK_MASTER = env.text("SPARK_MASTER", "local[*]")
 if not re.match(r"(local(\[.+\])?$|yarn$|spark://|k8s://)", SPARK_MASTER):
     env.report(16, "SPARK_MASTER is no master that Spark knows.", "Example: local[*], or spark://host:7077")

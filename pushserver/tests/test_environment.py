@@ -29,6 +29,33 @@ def test_items_are_a_comma_list(text, value):
     assert Environment({"NAME": text}).items("NAME", "x,y") == value
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("/srv/lake", "./lake", "file:/srv/lake", "s3a://bucket/lake", "gs://bucket", "hdfs://host:8020/lake"),
+        *("abfss://container@account.dfs.core.windows.net/lake", "s3a://bucket/a@b"),
+    ],
+)
+def test_a_lake_is_a_path_or_a_url(text):
+    env = Environment({"NAME": text})
+    assert env.lake("NAME", "/default") == text
+    assert not env.problems
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        *[(text, "E015") for text in ("lake", "ftp://5ecret@host")],
+        *[(text, "E025") for text in ("s3a://AKIA:5ecret@bucket/lake", "s3a://AKIA:5e/cret@bucket", "gs://:5ecret@b")],
+    ],
+)
+def test_a_lake_that_nobody_reads_or_with_a_password_is_a_problem_that_does_not_tell_it(text, problem):
+    env = Environment({"NAME": text})
+    assert env.lake("NAME", "/default") == "/default"
+    assert problem_ids(env) == [f"pushserver.{problem}"]
+    assert "5ecret" not in repr(env.problems)
+
+
 @pytest.mark.parametrize("text", ["1", "true", "YES", "On"])
 def test_flag_on(text):
     assert Environment({"NAME": text}).flag("NAME") is True
