@@ -304,3 +304,14 @@ REPLIES_PENDING = StoredGauge(
         ) AS pending
     """,
 )
+REPLIES_OLDEST_AGE_SECONDS = StoredGauge(
+    "pushserver_replies_oldest_age_seconds",
+    "For how long the oldest reply has been waiting in the outbox, since it was written. "
+    "When it moves: clients wait 3 s; see pushserver_replies_pending.",
+    sql="""
+        SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)) FROM (
+            SELECT created_at FROM waku_bridge_outboundreply
+            WHERE state = 'pending' ORDER BY next_attempt_at LIMIT 100000
+        ) AS pending
+    """,
+)
