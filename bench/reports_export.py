@@ -1,4 +1,4 @@
-"""The export of a day from a real PostgreSQL, and the figures of the reports by plain SQL on the same rows."""
+"""The export of a day from a real PostgreSQL, and most figures of the reports by plain SQL on the same rows."""
 
 import time
 from datetime import UTC, date, datetime

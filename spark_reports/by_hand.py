@@ -11,6 +11,8 @@ log = structlog.get_logger(__name__)
 # What is said of a run that ended without a word.
 KILLED = "Its process was killed."
 MAX_KILLED = 3
+# A longer range is computed in several runs.
+MAX_DAYS_PER_RUN = 14
 
 
 def ask(first: date, last: date, *, replace: bool, now: datetime) -> bool:

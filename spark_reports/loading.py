@@ -1,7 +1,7 @@
 """Results on their way from the run's folder to the lake's reports and to PostgreSQL.
 
-Everything is read and checked before anything is published. Each of the two then changes at once: the lake by a
-manifest per day, PostgreSQL in one transaction for all reports of all days. Running it again gives the same.
+Everything is read and checked before anything is published. Then the lake changes, each day at once by its manifest,
+and after it PostgreSQL, in one transaction for all reports of all days. Running it again gives the same.
 """
 
 import io

@@ -11,7 +11,7 @@ from django.db.models import Count, Max, Min
 from spark_reports.closing import last_closed_day
 from spark_reports.models import PublishedDay, ReportRun
 
-# As many as retention keeps whole at least.
+# The default of ENVELOPE_RETENTION_DAYS keeps two days whole; the third is marked when it is exported so late.
 CATCH_UP_DAYS = 3
 # After a failure: 5, 10, 20 … minutes, and from then on every six hours.
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=5), timedelta(hours=6)

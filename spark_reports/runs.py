@@ -1,7 +1,8 @@
-"""One run: export what is missing, compute in Spark, publish. Only one at a time, and all of it or nothing.
+"""One run: export what is missing, compute in Spark, publish. Only one at a time.
 
-A run that fails leaves the reports of before as they were; run again it starts over, and days that are exported already
-stay exported.
+What is shown is PostgreSQL, which takes all of a run or nothing. The lake's reports are published just before, a day at
+a time: a run that ends in between has some days there that are newer than those shown, and run again it replaces both.
+Days that are exported already stay exported.
 """
 
 import secrets
@@ -16,7 +17,7 @@ from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 
-from spark_reports.by_hand import KILLED
+from spark_reports.by_hand import KILLED, MAX_DAYS_PER_RUN
 from spark_reports.export import ExportError, closed_days, export_day
 from spark_reports.jobs import tables
 from spark_reports.jobs.plan import Plan
@@ -37,8 +38,6 @@ LOOK_BACK_DAYS = {
     tables.TOKEN_SPELLS.name: 7 * tables.LIFETIME_WEEKS,
 }
 LOOK_BACK_SNAPSHOTS = {tables.UNKNOWN_ERRORS.name: 8}
-# A longer range is computed in several runs.
-MAX_DAYS = 14
 EXCERPT_LINES = 60
 FAULTS = (ExportError, LakeError, SparkError, OSError)
 
@@ -100,7 +99,7 @@ def run_reports(first: date, last: date, *, progress: Progress, replace: bool = 
         raise RunError(str(error)) from error
     with alone():
         _close_abandoned()
-        parts = [days[start : start + MAX_DAYS] for start in range(0, len(days), MAX_DAYS)]
+        parts = [days[start : start + MAX_DAYS_PER_RUN] for start in range(0, len(days), MAX_DAYS_PER_RUN)]
         return [_run(part, progress, replace=replace) for part in parts]
 
 

@@ -10,6 +10,7 @@ from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from registrations.console.operations import Done, Operation
 from spark_reports import by_hand
+from spark_reports.by_hand import MAX_DAYS_PER_RUN
 from spark_reports.models import PublishedDay
 from spark_reports.parts import missing
 
@@ -34,7 +35,8 @@ class RequestRun(Operation):
     def touched(self, rows: Sequence[PublishedDay]) -> Iterable[str]:
         present = PublishedDay.objects.filter(day__in=[row.day for row in rows]).count()
         days = "1 day" if len(rows) == 1 else f"{len(rows)} days"
-        yield f"The reports of {days} are computed from the facts in the lake, all together or not at all."
+        parts = f"in runs of {MAX_DAYS_PER_RUN} days, each" if len(rows) > MAX_DAYS_PER_RUN else "all"
+        yield f"The reports of {days} are computed from the facts in the lake, {parts} together or not at all."
         if present:
             yield f"{present} of these days have reports: replaced when the run succeeds, kept when it fails."
         yield "Days after them are compared with them, and are not computed again by themselves."

@@ -41,7 +41,7 @@ def is_within_day() -> Column:
 
 
 def is_duration(name: str) -> Column:
-    """Whether a number of milliseconds can be true. Clocks of two machines may differ by a few."""
+    """Whether a number of milliseconds can be true: a negative one is two machines' clocks."""
     return F.col(name).between(0, MAX_DURATION_MS)
 
 

@@ -429,7 +429,15 @@ def test_rows_outside_of_their_day_are_not_counted(spark: Any) -> None:
 def test_every_transform_ends_with_the_columns_of_its_report(spark: Any) -> None:
     from pyspark.testing import assertSchemaEqual
 
-    from spark_reports.jobs import error_rates, load_profile, token_churn, token_lifetime
+    from spark_reports.jobs import (
+        anomalies,
+        data_quality,
+        error_rates,
+        failure_signatures,
+        load_profile,
+        token_churn,
+        token_lifetime,
+    )
     from spark_reports.jobs.schemas import schema_of
 
     def empty(table: Any) -> Any:
@@ -439,7 +447,12 @@ def test_every_transform_ends_with_the_columns_of_its_report(spark: Any) -> None
         empty(t) for t in (tables.NOTIFICATIONS, tables.REGISTRATION_EVENTS, tables.ACTIVE_TOKENS)
     )
     actors = load_profile.by_actor(notifications)
+    rates, signatures, churn = (empty(t) for t in (tables.ERROR_RATES, tables.FAILURE_SIGNATURES, tables.TOKEN_CHURN))
+    expected = data_quality.expected_rows(spark, {"notifications": {DAY.isoformat(): 0}})
     results = {
+        tables.ANOMALIES: anomalies.transform(rates, rates, churn, churn),
+        tables.FAILURE_SIGNATURES: failure_signatures.transform(rates, rates, empty(tables.UNKNOWN_ERRORS), signatures),
+        tables.DATA_QUALITY: data_quality.transform(expected, {"notifications": notifications}, churn, churn),
         tables.ERROR_RATES: error_rates.transform(outcomes(spark), empty(tables.ERROR_RATES)),
         tables.TOKEN_CHURN: token_churn.transform(events, active),
         tables.TOKEN_SPELLS: token_lifetime.spells(events, active),
@@ -448,5 +461,6 @@ def test_every_transform_ends_with_the_columns_of_its_report(spark: Any) -> None
         tables.LOAD_PROFILE: load_profile.transform(actors),
         tables.HEAVY_ACTORS: load_profile.heaviest(actors),
     }
+    assert results.keys() == set(tables.REPORT_TABLES)
     for table, result in results.items():
         assertSchemaEqual(result.schema, schema_of(table), ignoreNullable=True)
