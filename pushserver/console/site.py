@@ -26,7 +26,7 @@ class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
         """The dashboard; when its page refreshes itself, only what has changed."""
         if REFRESH_HEADER in request.headers:
             return TemplateResponse(request, "console/dashboard/board.html", board(request.user))
-        request.current_app = self.name  # type: ignore[attr-defined]  # Django's own admin does so
+        request.current_app = self.name
         context = {**self.each_context(request), "title": "Overview", **board(request.user), **(extra_context or {})}
         return TemplateResponse(request, "admin/index.html", context)
 

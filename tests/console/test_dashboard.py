@@ -19,7 +19,7 @@ from notifications import draining
 from notifications.deviations import Deviation
 from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
 from pushserver.celery import HEARTBEAT_KEY
-from pushserver.console.dashboard.lights import Level, Light, Page
+from pushserver.console.dashboard.lights import Finding, Level, Page
 from pushserver.console.dashboard.looking import look
 from pushserver.console.dashboard.memory import KEY
 from pushserver.console.dashboard.pages import ADDRESSES, url_of
@@ -40,8 +40,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("alive")]
 State = tuple[Level, str]
 
 
-def lights() -> dict[str, Light]:
-    return {light.id: light for light in look(now=timezone.now()).lights}
+def lights() -> dict[str, Finding]:
+    return {light.id: light.finding for light in look(now=timezone.now()).lights}
 
 
 def text(html: str) -> str:
@@ -51,7 +51,7 @@ def text(html: str) -> str:
 def test_a_system_that_works_is_green() -> None:
     found = lights()
 
-    assert {light.id: light.words for light in found.values() if light.level != Level.GREEN} == {
+    assert {name: light.words for name, light in found.items() if light.level != Level.GREEN} == {
         "reports": "Nightly reports are switched off (REPORTS_NIGHTLY)."
     }
     assert set(found) == {

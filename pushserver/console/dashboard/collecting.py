@@ -1,7 +1,7 @@
 """What is the case now, read from where `/readyz`, the API and the metrics read it: the lights say nothing else."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from threading import Lock
 from time import monotonic
 
@@ -22,7 +22,7 @@ from pushserver.console.dashboard.hour import Hour
 from registrations.console.columns import host_of
 from spark_reports.console.formats import percent
 from spark_reports.models import Anomaly
-from spark_reports.status import State, Status, pinned, status
+from spark_reports.status import State, pinned, status
 from waku_bridge import canary, metrics
 from waku_bridge.models import CanaryRun, DeadLetter, OutboundReply, StoreWatermark, StoreWindow
 from waku_bridge.node.watch.board import BOARD as NODE_BOARD
@@ -179,14 +179,14 @@ def _reports(checks: Checks, now: datetime) -> f.Reports:
         is_missing=found.is_alarm,
         is_present=found.state == State.PRESENT,
         words=found.words,
-        anomalies=list(_anomalies(found)) if found.anomalies else [],
+        anomalies=list(_anomalies(found.newest_day)) if found.newest_day and found.anomalies else [],
         findings=found.findings,
     )
 
 
-def _anomalies(found: Status) -> Iterator[str]:
+def _anomalies(day: date) -> Iterator[str]:
     """With the figure and the band it is usually in; all of them are shares."""
-    for row in Anomaly.objects.filter(day=found.newest_day).order_by("-z_score")[:MAX_ANOMALIES]:
+    for row in Anomaly.objects.filter(day=day).order_by("-z_score")[:MAX_ANOMALIES]:
         place = " ".join(filter(None, (row.stage, row.platform, row.app_topic)))
         usual = f"usually {percent(row.band_low)} to {percent(row.band_high)}"
         yield f"{row.figure.replace('_', ' ')} of {place} {percent(row.value)}, {usual}"

@@ -122,4 +122,9 @@ class Facts:
     lost_replies: int = 0
     is_canary_expected: bool = False
     canary: RoundTrip | None = None
-    reports: Reports | None = None
+    reports: Reports = Reports(is_missing=False, is_present=False, words="")
+
+    @property
+    def is_redis_away(self) -> bool:
+        """Heartbeats, notices and the canary's last trip are there."""
+        return bool(self.reasons.get("broker"))

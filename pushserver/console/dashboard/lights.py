@@ -5,12 +5,12 @@ Where `docs/monitoring/alerts.yml` has an alarm for the same thing, red is what 
 The order is that of causes: what comes first may be the reason for what comes after it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from pushserver.console.dashboard.facts import Facts, Halted, Peer, Store, Trouble, Waiting
+from pushserver.console.dashboard.facts import Drain, Facts, Halted, Peer, Store, Trouble, Waiting
 
 
 class Level(StrEnum):
@@ -54,12 +54,9 @@ class Page(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Light:
-    """One link. ``words`` say what is the case and ``action`` what to do; ``id`` is stable, and part of a page."""
+class Finding:
+    """What is the case with one link, in ``words``, and what to do about it; ``page`` is where."""
 
-    id: str
-    group: Group
-    name: str
     level: Level
     words: str
     action: str = ""
@@ -71,11 +68,20 @@ class Light:
         return self.level in BAD
 
 
-Rule = Callable[[Facts], Iterator[Light]]
+@dataclass(frozen=True, slots=True)
+class Light:
+    """One link as it is shown. ``id`` is stable, and part of a page."""
+
+    id: str
+    group: Group
+    name: str
+    finding: Finding
+
+
 BAD = (Level.RED, Level.YELLOW)
-REDIS_IS_AWAY = "not known while Redis is away"
-WATCH_ACTION = 'Is there a worker for the queue "maintenance", and beat?'
-# Of the alarms, where there is one.
+WORST_FIRST = (*BAD, Level.GREEN)
+REDIS_IS_AWAY = Finding(Level.GREY, "not known while Redis is away")
+# Of the alarms, where there is one; in seconds.
 INBOX_RED, INBOX_YELLOW = 30.0, 5.0
 DUE_RED, DUE_YELLOW = 60.0, 10.0
 OUTBOX_RED, OUTBOX_YELLOW = 30.0, 3.0  # clients wait for 3 s
@@ -90,185 +96,187 @@ WORST = 3
 
 
 def lights(facts: Facts) -> list[Light]:
-    return [light for rule in RULES for light in rule(facts)]
+    """Causes first."""
+    return [
+        Light("database", Group.SERVER, "PostgreSQL", database(facts)),
+        Light("broker", Group.SERVER, "Redis", broker(facts)),
+        Light("workers", Group.SERVER, "Workers", workers(facts)),
+        Light("beat", Group.SERVER, "Beat", beat(facts)),
+        *nodes(facts),
+        *(Light(f"store-{s.host}", Group.IN, f"Store {s.host}", store(s, facts.now)) for s in facts.stores),
+        Light("inbox", Group.IN, "Inbox", inbox(facts)),
+        Light("delivery", Group.OUT, "Delivery", delivery(facts)),
+        *gorushes(facts),
+        Light("channels", Group.OUT, "Channels", channels(facts)),
+        Light("results", Group.OUT, "Results at gorush", results(facts)),
+        Light("replies", Group.OUT, "Replies", replies(facts)),
+        Light("canary", Group.WATCH, "Canary", canary(facts)),
+        Light("reports", Group.WATCH, "Reports", reports(facts)),
+    ]
 
 
 def worst(found: Sequence[Light]) -> list[Light]:
     """The three to begin with: red before yellow, causes before what may follow from them."""
-    return sorted((light for light in found if light.is_bad), key=lambda light: BAD.index(light.level))[:WORST]
+    bad = [light for light in found if light.finding.is_bad]
+    return sorted(bad, key=lambda light: BAD.index(light.finding.level))[:WORST]
 
 
-def verdict(found: Sequence[Light]) -> tuple[Level, str]:
-    red, yellow = ([light for light in found if light.level == level] for level in BAD)
+def verdict(found: Sequence[Light]) -> Finding:
+    red, yellow = (sum(light.finding.level == level for light in found) for level in BAD)
     if red:
-        return Level.RED, f"{_things(red, 'needs', 'need')} somebody now{f', {len(yellow)} can wait' if yellow else ''}"
+        rest = f", {yellow} can wait" if yellow else ""
+        return Finding(Level.RED, f"{_things(red, 'needs', 'need')} somebody now{rest}")
     if yellow:
-        return Level.YELLOW, f"Messages get through; {_things(yellow, 'is', 'are').lower()} to be looked at"
-    return Level.GREEN, "Messages get through, and nothing needs you"
+        return Finding(Level.YELLOW, f"Messages get through; {_things(yellow, 'is', 'are').lower()} to be looked at")
+    return Finding(Level.GREEN, "Messages get through, and nothing needs you")
 
 
-def _things(found: Sequence[Light], one: str, several: str) -> str:
-    return f"One thing {one}" if len(found) == 1 else f"{len(found)} things {several}"
+def _things(number: int, one: str, several: str) -> str:
+    return f"One thing {one}" if number == 1 else f"{number} things {several}"
 
 
 # Server ---------------------------------------------------------------------------------------------------------------
-def database(facts: Facts) -> Iterator[Light]:
-    reason = facts.reasons.get("database", "")
-    level, action = (Level.RED, "Run `manage.py migrate`, or repair PostgreSQL.") if reason else (Level.GREEN, "")
-    yield Light("database", Group.SERVER, "PostgreSQL", level, reason or "answers, migrations are applied", action)
+def database(facts: Facts) -> Finding:
+    if reason := facts.reasons.get("database"):
+        return Finding(Level.RED, reason, "Run `manage.py migrate`, or repair PostgreSQL.")
+    return Finding(Level.GREEN, "answers, migrations are applied")
 
 
-def broker(facts: Facts) -> Iterator[Light]:
-    reason = facts.reasons.get("broker", "")
-    action = "Start Redis, or correct REDIS_URL. Envelopes are stored meanwhile, and wait." if reason else ""
-    yield Light("broker", Group.SERVER, "Redis", Level.RED if reason else Level.GREEN, reason or "answers", action)
+def broker(facts: Facts) -> Finding:
+    if reason := facts.reasons.get("broker"):
+        action = "Start Redis, or correct REDIS_URL. Envelopes are stored meanwhile, and wait."
+        return Finding(Level.RED, reason, action)
+    return Finding(Level.GREEN, "answers")
 
 
-def workers(facts: Facts) -> Iterator[Light]:
+def workers(facts: Facts) -> Finding:
+    if facts.is_redis_away:
+        return REDIS_IS_AWAY
     away = [queue for queue in facts.queues if not queue.has_worker]
-    names = ",".join(queue.name for queue in away)
-    if _is_blind(facts):
-        yield Light("workers", Group.SERVER, "Workers", Level.GREY, REDIS_IS_AWAY)
-    elif not away:
-        yield Light("workers", Group.SERVER, "Workers", Level.GREEN, "every queue has one")
-    else:
-        level = Level.RED if any(queue.is_needed for queue in away) else Level.YELLOW
-        words = f"nobody works on {_listed([queue.name for queue in away])}"
-        action = f"Start `celery -A pushserver worker -Q {names}`; the log of the one that ended says why."
-        yield Light("workers", Group.SERVER, "Workers", level, words, action)
+    if not away:
+        return Finding(Level.GREEN, "every queue has one")
+    level = Level.RED if any(queue.is_needed for queue in away) else Level.YELLOW
+    names = [queue.name for queue in away]
+    command = f"celery -A pushserver worker -Q {','.join(names)}"
+    return Finding(
+        level, f"nobody works on {_listed(names)}", f"Start `{command}`; the log of the one that ended says why."
+    )
 
 
-def _is_blind(facts: Facts) -> bool:
-    """Heartbeats and notices are in Redis."""
-    return bool(facts.reasons.get("broker"))
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def beat(facts: Facts) -> Iterator[Light]:
+def beat(facts: Facts) -> Finding:
     """It has no heartbeat; but what it has counted every minute tells when it last ran."""
     until = facts.counted_until
     if until is None:
-        level, words = Level.GREY, "has counted nothing yet"
-    elif facts.now - until <= BEAT_GONE:
-        level, words = Level.GREEN, "runs"
-    elif any(queue.name == "maintenance" and not queue.has_worker for queue in facts.queues):
-        level, words = Level.GREY, "not known while nobody works on maintenance"
-    else:
-        level, words = Level.RED, "has had nothing done since"
+        return Finding(Level.GREY, "has counted nothing yet")
+    if facts.now - until <= BEAT_GONE:
+        return Finding(Level.GREEN, "runs")
+    if any(queue.name == "maintenance" and not queue.has_worker for queue in facts.queues):
+        return Finding(Level.GREY, "not known while nobody works on maintenance")
     action = "Start `celery -A pushserver beat`: without it nothing is retried, confirmed or swept."
-    is_gone = level == Level.RED
-    yield Light("beat", Group.SERVER, "Beat", level, words, action if is_gone else "", until if is_gone else None)
+    return Finding(Level.RED, "has had nothing done since", action, until)
 
 
-# Messages in ----------------------------------------------------------------------------------------------------------
-def nodes(facts: Facts) -> Iterator[Light]:
-    if not facts.nodes:
-        words, action = "no node is configured: nothing comes in", "Set WAKU_NODES."
-        yield Light("node", Group.IN, "Waku node", Level.RED, words, action)
-    is_any_up = any(node.is_up for node in facts.nodes)
-    for node in facts.nodes:
-        name = f"Node {node.host}"
-        yield _peer(
-            f"node-{node.host}",
-            Group.IN,
-            name,
-            node,
-            Page.NODES,
-            is_any_up,
-            is_blind=_is_blind(facts),
-            words=NODE_WORDS,
-        )
-
-
+# Peers ----------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class PeerWords:
+    """``action`` is for one that is down."""
+
     up: str
     down: str
     action: str
+    page: Page
 
 
-NODE_WORDS = PeerWords(
+NODE = PeerWords(
     "is read",
     "was not read for 15 seconds",
     "Is a bridge running (`manage.py run_waku_bridge`), and does the node answer?",
+    Page.NODES,
 )
-GORUSH_WORDS = PeerWords("answers", "does not answer", "Start gorush, or correct GORUSH_URL. Pushes wait meanwhile.")
+GORUSH = PeerWords(
+    "answers", "does not answer", "Start gorush, or correct GORUSH_URL. Pushes wait meanwhile.", Page.GORUSH
+)
 
 
-def _peer(
-    light_id: str,
-    group: Group,
-    name: str,
-    peer: Peer,
-    page: Page,
-    is_any_up: bool,
-    *,
-    is_blind: bool,
-    words: PeerWords,
-) -> Light:
+def nodes(facts: Facts) -> list[Light]:
+    if not facts.nodes:
+        finding = Finding(Level.RED, "no node is configured: nothing comes in", "Set WAKU_NODES.")
+        return [Light("node", Group.IN, "Waku node", finding)]
+    found = [(p.host, REDIS_IS_AWAY if facts.is_redis_away else peer(p, facts.nodes, NODE)) for p in facts.nodes]
+    return [Light(f"node-{host}", Group.IN, f"Node {host}", finding) for host, finding in found]
+
+
+def gorushes(facts: Facts) -> list[Light]:
+    if not facts.gorush:
+        finding = Finding(Level.RED, "no gorush is configured: nothing goes out", "Set GORUSH_URL.")
+        return [Light("gorush", Group.OUT, "gorush", finding)]
+    # Whether it answers is asked of itself; what was found out about it is in Redis.
+    seen = [Peer(p.host, p.is_up) for p in facts.gorush] if facts.is_redis_away else facts.gorush
+    return [Light(f"gorush-{p.host}", Group.OUT, f"gorush {p.host}", peer(p, seen, GORUSH)) for p in seen]
+
+
+def peer(one: Peer, all_of_them: Sequence[Peer], words: PeerWords) -> Finding:
     """One that is down is bad only when none is up: each can do the work of all."""
-    first = peer.troubles[0] if peer.troubles else None
-    if is_blind:
-        return Light(light_id, group, name, Level.GREY, REDIS_IS_AWAY, page=page)
-    if not peer.is_up:
-        level = Level.YELLOW if is_any_up else Level.RED
-        return Light(light_id, group, name, level, words.down, words.action, first and first.since, page)
-    if first:
-        return Light(light_id, group, name, Level.YELLOW, _several(peer.troubles), first.action, first.since, page)
-    if not peer.is_watched:
+    if not one.is_up:
+        level = Level.YELLOW if any(other.is_up for other in all_of_them) else Level.RED
+        since = one.troubles[0].since if one.troubles else None
+        return Finding(level, words.down, words.action, since, words.page)
+    if one.troubles:
+        return _troubled(one.troubles, words.page)
+    if not one.is_watched:
+        action = "Is there a worker for the queue `maintenance`, and beat?"
         said = f"{words.up}; its configuration was not looked at lately"
-        return Light(light_id, group, name, Level.YELLOW, said, WATCH_ACTION, None, page)
-    return Light(light_id, group, name, Level.GREEN, words.up, page=page)
+        return Finding(Level.YELLOW, said, action, page=words.page)
+    return Finding(Level.GREEN, words.up, page=words.page)
 
 
-def _several(troubles: Sequence[Trouble]) -> str:
-    more = len(troubles) - 1
-    return f"{troubles[0].what}{f' (and {more} more)' if more else ''}"
+def _troubled(troubles: Sequence[Trouble], page: Page) -> Finding:
+    first, more = troubles[0], len(troubles) - 1
+    words = f"{first.what} (and {more} more)" if more else first.what
+    return Finding(Level.YELLOW, words, first.action, first.since, page)
 
 
-def stores(facts: Facts) -> Iterator[Light]:
-    for store in facts.stores:
-        yield _store(store, facts.now)
-
-
-def _store(store: Store, now: datetime) -> Light:
-    level, words, action, since = Level.GREEN, "is read", "", None
-    if store.read_up_to is None:
-        level, words, action = Level.YELLOW, "was never read", NODE_WORDS.action
-    elif now - store.read_up_to > STORE_BEHIND:
-        level, words, since = Level.YELLOW, "is not read any further", store.read_up_to
+# Messages in ----------------------------------------------------------------------------------------------------------
+def store(one: Store, now: datetime) -> Finding:
+    if one.read_up_to is None:
+        return Finding(Level.YELLOW, "was never read", NODE.action, page=Page.WATERMARKS)
+    if now - one.read_up_to > STORE_BEHIND:
         action = "Does the node have a store, and does it answer? What the live path loses is found there only."
-    elif store.troubles:
-        level, words = Level.YELLOW, _several(store.troubles)
-        action, since = store.troubles[0].action, store.troubles[0].since
-    if store.gaps:
-        words += f"; {store.gaps} {'stretch' if store.gaps == 1 else 'stretches'} of the past still to be searched"
-    return Light(f"store-{store.host}", Group.IN, f"Store {store.host}", level, words, action, since, Page.WATERMARKS)
+        return Finding(Level.YELLOW, "is not read any further", action, one.read_up_to, Page.WATERMARKS)
+    if one.troubles:
+        return _troubled(one.troubles, Page.NODES)
+    gaps = f"; {one.gaps} {'stretch' if one.gaps == 1 else 'stretches'} of the past still to be searched"
+    return Finding(Level.GREEN, f"is read{gaps if one.gaps else ''}", page=Page.WATERMARKS)
 
 
-def inbox(facts: Facts) -> Iterator[Light]:
-    level = queues(facts)["inbox"]
-    words, action, page = _waits(facts.inbox), "", Page.INBOX
+def inbox(facts: Facts) -> Finding:
+    level = queue_levels(facts)["inbox"]
     if level in BAD:
         action = "Workers of the queue `envelopes` are away or too few, or wait for the database."
-    elif facts.dead_letters >= MANY_DEAD_LETTERS:
-        level, page = Level.YELLOW, Page.DEAD_LETTERS
+        return Finding(level, _waits(facts.inbox), action, _since(facts, facts.inbox.oldest_seconds), Page.INBOX)
+    if facts.dead_letters >= MANY_DEAD_LETTERS:
         words = f"{facts.dead_letters} messages of the last hour could not be read"
         action = "Look at them: a new kind of client or node may speak a dialect that we do not know."
-    since = _since(facts.now, facts.inbox) if page == Page.INBOX and level in BAD else None
-    yield Light("inbox", Group.IN, "Inbox", level, words, action, since, page)
+        return Finding(Level.YELLOW, words, action, page=Page.DEAD_LETTERS)
+    return Finding(level, _waits(facts.inbox), page=Page.INBOX)
 
 
-def _by_age(seconds: float, *, red: float, yellow: float) -> Level:
-    return Level.RED if seconds > red else Level.YELLOW if seconds > yellow else Level.GREEN
-
-
-def queues(facts: Facts) -> dict[str, Level]:
+# What waits -----------------------------------------------------------------------------------------------------------
+def queue_levels(facts: Facts) -> dict[str, Level]:
     """How the age of the oldest in each queue is, whatever else its light is about. By the id of that light."""
     return {
-        "inbox": _by_age(facts.inbox.oldest_seconds, red=INBOX_RED, yellow=INBOX_YELLOW),
-        "delivery": _by_age(facts.due.oldest_seconds, red=DUE_RED, yellow=DUE_YELLOW),
-        "replies": _by_age(facts.outbox.oldest_seconds, red=OUTBOX_RED, yellow=OUTBOX_YELLOW),
+        "inbox": _limited(facts.inbox.oldest_seconds, red=INBOX_RED, yellow=INBOX_YELLOW),
+        "delivery": _limited(facts.due.oldest_seconds, red=DUE_RED, yellow=DUE_YELLOW),
+        "replies": _limited(facts.outbox.oldest_seconds, red=OUTBOX_RED, yellow=OUTBOX_YELLOW),
     }
+
+
+def _limited(figure: float, *, red: float, yellow: float) -> Level:
+    return Level.RED if figure > red else Level.YELLOW if figure > yellow else Level.GREEN
 
 
 def _waits(waiting: Waiting) -> str:
@@ -284,74 +292,47 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if 0 < seconds < 10 else f"{seconds:.0f} s"
 
 
-def _since(now: datetime, waiting: Waiting) -> datetime:
-    return now - timedelta(seconds=waiting.oldest_seconds)
+def _since(facts: Facts, seconds: float) -> datetime:
+    return facts.now - timedelta(seconds=seconds)
 
 
 # Pushes and replies out -----------------------------------------------------------------------------------------------
-def delivery(facts: Facts) -> Iterator[Light]:
+def delivery(facts: Facts) -> Finding:
     if facts.drain:
-        yield _draining(facts)
-        return
-    level = queues(facts)["delivery"]
-    words = "nothing is overdue"
-    if facts.due.oldest_seconds > 0:
-        words = f"the longest waiting notification has been due for {duration(facts.due.oldest_seconds)}"
-    action = "Workers of the queue `delivery` are away or too few, or gorush is slow." if level in BAD else ""
-    since = _since(facts.now, facts.due) if level in BAD else None
-    yield Light("delivery", Group.OUT, "Delivery", level, words, action, since, Page.STUCK)
+        return _draining(facts.drain, facts)
+    level, seconds = queue_levels(facts)["delivery"], facts.due.oldest_seconds
+    if not seconds:
+        return Finding(level, "nothing is overdue", page=Page.STUCK)
+    words = f"the longest waiting notification has been due for {duration(seconds)}"
+    if level not in BAD:
+        return Finding(level, words, page=Page.STUCK)
+    action = "Workers of the queue `delivery` are away or too few, or gorush is slow."
+    return Finding(level, words, action, _since(facts, seconds), Page.STUCK)
 
 
-def _draining(facts: Facts) -> Light:
+def _draining(drain: Drain, facts: Facts) -> Finding:
     """Somebody wanted it so; but what waits for half of its time to live is close to being lost."""
-    drain = facts.drain
-    assert drain  # noqa: S101 - the caller looked
     level = Level.RED if facts.now - drain.since > facts.time_to_live / 2 else Level.YELLOW
-    words = f"stopped by {drain.by}: {drain.why}"
     action = f"Start it again before what waits expires, {duration(facts.time_to_live.total_seconds())} after it came."
-    return Light("delivery", Group.OUT, "Delivery", level, words, action, drain.since, Page.DRAIN)
+    return Finding(level, f"stopped by {drain.by}: {drain.why}", action, drain.since, Page.DRAIN)
 
 
-def gorush(facts: Facts) -> Iterator[Light]:
-    if not facts.gorush:
-        words, action = "no gorush is configured: nothing goes out", "Set GORUSH_URL."
-        yield Light("gorush", Group.OUT, "gorush", Level.RED, words, action)
-    is_any_up = any(peer.is_up for peer in facts.gorush)
-    for peer in facts.gorush:
-        # Whether it answers is asked of itself; what was found out about it is in Redis, and so is nothing to say then.
-        seen = Peer(peer.host, peer.is_up) if _is_blind(facts) else peer
-        yield _peer(
-            f"gorush-{peer.host}",
-            Group.OUT,
-            f"gorush {peer.host}",
-            seen,
-            Page.GORUSH,
-            is_any_up,
-            is_blind=False,
-            words=GORUSH_WORDS,
-        )
-
-
-def results(facts: Facts) -> Iterator[Light]:
+def results(facts: Facts) -> Finding:
     total = sum(facts.tries.values())
     failed = {key: number for key, number in facts.tries.items() if key[0] in FAILURES}
-    share = sum(failed.values()) / total if total else 0.0
-    level = Level.GREEN if total < FEW_TRIES else _by_age(share, red=FAILING_RED, yellow=FAILING_YELLOW)
-    words, action, page = (
-        f"{sum(failed.values()):,} of {total:,} tries failed in the last ten minutes",
-        "",
-        Page.ATTEMPTS,
-    )
+    number = sum(failed.values())
+    words = f"{number:,} of {total:,} tries failed in the last ten minutes"
     if not total:
         words = "no push was tried in the last ten minutes"
-    if level in BAD:
-        words += f", most of them {_most(failed)}"
+    level = _limited(number / max(total, 1), red=FAILING_RED, yellow=FAILING_YELLOW)
+    if level in BAD and total >= FEW_TRIES:
         action = "docs/delivery.md says what each class means. An outage of Apple or Google needs patience only."
-    elif facts.unknown_errors:
-        level, page = Level.YELLOW, Page.UNKNOWN_ERRORS
+        return Finding(level, f"{words}, most of them {_most(failed)}", action, page=Page.ATTEMPTS)
+    if facts.unknown_errors:
         words += f"; {facts.unknown_errors} {'error' if facts.unknown_errors == 1 else 'errors'} that no rule knows"
         action = "Give them a rule. Until then they count as transient."
-    yield Light("results", Group.OUT, "Results at gorush", level, words, action, None, page)
+        return Finding(Level.YELLOW, words, action, page=Page.UNKNOWN_ERRORS)
+    return Finding(Level.GREEN, words, page=Page.ATTEMPTS)
 
 
 def _most(tries: Mapping[tuple[str, str], int]) -> str:
@@ -359,25 +340,26 @@ def _most(tries: Mapping[tuple[str, str], int]) -> str:
     return f"{outcome} ({code})" if code else outcome
 
 
-def channels(facts: Facts) -> Iterator[Light]:
-    if not facts.halted:
-        running = f"{facts.running_channels} running"
-        level, words = (Level.GREEN, running) if facts.running_channels else (Level.GREY, "nothing was delivered yet")
-        yield Light("channels", Group.OUT, "Channels", level, words, page=Page.CHANNELS)
-        return
-    first = min(facts.halted, key=_badness)
-    is_lost = first.is_tripped and first.is_proven
-    more = len(facts.halted) - 1
+def channels(facts: Facts) -> Finding:
+    if facts.halted:
+        return _halted(facts.halted)
+    if facts.running_channels:
+        return Finding(Level.GREEN, f"{facts.running_channels} running", page=Page.CHANNELS)
+    return Finding(Level.GREY, "nothing was delivered yet", page=Page.CHANNELS)
+
+
+def _halted(found: Sequence[Halted]) -> Finding:
+    first, more = min(found, key=_badness), len(found) - 1
     words = f"{first.name} is {'tripped' if first.is_tripped else 'paused'}: {first.reason or 'no reason given'}"
     words += f" (and {more} more halted)" if more else ""
-    action = "Repair the set-up at Apple, Google or gorush; a probe that comes through starts it again."
     if not first.is_tripped:
         action = "Resume it when whoever paused it is done. What waits for it expires in time."
-    elif not first.is_proven:
+        return Finding(Level.YELLOW, words, action, first.since, Page.PAUSED)
+    if not first.is_proven:
         action = "Nothing was ever delivered to it: is it an app of yours? If not, there is nothing to do."
-    page = Page.TRIPPED if first.is_tripped else Page.PAUSED
-    level = Level.RED if is_lost else Level.YELLOW
-    yield Light("channels", Group.OUT, "Channels", level, words, action, first.since, page)
+        return Finding(Level.YELLOW, words, action, first.since, Page.TRIPPED)
+    action = "Repair the set-up at Apple, Google or gorush; a probe that comes through starts it again."
+    return Finding(Level.RED, words, action, first.since, Page.TRIPPED)
 
 
 def _badness(channel: Halted) -> tuple[bool, bool, datetime]:
@@ -385,69 +367,60 @@ def _badness(channel: Halted) -> tuple[bool, bool, datetime]:
     return not (channel.is_tripped and channel.is_proven), channel.is_tripped, channel.since
 
 
-def replies(facts: Facts) -> Iterator[Light]:
-    light = Light("replies", Group.OUT, "Replies", Level.GREEN, _waits(facts.outbox), page=Page.OUTBOX)
-    late = queues(facts)["replies"]
-    overdue = _by_age(facts.overdue_seconds, red=OVERDUE_RED, yellow=OVERDUE_YELLOW)
-    name, group = light.name, light.group
-    if late in BAD and (late == Level.RED or overdue != Level.RED):
-        action = "Is there a worker for the queue `replies`, and does a node take messages?"
-        light = Light("replies", group, name, late, light.words, action, _since(facts.now, facts.outbox), Page.OUTBOX)
-    elif overdue in BAD:
-        words = f"a request has waited for its answer for {duration(facts.overdue_seconds)} too long"
-        since = facts.now - timedelta(seconds=facts.overdue_seconds)
-        action = "Nobody answers: look for the workers of `replies` and for beat."
-        light = Light("replies", group, name, overdue, words, action, since, Page.REQUESTS)
-    elif facts.lost_replies >= max(FEW_REPLIES, LOST_REPLIES_SHARE * facts.replies):
-        words = f"{facts.lost_replies:,} of the last hour may not have reached anybody"
+def replies(facts: Facts) -> Finding:
+    """The worse of what waits for nodes and of what waits for an answer; then what was sent in vain."""
+    lost = facts.lost_replies
+    found = min((_outbox(facts), _overdue(facts)), key=lambda finding: WORST_FIRST.index(finding.level))
+    if not found.is_bad and lost >= max(FEW_REPLIES, LOST_REPLIES_SHARE * facts.replies):
+        words = f"{lost:,} of the last hour may not have reached anybody"
         action = "The node that publishes has no peers, or the stores are behind: senders ask again."
-        light = Light("replies", group, name, Level.YELLOW, words, action, None, Page.REPLIES)
-    yield light
+        return Finding(Level.YELLOW, words, action, page=Page.REPLIES)
+    return found
+
+
+def _outbox(facts: Facts) -> Finding:
+    level, words = queue_levels(facts)["replies"], _waits(facts.outbox)
+    if level not in BAD:
+        return Finding(level, words, page=Page.OUTBOX)
+    action = "Is there a worker for the queue `replies`, and does a node take messages?"
+    return Finding(level, words, action, _since(facts, facts.outbox.oldest_seconds), Page.OUTBOX)
+
+
+def _overdue(facts: Facts) -> Finding:
+    seconds = facts.overdue_seconds
+    level = _limited(seconds, red=OVERDUE_RED, yellow=OVERDUE_YELLOW)
+    words = f"a request has waited for its answer for {duration(seconds)} too long"
+    action = "Nobody answers: look for the workers of `replies` and for beat."
+    return Finding(level, words, action, _since(facts, seconds), Page.REQUESTS)
 
 
 # Watching -------------------------------------------------------------------------------------------------------------
-def canary(facts: Facts) -> Iterator[Light]:
+def canary(facts: Facts) -> Finding:
     last = facts.canary
-    level, words, action, since = Level.OFF, "not set up (CANARY_PERIOD_SECONDS)", "", None
-    if _is_blind(facts):
-        level, words = Level.GREY, REDIS_IS_AWAY
-    elif last and last.is_broken:
-        level, words = Level.RED, f"broken: {last.words}"
+    if facts.is_redis_away:
+        return REDIS_IS_AWAY
+    if last and last.is_broken:
         action = "Messages of real clients break there, too. The page of the run says more."
-    elif last:
-        level, words = Level.GREEN, f"{last.words}, {last.total_ms:,} ms in all"
-    elif facts.is_canary_expected:
-        level, words = Level.YELLOW, "made no round trip lately"
-        action = 'Is there a worker for the queue "canary", and beat?'
-    yield Light("canary", Group.WATCH, "Canary", level, words, action, since, Page.CANARY)
+        return Finding(Level.RED, f"broken: {last.words}", action, page=Page.CANARY)
+    if last:
+        return Finding(Level.GREEN, f"{last.words}, {last.total_ms:,} ms in all", page=Page.CANARY)
+    if facts.is_canary_expected:
+        action = "Is there a worker for the queue `canary`, and beat?"
+        return Finding(Level.YELLOW, "made no round trip lately", action, page=Page.CANARY)
+    return Finding(Level.OFF, "not set up (CANARY_PERIOD_SECONDS)", page=Page.CANARY)
 
 
-def reports(facts: Facts) -> Iterator[Light]:
+def reports(facts: Facts) -> Finding:
     found = facts.reports
-    if found is None:
-        return
-    level, words, action, page = (Level.GREEN if found.is_present else Level.OFF), found.words, "", Page.REPORTS
     if found.is_missing:
-        level, page = Level.YELLOW, Page.RUNS
         action = "Put right what the run says; it is made again by itself, or by hand from Last night."
-    elif found.anomalies:
-        level, words = Level.YELLOW, f"outside of its usual band: {found.anomalies[0]}"
-        words += f" (and {len(found.anomalies) - 1} more)" if len(found.anomalies) > 1 else ""
+        return Finding(Level.YELLOW, found.words, action, page=Page.RUNS)
+    if found.anomalies:
+        more = f" (and {len(found.anomalies) - 1} more)" if len(found.anomalies) > 1 else ""
+        words = f"outside of its usual band: {found.anomalies[0]}{more}"
         action = "Look whether a release, an outage or a wrong set-up explains it."
-    elif found.findings:
-        level, words = Level.YELLOW, f"{found.words} {found.findings} doubts about the data."
-        action = "The page of the night says what does not add up."
-    yield Light("reports", Group.WATCH, "Reports", level, words, action, None, page)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-# Causes first.
-RULES: tuple[Rule, ...] = (
-    *(database, broker, workers, beat),
-    *(nodes, stores, inbox),
-    *(delivery, gorush, channels, results, replies),
-    *(canary, reports),
-)
+        return Finding(Level.YELLOW, words, action, page=Page.REPORTS)
+    if found.findings:
+        words = f"{found.words} {found.findings} {'doubt' if found.findings == 1 else 'doubts'} about the data."
+        return Finding(Level.YELLOW, words, "The page of the night says what does not add up.", page=Page.REPORTS)
+    return Finding(Level.GREEN if found.is_present else Level.OFF, found.words, page=Page.REPORTS)

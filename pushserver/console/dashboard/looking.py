@@ -21,5 +21,5 @@ def look(*, now: datetime) -> Look:
     hour = read_hour(now)
     facts = collect(hour, now=now)
     found = lights(facts)
-    is_redis_away = bool(facts.reasons.get("broker"))  # each try would take its time-out
-    return Look(facts, hour, found if is_redis_away else remember(found, now=now))
+    # While Redis hangs, each look into it takes its time-out.
+    return Look(facts, hour, found if facts.is_redis_away else remember(found, now=now))

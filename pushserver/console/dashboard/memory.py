@@ -19,7 +19,7 @@ def remember(lights: Sequence[Light], *, now: datetime) -> list[Light]:
     """The lights with the moment at which they took this colour. Without Redis they have none."""
     with suppress(RedisError):
         before: Memory = cache.get(KEY, {})
-        memory = {light.id: _since(light, before, now) for light in lights if light.is_bad}
+        memory = {light.id: _since(light, before, now) for light in lights if light.finding.is_bad}
         if memory != before:
             cache.set(KEY, memory, TTL_SECONDS)
         return [_dated(light, memory) for light in lights]
@@ -28,10 +28,10 @@ def remember(lights: Sequence[Light], *, now: datetime) -> list[Light]:
 
 def _since(light: Light, before: Memory, now: datetime) -> tuple[str, datetime]:
     level, since = before.get(light.id, ("", now))
-    return (light.level.value, since if level == light.level else now)
+    return (light.finding.level.value, since if level == light.finding.level else now)
 
 
 def _dated(light: Light, memory: Memory) -> Light:
-    if light.since or light.id not in memory:
+    if light.finding.since or light.id not in memory:
         return light
-    return replace(light, since=memory[light.id][1])
+    return replace(light, finding=replace(light.finding, since=memory[light.id][1]))

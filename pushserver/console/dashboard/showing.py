@@ -9,7 +9,17 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from pushserver.console.dashboard.figures import ErrorClass, error_classes, figures
-from pushserver.console.dashboard.lights import Group, Level, Light, Page, duration, queues, verdict, worst
+from pushserver.console.dashboard.lights import (
+    Finding,
+    Group,
+    Level,
+    Light,
+    Page,
+    duration,
+    queue_levels,
+    verdict,
+    worst,
+)
 from pushserver.console.dashboard.looking import Look, look
 from pushserver.console.dashboard.pages import url_of
 from registrations.console.labels import Family
@@ -37,17 +47,21 @@ class Lamp:
     url: str
 
     @property
+    def finding(self) -> Finding:
+        return self.light.finding
+
+    @property
     def family(self) -> Family:
-        return LOOKS[self.light.level][0]
+        return LOOKS[self.finding.level][0]
 
     @property
     def icon(self) -> str:
-        return LOOKS[self.light.level][1]
+        return LOOKS[self.finding.level][1]
 
     @property
     def action(self) -> SafeString:
         """Commands and names of queues stand between backticks."""
-        parts = enumerate(self.light.action.split("`"))
+        parts = enumerate(self.finding.action.split("`"))
         return format_html_join("", "{}", ((format_html("<code>{}</code>", p) if n % 2 else p,) for n, p in parts))
 
     @property
@@ -82,12 +96,14 @@ class ErrorRow:
 def board(user: Any) -> dict[str, Any]:
     """What the template shows to this person."""
     seen = look(now=timezone.now())
-    lamps = [Lamp(light, url_of(light.page, user)) for light in seen.lights]
-    level, words = verdict(seen.lights)
+    lamps = [Lamp(light, url_of(light.finding.page, user)) for light in seen.lights]
+    in_short = verdict(seen.lights)
     first = worst(seen.lights)
     return {
         "now": seen.facts.now,
-        "verdict": Lamp(Light("verdict", Group.SERVER, "", level, words), ""),
+        "verdict": in_short.words,
+        "family": LOOKS[in_short.level][0],
+        "icon": LOOKS[in_short.level][1],
         "worst": [lamp for light in first for lamp in lamps if lamp.light is light],
         "columns": [[(group, [lamp for lamp in lamps if lamp.light.group == group]) for group in c] for c in COLUMNS],
         "tiles": list(_tiles(seen, lamps)),
@@ -99,7 +115,7 @@ def board(user: Any) -> dict[str, Any]:
 
 
 def _tiles(seen: Look, lamps: list[Lamp]) -> Iterator[Tile]:
-    facts, levels = seen.facts, queues(seen.facts)
+    facts, levels = seen.facts, queue_levels(seen.facts)
     for light_id, title, waiting, word in (
         ("inbox", "Oldest envelope in the inbox", facts.inbox, "waiting"),
         ("delivery", "Longest due notification", facts.due, "open"),
