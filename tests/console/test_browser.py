@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def test_an_operator_logs_in_and_opens_every_list(operator: Page) -> None:
     make_a_story()
-    expect(operator).to_have_title("Push server | Push server")
+    expect(operator).to_have_title("Overview | Push server")
     show(operator, "index")
 
     for path, name in LISTS:
