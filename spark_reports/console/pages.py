@@ -7,6 +7,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
+from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
@@ -70,7 +71,7 @@ def overview(request: HttpRequest) -> HttpResponse:
 @require_safe
 def report(request: HttpRequest, slug: str) -> HttpResponse:
     page = _page_or_404(slug)
-    if not _may_view(request, page):
+    if not _may_view(request, page.model):
         raise PermissionDenied
     choice = read_choice(request, page.model, page.filters, today=_today())
     findings = list(failed_checks(choice.first, choice.last)[: MAX_FINDINGS + 1])
@@ -91,14 +92,17 @@ def report(request: HttpRequest, slug: str) -> HttpResponse:
 @for_those_who_may("spark_reports.view_publishedday")
 @require_safe
 def report_csv(request: HttpRequest, slug: str) -> HttpResponseBase:
-    """All columns and rows of the days, as the tables hold them."""
-    page = _page_or_404(slug)
-    if not _may_view(request, page):
-        raise PermissionDenied
+    """All columns and rows of the days, as the tables hold them; with ``table``, of what the page shows beside it."""
+    page, table = _page_or_404(slug), request.GET.get("table", "")
+    if table and table not in page.beside:
+        raise Http404
     choice = read_choice(request, page.model, page.filters, today=_today())
-    names = columns_of(page.model)
-    rows: Iterable[Sequence[object]] = choice.rows(page.model).order_by("day", "pk").values_list(*names).iterator()
-    return csv_file(f"{slug}-{choice.first}-{choice.last}", names, rows)
+    found = page.beside[table](choice) if table else choice.rows(page.model)
+    if not _may_view(request, found.model):
+        raise PermissionDenied
+    names = columns_of(found.model)
+    rows: Iterable[Sequence[object]] = found.order_by("day", "pk").values_list(*names).iterator()
+    return csv_file("-".join(filter(None, (slug, table, str(choice.first), str(choice.last)))), names, rows)
 
 
 @for_those_who_may("spark_reports.request_reportrun")
@@ -145,8 +149,8 @@ def _page_or_404(slug: str) -> ReportPage:
     return PAGES[slug]
 
 
-def _may_view(request: HttpRequest, page: ReportPage) -> bool:
-    return bool(request.user.has_perm(f"spark_reports.view_{page.model._meta.model_name}"))  # noqa: SLF001
+def _may_view(request: HttpRequest, model: type[Model]) -> bool:
+    return bool(request.user.has_perm(f"spark_reports.view_{model._meta.model_name}"))  # noqa: SLF001
 
 
 def _today() -> date:

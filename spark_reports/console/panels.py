@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from typing import Any
 
 from django.contrib.postgres.aggregates import BoolOr
-from django.db.models import Max, Min, Q, Sum
+from django.db.models import Max, Min, Q, QuerySet, Sum
 
 from registrations.console.charts import Chart, Series, bar_chart, line_chart
 from spark_reports.console import formats as f
@@ -49,7 +50,9 @@ Build = Callable[[Choice], Sequence[Panel]]
 
 @dataclass(frozen=True, slots=True)
 class ReportPage:
-    """``question`` is what the page answers, ``filters`` are columns of its model."""
+    """``question`` is what the page answers, ``filters`` are columns of its model. ``beside`` are rows of other reports
+    that it shows, too, by the names of their CSV files.
+    """
 
     slug: str
     title: str
@@ -57,6 +60,7 @@ class ReportPage:
     model: type[Report]
     filters: Sequence[str]
     build: Build
+    beside: Mapping[str, Callable[[Choice], QuerySet[Any]]] = field(default_factory=dict)
 
 
 def _by_day(choice: Choice, values: Mapping[Hashable, Mapping[date, float | None]]) -> list[Series]:
@@ -346,7 +350,15 @@ def _heaviest(choice: Choice) -> Table:
 
 def _flags(choice: Choice, figure: str) -> Panel:
     """A page leaves out a panel without rows."""
-    return Panel(None, anomaly_table(choice.rows(Anomaly).filter(figure=figure).order_by("-day", "stage", *PLACE)))
+    return Panel(None, anomaly_table(_anomalies(figure, choice).order_by("-day", "stage", *PLACE)))
+
+
+def _anomalies(figure: str, choice: Choice) -> QuerySet[Any]:
+    return choice.rows(Anomaly).filter(figure=figure)
+
+
+def _heavy_actors(choice: Choice) -> QuerySet[Any]:
+    return choice.rows(HeavyActor)
 
 
 def anomaly_table(rows: Iterable[Anomaly]) -> Table:
@@ -381,6 +393,7 @@ PAGES = {
             ErrorRate,
             ("stage", *PLACE),
             error_rates,
+            {"anomalies": partial(_anomalies, "error_rate")},
         ),
         ReportPage(
             "token-churn",
@@ -389,6 +402,7 @@ PAGES = {
             TokenChurn,
             PLACE,
             token_churn,
+            {"anomalies": partial(_anomalies, "churn_rate")},
         ),
         ReportPage(
             "token-lifetime",
@@ -414,6 +428,7 @@ PAGES = {
             LoadProfile,
             (),
             load_profile,
+            {"heavy-actors": _heavy_actors},
         ),
     )
 }

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from datetime import date, timedelta
+from html import unescape
 from math import sqrt
 from typing import Any
 
@@ -220,6 +221,38 @@ def test_the_csv_file_has_every_column_and_row_of_the_days(admin_client: Client,
     assert head == columns_of(model)
     assert len(body) == model.objects.filter(day=DAY).count() > 0
     assert {row[0] for row in body} == {str(DAY)}
+
+
+BESIDE = [("error-rates", "anomalies", 1), ("token-churn", "anomalies", 2), ("load-profile", "heavy-actors", 1)]
+
+
+def test_every_table_beside_a_report_is_tried() -> None:
+    assert {(slug, table) for slug, page in PAGES.items() for table in page.beside} == {row[:2] for row in BESIDE}
+
+
+@pytest.mark.parametrize(("slug", "table", "number"), BESIDE)
+def test_what_a_page_shows_beside_its_report_has_a_csv_file_by_the_same_filters(
+    admin_client: Client, slug: str, table: str, number: int
+) -> None:
+    rows.make_night(DAY)
+    rows.make_night(DAY - timedelta(days=1))
+    for stage in ("churn", "answer"):
+        rows.make_anomaly(DAY, figure="churn_rate", stage=stage)
+
+    link = re.search(rf'href="({REPORTS}{slug}.csv\?table={table}&[^"]*)"', html_of(admin_client, f"{slug}/"))
+    assert link
+    assert b"".join(admin_client.get(unescape(link[1])).streaming_content)
+    head, *body = csv_of(admin_client, slug, **{"table": table, "from": DAY, "to": DAY})
+    assert len(body) == number
+    assert head[0] == "day"
+
+
+def test_a_filter_that_leaves_no_anomaly_leaves_none_in_the_csv_file(admin_client: Client) -> None:
+    rows.make_night(DAY)
+    rows.make_rate(DAY, stage="query")
+    assert len(csv_of(admin_client, "error-rates", table="anomalies", stage="dispatch")) == 2
+    assert len(csv_of(admin_client, "error-rates", table="anomalies", stage="query")) == 1
+    assert admin_client.get(f"{REPORTS}error-rates.csv", {"table": "heavy-actors"}).status_code == 404
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1"])
