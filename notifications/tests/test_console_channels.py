@@ -84,6 +84,8 @@ def test_undoing_says_how_many_before_and_after(admin_client, channel):
     since = {"since": f"{now - timedelta(minutes=5):%Y-%m-%d %H:%M:%S}"}
     html = admin_client.post(page(channel, "undo"), since | {"preview": "1"}).content.decode()
     assert "1 addresses of APN im.status" in html
+    assert "formnovalidate" in html.split('name="preview"')[1].split(">")[0]
+    assert "This field is required" not in html
     route.refresh_from_db()
     assert route.state == Route.State.DISABLED
     html = admin_client.post(

@@ -112,6 +112,8 @@ def confirm(
         done = _carry_out(request, form, rows)
         messages.add_message(request, messages.SUCCESS if done.is_change else messages.WARNING, done.message)
         return HttpResponseRedirect(place.after or place.back)
+    if "preview" in request.POST:
+        form.errors.pop("why", None)  # asked for when it is confirmed
     context = {
         **admin.site.each_context(request),
         "title": place.title,
