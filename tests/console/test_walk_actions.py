@@ -1,0 +1,189 @@
+"""Everything an operator does, in a real browser: each is said first, confirmed with a reason, done and logged."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from coincurve import PrivateKey
+from django.contrib.admin.models import ADDITION, DELETION, LogEntry
+from django.test import Client
+from django.utils import timezone
+from playwright.sync_api import Page, expect
+
+from notifications.gateways.gorush.rules_table import load_seed
+from notifications.models import Channel, GatewayErrorRule, Notification
+from pushserver.models import ApiToken
+from registrations.models import Registration, Route
+from spark_reports.closing import last_closed_day
+from spark_reports.models import RequestedRun
+from spark_reports.tests import rows as reports
+from tests import factories
+from tests.console.test_find import make_story
+from tests.console.test_walk import confirm, find, log_in
+from waku_bridge.codec.keys import chat_key, key_hash
+from waku_bridge.models import DeadLetter, InboundEnvelope
+
+PUBLIC_KEY = PrivateKey(b"\x05" * 32).public_key.format()
+UNCOMPRESSED = PrivateKey(b"\x05" * 32).public_key.format(compressed=False)
+WHY = "as agreed with ann"
+CHANNEL = "/admin/notifications/channel/"
+RULES = "/admin/notifications/gatewayerrorrule/"
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def do(page: Page, button: str, touched: str | re.Pattern[str], told: str, *, by: str = "operator") -> None:
+    """Confirm what the page says it would do; it is done once, told, and logged with who and why."""
+    before = LogEntry.objects.count()
+    page.get_by_role("link", name=button, exact=True).click()
+    expect(page.locator("#touched")).to_contain_text(touched)
+    confirm(page, button, WHY)
+    expect(page.locator("#main")).to_contain_text(told)
+    assert LogEntry.objects.count() == before + 1
+    entry = LogEntry.objects.order_by("pk").last()
+    assert (entry.user.username, entry.change_message) == (by, f"{told} Why: {WHY}")
+
+
+@pytest.mark.parametrize(
+    "written", [chat_key(PUBLIC_KEY), "0x" + UNCOMPRESSED.hex(), PUBLIC_KEY.hex()], ids=["zQ3sh", "0x04", "compressed"]
+)
+def test_a_user_is_found_by_each_form_of_the_chat_key(visitor: Page, written: str) -> None:
+    make_story(PUBLIC_KEY)
+    addresses: list[str] = []
+    visitor.on("request", lambda request: addresses.append(request.url))
+    log_in(visitor, "support")
+
+    find(visitor, written)
+
+    expect(visitor).to_have_url(re.compile(f"/admin/users/{key_hash(PUBLIC_KEY).hex()}/$"))
+    expect(visitor.get_by_role("region", name="Installations")).to_contain_text("active")
+    assert not [address for address in addresses if written[6:40] in address]
+    assert written[6:40] not in visitor.content()
+
+
+def test_registrations_notifications_and_letters(visitor: Page) -> None:
+    dead = factories.make_route(state="disabled", disabled_reason="operator", disabled_at=timezone.now())
+    registration = factories.make_registration(route=dead)
+    later = timezone.now() + timedelta(hours=1)
+    waiting = [
+        factories.make_notification(state="retrying", next_attempt_at=later, route=factories.make_registration().route)
+        for _ in range(2)
+    ]
+    letter = factories.make_dead_letter()
+    failed = factories.make_envelope(state="failed", reason="KeyError")
+    log_in(visitor, "operator")
+
+    visitor.goto(f"/admin/registrations/registration/{registration.pk}/change/")
+    do(visitor, "Enable", "would be sent to again", "Enabled 1 registration.")
+    do(visitor, "Disable", "Nothing is sent there any more", "Disabled 1 registration.")
+    assert Registration.objects.get(pk=registration.pk).route.state == Route.State.DISABLED
+
+    visitor.goto(f"/admin/notifications/notification/{waiting[0].pk}/change/")
+    do(visitor, "Try now", "1 of 1 notifications wait", "1 notification due now.")
+    assert Notification.objects.get(pk=waiting[0].pk).next_attempt_at < later
+    visitor.goto(f"/admin/notifications/notification/{waiting[1].pk}/change/")
+    do(visitor, "Drop", "would never be sent", "Dropped 1 notification.")
+    assert Notification.objects.get(pk=waiting[1].pk).state == "withdrawn"
+
+    visitor.goto(f"/admin/waku_bridge/deadletter/{letter.pk.hex()}/change/")
+    do(visitor, "Drop", "1 dead letters are removed", "Dropped dead letters: 1.")
+    assert not DeadLetter.objects.exists()
+    visitor.goto(f"/admin/waku_bridge/inboundenvelope/{failed.pk.hex()}/change/")
+    do(visitor, "Drop", "What they said is lost", "Dropped envelopes: 1.")
+    assert InboundEnvelope.objects.get().state == "dropped"
+
+
+def test_channels(visitor: Page) -> None:
+    now = timezone.now()
+    channel = Channel.objects.create(token_type=2, state="running", since=now)
+    for _ in range(3):
+        died = factories.make_route(state="disabled", disabled_reason="device_gone", disabled_at=now)
+        factories.make_registration(route=died)
+    log_in(visitor, "operator")
+    visitor.goto(f"{CHANNEL}{channel.pk}/change/")
+
+    for button, touched, told, state in [
+        ("Pause", "until somebody resumes it", "Paused.", "paused"),
+        ("Resume", "0 notifications wait", "Resumed, 0 notifications released.", "running"),
+        ("Trip", "one push now and then", "Tripped.", "tripped"),
+    ]:
+        do(visitor, button, touched, told)
+        channel.refresh_from_db()
+        assert channel.state == state
+    assert (channel.changed_by, channel.reason) == ("operator", WHY)
+
+    visitor.get_by_role("link", name="Undo disabling", exact=True).click()
+    visitor.get_by_role("button", name="Show how many").click()
+    expect(visitor.locator("#touched")).to_contain_text("3 addresses of Firebase")
+    assert Route.objects.filter(state="disabled").count() == 3
+    confirm(visitor, "Undo disabling", WHY)
+    expect(visitor.locator("#main")).to_contain_text("Undid the disabling of 3 addresses")
+    assert not Route.objects.filter(state="disabled").exists()
+    assert f"Why: {WHY}" in LogEntry.objects.order_by("pk").last().change_message
+
+
+def test_error_rules(visitor: Page) -> None:
+    load_seed()
+    log_in(visitor, "operator")
+
+    visitor.goto(f"{RULES}add/")
+    visitor.get_by_label("Text").fill("a brand new error")
+    visitor.get_by_label("Code").fill("brand_new")
+    visitor.get_by_label("Remark").fill(WHY)
+    visitor.get_by_role("button", name="Save", exact=True).click()
+    expect(visitor.locator("#main")).to_contain_text("was added successfully")
+    own = GatewayErrorRule.objects.get(code="brand_new")
+    assert (own.origin, entry_of(own, ADDITION)) == ("operator", "operator")
+
+    visitor.goto(f"{RULES}{own.pk}/change/")
+    visitor.get_by_label("Code").fill("renamed")
+    visitor.get_by_role("button", name="Save", exact=True).click()
+    expect(visitor.locator("#main")).to_contain_text("was changed successfully")
+    assert "code: 'brand_new' → 'renamed'" in LogEntry.objects.order_by("pk").last().get_change_message()
+
+    visitor.goto(f"{RULES}{own.pk}/delete/")
+    visitor.get_by_role("button", name=re.compile("Yes")).click()
+    expect(visitor.locator("#main")).to_contain_text("was deleted successfully")
+    assert not GatewayErrorRule.objects.filter(pk=own.pk).exists()
+    assert entry_of(own, DELETION) == "operator"
+
+
+def entry_of(rule: GatewayErrorRule, flag: int) -> str:
+    return str(LogEntry.objects.get(object_id=str(rule.pk), action_flag=flag).user.username)
+
+
+def test_a_report_is_made_again(visitor: Page) -> None:
+    day = last_closed_day(timezone.now())
+    run = reports.make_run(day)
+    log_in(visitor, "operator")
+
+    visitor.goto(f"/admin/spark_reports/reportrun/{run.pk}/change/")
+    visitor.get_by_role("link", name="Run again").click()
+    expect(visitor.locator("#touched")).to_contain_text("The reports of 1 day are computed")
+    confirm(visitor, "Make reports", WHY)
+    expect(visitor.locator("#main")).to_contain_text(f"Asked for the reports of {day} to {day}.")
+
+    assert RequestedRun.objects.get().from_day == day
+    entry = LogEntry.objects.get()
+    assert (entry.user.username, entry.change_message.endswith(f"Why: {WHY}")) == ("operator", True)
+
+
+def test_an_admin_makes_a_token_for_the_api_and_revokes_it(visitor: Page) -> None:
+    log_in(visitor, "admin")
+    visitor.goto("/admin/pushserver/apitoken/add/")
+    visitor.get_by_label("Name").fill("status page")
+    visitor.get_by_label("status", exact=True).check()
+    visitor.get_by_role("button", name="Save", exact=True).click()
+    (text,) = re.findall(r"psk_[\w-]{43}", visitor.content())
+    works = caller(text)
+    assert works()
+
+    visitor.goto(f"/admin/pushserver/apitoken/{ApiToken.objects.get().pk}/change/")
+    assert text not in visitor.content()
+    do(visitor, "Revoke", "This cannot be undone", "Revoked tokens: 1.", by="admin")
+    assert not works()
+
+
+def caller(token: str) -> Callable[[], bool]:
+    client = Client(headers={"authorization": f"Bearer {token}"})
+    return lambda: client.get("/api/v1/channels/").status_code == 200

@@ -1,0 +1,129 @@
+"""Who gets in, and what each role finds there, in a real browser."""
+
+import time
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django_otp.oath import TOTP
+from django_otp.plugins.otp_totp.models import TOTPDevice
+from playwright.sync_api import Page, expect
+
+from notifications.models import Channel
+from registrations.models import Registration, Route
+from tests import factories
+from tests.console.conftest import PASSWORD
+from tests.console.test_browser import show
+from tests.console.test_walk import confirm, log_in
+
+pytestmark = pytest.mark.django_db(transaction=True)
+EVERYBODY = {"Overview", "Find", "gorush configuration", "Waku nodes", "Registrations", "Dead letters", "Canary"}
+OPERATORS = {"Drain"}
+ADMINS = {"Accounts", "Roles", "Second factors", "Failed logins", "API tokens", "Opened records", "Changes"}
+MENUS = {"support": EVERYBODY, "operator": EVERYBODY | OPERATORS, "admin": EVERYBODY | OPERATORS | ADMINS}
+ACTIONS = {"Disable", "Enable"}
+
+
+@pytest.fixture
+def stranger(visitor: Page) -> Page:
+    """A window in which refusals are no faults."""
+    return visitor.context.new_page()
+
+
+@pytest.mark.parametrize("role", MENUS)
+def test_the_menu_and_the_pages_offer_what_a_role_may_do(stranger: Page, role: str) -> None:
+    registration = factories.make_registration()
+    log_in(stranger, role)
+    show(stranger, f"role-{role}")
+    menu = {text.split("\n")[-1].strip() for text in stranger.locator("#nav-sidebar a").all_inner_texts()}
+    assert menu & (EVERYBODY | OPERATORS | ADMINS) == MENUS[role]
+
+    stranger.goto(f"/admin/registrations/registration/{registration.pk}/change/")
+    offered = {link for link in ACTIONS if stranger.get_by_role("link", name=link, exact=True).count()}
+    assert offered == (set() if role == "support" else ACTIONS)
+
+    operate = f"/admin/registrations/registration/operate/disable/?id={registration.pk}"
+    for path, roles in [(operate, ["operator", "admin"]), ("/admin/auth/user/", ["admin"])]:
+        answer = stranger.goto(path)
+        assert answer
+        assert answer.status == (200 if role in roles else 403)
+        refused = stranger.locator("#refused")
+        expect(refused).to_have_count(0 if role in roles else 1)
+    if role == "support":
+        expect(stranger.locator("#refused")).to_contain_text("Your role does not allow this")
+        assert Route.objects.get().state == Route.State.ACTIVE
+
+
+def test_a_second_factor_is_set_up_and_asked_for_from_then_on(visitor: Page) -> None:
+    log_in(visitor, "support")
+    visitor.get_by_role("link", name="My second factor").click()
+    expect(visitor.locator("#qr-code")).to_be_visible()
+    visitor.get_by_label("Code").fill(code())
+    visitor.get_by_role("button", name="Set up").click()
+    expect(visitor.locator("#main")).to_contain_text("Your second factor is set up")
+
+    visitor.context.clear_cookies()
+    send_login(visitor, "support", PASSWORD)
+    expect(visitor.locator("body")).to_contain_text("Please enter the correct")
+    TOTPDevice.objects.update(throttling_failure_count=0, throttling_failure_timestamp=None, last_t=-1)
+    send_login(visitor, "support", PASSWORD, code())
+    expect(visitor.get_by_role("textbox", name="Find a user").first).to_be_visible()
+
+
+def code() -> str:
+    device = TOTPDevice.objects.get()
+    totp = TOTP(device.bin_key, device.step, device.t0, device.digits, device.drift)
+    totp.time = time.time()
+    return f"{totp.token():06}"
+
+
+def send_login(page: Page, name: str, password: str, typed_code: str = "") -> None:
+    page.goto("/admin/login/")
+    page.get_by_label("Username").fill(name)
+    page.get_by_label("Password").fill(password)
+    page.get_by_label("Code").fill(typed_code)
+    page.get_by_role("button", name="Log in").click()
+
+
+def test_who_guesses_passwords_is_told_to_wait(stranger: Page) -> None:
+    User.objects.create_superuser("ann", password=PASSWORD)
+    for _ in range(settings.AXES_FAILURE_LIMIT):
+        send_login(stranger, "ann", "wrong")
+    expect(stranger.locator("#refused")).to_contain_text("Too many wrong logins. Wait 15 minutes")
+    show(stranger, "locked-out")
+
+    send_login(stranger, "ann", PASSWORD)
+    expect(stranger.locator("#refused")).to_be_visible()
+
+
+def test_a_form_sent_after_the_session_ended_does_nothing_and_comes_back_after_the_login(visitor: Page) -> None:
+    registration = factories.make_registration()
+    log_in(visitor, "operator")
+    visitor.goto(f"/admin/registrations/registration/operate/disable/?id={registration.pk}")
+    visitor.context.clear_cookies(name=settings.SESSION_COOKIE_NAME)
+
+    confirm(visitor, "Disable")
+    expect(visitor.get_by_label("Password")).to_be_visible()
+    visitor.get_by_label("Username").fill("operator")
+    visitor.get_by_label("Password").fill(PASSWORD)
+    visitor.get_by_role("button", name="Log in").click()
+
+    expect(visitor.locator("#touched")).to_contain_text("1 of 1 registrations have an active route")
+    assert Registration.objects.get().route.state == Route.State.ACTIVE
+
+
+def test_of_two_operators_the_second_is_told_that_it_is_done(visitor: Page) -> None:
+    channel = Channel.objects.create(token_type=2, state="running", since="2026-01-01T00:00:00Z")
+    page = f"/admin/notifications/channel/{channel.pk}/operate/pause/"
+    log_in(visitor, "operator")
+    other = visitor.context.new_page()
+    for window in (visitor, other):
+        window.goto(page)
+
+    confirm(visitor, "Pause", "the first")
+    expect(visitor.locator("#main")).to_contain_text("Paused.")
+    confirm(other, "Pause", "the second")
+
+    expect(other.locator("#main")).to_contain_text("Nothing was changed: Firebase is paused already.")
+    channel.refresh_from_db()
+    assert channel.reason == "the first"
