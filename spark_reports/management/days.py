@@ -33,9 +33,10 @@ def chosen_days(options: Mapping[str, Any]) -> tuple[date, date]:
 @contextmanager
 def faults_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
     """Of the database only the kind of fault is told: its words may hold a row."""
+    told: tuple[type[Exception], ...] = (*kinds, OSError)
     try:
         yield
-    except (*kinds, OSError) as error:
+    except told as error:
         raise CommandError(in_one_line(error)) from error
     except (DatabaseError, InterfaceError, psycopg.Error) as error:
         raise CommandError(f"The database failed ({type(error).__name__}): nothing of this was published.") from error
