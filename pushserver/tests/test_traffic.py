@@ -1,7 +1,11 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import connection
 
+from notifications.models import Attempt
 from pushserver import traffic
 from pushserver.models import AttemptMinute, TrafficMinute
 from tests import factories
@@ -86,6 +90,33 @@ def test_counting_a_minute_again_replaces_what_was_counted() -> None:
 
     assert TrafficMinute.objects.get().counted_at == NOON + 2 * MINUTE
     assert AttemptMinute.objects.get().count == 2
+
+
+def test_a_try_whose_outcome_changed_is_counted_once() -> None:
+    attempt = factories.make_attempt(factories.make_notification(at=NOON), outcome="ambiguous", code="worker_lost")
+    traffic.count(NOON, now=NOON + MINUTE)
+    Attempt.objects.filter(pk=attempt.pk).update(outcome="delivered", code="")
+
+    traffic.count(NOON, now=NOON + 2 * MINUTE)
+
+    assert [(row.outcome, row.count) for row in AttemptMinute.objects.all()] == [("delivered", 1)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_who_count_a_minute_at_once_count_it_once() -> None:
+    factories.make_attempt(factories.make_notification(at=NOON), outcome="delivered")
+    start = threading.Barrier(2, timeout=10)
+
+    def work() -> None:
+        start.wait()
+        traffic.count(NOON, now=NOON + MINUTE)
+        connection.close()
+
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(work) for _ in range(2)]:
+            done.result(30)
+
+    assert AttemptMinute.objects.get().count == 1
 
 
 def test_each_minute_is_counted_when_it_is_over_and_once_more_when_its_pushes_are() -> None:
