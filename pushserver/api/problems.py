@@ -6,16 +6,11 @@ from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from rest_framework import exceptions, serializers
-from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
 MEDIA_TYPE = "application/problem+json"
 PREFIX = "/api/"
-
-
-class ProblemRenderer(JSONRenderer):
-    media_type = MEDIA_TYPE
 
 
 class Problem(serializers.Serializer[dict[str, Any]]):

@@ -38,7 +38,14 @@ def is_missing(request: HttpRequest) -> bool:
         return False
     if DEVICE_ID_SESSION_KEY in request.session:
         return not is_verified(request)
-    return factor_of(request.user) is not None
+    return _has_factor(request.user)
+
+
+def _has_factor(user: Any) -> bool:
+    """Looked up once per request, whose user this is: several parts of a page ask."""
+    if not hasattr(user, "has_second_factor"):
+        user.has_second_factor = factor_of(user) is not None
+    return bool(user.has_second_factor)
 
 
 def is_verified(request: HttpRequest) -> bool:

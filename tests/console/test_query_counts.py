@@ -1,0 +1,135 @@
+"""No page and no answer of the API takes more queries when there are more rows, and none counts a table."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.db.models import Model
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from notifications.gateways.gorush.rules_table import current_rules
+from notifications.models import Attempt, Notification, NotificationRequest
+from pushserver.api import tokens
+from pushserver.models import ApiToken
+from registrations.console.operations import id_of
+from registrations.models import Registration
+from tests import factories
+from tests.console.routes import console_pages, ids_of, make_one_of_everything
+from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark
+
+pytestmark = pytest.mark.django_db
+MORE = 30
+OPERATED = {
+    Registration: ("disable", "enable"),
+    Notification: ("now", "drop"),
+    InboundEnvelope: ("again", "drop"),
+    DeadLetter: ("again", "drop"),
+}
+
+
+def queries_of(client: Client, url: str) -> list[str]:
+    """Of the page itself: what a process loads once is loaded by then."""
+    client.get(url)
+    current_rules().refresh()
+    with CaptureQueriesContext(connection) as queries:
+        client.get(url)
+    return [query["sql"] for query in queries.captured_queries]
+
+
+def make_more() -> None:
+    """Rows about the same user, the same request and the same notification, and of all other kinds."""
+    now = timezone.now()
+    registration, request = Registration.objects.earliest("pk"), NotificationRequest.objects.earliest("pk")
+    notification, watermark = Notification.objects.earliest("pk"), StoreWatermark.objects.earliest("pk")
+    user = {"public_key_hash": registration.public_key_hash}
+    for number in range(2, 2 + MORE):
+        another = factories.make_registration(**user)
+        factories.make_grant(registration)
+        factories.make_event(pseudonym=registration.pseudonym)
+        factories.make_event(pseudonym=another.pseudonym)
+        factories.make_topic_key()
+        factories.make_notification(request=request, position=number, route=another.route, **user)
+        elsewhere = factories.make_notification(route=another.route, **user)
+        factories.make_attempt(notification, number=number, outcome="transient", code=f"code_{number}")
+        factories.make_attempt(elsewhere)
+        factories.make_reply(envelope_hash=request.envelope_hash, part=number)
+        factories.make_envelope(hash=elsewhere.request.envelope_hash, state="failed", reason=f"Error{number}")
+        factories.make_window(watermark, start_at=now - timedelta(hours=1), end_at=now)
+        factories.make_watermark()
+        factories.make_dead_letter(reason=f"reason_{number}")
+        factories.make_unknown_error()
+        factories.make_canary_run()
+
+
+def grown(client: Client, urls: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Which of these take more queries for many rows than for one."""
+    before = {url: len(queries_of(client, url)) for url in urls}
+    make_more()
+    after = {url: len(queries_of(client, url)) for url in urls}
+    return {url: (before[url], after[url]) for url in urls if after[url] > before[url]}
+
+
+def test_no_page_of_the_console_takes_more_queries_for_more_rows(admin_client: Client) -> None:
+    make_one_of_everything()
+
+    assert not grown(admin_client, [page.url for page in console_pages()])
+
+
+def test_what_is_to_be_confirmed_takes_as_many_queries_for_many_rows_as_for_one(admin_client: Client) -> None:
+    make_one_of_everything()
+    one = {operation: len(queries_of(admin_client, operation_url(*operation, 1))) for operation in operations()}
+    make_more()
+
+    for operation, number in one.items():
+        assert len(queries_of(admin_client, operation_url(*operation, MORE))) <= number, operation
+
+
+def operations() -> list[tuple[type[Model], str]]:
+    return [(model, name) for model, names in OPERATED.items() for name in names]
+
+
+def operation_url(model: type[Model], name: str, count: int) -> str:
+    rows = model._default_manager.all()[:count]
+    url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_operate", args=[name])
+    assert len(rows) == count
+    return f"{url}?{'&'.join(f'id={id_of(row)}' for row in rows)}"
+
+
+def test_no_answer_of_the_api_takes_more_queries_for_more_rows() -> None:
+    make_one_of_everything()
+    _, token = tokens.issue("counting", list(ApiToken.Scope), by="ann", now=timezone.now())
+    api = Client(headers={"authorization": f"Bearer {token}"})
+
+    assert not grown(api, api_urls())
+
+
+def api_urls() -> list[str]:
+    registration, request = Registration.objects.get(), NotificationRequest.objects.get()
+    key_hash = bytes(registration.public_key_hash).hex()
+    notifications = reverse("notification-list")
+    return [
+        f"{reverse('registration-list')}?key_hash={key_hash}",
+        f"{reverse('registration-list')}?installation_id={registration.installation_id}",
+        f"{notifications}?key_hash={key_hash}",
+        f"{notifications}?message_id={bytes(request.message_id).hex()}",
+        f"{notifications}?amm_message_id={bytes(request.amm_message_id).hex()}",
+        reverse("notification-detail", args=ids_of(Notification)),
+        *(reverse(f"{name}-list") for name in ("channel", "canary", "error-rate", "token-churn", "anomaly")),
+        reverse("status"),
+    ]
+
+
+def test_no_page_counts_a_large_table(admin_client: Client) -> None:
+    make_one_of_everything()
+    large = (Registration, Notification, NotificationRequest, Attempt, InboundEnvelope, OutboundReply)
+    tables = [f'FROM "{model._meta.db_table}"' for model in large]
+
+    for page in console_pages():
+        counts = [
+            sql for sql in queries_of(admin_client, page.url) if "COUNT(" in sql and any(t in sql for t in tables)
+        ]
+        assert all("WHERE" in sql or "LIMIT" in sql for sql in counts), (page, counts)
