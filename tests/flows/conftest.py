@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from coincurve import PrivateKey
+from psycopg import sql
 
 from pushserver.embedded.ports import free_port
 from pushserver.embedded.postgres import EmbeddedPostgres
@@ -23,12 +24,20 @@ SERVER = Identity(PrivateKey(b"\x02" * 32))  # SERVER_PRIVATE_KEY of the test se
 def environment(
     postgres: EmbeddedPostgres, valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
-    """Patience and lease are short, so that a test of a killed worker need not wait for two minutes."""
+    make_database(postgres, DATABASE)
+    return environment_of(postgres.url(DATABASE), f"{valkey.url.removesuffix('/0')}/7", tmp_path_factory)
+
+
+def make_database(postgres: EmbeddedPostgres, name: str) -> None:
     with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {DATABASE}")
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+
+def environment_of(database_url: str, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Patience and lease are short, so that a test of a killed worker need not wait for two minutes."""
     return {
-        "DATABASE_URL": postgres.url(DATABASE),
-        "REDIS_URL": valkey.url.removesuffix("/0") + "/7",
+        "DATABASE_URL": database_url,
+        "REDIS_URL": redis_url,
         "WAKU_NODES": f"http://127.0.0.1:{free_port()}",
         "GORUSH_URL": f"http://127.0.0.1:{free_port()}",
         "GORUSH_TIMEOUT_SECONDS": "3",
@@ -43,13 +52,13 @@ def environment(
 def fleet(environment: dict[str, str], guard: Guard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     running = Fleet(tmp_path_factory.mktemp("flows"), environment, guard)
     try:
-        _start(running)
+        start(running)
         yield running
     finally:
         running.stop(*running.running)
 
 
-def _start(fleet: Fleet) -> None:
+def start(fleet: Fleet) -> None:
     node_url, gorush_url = fleet.environment["WAKU_NODES"], fleet.environment["GORUSH_URL"]
     fleet.run(processes.migrate())
     fleet.start(processes.node(_port(node_url)), processes.gorush(_port(gorush_url)))

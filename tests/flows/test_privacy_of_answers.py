@@ -1,0 +1,171 @@
+"""The same promise for whoever reads answers: every page, every answer of the API, every metric, every line of a log.
+
+A whole server of its own, that logs for machines, with its web server; the pages are walked with every row that one of
+everything left behind.
+"""
+
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from itertools import chain
+
+import httpx
+import psycopg
+import pytest
+from django.db import connection
+from django.urls import get_resolver
+from psycopg.conninfo import conninfo_to_dict
+from pytest_django import DjangoDbBlocker
+
+from pushserver.embedded.ports import free_port
+from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.embedded.valkey import EmbeddedValkey
+from pushserver.models import ApiToken
+from pushserver.stack import plan
+from pushserver.supervisor.guard import Guard
+from pushserver.supervisor.processes import Stage
+from tests.console.routes import Page, console_pages, patterns
+from tests.flows.conftest import SERVER, environment_of, make_database, start
+from tests.flows.fleet import Fleet, wait_for_http
+from tests.flows.network import Network
+from tests.flows.traces import Traces, found
+
+DATABASE = "privacy"
+PASSWORD, METRICS_TOKEN = secrets.token_urlsafe(20), secrets.token_urlsafe(20)
+# What the database holds that nobody may see, not even encrypted or as a digest.
+KEPT = """
+    SELECT device_token_encrypted FROM registrations_route UNION ALL SELECT device_token_digest FROM registrations_route
+    UNION ALL SELECT access_token_encrypted FROM registrations_registration
+    UNION ALL SELECT access_token_digest FROM registrations_registration
+    UNION ALL SELECT content_digest FROM registrations_registration
+    UNION ALL SELECT signature FROM registrations_grant UNION ALL SELECT access_token_digest FROM registrations_grant
+    UNION ALL SELECT key_encrypted FROM registrations_topickey
+    UNION ALL SELECT dedup_key FROM notifications_notification UNION ALL SELECT message FROM notifications_notification
+    UNION ALL SELECT payload FROM waku_bridge_inboundenvelope UNION ALL SELECT payload FROM waku_bridge_outboundreply
+    UNION ALL SELECT digest FROM pushserver_apitoken
+"""
+
+
+@pytest.fixture(scope="module")
+def own_fleet(
+    postgres: EmbeddedPostgres, valkey: EmbeddedValkey, guard: Guard, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    make_database(postgres, DATABASE)
+    environment = environment_of(postgres.url(DATABASE), f"{valkey.url.removesuffix('/0')}/8", tmp_path_factory)
+    environment |= {"LOG_FORMAT": "json", "METRICS_TOKEN": METRICS_TOKEN, "API_CALLS_PER_MINUTE": "100000"}
+    fleet = Fleet(tmp_path_factory.mktemp("privacy"), environment, guard)
+    try:
+        start(fleet)
+        yield fleet
+    finally:
+        fleet.stop(*fleet.running)
+
+
+@pytest.fixture
+def own_network(own_fleet: Fleet) -> Iterator[Network]:
+    settings = own_fleet.environment
+    network = Network(settings["WAKU_NODES"], settings["GORUSH_URL"], settings["DATABASE_URL"], SERVER.pub33)
+    yield network
+    network.close()
+
+
+@pytest.fixture
+def web(own_fleet: Fleet) -> str:
+    """Its address."""
+    port = free_port()
+    own_fleet.start(plan.web("127.0.0.1", port))
+    wait_for_http(f"http://127.0.0.1:{port}/healthz")
+    return f"http://127.0.0.1:{port}"
+
+
+def manage(fleet: Fleet, command: str, *arguments: str, **environment: str) -> str:
+    """Run a command to its good end; what it printed."""
+    spec = plan.manage(command, command, *arguments, stage=Stage.FRONT)
+    fleet.run(replace(spec, environment={**spec.environment, **environment}))
+    return fleet.log(command)
+
+
+@pytest.mark.slow
+def test_no_page_answer_metric_or_log_shows_a_token_key_or_message(
+    own_fleet: Fleet, own_network: Network, web: str, django_db_blocker: DjangoDbBlocker
+) -> None:
+    traces = Traces(own_network)
+    manage(own_fleet, "canary")
+    manage(own_fleet, "createsuperuser", "--noinput", *NAME, DJANGO_SUPERUSER_PASSWORD=PASSWORD)
+    (api_token,) = re.findall("psk_[^ ]{43}", manage(own_fleet, "api_token", "create", "test", *SCOPES).strip())
+    with django_db_blocker.unblock(), looking_at(own_fleet):
+        pages = console_pages(every_row=True)
+
+    read = {**read_pages(web, pages), **read_api(web, api_token, traces), **read_metrics(web)}
+    read |= {f"log of {name}": log for name, log in own_fleet.logs().items() if name != "api_token"}
+
+    hidden = traces.secrets() | kept(own_fleet) | digests(traces)
+    hidden |= {"password": PASSWORD.encode(), "API token": api_token.encode(), "metrics": METRICS_TOKEN.encode()}
+    assert len([place for place in read if "/change/" in place]) > 60
+    assert list(found({"installation": traces.phones[0].state.installation_id.encode()}, "", "".join(read.values())))
+    assert [leak for place, text in read.items() for leak in found(hidden, place, text)] == []
+
+
+NAME = ("--username", "ann", "--email", "ann@example.org")
+SCOPES = tuple(chain.from_iterable(("--scope", scope) for scope in ApiToken.Scope.values))
+
+
+@contextmanager
+def looking_at(fleet: Fleet) -> Iterator[None]:
+    """Django's connection of this process, for a while to the database of the fleet."""
+    before = connection.settings_dict["NAME"]
+    connection.close()
+    connection.settings_dict["NAME"] = conninfo_to_dict(fleet.environment["DATABASE_URL"])["dbname"]
+    try:
+        yield
+    finally:
+        connection.close()
+        connection.settings_dict["NAME"] = before
+
+
+def read_pages(web: str, pages: list[Page]) -> dict[str, str]:
+    with httpx.Client(base_url=web, trust_env=False, timeout=60) as browser:
+        login = browser.get("/admin/login/").text
+        (token,) = set(re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', login))
+        sent = {"username": "ann", "password": PASSWORD, "csrfmiddlewaretoken": token, "next": "/admin/"}
+        assert browser.post("/admin/login/", data=sent).status_code == 302
+        answers = {page.url: browser.get(page.url) for page in pages if page.name != "admin:logout"}
+    assert [url for url, answer in answers.items() if answer.is_server_error] == []
+    return {url: answer.text + str(answer.headers) for url, answer in answers.items()}
+
+
+def read_api(web: str, token: str, traces: Traces) -> dict[str, str]:
+    """Lists of everybody there are none: for each of those who left traces, what they left."""
+    hashes = [phone.identity.key_hash.hex() for phone in traces.phones]
+    routes = {name: route for name, route in patterns(get_resolver()) if route.startswith("api/v1/")}
+    lists = ["/" + re.sub(r"[\^$]", "", route) for name, route in routes.items() if "(" not in route]
+    with httpx.Client(base_url=web, headers={"Authorization": f"Bearer {token}"}, trust_env=False) as program:
+        urls = [*lists, *(f"{url}?key_hash={key_hash}" for url in lists for key_hash in hashes), "/api/schema"]
+        answers = {url: program.get(url) for url in urls}
+        found_ones = chain.from_iterable(answer.json().get("results", []) for url, answer in list(answers.items())[:-1])
+        ids = {row["id"] for row in found_ones if "message_id" in row}
+        stories = {f"/api/v1/notifications/{id_}/": program.get(f"/api/v1/notifications/{id_}/") for id_ in ids}
+    assert len(stories) >= len(traces.phones)
+    assert {answer.status_code for answer in stories.values()} == {200}
+    return {url: answer.text for url, answer in (answers | stories).items()}
+
+
+def read_metrics(web: str) -> dict[str, str]:
+    answer = httpx.get(f"{web}/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"}, trust_env=False)
+    assert answer.status_code == 200
+    ready = httpx.get(f"{web}/readyz", trust_env=False)
+    return {"metrics": answer.text, "readyz": ready.text}
+
+
+def kept(fleet: Fleet) -> dict[str, bytes]:
+    with psycopg.connect(fleet.environment["DATABASE_URL"]) as database:
+        values = [bytes(value) for (value,) in database.execute(KEPT) if value and len(value) >= 16]
+    return {f"kept value {number}": value for number, value in enumerate(dict.fromkeys(values))}
+
+
+def digests(traces: Traces) -> dict[str, bytes]:
+    """Plain ones can be looked up by whoever has a list of tokens."""
+    return {f"digest of {name}": sha256(secret).digest() for name, secret in traces.secrets().items()}

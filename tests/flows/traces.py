@@ -1,0 +1,91 @@
+"""What a client leaves with the server, and how to recognise it in whatever somebody may read."""
+
+import json
+import os
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from urllib.parse import quote
+
+from tests.flows.fleet import wait_until
+from tests.flows.network import Network, android, iphone, new_identity, new_sender
+from waku_bridge.client import Destination, Preferences
+from waku_bridge.messages import WakuMessage
+
+# What becomes of the pushes of each device: prefixes of the development gorush.
+APPLE = ("dead-", "lost-", "naming-")
+GOOGLE = ("flaky1-", "naming-")
+UNKNOWN_ERRORS = "SELECT count(*) FROM notifications_unknowngatewayerror"
+DEAD_LETTERS = "SELECT count(*) FROM waku_bridge_deadletter"
+
+
+class Traces:
+    """Everything happens once: registering, asking, notifying, every kind of failure, and a message nobody can read."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.contact, self.message = new_identity(), os.urandom(48)
+        self.sender = new_sender(self.contact)
+        self.addresses = [*map(iphone, APPLE), *map(android, GOOGLE)]
+        only_contacts = Preferences(contacts_only=True, contacts=(self.contact.pub33,))
+        self.phones = [
+            network.phone(address, only_contacts if "flaky" in address.device_token else None)
+            for address in self.addresses
+        ]
+        for phone in self.phones:
+            destinations = network.query(self.sender, phone)
+            network.notify(self.sender, destinations, self.sender.one_to_one(self.message))
+        network.publish(self._from_the_future(destinations))
+        network.wait_until_answered()
+        wait_until(lambda: network.rows(UNKNOWN_ERRORS) >= [(2,)], what="both unknown errors are counted")
+        wait_until(lambda: network.rows(DEAD_LETTERS) >= [(1,)], what="the dead letter is kept")
+
+    def _from_the_future(self, destinations: Sequence[Destination]) -> WakuMessage:
+        """A request in a version of Waku that does not exist yet: a dead letter."""
+        content = self.sender.one_to_one(self.message)
+        request = self.sender.request(destinations, content, os.urandom(32), timestamp_ns=time.time_ns())
+        return replace(request.message, version=2)
+
+    def leave(self) -> None:
+        """So that nothing waits for its next try any more."""
+        for phone in self.phones:
+            phone.unregister()
+            self.network.register(phone)
+        self.network.wait_until_delivered()
+
+    def secrets(self) -> dict[str, bytes]:
+        """By what each is. Keys of the server are known to whoever starts it."""
+        identities = [self.contact, self.sender.ephemeral, *(phone.identity for phone in self.phones)]
+        return {
+            "message": self.message,
+            **{f"device token {a.device_token[:7]}": a.device_token.encode() for a in self.addresses},
+            **{f"access token {number}": phone.access_token.encode() for number, phone in enumerate(self.phones)},
+            **{f"private key {number}": identity.private_key.secret for number, identity in enumerate(identities)},
+            **{f"public key {number}": identity.pub33[1:] for number, identity in enumerate(identities)},
+        }
+
+
+def found(secrets: Mapping[str, bytes], place: str, text: str) -> Iterator[str]:
+    for name, secret in secrets.items():
+        for form, spelling in spellings(secret):
+            if spelling in text:
+                yield f"{name} as {form} in {place}"
+
+
+def spellings(secret: bytes) -> Iterator[tuple[str, str]]:
+    text = secret.decode("latin-1")
+    yield "text", text
+    yield "markup", escape(text)
+    yield "JSON", json.dumps(text)[1:-1]
+    yield "Python", repr(secret)[2:-1]
+    yield "part of a URL", quote(secret)
+    yield "hex", secret.hex()
+    yield "hex", secret.hex().upper()
+    # Base64 of something longer depends on where in it the secret begins; the characters at the seams are left out.
+    for offset in range(3):
+        whole = b64encode(bytes(offset) + secret).decode()
+        inner = whole[4 if offset else 0 : -4]
+        yield "base64", inner
+        yield "base64", inner.replace("+", "-").replace("/", "_")
