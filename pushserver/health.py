@@ -3,7 +3,7 @@
 Both are open to anybody, so answers name hosts and queues, but no user, password, path or exception text.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -79,10 +79,14 @@ def report() -> dict[str, Any]:
 
 
 def run_checks() -> dict[str, Check]:
-    """Side by side: together they take as long as the slowest."""
-    with ThreadPoolExecutor(len(CHECKS)) as pool:
-        running = {name: pool.submit(check) for name, check in CHECKS.items()}
-        return {name: future.result() for name, future in running.items()}
+    """Side by side: together they take as long as the slowest. The cache is read by this thread, as each would make a
+    connection to it of its own.
+    """
+    with ThreadPoolExecutor(len(ASKING)) as pool:
+        running = {name: pool.submit(check) for name, check in ASKING.items()}
+        beats = _fresh([*_node_keys().values(), *_queue_keys(NEEDED_QUEUES).values()])
+        found = {name: future.result() for name, future in running.items()}
+    return found | {"node": check_nodes(beats), "worker": check_workers(beats)}
 
 
 def check_database() -> Check:
@@ -127,11 +131,14 @@ def check_broker() -> Check:
     return Check()
 
 
-def check_nodes() -> Check:
+def check_nodes(beats: Collection[str]) -> Check:
     """One that is read is enough, as all of them carry the same messages."""
-    key_of = {url: LAST_READ_KEY.format(url=url) for url in settings.WAKU_NODES}
-    fresh = _fresh(key_of.values())
-    return _at_least_one([(host_of(url), key in fresh) for url, key in key_of.items()], "no node was read lately")
+    found = [(host_of(url), key in beats) for url, key in _node_keys().items()]
+    return _at_least_one(found, "no node was read lately")
+
+
+def _node_keys() -> dict[str, str]:
+    return {url: LAST_READ_KEY.format(url=url) for url in settings.WAKU_NODES}
 
 
 def check_gorush() -> Check:
@@ -183,16 +190,20 @@ def _canary_warnings() -> Iterator[dict[str, str]]:
         yield {"canary": "", "id": "canary_missing", "what": "the canary made no round trip lately"}
 
 
-def check_workers() -> Check:
-    parts = have_workers(NEEDED_QUEUES)
+def check_workers(beats: Collection[str]) -> Check:
+    parts = {queue: key in beats for queue, key in _queue_keys(NEEDED_QUEUES).items()}
     return Check("" if all(parts.values()) else "queues without a worker", parts)
 
 
-def have_workers(queues: Sequence[str]) -> dict[str, bool]:
+def have_workers(queues: Iterable[str]) -> dict[str, bool]:
     """Whether a worker serves each of these queues."""
-    key_of = {queue: HEARTBEAT_KEY.format(queue=queue) for queue in queues}
-    fresh = _fresh(key_of.values())
-    return {queue: key in fresh for queue, key in key_of.items()}
+    key_of = _queue_keys(queues)
+    beats = _fresh(key_of.values())
+    return {queue: key in beats for queue, key in key_of.items()}
+
+
+def _queue_keys(queues: Iterable[str]) -> dict[str, str]:
+    return {queue: HEARTBEAT_KEY.format(queue=queue) for queue in queues}
 
 
 def _fresh(keys: Collection[str]) -> set[str]:
@@ -209,10 +220,9 @@ def _at_least_one(found: Sequence[tuple[str, bool]], otherwise: str) -> Check:
     return Check("" if any(parts.values()) else otherwise, parts)
 
 
-CHECKS: dict[str, Callable[[], Check]] = {
+# Each asks a server, and may take its time-out.
+ASKING: dict[str, Callable[[], Check]] = {
     "database": check_database,
     "broker": check_broker,
-    "node": check_nodes,
     "gorush": check_gorush,
-    "worker": check_workers,
 }

@@ -39,7 +39,7 @@ WELL = Facts(
     replies=100,
     is_canary_expected=True,
     canary=RoundTrip(NOW, is_broken=False, words="every link of the chain holds", total_ms=800),
-    reports=Reports(is_missing=False, is_present=True, words="The reports of 2026-11-20 are here."),
+    reports=Reports(is_off=False, is_missing=False, words="The reports of 2026-11-20 are here."),
 )
 
 
@@ -143,11 +143,11 @@ CASES = [
     ("canary", RED, "broken: gorush", {"canary": RoundTrip(NOW, is_broken=True, words="gorush …", total_ms=1)}),
     ("canary", GREY, "while Redis is away", {**AWAY, "canary": None}),
     ("canary", GREEN, "holds, 800 ms in all", {}),
-    ("reports", OFF, "switched off", {"reports": Reports(False, False, "Nightly reports are switched off.")}),
-    ("reports", YELLOW, "are missing", {"reports": Reports(True, False, "The reports of x are missing")}),
+    ("reports", OFF, "switched off", {"reports": Reports(True, False, "Nightly reports are switched off.")}),
+    ("reports", YELLOW, "are missing", {"reports": Reports(False, True, "The reports of x are missing")}),
     ("reports", YELLOW, "usual band: error rate 9 % (and 1 more)",
-     {"reports": Reports(False, True, "here.", ["error rate 9 %", "churn rate 8 %"])}),
-    ("reports", YELLOW, "here. 2 doubts about the data", {"reports": Reports(False, True, "here.", findings=2)}),
+     {"reports": Reports(False, False, "here.", ["error rate 9 %", "churn rate 8 %"])}),
+    ("reports", YELLOW, "here. 2 doubts about the data", {"reports": Reports(False, False, "here.", findings=2)}),
 ]  # fmt: skip
 
 
@@ -170,7 +170,7 @@ def test_a_light_says_what_is_the_case(light: str, level: Level, words: str, fac
         ("results", Page.UNKNOWN_ERRORS, {"unknown_errors": 1}),
         ("replies", Page.REQUESTS, {"overdue_seconds": 11.0}),
         ("replies", Page.REPLIES, {"lost_replies": 50}),
-        ("reports", Page.RUNS, {"reports": Reports(True, False, "missing")}),
+        ("reports", Page.RUNS, {"reports": Reports(False, True, "missing")}),
     ],
 )
 def test_a_light_leads_to_where_it_is_put_right(light: str, page: Page, facts: dict[str, Any]) -> None:

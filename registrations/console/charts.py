@@ -158,7 +158,7 @@ def _path(values: Sequence[float | None], x: Sequence[float], top: float, frame:
     for n, value in enumerate(values):
         if value is not None:
             point = f"{x[n]:.1f} {_y(value, top, frame):.1f}"
-            parts.append(f"L{point}" if is_drawing else f"M{point}h1")  # a value on its own is a dot
+            parts.append(f"L{point}" if is_drawing else f"M{point}h3")  # a value on its own is a dot
         is_drawing = value is not None
     return " ".join(parts)
 

@@ -311,7 +311,7 @@ def test_the_number_of_queries_does_not_depend_on_what_there_is(
     admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     admin_client.get("/admin/", headers=REFRESH)
-    with django_assert_max_num_queries(30) as few:
+    with django_assert_max_num_queries(24) as few:
         admin_client.get("/admin/", headers=REFRESH)
     for break_it in (trip, make_old_envelope, make_old_notification, make_old_reply):
         break_it()

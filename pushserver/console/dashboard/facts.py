@@ -85,8 +85,8 @@ class RoundTrip:
 class Reports:
     """``anomalies`` and ``findings`` of the newest night, in words with their numbers."""
 
+    is_off: bool
     is_missing: bool
-    is_present: bool
     words: str
     anomalies: Sequence[str] = ()
     findings: int = 0
@@ -122,7 +122,7 @@ class Facts:
     lost_replies: int = 0
     is_canary_expected: bool = False
     canary: RoundTrip | None = None
-    reports: Reports = Reports(is_missing=False, is_present=False, words="")
+    reports: Reports = Reports(is_off=True, is_missing=False, words="")
 
     @property
     def is_redis_away(self) -> bool:

@@ -423,4 +423,4 @@ def reports(facts: Facts) -> Finding:
     if found.findings:
         words = f"{found.words} {found.findings} {'doubt' if found.findings == 1 else 'doubts'} about the data."
         return Finding(Level.YELLOW, words, "The page of the night says what does not add up.", page=Page.REPORTS)
-    return Finding(Level.GREEN if found.is_present else Level.OFF, found.words, page=Page.REPORTS)
+    return Finding(Level.OFF if found.is_off else Level.GREEN, found.words, page=Page.REPORTS)
