@@ -102,7 +102,7 @@ def test_tells_what_waits_and_for_how_long(told):
 def test_an_idle_server_has_nothing_old(told):
     found = told()
     ages = {name for name in found if name[0].endswith("_age_seconds")}
-    assert len(ages) == 3
+    assert len(ages) == 4
     assert {found[name] for name in ages} == {0}
 
 
