@@ -287,6 +287,17 @@ def test_every_filter_that_is_offered_works(admin_client: Client, model: type[Mo
     }
 
 
+@pytest.mark.parametrize("query", [{"state__exact": "no such state"}, {"enabled__exact": "2"}, {"state__exact": ""}])
+def test_a_choice_that_is_none_finds_nothing_and_looks_for_nothing(admin_client: Client, query: dict[str, str]) -> None:
+    make_rows()
+
+    with CaptureQueriesContext(connection) as queries:
+        response = admin_client.get(list_url(Registration, **query))
+
+    assert response.status_code in {200, 302}
+    assert not [sql for sql in queries.captured_queries if 'FROM "registrations_registration"' in sql["sql"]]
+
+
 @every_model
 @pytest.mark.parametrize(
     "term", ["'; --", "%", "\\x00ff", "0x", "é" * 9, "a" * 5000, "zQ3sh", "0x04", "12345678 nonsense"]
