@@ -11,7 +11,7 @@ REPORTS_GROUPS := -c requirements/run.txt --group embedded --group reports
 DEV_GROUPS := -c requirements/run.txt --group embedded --group reports --group test --group check
 export REQUIRE_ALL
 
-.PHONY: openapi help install install-reports dev run up test check bench lock format clean peers interop chaos
+.PHONY: openapi screenshots help install install-reports dev run up test check bench lock format clean peers interop chaos
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -77,6 +77,10 @@ lock: dev ## write the lock files again from pyproject.toml, keeping versions wh
 
 openapi: dev ## write docs/openapi.yaml again from the code of the API
 	$(PYTHON) manage.py spectacular --validate --fail-on-warn --file docs/openapi.yaml
+
+screenshots: dev ## take the pictures of the README again, in Chromium, of a server with made-up data
+	@requirements/system.sh chromium
+	WRITE_PICTURES=docs/screenshots $(PYTHON) -m pytest -q tests/console/test_pictures.py
 
 format: dev ## format and fix what can be fixed
 	.venv/bin/ruff format .

@@ -106,7 +106,7 @@ class RegistrationAdmin(Operated, FactAdmin):
 @admin.register(Route)
 class RouteAdmin(FactAdmin):
     list_display = (
-        "__str__",
+        word("pk", "route"),
         "token_type",
         word("apn_topic", "app"),
         state("state"),

@@ -90,7 +90,7 @@ class InboundEnvelopeAdmin(Operated, FactAdmin):
 @admin.register(OutboundReply)
 class OutboundReplyAdmin(FactAdmin):
     list_display = (
-        "__str__",
+        word("pk", "reply"),
         short_hash("envelope_hash", "answers"),
         "message_type",
         state("state"),

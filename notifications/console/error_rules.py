@@ -27,7 +27,7 @@ from notifications.gateways.gorush.rules_file import POSITION_STEP, TOKEN_TYPES
 from notifications.gateways.gorush.rules_table import current_rules, rule_of
 from notifications.messages import PLATFORMS
 from notifications.models import GatewayErrorRule, GatewayPlatform, UnknownGatewayError
-from registrations.console.columns import age, link, moment, state, word
+from registrations.console.columns import age, link, moment, state, word, yes_no
 from registrations.console.editing import UnhurriedForm
 from registrations.console.facts import FactAdmin
 from registrations.console.filters import WordFilter
@@ -43,8 +43,8 @@ MAX_TRIED_LENGTH = 10_000
 class GatewayErrorRuleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no types
     form = UnhurriedForm
     list_display = (
-        *("shown_text", "position", "is_enabled", "platform", "match"),
-        *(state("outcome", "class"), "code", "is_guarded", "retry_base_seconds", word("origin")),
+        *("shown_text", "position", "is_enabled", word("platform"), word("match")),
+        *(state("outcome", "class"), "code", yes_no("is_guarded", "guarded"), "retry_base_seconds", word("origin")),
     )
     list_editable = ("position", "is_enabled")
     list_filter = ("platform", ("outcome", WordFilter), ("origin", WordFilter), "is_enabled")

@@ -19,6 +19,7 @@ from pushserver.console.links import timeline_url, user_url
 from pushserver.models import OpenedRecord
 from registrations.admin import registration_url, token_type_name
 from registrations.console.columns import NOTHING, age, as_digits, short_hash, state, word, yes_no
+from registrations.console.labels import label
 from registrations.console.links import Link
 from registrations.console.operations import Done, Operation, Place, confirm
 from registrations.console.search import KEY_HASH_DIGITS, hash_digits
@@ -94,8 +95,7 @@ def _installations(registrations: Sequence[Registration]) -> Section:
         state("state"),
         word("route__get_token_type_display"),
         word("route__apn_topic"),
-        state("route__state"),
-        word("route__disabled_reason"),
+        _route,
         age("route__last_success_at"),
         age("route__failing_since"),
         yes_no("enabled"),
@@ -104,7 +104,7 @@ def _installations(registrations: Sequence[Registration]) -> Section:
     return Section(
         "Installations",
         [
-            *("installation", "version", "state", "platform", "app", "route", "reason"),
+            *("installation", "version", "state", "platform", "app", "route"),
             *("last success", "failing since", "notified", "last change"),
         ],
         [
@@ -116,6 +116,13 @@ def _installations(registrations: Sequence[Registration]) -> Section:
         ],
         "None: nobody registered with this key, or it was forgotten.",
     )
+
+
+def _route(registration: Registration) -> str:
+    """Its state, and why it is not active."""
+    if registration.route is None:
+        return NOTHING
+    return format_html("{} {}", label(registration.route.state), registration.route.disabled_reason)
 
 
 def _notifications(key_hash: bytes) -> Section:

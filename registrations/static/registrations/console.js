@@ -34,10 +34,10 @@ function giveNames() {
   }
 }
 
-window.addEventListener("load", () => {
-  // Drawn by Django's script for choosing several.
+window.addEventListener("load", () => setTimeout(() => {
+  // Drawn by Django's script for choosing several, once everything is loaded.
   for (const tooltip of document.querySelectorAll(".help-tooltip[aria-label]")) tooltip.setAttribute("role", "img");
-});
+}));
 
 document.addEventListener("DOMContentLoaded", () => {
   giveNames();

@@ -1,0 +1,173 @@
+"""What every page has to be: readable in light, dark and on a phone, and of use to whoever has no mouse or no eyes."""
+
+from collections.abc import Iterator
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.conf import LazySettings
+from playwright.sync_api import Page, expect
+
+from tests.console.routes import console_pages
+from tests.console.test_browser import show
+from tests.console.world import World, make_world, pin_peers
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SERIOUS = {"serious", "critical"}
+NO_PAGES = {
+    *("reports:csv", "admin:jsi18n", "admin:autocomplete", "admin:search", "admin:view_on_site"),  # not HTML
+    *("search_facts", "admin:logout"),  # for forms
+}
+# Django's own three for each table: one of each kind is looked at.
+OF_EACH_TABLE = ("_add", "_delete", "_history")
+OF_ONE_TABLE = (
+    "gatewayerrorrule_add",
+    "totpdevice_delete",
+    "gatewayerrorrule_history",
+    "apitoken_add",
+    "user_add",
+)
+API_DOCS = "/api/docs/"
+
+
+@pytest.fixture
+def world(settings: LazySettings, transactional_db: None) -> World:
+    world = make_world()
+    pin_peers(world, settings)
+    return world
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Of a table's operations the first: they look alike."""
+    seen: set[str] = set()
+    for page in console_pages():
+        name = page.name.removeprefix("admin:")
+        is_another = name.endswith("_operate") and name in seen
+        is_djangos = name.endswith(OF_EACH_TABLE) and not name.endswith(OF_ONE_TABLE)
+        seen.add(name)
+        if page.name not in NO_PAGES and not is_another and not is_djangos:
+            yield name, page.url
+
+
+@pytest.mark.slow
+def test_every_page_is_readable_in_light_and_dark_and_on_a_phone(world: World, operator: Page) -> None:
+    faults = {url: list(faults_of(operator, name, url)) for name, url in pages()}
+
+    assert len(faults) > 60
+    assert {url: found for url, found in faults.items() if found} == {}
+
+
+def test_a_visitor_can_read_the_login_page_and_the_documentation_of_the_api(visitor: Page) -> None:
+    faults = [*faults_of(visitor, "login", "/admin/login/"), *faults_of(visitor, "api-docs", API_DOCS)]
+
+    assert faults == []
+
+
+def faults_of(page: Page, name: str, url: str) -> Iterator[str]:
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.emulate_media(color_scheme="light")
+    page.goto(url)
+    yield from (f"light: {fault}" for fault in axe(page))
+    show(page, f"{name}-light")
+    page.emulate_media(color_scheme="dark")
+    page.evaluate("document.documentElement.classList.add('dark')")
+    # Whatever has nothing to do with colours is as it was.
+    yield from (f"dark: {fault}" for fault in axe(page, runOnly=["color-contrast"]))
+    show(page, f"{name}-dark")
+    page.set_viewport_size({"width": 390, "height": 844})
+    too_wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    if too_wide > 0:
+        yield f"phone: {too_wide} px too wide"
+    show(page, f"{name}-phone")
+
+
+def axe(page: Page, **options: object) -> Iterator[str]:
+    found = Axe().run(page, options={"resultTypes": ["violations"], **options})
+    for violation in found.response["violations"]:
+        if violation["impact"] in SERIOUS:
+            yield f"{violation['id']}: {violation['nodes'][0]['html'][:200]}"
+
+
+# Without a mouse ------------------------------------------------------------------------------------------------------
+
+
+def focused(page: Page) -> str:
+    return str(
+        page.evaluate("(document.activeElement.getAttribute('aria-label') || document.activeElement.innerText).trim()")
+    )
+
+
+def test_the_first_thing_the_keyboard_reaches_leads_past_the_menu(world: World, operator: Page) -> None:
+    operator.goto("/admin/notifications/notification/")
+
+    operator.keyboard.press("Tab")
+    expect(operator.get_by_role("link", name="Skip to the content")).to_be_in_viewport()
+    operator.keyboard.press("Enter")
+    operator.keyboard.press("Tab")
+
+    assert operator.evaluate("document.querySelector('main').contains(document.activeElement)")
+
+
+def test_an_operation_is_carried_out_with_the_keyboard_alone(world: World, operator: Page) -> None:
+    operator.goto("/admin/drain/start/")
+    operator.keyboard.press("Tab")
+    operator.keyboard.press("Enter")
+    reach(operator, "INPUT")
+    operator.keyboard.type("the nodes move")
+    reach(operator, "BUTTON")
+    assert focused(operator) == "Stop delivery"
+    operator.keyboard.press("Enter")
+
+    expect(operator.locator("#drain")).to_contain_text("the nodes move")
+
+
+def reach(page: Page, tag: str) -> None:
+    for _ in range(10):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.tagName") == tag:
+            return
+    pytest.fail(f"no {tag} within ten steps")
+
+
+def test_where_the_keyboard_is_can_be_seen(world: World, operator: Page) -> None:
+    operator.goto("/admin/notifications/notification/")
+    unseen = []
+    for _ in range(60):
+        operator.keyboard.press("Tab")
+        if not operator.evaluate(HAS_OUTLINE):
+            unseen.append(operator.evaluate("document.activeElement.outerHTML.slice(0, 200)"))
+    assert unseen == []
+
+
+# Of a search box the frame around it, which the theme draws.
+HAS_OUTLINE = """() => {
+  const style = (element) => getComputedStyle(element)
+  const has = (element) => style(element).outlineStyle !== 'none' && parseFloat(style(element).outlineWidth) > 0
+  return has(document.activeElement) || has(document.activeElement.parentElement)
+}"""
+
+
+def test_filters_open_and_close_with_the_keyboard(world: World, operator: Page) -> None:
+    operator.goto("/admin/registrations/registration/")
+    filters = operator.get_by_role("button", name="Filters")
+    filters.focus()
+    operator.keyboard.press("Enter")
+    expect(operator.locator("#changelist-filter a:focus")).to_have_count(1)
+
+    operator.keyboard.press("Escape")
+    expect(filters).to_be_focused()
+    expect(operator.locator("#changelist-filter")).to_be_hidden()
+
+
+def test_the_exact_time_is_there_on_hover_and_on_focus(world: World, operator: Page) -> None:
+    operator.goto("/admin/notifications/notification/")
+    time = operator.locator("#result_list time").first
+    exact = time.get_attribute("title")
+
+    assert exact.endswith(" UTC")
+    operator.locator("#result_list tbody a").first.focus()
+    for _ in range(5):
+        operator.keyboard.press("Tab")
+        if time.evaluate("element => element === document.activeElement"):
+            break
+    assert time.evaluate("element => getComputedStyle(element, '::after').content") == f'"{exact}"'

@@ -1,0 +1,54 @@
+"""The pictures of the README: `make screenshots` takes them again. Each test run does so too, and reads the README."""
+
+import os
+import re
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from django.conf import LazySettings
+from playwright.sync_api import Page
+
+from tests.console.world import HEROINE, World, make_world
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ROOT = Path(__file__).parents[2]
+FOLDER = "docs/screenshots"
+MAX_BYTES = 200_000
+PNG = b"\x89PNG"
+ADDRESSES = {
+    "dashboard": "/admin/",
+    "notifications": "/admin/notifications/notification/",
+    "user": f"/admin/users/{HEROINE.hex()}/",
+    "timeline": "/admin/timelines/{retried}/",
+    "channels": "/admin/notifications/channel/",
+    "report": "/admin/reports/latency/",
+}
+
+
+@pytest.fixture
+def world(alive: ThreadingHTTPServer, transactional_db: None, settings: LazySettings) -> World:
+    settings.REPORTS_NIGHTLY = True
+    return make_world()
+
+
+def test_pictures_of_the_main_pages_are_taken(world: World, operator: Page, tmp_path: Path) -> None:
+    operator.set_viewport_size({"width": 1340, "height": 820})
+    folder = Path(os.environ.get("WRITE_PICTURES") or tmp_path)
+    for name, address in ADDRESSES.items():
+        operator.goto(address.format(retried=world.retried))
+        operator.evaluate("document.fonts.ready")
+        operator.screenshot(path=folder / f"{name}.png", animations="disabled")
+
+    taken = {path.stem: path.read_bytes() for path in folder.glob("*.png")}
+    assert taken.keys() == ADDRESSES.keys()
+    assert {name: len(data) for name, data in taken.items() if len(data) > MAX_BYTES} == {}
+    assert all(data.startswith(PNG) for data in taken.values())
+
+
+def test_the_readme_shows_every_picture_and_says_what_is_on_it() -> None:
+    shown = re.findall(rf"!\[([^\]]{{20,}})\]\({FOLDER}/(\w+)\.png\)", (ROOT / "README.md").read_text())
+
+    assert sorted(name for _, name in shown) == sorted(ADDRESSES)
+    assert {path.stem for path in (ROOT / FOLDER).iterdir()} == ADDRESSES.keys()

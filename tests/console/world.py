@@ -1,0 +1,271 @@
+"""A server in the middle of its day: rows of every table and in every state, as people would find them.
+
+Everything comes from one seed, and nothing from a real user. What is secret in a row is random.
+"""
+
+import random
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from axes.models import AccessAttempt
+from coincurve import PrivateKey
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.auth.models import User
+from django.contrib.contenttypes.models import ContentType
+from django.utils import timezone
+from django_otp.plugins.otp_totp.models import TOTPDevice
+
+from notifications.deviations import Deviation
+from notifications.gateways.gorush.rules_table import load_seed
+from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
+from notifications.models import Channel, Notification
+from notifications.notices import Notice
+from pushserver.api import tokens
+from pushserver.models import OpenedRecord
+from registrations.messages import TokenType
+from registrations.models import Registration, RegistrationEvent, Route
+from spark_reports.closing import last_closed_day
+from tests import factories
+from tests.console.nights import make_busy_night
+from waku_bridge.codec.keys import key_hash
+from waku_bridge.messages import MessageType
+from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply, StoreWindow
+from waku_bridge.node.watch.board import BOARD as NODE_BOARD
+
+APP = "im.status.ethereum"
+NODES = ("http://node-01.waku.example.org:8645", "http://node-02.waku.example.org:8645")
+GORUSHES = ("http://gorush-01.push.example.org:8088", "http://gorush-02.push.example.org:8088")
+GATEWAY = "gorush-01.push.example.org:8088"
+NOT_SYNC = Deviation(
+    "not_sync",
+    "core.sync is off",
+    "It answers before Apple and Google do: everything counts as delivered.",
+    "Set GORUSH_CORE_SYNC=true and start it again.",
+)
+USERS = 24
+# The one user that pictures and walks are about.
+HEROINE = key_hash(PrivateKey(b"\x05" * 32).public_key.format())
+ENDS = {
+    # state: what the last try said (outcome, code), and what the sender was told
+    "pending": ("", "", ""),
+    "in_flight": (None, "", ""),
+    "retrying": ("transient", "unavailable", "success"),
+    "ambiguous": ("ambiguous", "timeout", "success"),
+    "delivered": ("delivered", "", "success"),
+    "dead_token": ("dead", "unregistered", "not_registered"),
+    "undeliverable": ("payload", "payload_too_large", "success"),
+    "unconfirmed": ("ambiguous", "timeout", "success"),
+    "expired": ("transient", "unavailable", "success"),
+    "withdrawn": ("", "", "success"),
+    "suppressed": ("", "", "success"),
+    "duplicate": ("", "", "success"),
+    "refused": ("", "", "wrong_token"),
+}
+OPEN = {"pending", "in_flight", "retrying", "ambiguous"}
+
+
+class World:
+    def __init__(self, seed: int = 7) -> None:
+        self.random = random.Random(seed)
+        self.now = timezone.now()
+        self.retried = 0  # a notification that arrived with the second try
+
+    def before(self, **span: float) -> datetime:
+        return self.now - timedelta(**span)
+
+    def bytes(self, count: int) -> bytes:
+        return self.random.randbytes(count)
+
+    def uuid(self) -> str:
+        return str(UUID(bytes=self.bytes(16), version=4))
+
+
+def make_world() -> World:
+    world = World()
+    registrations = [_make_registration(world, number) for number in range(USERS)]
+    # The oldest first, and what is under way last.
+    for number, state in reversed([*enumerate([*ENDS, *["delivered"] * 30])]):
+        _make_notification(world, registrations[number % 3 if 4 <= number < 13 else number % USERS], state, number)
+    _make_waku(world)
+    _make_operations(world)
+    _make_staff(world)
+    for days_ago in range(15):
+        make_busy_night(last_closed_day(world.now) - timedelta(days=days_ago), days_ago)
+    return world
+
+
+def _make_registration(world: World, number: int) -> Registration:
+    """Those of the first three belong to one user; one is gone and one is disabled."""
+    at = world.before(days=3 * number, hours=2)
+    is_gone, is_dead = number == 5, number in {2, 9}
+    registration = factories.make_registration(
+        public_key_hash=HEROINE if number < 3 else world.bytes(64),
+        installation_id=world.uuid(),
+        at=at,
+        version=1 + number % 4,
+        pseudonym=UUID(bytes=world.bytes(16)),
+        route=None if is_gone else _make_route(world, number, is_dead=is_dead, at=at),
+        **({"state": Registration.State.UNREGISTERED, "enabled": False} if is_gone else {}),
+    )
+    if not is_gone:
+        factories.make_grant(registration, server_public_key=b"\x02" + world.bytes(32))
+    factories.make_topic_key(public_key_hash=world.bytes(64) if number in {1, 2} else registration.public_key_hash)
+    _make_history(world, registration, number, at)
+    return registration
+
+
+def _make_route(world: World, number: int, *, is_dead: bool, at: datetime) -> Route:
+    platform = {"token_type": TokenType.APN, "apn_topic": APP} if number % 2 else {"token_type": TokenType.FIREBASE}
+    dead = {"state": "disabled", "disabled_reason": "unregistered", "disabled_at": world.before(hours=20)}
+    failing = {"failing_since": world.before(hours=3)} if number == 4 else {}
+    fields: dict[str, Any] = {**platform, **failing, **(dead if is_dead else {})}
+    return factories.make_route(at=at, last_success_at=world.before(minutes=7 + 31 * number), **fields)
+
+
+def _make_history(world: World, registration: Registration, number: int, at: datetime) -> None:
+    kinds = [*RegistrationEvent.Kind][: 1 + number % len(RegistrationEvent.Kind)]
+    for step, kind in enumerate(kinds):
+        factories.make_event(
+            pseudonym=registration.pseudonym, kind=kind, at=min(at + timedelta(hours=step), world.now), apn_topic=APP
+        )
+
+
+def _make_notification(world: World, registration: Registration, state: str, number: int) -> None:
+    at = world.before(seconds=1 + 9 * number if number < len(OPEN) else 180 * number)
+    outcome, code, report = ENDS[state]
+    request = _make_request(world, at, is_open=state == "pending")
+    notification = factories.make_notification(
+        request=request,
+        at=at,
+        state=state,
+        route=registration.route,
+        public_key_hash=registration.public_key_hash,
+        installation_id=registration.installation_id,
+        report=report or None,
+        type=2 if number % 3 == 0 else 1,
+        finished_at=None if state in OPEN else at + timedelta(milliseconds=340),
+        next_attempt_at=world.now + timedelta(minutes=2) if state in OPEN else None,
+        lease_until=world.now + timedelta(seconds=40) if state == "in_flight" else None,
+    )
+    if outcome != "":
+        _make_attempts(world, notification, outcome, code)
+
+
+def _make_attempts(world: World, notification: Notification, outcome: str | None, code: str) -> None:
+    at = notification.created_at + timedelta(milliseconds=90)
+    if notification.state == "delivered" and notification.pk % 4 == 1:
+        world.retried = notification.pk
+        failed = {"outcome": "transient", "code": "unavailable", "latency_ms": 83, "gateway": GATEWAY}
+        factories.make_attempt(notification, started_at=at, **failed)
+        at += timedelta(milliseconds=120)
+    latency = {} if outcome is None else {"latency_ms": 40 + world.random.randrange(90)}
+    factories.make_attempt(
+        notification,
+        number=notification.attempts.count() + 1,
+        gateway=GATEWAY,
+        started_at=at,
+        outcome=outcome,
+        code=code,
+        **latency,
+    )
+    Notification.objects.filter(pk=notification.pk).update(attempt_count=notification.attempts.count())
+
+
+def _make_request(world: World, at: datetime, *, is_open: bool) -> Any:
+    make = factories.make_request if is_open else factories.make_answered_request
+    ids = {name: world.bytes(32) for name in ("amm_message_id", "message_id", "envelope_hash")}
+    answered = {} if is_open else {"answered_at": at + timedelta(milliseconds=400)}
+    request = make(at=at - timedelta(milliseconds=30), **answered, **ids)
+    factories.make_envelope(
+        hash=request.envelope_hash,
+        message_id=request.amm_message_id,
+        message_type=MessageType.REQUEST,
+        at=at - timedelta(milliseconds=190),
+        state="received" if is_open else "processed",
+        processed_at=None if is_open else at - timedelta(milliseconds=40),
+        source=NODES[0],
+        payload=None,
+    )
+    if not is_open:
+        published = at + timedelta(milliseconds=450)
+        told = {"published_at": published, "confirmed_at": published + timedelta(seconds=4), "attempt_count": 1}
+        factories.make_reply(
+            envelope_hash=request.envelope_hash, at=at, state="confirmed", node=NODES[0], payload=None, **told
+        )
+    return request
+
+
+def _make_waku(world: World) -> None:
+    """What went wrong, too."""
+    wrong = {"dropped": "stale_version", "failed": "DatabaseError", "unkeyed": ""}
+    for minutes, state in enumerate(InboundEnvelope.State.values):
+        kinds = {"message_type": 1 + minutes, "path": InboundEnvelope.Path.values[minutes % 3]}
+        at = world.before(minutes=minutes)
+        factories.make_envelope(state=state, reason=wrong.get(state, ""), source=NODES[minutes % 2], at=at, **kinds)
+    for minutes, state in enumerate(OutboundReply.State.values):
+        factories.make_reply(state=state, at=world.before(minutes=minutes), node=NODES[0] if minutes else "")
+    for minutes, node in enumerate(NODES):
+        watermark = factories.make_watermark(node=node, at=world.before(seconds=20 + 400 * minutes))
+        for reason in StoreWindow.Reason.values:
+            gap = {"start_at": world.before(hours=3), "end_at": world.before(hours=2)}
+            factories.make_window(watermark, reason=reason, **gap)
+    for minutes, reason in enumerate(("malformed", "too_large", "no_payload")):
+        factories.make_dead_letter(reason=reason, source=NODES[1], at=world.before(minutes=9 * minutes), size_bytes=911)
+    for minutes in range(12):
+        _make_canary_run(world, minutes)
+
+
+def _make_canary_run(world: World, minutes: int) -> None:
+    took = {f"{link.value}_ms": 12 + world.random.randrange(80) for link in CanaryRun.Link}
+    broken = {"state": "broken", "broken_link": "gorush", "cause": "gorush", "detail": "Connection refused"}
+    facts = {0: {"state": "running", "finished_at": None}, 4: broken, 7: {"state": "interrupted"}}.get(minutes, took)
+    factories.make_canary_run(at=world.before(minutes=minutes), **facts)
+
+
+def pin_peers(world: World, settings: Any) -> None:
+    """What the watches found. The cache is no part of the database."""
+    settings.WAKU_NODES, settings.WAKU_STORE_NODES, settings.GORUSH_URLS = [*NODES], [*NODES], [*GORUSHES]
+    said = {"version": "nwaku 0.38.1", "health": "READY", "shards": "16: 32", "longest_page": 700,
+            "size_limit_bytes": 153_600, "probed_at": world.now}  # fmt: skip
+    for node in NODES:
+        NODE_BOARD.pin(Notice(node, world.before(minutes=2), (), {}, said))
+    since = {NOT_SYNC.id: world.before(hours=5)}
+    GORUSH_BOARD.pin(Notice(GORUSHES[0], world.before(minutes=1), (), {}, None))
+    GORUSH_BOARD.pin(Notice(GORUSHES[1], world.before(minutes=1), (NOT_SYNC,), since, None))
+
+
+def _make_operations(world: World) -> None:
+    """What operators see and do: channels, rules, accounts, tokens."""
+    channels: list[dict[str, Any]] = [
+        {"token_type": 1, "apn_topic": APP, "since": world.before(days=12), "last_success_at": world.before(minutes=1)},
+        {"token_type": 1, "apn_topic": f"{APP}.pr", "state": "tripped", "reason": "BadDeviceToken: 41 of 50",
+         "since": world.before(minutes=18), "next_probe_at": world.now + timedelta(seconds=30)},
+        {"token_type": 2, "state": "paused", "reason": "maintenance at Google", "changed_by": "ann",
+         "since": world.before(hours=1), "last_success_at": world.before(hours=1)},
+    ]  # fmt: skip
+    for facts in channels:
+        own = {"token_type": facts["token_type"], "apn_topic": facts.get("apn_topic", "")}
+        Channel.objects.update_or_create(**own, defaults=facts)
+    factories.make_unknown_error(signature="the certificate of <host> is not ours", count=17)
+    factories.make_unknown_error(platform="android", signature="quota of project <number> exceeded", count=3)
+    tokens.issue("monitoring", ["status", "reports"], by="ann", now=world.before(days=4))
+
+
+def _make_staff(world: World) -> None:
+    load_seed()
+    ann = User.objects.create_user("ann", is_staff=True, email="ann@example.org")
+    TOTPDevice.objects.create(user=ann, name="authenticator", confirmed=True)
+    attempt = {"ip_address": "192.0.2.7", "failures_since_start": 3, "attempt_time": world.before(minutes=50)}
+    AccessAttempt.objects.create(username="bob", **attempt)
+    opened = {"page": "user", "object_id": HEROINE.hex(), "at": world.before(hours=1)}
+    OpenedRecord.objects.create(user=ann, username="ann", **opened)
+    LogEntry.objects.create(
+        user=ann,
+        content_type=ContentType.objects.get_for_model(Channel),
+        object_id="1",
+        object_repr="Firebase",
+        action_flag=CHANGE,
+        change_message="Paused. Why: maintenance at Google",
+        action_time=world.before(hours=1),
+    )
