@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import django
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from pushserver.embedded.ports import free_port
 from pushserver.embedded.postgres import EmbeddedPostgres
@@ -56,6 +57,10 @@ os.environ |= {
     "CANARY_PERIOD_SECONDS": "0",  # tests count what is there; the canary's own ones call it
 }
 django.setup()
+
+# How long an example takes says more about the machine than about the code.
+hypothesis_settings.register_profile("pushserver", hypothesis_settings.default, deadline=None)
+hypothesis_settings.load_profile("pushserver")
 
 
 def pytest_unconfigure() -> None:
