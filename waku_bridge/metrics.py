@@ -241,7 +241,8 @@ _LAST_CANARY = (
 CANARY_LINK_SECONDS = StoredGauge(
     "pushserver_canary_link_seconds",
     "How long each link of the chain took in the canary's last round trip; what it did not reach is missing. "
-    "When it moves: the links are explained in docs/canary.md; the canary waits at most CANARY_PATIENCE_SECONDS for one.",
+    "When it moves: the links are explained in docs/canary.md; the canary waits at most CANARY_PATIENCE_SECONDS for "
+    "one.",
     ("link",),
     sql=f"""
         SELECT link, milliseconds / 1000.0 FROM ({_LAST_CANARY}) AS run CROSS JOIN LATERAL (VALUES
