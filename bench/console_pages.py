@@ -4,6 +4,7 @@ Whom and what they are about is taken from the database at random, always the sa
 """
 
 import random
+import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
@@ -52,7 +53,7 @@ def clients() -> tuple[Client, Client]:
     user, _ = User.objects.get_or_create(username="bench", defaults={"is_staff": True, "is_superuser": True})
     browser = Client(SERVER_NAME=HOST)
     browser.force_login(user, "django.contrib.auth.backends.ModelBackend")
-    _, token = tokens.issue("bench", list(ApiToken.Scope), by="bench", now=timezone.now())
+    _, token = tokens.issue(f"bench {secrets.token_hex(4)}", list(ApiToken.Scope), by="bench", now=timezone.now())
     return browser, Client(SERVER_NAME=HOST, headers={"authorization": f"Bearer {token}"})
 
 

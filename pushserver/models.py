@@ -46,6 +46,11 @@ class ApiToken(models.Model):
     class Meta:
         verbose_name = "API token"
         permissions: ClassVar = [("revoke_apitoken", "Can revoke API tokens")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["name"], condition=models.Q(revoked_at=None), name="one_working_api_token_per_name"
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
+from django.db import IntegrityError, transaction
 from django.db.models import Q
 
 from pushserver.models import ApiToken
@@ -15,18 +16,25 @@ PREFIX_LENGTH = 12  # enough to tell one from the other, and nothing to guess th
 USE_IS_NOTED_EVERY = timedelta(minutes=1)
 
 
+class NameTakenError(ValueError):
+    """There is a token of this name that was not revoked: probably the same form, sent twice."""
+
+    def __init__(self) -> None:
+        super().__init__("There is a token of this name already. Revoke it first, or choose another name.")
+
+
 def issue(
     name: str, scopes: Collection[str], *, by: str, now: datetime, expires_at: datetime | None = None
 ) -> tuple[ApiToken, str]:
     """A new token: its row, and the text that nobody can read again.
 
-    Raises ValueError for a scope that does not exist.
+    Raises ValueError for a scope that does not exist, and NameTakenError.
     """
     unknown = set(scopes) - set(ApiToken.Scope.values)
     if unknown or not scopes:
         raise ValueError(f"Scopes are {', '.join(ApiToken.Scope.values)}: at least one of them.")
     text = MARK + secrets.token_urlsafe(SECRET_BYTES)
-    row = ApiToken.objects.create(
+    row = ApiToken(
         name=name,
         prefix=text[:PREFIX_LENGTH],
         digest=digest_of(text),
@@ -35,6 +43,11 @@ def issue(
         created_at=now,
         expires_at=expires_at,
     )
+    try:
+        with transaction.atomic():
+            row.save()
+    except IntegrityError as error:
+        raise NameTakenError from error
     return row, text
 
 

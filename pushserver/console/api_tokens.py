@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
+from django.urls import reverse
 from django.utils import timezone
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
@@ -70,6 +71,14 @@ class ApiTokenAdmin(Operated, ModelAdmin):  # type: ignore[misc]  # unfold has n
 
     def get_readonly_fields(self, request: HttpRequest, obj: ApiToken | None = None) -> Any:  # noqa: ARG002
         return self.shown if obj else ()
+
+    def add_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """A form that was sent twice makes one token, and says so."""
+        try:
+            return super().add_view(request, *args, **kwargs)
+        except tokens.NameTakenError as error:
+            messages.warning(request, str(error))
+            return HttpResponseRedirect(reverse("admin:pushserver_apitoken_changelist"))
 
     def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:  # noqa: ARG002
         asked = form.cleaned_data

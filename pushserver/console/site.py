@@ -18,7 +18,7 @@ class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
         may_know = self.has_permission(request)
         return {**super().each_context(request), "drain": draining.current() if may_know else None}
 
-    def search(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def search(self, *_arguments: Any, **_named: Any) -> HttpResponse:
         """Not the theme's search: it takes what is typed from the URL, where a chat key must not stand."""
         raise Http404
 

@@ -42,7 +42,8 @@ def _nobody_called_yet() -> None:
 def caller(*scopes: str, **details: Any) -> Api:
     """Calls the API with a token of its own."""
     now = timezone.now()
-    _, text = tokens.issue("test", scopes or ApiToken.Scope.values, by="anna", now=now, **details)
+    name = f"test {ApiToken.objects.count()}"
+    _, text = tokens.issue(name, scopes or ApiToken.Scope.values, by="anna", now=now, **details)
     client = Client(headers={"authorization": f"Bearer {text}"})
     return lambda path, **query: client.get(f"{V1}/{path}", query)
 
@@ -163,7 +164,7 @@ def test_what_does_not_exist_is_a_problem(api: Api, path: str, status: int) -> N
 
 
 def test_nothing_can_be_changed(api: Api) -> None:
-    _, text = tokens.issue("test", ApiToken.Scope.values, by="anna", now=timezone.now())
+    _, text = tokens.issue("another", ApiToken.Scope.values, by="anna", now=timezone.now())
     client = Client(headers={"authorization": f"Bearer {text}"})
 
     for method in (client.post, client.put, client.patch, client.delete, client.options):

@@ -5,6 +5,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command
 from django.test import Client
+from django.utils import timezone
 
 from pushserver.models import ApiToken
 
@@ -53,6 +54,22 @@ def test_nobody_else_makes_or_revokes_tokens(client: Client, role: str) -> None:
     sent = {"id": ApiToken.objects.get().pk, "why": "x", "confirmed": "1"}
     assert client.post("/admin/pushserver/apitoken/operate/revoke/", sent).status_code == 403
     assert ApiToken.objects.get().revoked_at is None
+
+
+def test_a_form_that_is_sent_twice_makes_one_token(client: Client) -> None:
+    somebody(client, "admin")
+    sent = {"name": "monitoring", "scopes": ["status"]}
+
+    client.post(ADD, sent)
+    page = client.post(ADD, sent, follow=True).content.decode()
+
+    assert "There is a token of this name already" in page
+    assert (ApiToken.objects.count(), LogEntry.objects.count()) == (1, 1)
+    with pytest.raises(CommandError, match="of this name"):
+        call_command("api_token", "create", "monitoring", "--scope", "status")
+    ApiToken.objects.update(revoked_at=timezone.now())
+    client.post(ADD, sent)
+    assert ApiToken.objects.count() == 2
 
 
 def test_the_command_line_makes_lists_and_revokes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,10 @@ class Command(BaseCommand):
     def _create(self, *, name: str, scope: list[str], days: int | None, **_options: Any) -> None:
         now = timezone.now()
         expires_at = now + timedelta(days=days) if days else None
-        row, text = tokens.issue(name, scope, by="command line", now=now, expires_at=expires_at)
+        try:
+            row, text = tokens.issue(name, scope, by="command line", now=now, expires_at=expires_at)
+        except tokens.NameTakenError as error:
+            raise CommandError(str(error)) from error
         self.stderr.write(f"Token {row.pk} with {', '.join(row.scopes)}; it is shown this once:")
         self.stdout.write(text)
 
