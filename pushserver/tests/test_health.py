@@ -6,8 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 import pytest
@@ -25,6 +24,7 @@ from pushserver.celery import HEARTBEAT_KEY
 from pushserver.embedded.ports import free_port
 from pushserver.health import NEEDED_QUEUES
 from tests import factories
+from tests.gorush import serve_gorush
 from waku_bridge.canary import board
 from waku_bridge.node.watch.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ_KEY
@@ -33,27 +33,10 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NODE_URL = "http://reader:secret-of-the-node@127.0.0.1:8645/path-key"
 
 
-class Gorush(BaseHTTPRequestHandler):
-    status = 200
-
-    def do_GET(self) -> None:
-        self.send_response(self.status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_arguments: object) -> None:
-        pass
-
-
 @pytest.fixture
 def gorush() -> Iterator[ThreadingHTTPServer]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Gorush", (Gorush,), {}))
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serve_gorush() as server:
+        yield server
 
 
 @pytest.fixture

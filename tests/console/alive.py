@@ -4,9 +4,8 @@ canary leave in Redis, and an hour of traffic.
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from math import sin
-from threading import Thread
 
 import pytest
 from django.conf import LazySettings
@@ -21,6 +20,7 @@ from pushserver.celery import HEARTBEAT_KEY, QUEUES
 from pushserver.console.dashboard.collecting import CHECKS
 from pushserver.models import AttemptMinute, TrafficMinute
 from tests import factories
+from tests.gorush import serve_gorush
 from waku_bridge.canary import board
 from waku_bridge.node.watch.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ_KEY
@@ -29,27 +29,10 @@ NODES = ["http://reader:secret-of-node-1@node-01.example.org:8645", "http://node
 LONG = 3600
 
 
-class Gorush(BaseHTTPRequestHandler):
-    status = 200
-
-    def do_GET(self) -> None:
-        self.send_response(self.status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_arguments: object) -> None:
-        pass
-
-
 @pytest.fixture
 def gorush() -> Iterator[ThreadingHTTPServer]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Gorush", (Gorush,), {}))
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serve_gorush() as server:
+        yield server
 
 
 @pytest.fixture
