@@ -32,6 +32,7 @@ from tests.flows.conftest import SERVER, environment_of, make_database, start
 from tests.flows.fleet import Fleet, wait_for_http
 from tests.flows.network import Network
 from tests.flows.traces import Traces, found
+from waku_bridge.codec.keys import chat_key
 
 DATABASE = "privacy"
 PASSWORD, METRICS_TOKEN = secrets.token_urlsafe(20), secrets.token_urlsafe(20)
@@ -99,7 +100,7 @@ def test_no_page_answer_metric_or_log_shows_a_token_key_or_message(
     with django_db_blocker.unblock(), looking_at(own_fleet):
         pages = console_pages(every_row=True)
 
-    read = {**read_pages(web, pages), **read_api(web, api_token, traces), **read_metrics(web)}
+    read = {**read_pages(web, pages, traces), **read_api(web, api_token, traces), **read_metrics(web)}
     read |= {f"log of {name}": log for name, log in own_fleet.logs().items() if name != "api_token"}
 
     hidden = traces.secrets() | kept(own_fleet) | digests(traces)
@@ -126,15 +127,21 @@ def looking_at(fleet: Fleet) -> Iterator[None]:
         connection.settings_dict["NAME"] = before
 
 
-def read_pages(web: str, pages: list[Page]) -> dict[str, str]:
+def read_pages(web: str, pages: list[Page], traces: Traces) -> dict[str, str]:
+    """And what is said to who searches for a person by the chat key, and to who makes a slip in it."""
     with httpx.Client(base_url=web, trust_env=False, timeout=60) as browser:
         login = browser.get("/admin/login/").text
         (token,) = set(re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', login))
         sent = {"username": "ann", "password": PASSWORD, "csrfmiddlewaretoken": token, "next": "/admin/"}
         assert browser.post("/admin/login/", data=sent).status_code == 302
+        for key in [chat_key(phone.identity.pub33) for phone in traces.phones]:
+            sent["csrfmiddlewaretoken"] = browser.cookies["csrftoken"]
+            searches = [browser.post("/admin/find/", data=sent | {"q": text}) for text in (key, key[:-1])]
+            assert [answer.status_code for answer in searches] == [302, 302]
+            pages = [*pages, *(Page("search", answer.headers["Location"]) for answer in searches)]
         answers = {page.url: browser.get(page.url) for page in pages if page.name != "admin:logout"}
     assert [url for url, answer in answers.items() if answer.is_server_error] == []
-    return {url: answer.text + str(answer.headers) for url, answer in answers.items()}
+    return {url: f"{url} {answer.headers} {answer.text}" for url, answer in answers.items()}
 
 
 def read_api(web: str, token: str, traces: Traces) -> dict[str, str]:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from tests.flows.fleet import wait_until
 from tests.flows.network import Network, android, iphone, new_identity, new_sender
 from waku_bridge.client import Destination, Preferences
+from waku_bridge.codec.keys import chat_key
 from waku_bridge.messages import WakuMessage
 
 # What becomes of the pushes of each device: prefixes of the development gorush.
@@ -64,6 +65,7 @@ class Traces:
             **{f"access token {number}": phone.access_token.encode() for number, phone in enumerate(self.phones)},
             **{f"private key {number}": identity.private_key.secret for number, identity in enumerate(identities)},
             **{f"public key {number}": identity.pub33[1:] for number, identity in enumerate(identities)},
+            **{f"chat key {number}": chat_key(i.pub33).encode() for number, i in enumerate(identities)},
         }
 
 
