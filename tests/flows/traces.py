@@ -61,7 +61,7 @@ class Traces:
         identities = [self.contact, self.sender.ephemeral, *(phone.identity for phone in self.phones)]
         return {
             "message": self.message,
-            **{f"device token {a.device_token[:7]}": a.device_token.encode() for a in self.addresses},
+            **{f"device token {number}": a.device_token.encode() for number, a in enumerate(self.addresses)},
             **{f"access token {number}": phone.access_token.encode() for number, phone in enumerate(self.phones)},
             **{f"private key {number}": identity.private_key.secret for number, identity in enumerate(identities)},
             **{f"public key {number}": identity.pub33[1:] for number, identity in enumerate(identities)},
