@@ -15,6 +15,7 @@ from tests import factories
 from tests.console.conftest import PASSWORD
 from tests.console.test_browser import show
 from tests.console.test_dashboard import break_canary, make_old_notification, note_node, stop_worker, trip
+from tests.console.test_look import axe
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive")]
 # Twice as long as the page takes to refresh itself, and some more for a busy machine.
@@ -108,6 +109,7 @@ def test_trouble_is_read_on_a_phone_and_in_the_dark(operator: Page, theme: str, 
     expect(operator.locator(".worst li")).to_have_count(3)
     expect(operator.locator("html")).to_have_class(re.compile(theme))
     assert operator.evaluate("document.documentElement.scrollWidth") <= width
+    assert not list(axe(operator))
     show(operator, f"dashboard-trouble-{theme}-{width}")
 
 
