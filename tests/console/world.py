@@ -85,7 +85,7 @@ def make_world() -> World:
     world = World()
     registrations = [_make_registration(world, number) for number in range(USERS)]
     # The oldest first, and what is under way last.
-    for number, state in reversed([*enumerate([*ENDS, *["delivered"] * 30])]):
+    for number, state in reversed([*enumerate([*ENDS, *["delivered"] * 12])]):
         _make_notification(world, registrations[number % 3 if 4 <= number < 13 else number % USERS], state, number)
     _make_waku(world)
     _make_operations(world)
