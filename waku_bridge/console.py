@@ -44,6 +44,7 @@ def _failed(rows: Sequence[InboundEnvelope]) -> int:
 class ReadLettersAgain(Operation):
     label = "Read again"
     permission = "waku_bridge.operate_deadletter"
+    removes_rows = True
 
     def touched(self, rows: Sequence[DeadLetter]) -> Iterable[str]:
         yield f"{len(rows)} dead letters are read once more. What can be read now goes into the inbox; the rest stays."
@@ -57,7 +58,7 @@ class ReadLettersAgain(Operation):
 class DropLetters(Operation):
     label = "Drop"
     permission = "waku_bridge.operate_deadletter"
-    is_destructive = True
+    is_destructive = removes_rows = True
 
     def touched(self, rows: Sequence[DeadLetter]) -> Iterable[str]:
         yield f"{len(rows)} dead letters are removed, with all that is known of them."

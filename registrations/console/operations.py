@@ -58,6 +58,8 @@ class Operation(forms.Form):
     label: ClassVar[str]
     permission: ClassVar[str]
     is_destructive: ClassVar[bool] = False
+    # Rows may be gone afterwards: what comes then is their list.
+    removes_rows: ClassVar[bool] = False
     # Forms with something to look at before they are confirmed have a second button.
     preview_label: ClassVar[str] = ""
 
@@ -218,12 +220,14 @@ class Operated:
         ids = sent.getlist(ACTION_CHECKBOX_NAME) or sent.getlist("id")
         rows = self.chosen(request, ids)
         pages = f"admin:{self.opts.app_label}_{self.opts.model_name}"
-        back = reverse(f"{pages}_change", args=[id_of(rows[0])]) if len(rows) == 1 else reverse(f"{pages}_changelist")
+        all_rows = reverse(f"{pages}_changelist")
         if not rows:
             messages.warning(request, GONE if ids else CHOOSE_AGAIN)
-            return HttpResponseRedirect(back)
+            return HttpResponseRedirect(all_rows)
+        back = reverse(f"{pages}_change", args=[id_of(rows[0])]) if len(rows) == 1 else all_rows
         what = str(rows[0]) if len(rows) == 1 else f"{len(rows)} {self.opts.verbose_name_plural}"
-        place = Place(f"{form_class.label}: {what}", self._url_of(name, rows), back)
+        after = all_rows if form_class.removes_rows else back
+        place = Place(f"{form_class.label}: {what}", self._url_of(name, rows), back, after)
         return confirm(request, form_class, rows, place)
 
     def _url_of(self, name: str, rows: Sequence[Model]) -> str:

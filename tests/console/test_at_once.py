@@ -1,0 +1,63 @@
+"""Two operators who do the same at the same moment: done once, logged once, and the second is told so."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.test import Client
+from django.utils import timezone
+
+from pushserver.api import tokens
+from pushserver.console.roles import seed_roles
+from pushserver.models import ApiToken
+from tests.console.test_operations import CASES, WHY, Case, confirmed, staff
+
+pytestmark = pytest.mark.django_db(transaction=True)
+OPERATORS = 2
+
+
+def make_token() -> ApiToken:
+    return tokens.issue("test", ["status"], by="ann", now=timezone.now())[0]
+
+
+REVOKE = Case(
+    "revoke",
+    make_token,
+    lambda _row: "/admin/pushserver/apitoken/operate/revoke/",
+    lambda: ApiToken.objects.get().revoked_at is not None,
+)
+
+
+@pytest.mark.parametrize("case", [*CASES, REVOKE], ids=lambda case: case.name)
+def test_what_two_confirm_at_once_happens_once(case: Case) -> None:
+    seed_roles()
+    row = case.make()
+    sent = confirmed(case, row)
+    clients = [staff("admin") for _ in range(OPERATORS)]
+
+    levels = post_at_once(clients, case.url(row), sent)
+
+    assert case.is_done()
+    assert sorted(levels) == ["success", "warning"]
+    assert LogEntry.objects.count() == 1
+    assert WHY in LogEntry.objects.get().change_message
+
+
+def post_at_once(clients: list[Client], url: str, sent: dict[str, Any]) -> list[str]:
+    """Over connections of their own. How each was told, on the page that comes next."""
+    start = Barrier(len(clients))
+
+    def post(client: Client) -> str:
+        start.wait()
+        try:
+            return str(client.post(url, sent)["Location"])
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(len(clients)) as pool:
+        pages = list(pool.map(post, clients))
+    shown = [client.get(page, follow=True) for client, page in zip(clients, pages, strict=True)]
+    return [message.level_tag for page in shown for message in page.context["messages"]]
