@@ -70,13 +70,23 @@ class OpenedRecordAdmin(FactAdmin):
 
 @admin.register(LogEntry)
 class ChangeAdmin(FactAdmin):
-    list_display = ("user", "content_type", "object_repr", "change_message", age("action_time", "when"))
+    list_display = (
+        word("user", "who"),
+        word("content_type", "what"),
+        word("object_repr", "which"),
+        word("get_change_message", "change"),
+        age("action_time", "when"),
+    )
     list_select_related = ("user", "content_type")
     # By key, which grows with time and has an index.
     ordering = ("-pk",)
     shown: ClassVar[Any] = {
         "Who changed what": (
-            *("user", "content_type", "object_repr", "object_id", "change_message"),
+            word("user", "who"),
+            word("content_type", "what"),
+            word("object_repr", "which"),
+            word("object_id", "its id"),
+            word("get_change_message", "change"),
             moment("action_time", "when"),
         )
     }
