@@ -13,6 +13,8 @@ from django.utils import timezone
 from pushserver.api import tokens
 from pushserver.console.roles import seed_roles
 from pushserver.models import ApiToken
+from spark_reports.closing import last_closed_day
+from spark_reports.models import RequestedRun
 from tests.console.test_operations import CASES, WHY, Case, confirmed, staff
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -23,15 +25,23 @@ def make_token() -> ApiToken:
     return tokens.issue("test", ["status"], by="ann", now=timezone.now())[0]
 
 
-REVOKE = Case(
-    "revoke",
-    make_token,
-    lambda _row: "/admin/pushserver/apitoken/operate/revoke/",
-    lambda: ApiToken.objects.get().revoked_at is not None,
-)
+OTHERS = [
+    Case(
+        "revoke",
+        make_token,
+        lambda _row: "/admin/pushserver/apitoken/operate/revoke/",
+        lambda: ApiToken.objects.get().revoked_at is not None,
+    ),
+    Case(
+        "make reports",
+        lambda: None,
+        lambda _row: f"/admin/reports/run/?from={last_closed_day(timezone.now())}",
+        lambda: RequestedRun.objects.count() == 1,
+    ),
+]
 
 
-@pytest.mark.parametrize("case", [*CASES, REVOKE], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES, *OTHERS], ids=lambda case: case.name)
 def test_what_two_confirm_at_once_happens_once(case: Case) -> None:
     seed_roles()
     row = case.make()
