@@ -1,20 +1,16 @@
-"""Whatever an address or a form says: an answer, never a fault; and nothing is done twice."""
+"""Whatever an address or a form says: an answer, never a fault."""
 
-import re
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
 from django.contrib import admin
-from django.contrib.auth.models import Group, User
 from django.db.models import Model
 from django.test import Client
 from django.urls import reverse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pushserver.console.roles import seed_roles
 from tests.console.routes import MODELS, console_pages, make_one_of_everything
 
 pytestmark = pytest.mark.django_db

@@ -154,11 +154,14 @@ def status_for(role: Who, who: Who, status: int, page: Page) -> int:
     return status if role >= who else 403
 
 
-def test_who_is_not_logged_in_is_led_to_the_login_from_everywhere() -> None:
-    client = Client()
+def test_who_is_not_logged_in_any_more_is_led_to_the_login_from_everywhere() -> None:
+    """The whole page is, also when it asked for a part of itself only."""
+    client, login = Client(), reverse("admin:login")
     for page in pages():
         if page.name != "admin:login":
-            assert client.get(page.url).url.startswith(reverse("admin:login")), page
+            assert client.get(page.url).url.startswith(login), page
+            part = client.get(page.url, headers={"HX-Request": "true"})
+            assert (part.status_code, part.headers["HX-Redirect"][: len(login)]) == (204, login), page
 
 
 # What changes something ----------------------------------------------------------------------------------------------
