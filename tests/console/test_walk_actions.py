@@ -174,11 +174,13 @@ def test_an_admin_makes_a_token_for_the_api_and_revokes_it(visitor: Page) -> Non
     visitor.get_by_label("Name").fill("status page")
     visitor.get_by_label("status", exact=True).check()
     visitor.get_by_role("button", name="Save", exact=True).click()
+    expect(visitor.locator("body")).to_contain_text("The token, shown this once")
     (text,) = re.findall(r"psk_[\w-]{43}", visitor.content())
     works = caller(text)
     assert works()
 
     visitor.goto(f"/admin/pushserver/apitoken/{ApiToken.objects.get().pk}/change/")
+    expect(visitor.get_by_role("link", name="Revoke", exact=True)).to_be_visible()
     assert text not in visitor.content()
     do(visitor, "Revoke", "This cannot be undone", "Revoked tokens: 1.", by="admin")
     assert not works()
