@@ -15,6 +15,7 @@ from itertools import chain
 import httpx
 import psycopg
 import pytest
+from django.conf import settings
 from django.db import connection
 from django.urls import get_resolver
 from psycopg.conninfo import conninfo_to_dict
@@ -33,6 +34,7 @@ from tests.flows.fleet import Fleet, wait_for_http
 from tests.flows.network import Network
 from tests.flows.traces import Traces, found
 from waku_bridge.codec.keys import chat_key
+from waku_bridge.identity import canary_identity, server_identity
 
 DATABASE = "privacy"
 PASSWORD, METRICS_TOKEN = secrets.token_urlsafe(20), secrets.token_urlsafe(20)
@@ -67,8 +69,8 @@ def own_fleet(
 
 @pytest.fixture
 def own_network(own_fleet: Fleet) -> Iterator[Network]:
-    settings = own_fleet.environment
-    network = Network(settings["WAKU_NODES"], settings["GORUSH_URL"], settings["DATABASE_URL"], SERVER.pub33)
+    urls = [own_fleet.environment[name] for name in ("WAKU_NODES", "GORUSH_URL", "DATABASE_URL")]
+    network = Network(*urls, SERVER.pub33)
     yield network
     network.close()
 
@@ -103,8 +105,7 @@ def test_no_page_answer_metric_or_log_shows_a_token_key_or_message(
     read = {**read_pages(web, pages, traces), **read_api(web, api_token, traces), **read_metrics(web)}
     read |= {f"log of {name}": log for name, log in own_fleet.logs().items() if name != "api_token"}
 
-    hidden = traces.secrets() | kept(own_fleet) | digests(traces)
-    hidden |= {"password": PASSWORD.encode(), "API token": api_token.encode(), "metrics": METRICS_TOKEN.encode()}
+    hidden = traces.secrets() | kept(own_fleet) | digests(traces) | own_secrets() | {"API token": api_token.encode()}
     assert len([place for place in read if "/change/" in place]) > 60
     assert list(found({"installation": traces.phones[0].state.installation_id.encode()}, "", "".join(read.values())))
     assert [leak for place, text in read.items() for leak in found(hidden, place, text)] == []
@@ -165,6 +166,19 @@ def read_metrics(web: str) -> dict[str, str]:
     assert answer.status_code == 200
     ready = httpx.get(f"{web}/readyz", trust_env=False)
     return {"metrics": answer.text, "readyz": ready.text}
+
+
+def own_secrets() -> dict[str, bytes]:
+    """Of the server itself, and of its canary."""
+    return {
+        "password": PASSWORD.encode(),
+        "metrics": METRICS_TOKEN.encode(),
+        "SECRET_KEY": settings.SECRET_KEY.encode(),
+        "private key of the server": server_identity().private_key.secret,
+        "private key of the canary": canary_identity().private_key.secret,
+        "device token of the canary": settings.CANARY_DRY_RUN_TOKEN.encode(),
+        **{f"field key {number}": key for number, key in enumerate(settings.FIELD_ENCRYPTION_KEYS)},
+    }
 
 
 def kept(fleet: Fleet) -> dict[str, bytes]:
