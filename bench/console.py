@@ -40,10 +40,11 @@ PROFILE = "BENCH_ONLY"
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. ``data`` makes it a POST, which is followed to where it leads."""
+    """One request, followed to where it leads. ``data`` makes it a POST; ``refresh`` asks for what has changed only."""
 
     url: str
     data: dict[str, str] | None = None
+    refresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,8 @@ def _measure(client: Any, page: Page) -> Measured:
 
 def _send(client: Any, page: Page, ask: Ask) -> int:
     send = client.get if ask.data is None else client.post
-    response = send(ask.url, ask.data, follow=True)
+    headers = {"HX-Request": "true"} if ask.refresh else None
+    response = send(ask.url, ask.data, follow=True, headers=headers)
     assert response.status_code == 200, (page, ask, response.status_code)
     return len(response.content)
 

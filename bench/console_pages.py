@@ -99,6 +99,7 @@ def _name(page: Any, what: str) -> str:
 def _overviews() -> Iterator[Page]:
     for name in ("admin:index", "find", "drain", "gorush_configuration", "waku_nodes", "reports:overview"):
         yield _gets("page", name, reverse(name))
+    yield Page("page", "dashboard, what refreshes itself", [Ask(reverse("admin:index"), refresh=True)])
     for slug in ("error-rates", "token-churn", "token-lifetime", "latency", "failure-signatures", "load-profile"):
         yield _gets("page", f"report {slug}", reverse("reports:report", args=[slug]))
 
