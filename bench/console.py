@@ -96,7 +96,7 @@ def _fill(url: str, environment: dict[str, str], registrations: int, attempts: i
     with psycopg.connect(url) as connection:
         row = connection.execute("SELECT EXISTS (SELECT FROM registrations_registration)").fetchone()
     if row and row[0]:
-        manage("shell", "-c", "from bench.seeding import settle; settle()", environment=environment)
+        manage("shell", "--verbosity=0", "-c", "from bench.seeding import settle; settle()", environment=environment)
         return None
     started = time.monotonic()
     sizes = [f"--registrations={registrations}", f"--attempts={attempts}"]

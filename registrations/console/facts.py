@@ -56,7 +56,7 @@ class FactAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
     ordering: ClassVar[Any] = ("-pk",)
     # By a column without an index the whole table would be sorted.
     sortable_by: ClassVar[Any] = ()
-    # Of 100 rows the browser's part takes longer than the database's.
+    # Showing a row takes far longer than reading it.
     list_per_page = 50
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
