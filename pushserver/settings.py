@@ -416,8 +416,9 @@ AXES_RESET_ON_SUCCESS = True
 AXES_DISABLE_ACCESS_LOG = True
 AXES_ENABLE_ADMIN = False
 AXES_VERBOSE = False
-# What was typed beside a wrong password is kept with the failed login: a code may still be good for half a minute.
-AXES_SENSITIVE_PARAMETERS = ["code", "csrfmiddlewaretoken"]
+# What was typed is kept with the failed login, and in part logged: a code may still be good for half a minute, and some
+# type their password where the name belongs.
+AXES_SENSITIVE_PARAMETERS = ["username", "ip_address", "code", "csrfmiddlewaretoken"]
 AXES_LOCKOUT_CALLABLE = "pushserver.console.refusals.locked_out"
 CSRF_FAILURE_VIEW = "pushserver.console.refusals.stale_form"
 OTP_ADMIN_HIDE_SENSITIVE_DATA = True

@@ -51,12 +51,13 @@ def test_failed_logins_are_removed_once_they_keep_nobody_out() -> None:
     assert AccessAttempt.objects.get().username == "young"
 
 
-def test_neither_password_nor_code_is_kept_with_a_failed_login() -> None:
-    Client().post("/admin/login/", {"username": "ann", "password": "hunter2-hunter2", "code": "918273"})
+def test_neither_password_nor_code_is_kept_or_logged_with_a_failed_login(caplog: pytest.LogCaptureFixture) -> None:
+    """Not even of who typed the password into the wrong field."""
+    Client().post("/admin/login/", {"username": "swordfish", "password": "hunter2-hunter2", "code": "918273"})
 
-    kept = AccessAttempt.objects.get().post_data
-    assert "hunter2" not in kept
-    assert "918273" not in kept
+    told = AccessAttempt.objects.get().post_data + caplog.text
+    assert "login failure" in told
+    assert [typed for typed in ("swordfish", "hunter2", "918273") if typed in told] == []
 
 
 def test_beat_has_it_done() -> None:
