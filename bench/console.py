@@ -109,9 +109,10 @@ def measure() -> list[dict[str, Any]]:
     import django  # noqa: PLC0415 - the parent needs no Django
 
     django.setup()
-    from bench.console_pages import clients, pages  # noqa: PLC0415 - once Django is set up
+    from bench.console_pages import clients, count_minutes, pages  # noqa: PLC0415 - once Django is set up
 
     console, api = clients()
+    count_minutes()
     only = os.environ.get(PROFILE, "")
     chosen = [page for page in pages() if only in f"{page.group}: {page.name}"]
     return [asdict(_measure(api if page.group == "API" else console, page)) for page in chosen]

@@ -6,6 +6,8 @@ Whom and what they are about is taken from the database at random, always the sa
 import random
 import secrets
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +23,7 @@ from bench.console import REQUESTS, Ask, Page
 from bench.seeding import chat_keys
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from pushserver.api import tokens
-from pushserver.models import ApiToken
+from pushserver.models import ApiToken, AttemptMinute, TrafficMinute
 from registrations.console.facts import FactAdmin
 from registrations.models import Registration
 from spark_reports.models import ErrorRate
@@ -48,13 +50,37 @@ WORDS = {
 }
 
 
+@cache
 def clients() -> tuple[Client, Client]:
     """A browser of somebody who may see everything, and a program with a token for all scopes."""
     user, _ = User.objects.get_or_create(username="bench", defaults={"is_staff": True, "is_superuser": True})
     browser = Client(SERVER_NAME=HOST)
     browser.force_login(user, "django.contrib.auth.backends.ModelBackend")
+    ApiToken.objects.filter(created_by="bench").delete()
     _, token = tokens.issue(f"bench {secrets.token_hex(4)}", list(ApiToken.Scope), by="bench", now=timezone.now())
     return browser, Client(SERVER_NAME=HOST, headers={"authorization": f"Bearer {token}"})
+
+
+def count_minutes() -> None:
+    """As beat does while the server runs: a day of them, with as many kinds of errors as a bad day has."""
+    end = timezone.now().replace(second=0, microsecond=0)
+    begins = [end - timedelta(minutes=number) for number in range(1, 1441)]
+    figures = {"request_count": 160, "reply_count": 320, "dispatch_p50_ms": 40, "dispatch_p95_ms": 90}
+    TrafficMinute.objects.bulk_create(
+        [
+            TrafficMinute(begin_at=begin, counted_at=end, reply_p50_ms=70, reply_p95_ms=150, **figures)
+            for begin in begins
+        ],
+        ignore_conflicts=True,
+    )
+    AttemptMinute.objects.bulk_create(
+        [
+            AttemptMinute(begin_at=begin, outcome=outcome, code=code, count=9)
+            for begin in begins
+            for outcome, code in [("delivered", ""), *(("transient", f"code_{number}") for number in range(12))]
+        ],
+        ignore_conflicts=True,
+    )
 
 
 def pages() -> list[Page]:
