@@ -21,9 +21,25 @@ for model in (User, Group, TOTPDevice):
 
 @admin.register(User)
 class AccountAdmin(UserAdmin, ModelAdmin):  # type: ignore[misc, type-arg]  # unfold has no types
+    """Who manages accounts can neither become a superuser nor take over the account of one."""
+
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
+
+    def get_readonly_fields(self, request: Any, obj: Any = None) -> Any:
+        fields = super().get_readonly_fields(request, obj)
+        return fields if request.user.is_superuser else (*fields, "is_superuser", "user_permissions")
+
+    def has_change_permission(self, request: Any, obj: Any = None) -> bool:
+        return bool(super().has_change_permission(request, obj)) and _may_touch(request.user, obj)
+
+    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
+        return bool(super().has_delete_permission(request, obj)) and _may_touch(request.user, obj)
+
+
+def _may_touch(person: Any, account: User | None) -> bool:
+    return person.is_superuser or account is None or not account.is_superuser
 
 
 @admin.register(Group)

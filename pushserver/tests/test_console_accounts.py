@@ -1,0 +1,54 @@
+"""Whoever manages accounts stays below a superuser."""
+
+import pytest
+from django.contrib.auth.models import Group, Permission, User
+from django.test import Client
+from django.urls import reverse
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def manager(client: Client) -> User:
+    person = User.objects.create_user("maria", is_staff=True)
+    person.groups.add(Group.objects.get(name="admin"))
+    client.force_login(person)
+    return person
+
+
+def change(client: Client, account: User, **fields: str) -> int:
+    dates = {"date_joined_0": "2026-11-21", "date_joined_1": "10:00"}
+    form = {"username": account.username, "is_active": "on", "is_staff": "on", **dates, **fields}
+    return client.post(reverse("admin:auth_user_change", args=[account.pk]), form).status_code
+
+
+def test_cannot_make_itself_a_superuser_or_give_itself_permissions(client: Client, manager: User) -> None:
+    everything = str(Permission.objects.get(codename="delete_user").pk)
+
+    status = change(client, manager, is_superuser="on", user_permissions=everything, first_name="Maria")
+
+    manager.refresh_from_db()
+    assert (status, manager.first_name) == (302, "Maria")
+    assert not manager.is_superuser
+    assert not manager.user_permissions.exists()
+
+
+@pytest.mark.parametrize("page", ["change", "delete", "password"])
+def test_cannot_take_over_the_account_of_a_superuser(client: Client, manager: User, page: str) -> None:
+    root = User.objects.create_superuser("root", password="a long one of its own")
+    address = reverse("admin:auth_user_change", args=[root.pk])
+    pages = {"change": address, "delete": reverse("admin:auth_user_delete", args=[root.pk])}
+    form = {"post": "yes", "username": "root", "password1": "maria knows this", "password2": "maria knows this"}
+
+    response = client.post(pages.get(page, address.replace("change", "password")), form)
+
+    root.refresh_from_db()
+    assert response.status_code == 403
+    assert root.check_password("a long one of its own")
+
+
+def test_a_superuser_may_make_another(admin_client: Client) -> None:
+    account = User.objects.create_user("otto", is_staff=True)
+    assert change(admin_client, account, is_superuser="on") == 302
+    account.refresh_from_db()
+    assert account.is_superuser
