@@ -64,10 +64,11 @@ def test_a_visitor_can_read_the_login_page_and_the_documentation_of_the_api(visi
 
 
 def faults_of(page: Page, name: str, url: str) -> Iterator[str]:
-    page.set_viewport_size({"width": 1400, "height": 900})
+    page.set_viewport_size({"width": 1340, "height": 900})
     page.emulate_media(color_scheme="light")
     page.goto(url)
     yield from (f"light: {fault}" for fault in axe(page))
+    yield from (f"desk: {fault}" for fault in too_wide(page))
     show(page, f"{name}-light")
     page.emulate_media(color_scheme="dark")
     page.evaluate("document.documentElement.classList.add('dark')")
@@ -75,10 +76,14 @@ def faults_of(page: Page, name: str, url: str) -> Iterator[str]:
     yield from (f"dark: {fault}" for fault in axe(page, runOnly=["color-contrast"]))
     show(page, f"{name}-dark")
     page.set_viewport_size({"width": 390, "height": 844})
-    too_wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-    if too_wide > 0:
-        yield f"phone: {too_wide} px too wide"
+    yield from (f"phone: {fault}" for fault in too_wide(page))
     show(page, f"{name}-phone")
+
+
+def too_wide(page: Page) -> Iterator[str]:
+    pixels = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    if pixels > 0:
+        yield f"{pixels} px too wide"
 
 
 def axe(page: Page, **options: object) -> Iterator[str]:
