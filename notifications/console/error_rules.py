@@ -29,7 +29,7 @@ from notifications.messages import PLATFORMS
 from notifications.models import GatewayErrorRule, GatewayPlatform, UnknownGatewayError
 from registrations.console.columns import age, link, moment, state, word, yes_no
 from registrations.console.editing import UnhurriedForm
-from registrations.console.facts import FactAdmin
+from registrations.console.facts import FactAdmin, Narrowed
 from registrations.console.filters import WordFilter
 
 EDITED = (
@@ -40,7 +40,7 @@ MAX_TRIED_LENGTH = 10_000
 
 
 @admin.register(GatewayErrorRule)
-class GatewayErrorRuleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no types
+class GatewayErrorRuleAdmin(Narrowed, ModelAdmin):  # type: ignore[misc]  # unfold has no types
     form = UnhurriedForm
     list_display = (
         *("shown_text", "position", "is_enabled", word("platform"), word("match")),

@@ -13,19 +13,20 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 
 from pushserver.models import OpenedRecord
 from registrations.console.columns import age, moment, word, yes_no
-from registrations.console.facts import FactAdmin, FactPage, ReadOnly
+from registrations.console.facts import FactAdmin, FactPage, Narrowed, ReadOnly
 
 for model in (User, Group, TOTPDevice):
     admin.site.unregister(model)
 
 
 @admin.register(User)
-class AccountAdmin(UserAdmin, ModelAdmin):  # type: ignore[misc, type-arg]  # unfold has no types
+class AccountAdmin(Narrowed, UserAdmin, ModelAdmin):  # type: ignore[misc, type-arg]  # unfold has no types
     """Who manages accounts can neither become a superuser nor take over the account of one."""
 
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
+    linked_by = ("groups__id__exact",)
 
     def get_readonly_fields(self, request: Any, obj: Any = None) -> Any:
         fields = super().get_readonly_fields(request, obj)
@@ -43,7 +44,7 @@ def _may_touch(person: Any, account: User | None) -> bool:
 
 
 @admin.register(Group)
-class RoleAdmin(GroupAdmin, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+class RoleAdmin(Narrowed, GroupAdmin, ModelAdmin):  # type: ignore[misc]  # unfold has no types
     pass
 
 

@@ -14,6 +14,7 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 from pushserver.api import tokens
 from pushserver.models import ApiToken
 from registrations.console.columns import age, moment, word
+from registrations.console.facts import Narrowed
 from registrations.console.operations import Done, Operated, Operation
 
 ALREADY = "Already revoked: nothing was changed."
@@ -45,7 +46,7 @@ class NewTokenForm(forms.ModelForm):  # type: ignore[type-arg]  # only generic f
 
 
 @admin.register(ApiToken)
-class ApiTokenAdmin(Operated, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+class ApiTokenAdmin(Operated, Narrowed, ModelAdmin):  # type: ignore[misc]  # unfold has no types
     operations: ClassVar[Any] = {"revoke": Revoke}
     change_form_template = "admin/facts/change_form.html"
     form = NewTokenForm

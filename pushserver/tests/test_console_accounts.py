@@ -52,3 +52,8 @@ def test_a_superuser_may_make_another(admin_client: Client) -> None:
     assert change(admin_client, account, is_superuser="on") == 302
     account.refresh_from_db()
     assert account.is_superuser
+
+
+@pytest.mark.parametrize("name", ["is_staff__exact=1", "groups__id__exact=1", "is_superuser__isnull=True"])
+def test_accounts_are_narrowed_down_by_their_filters(admin_client: Client, name: str) -> None:
+    assert admin_client.get(f"{reverse('admin:auth_user_changelist')}?{name}").status_code == 200

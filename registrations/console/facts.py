@@ -30,7 +30,26 @@ class ReadOnly:
         return False
 
 
-class FactPage(ReadOnly):
+class Narrowed:
+    """A list whose URL narrows it down by what its filters offer, and by nothing else."""
+
+    list_filter: Any
+    # Lookups that links from other pages use, beside those of `list_filter`.
+    linked_by: ClassVar[Sequence[str]] = ()
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:  # noqa: ARG002
+        """By default a URL may ask for any column, and an answer about a digest is an answer about a token.
+
+        Also of a column that is offered: for a part of a word, or a pattern, the whole table would be read.
+        """
+        names = [entry[0] if isinstance(entry, tuple) else entry for entry in self.list_filter]
+        own = {getattr(name, "parameter_name", None) for name in names}
+        offered = {f"{name}__{kind}" for name in names for kind in ("exact", "isnull")}
+        is_text = "\0" not in value  # else PostgreSQL takes it for no text at all
+        return is_text and lookup in {*self.linked_by, *own, *offered}
+
+
+class FactPage(Narrowed, ReadOnly):
     """The page of a row. Subclasses name what is shown of it: nothing else is."""
 
     change_form_template = "admin/facts/change_form.html"
@@ -63,8 +82,6 @@ class FactAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
 
     # Fields that are found by their first digits, with the size of their values in bytes.
     search_hashes: ClassVar[Sequence[tuple[str, int]]] = ()
-    # Lookups that links from other pages use, beside those of `list_filter`.
-    linked_by: ClassVar[Sequence[str]] = ()
     # Not even read from the database: what these pages never show.
     unread: ClassVar[Sequence[str]] = ()
 
@@ -74,13 +91,6 @@ class FactAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
 
     def get_changelist(self, request: HttpRequest, **_kwargs: Any) -> type[UncountedChangeList]:  # noqa: ARG002
         return UncountedChangeList
-
-    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:  # noqa: ARG002
-        """By default a URL may ask for any column, and an answer about a digest is an answer about a token."""
-        if lookup in {*self.linked_by, *(getattr(entry, "parameter_name", None) for entry in self.list_filter)}:
-            return True
-        names = [entry[0] if isinstance(entry, tuple) else entry for entry in self.list_filter]
-        return any(isinstance(name, str) and lookup.startswith(f"{name}__") for name in names)
 
     def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:  # noqa: ARG002
         """Only says whether there is a search: `matching` does it."""

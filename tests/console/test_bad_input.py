@@ -11,6 +11,7 @@ from django.urls import reverse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from registrations.console.facts import FactAdmin
 from tests.console.routes import MODELS, console_pages, make_one_of_everything
 
 pytestmark = pytest.mark.django_db
@@ -43,12 +44,16 @@ OTHERS = [
 
 
 def names_for(model: type[Model]) -> st.SearchStrategy[str]:
-    page = admin.site.get_model_admin(model)
-    filters = [entry[0] if isinstance(entry, tuple) else entry for entry in page.list_filter]
-    offered = [name for name in filters if isinstance(name, str)]
     fields = [field.name for field in model._meta.fields]
-    looked_up = st.builds(str.__add__, st.sampled_from([*offered * 3, *fields]), st.sampled_from(LOOKUPS))
+    looked_up = st.builds(str.__add__, st.sampled_from([*offered_by(model) * 3, *fields]), st.sampled_from(LOOKUPS))
     return st.one_of(looked_up, st.sampled_from(OTHERS), texts)
+
+
+def offered_by(model: type[Model]) -> list[str]:
+    filters = [
+        entry[0] if isinstance(entry, tuple) else entry for entry in admin.site.get_model_admin(model).list_filter
+    ]
+    return [name for name in filters if isinstance(name, str)]
 
 
 def queries(names: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -79,6 +84,29 @@ def test_no_list_takes_a_query_for_a_fault(root: Client, model: type[Model]) -> 
         assert is_answer(root.get(f"{url}?{query}"))
 
     ask()
+
+
+@pytest.mark.parametrize("model", LISTS, ids=lambda model: model.__name__)
+@pytest.mark.parametrize("asked", ["__exact=%00", "__regex=[", "__contains=%00", "__in=%00", "=%00", "__isnull=%00"])
+def test_no_filter_takes_what_the_database_cannot_read_for_a_fault(
+    root: Client, model: type[Model], asked: str
+) -> None:
+    url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
+    for name in {*offered_by(model), model._meta.pk.name}:
+        assert is_answer(root.get(f"{url}?{name}{asked}")), name
+
+
+FACTS = [model for model in LISTS if isinstance(admin.site.get_model_admin(model), FactAdmin)]
+
+
+@pytest.mark.parametrize("model", FACTS, ids=lambda model: model.__name__)
+@pytest.mark.parametrize("asked", ["__regex=x", "__contains=x", "__gte=x", "__in=x"])
+def test_a_filter_of_a_large_table_compares_by_nothing_that_has_no_index(
+    root: Client, model: type[Model], asked: str
+) -> None:
+    url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
+    statuses = {name: root.get(f"{url}?{name}{asked}").status_code for name in offered_by(model)}
+    assert set(statuses.values()) <= {400}, statuses
 
 
 def test_no_other_page_takes_a_query_for_a_fault(root: Client) -> None:
