@@ -4,7 +4,7 @@ In a real PostgreSQL filled by `manage.py seed_bench`, through Django's test cli
 templates, without a web server. Every page is asked for at least 30 times, each time about something else where it can
 be. Beside the clock, which other tenants of the machine make slower, stand the CPU time of Python and of PostgreSQL and
 the number of queries. ``python -m bench console --registrations 1000000 --attempts 10000000``; with ``--keep`` the
-database stays in that folder for the next time.
+database stays in that folder for the next time. ``BENCH_ONLY=list`` asks only for what has that in its name.
 """
 
 import json
@@ -35,7 +35,7 @@ WARM_UP = 2
 TARGET_MS = 200
 # Filling writes as much as a month of work.
 SETTINGS = {"max_wal_size": "4GB"}
-PROFILE = "BENCH_ONLY"
+ONLY = "BENCH_ONLY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,13 @@ def run(registrations: int = REGISTRATIONS, attempts: int = ATTEMPTS, keep: Path
         environment |= {"API_CALLS_PER_MINUTE": "100000"}
         manage("migrate", "--verbosity=0", environment=environment)
         seconds = _fill(url, environment, registrations, attempts)
+        sizes = _sizes(url)
         command = [sys.executable, "-m", "bench.console"]
         environment |= {"GORUSH_URL": stack.enter_context(servers.gorush())}
         child = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
         size_gib = sum(file.stat().st_size for file in (folder / "postgres").rglob("*") if file.is_file()) / 2**30
     pages: list[dict[str, Any]] = json.loads(child.stdout.splitlines()[-1])
     _print(pages)
-    sizes = {"registrations": registrations, "attempts": attempts}
     return {**sizes, "fill_seconds": seconds, "size_gib": round(size_gib, 1), "target_ms": TARGET_MS, "pages": pages}
 
 
@@ -104,6 +104,15 @@ def _fill(url: str, environment: dict[str, str], registrations: int, attempts: i
     return round(time.monotonic() - started)
 
 
+def _sizes(url: str) -> dict[str, int]:
+    """Of what is there: a folder that was kept has the sizes of its first run."""
+    sizes = "SELECT (SELECT count(*) FROM registrations_registration), (SELECT count(*) FROM notifications_attempt)"
+    with psycopg.connect(url) as connection:
+        row = connection.execute(sizes).fetchone()
+    assert row
+    return {"registrations": row[0], "attempts": row[1]}
+
+
 def measure() -> list[dict[str, Any]]:
     """In a process of its own, with Django."""
     import django  # noqa: PLC0415 - the parent needs no Django
@@ -113,7 +122,7 @@ def measure() -> list[dict[str, Any]]:
 
     console, api = clients()
     count_minutes()
-    only = os.environ.get(PROFILE, "")
+    only = os.environ.get(ONLY, "")
     chosen = [page for page in pages() if only in f"{page.group}: {page.name}"]
     return [asdict(_measure(api if page.group == "API" else console, page)) for page in chosen]
 

@@ -26,6 +26,7 @@ from registrations.console.operations import Operated
 from registrations.console.search import by_hash, hash_digits
 from waku_bridge.console import DropEnvelopes, DropLetters, ProcessAgain, ReadLettersAgain
 from waku_bridge.models import CanaryRun, DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark, StoreWindow
+from waku_bridge.reading.dead_letters import without_payloads
 from waku_bridge.reading.leases import LeaseName, holders
 
 HASH_BYTES = 32
@@ -216,7 +217,11 @@ class DeadLetterAdmin(Operated, FactAdmin):
             "size_bytes",
         ),
         "Where it came from": (host("source", "node"), word("path"), "pubsub_topic", "content_topic"),
-        "As the node wrote it": ("raw",),
+        "As the node wrote it, without payloads": ("raw_without_payloads",),
     }
     search_help_text = "SHA-256 of the raw message (or its first 8 digits)"
     search_hashes = (("digest", HASH_BYTES),)
+
+    @admin.display(description="message")
+    def raw_without_payloads(self, letter: DeadLetter) -> str:
+        return without_payloads(letter.raw)

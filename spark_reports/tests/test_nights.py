@@ -259,11 +259,12 @@ def test_a_worker_that_is_told_to_end_leaves_the_request_to_the_next(
 def test_a_request_that_kills_its_process_three_times_is_given_up() -> None:
     by_hand.ask(*days(19, 20), replace=False, now=at(2))
     rows.make_run(DAY, state="failed", error=by_hand.KILLED, started_at=at(1))  # before it was asked for
-    for hour in (3, 4):
-        rows.make_run(DAY, state="failed", error=by_hand.KILLED, started_at=at(hour))
+    rows.make_run(DAY, state="failed", error=by_hand.KILLED, started_at=at(3))
+    rows.make_run(DAY, state="running", started_at=at(4))  # nobody has said yet that it was killed
     assert by_hand.next_request() is not None
 
-    rows.make_run(DAY, state="failed", error=by_hand.KILLED, started_at=at(5))
+    ReportRun.objects.filter(state="running").update(state="failed", error=by_hand.KILLED)  # as the third one does
+    rows.make_run(DAY, state="running", started_at=at(5))
     assert by_hand.next_request() is None
     assert not RequestedRun.objects.exists()
 

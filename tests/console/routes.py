@@ -75,6 +75,10 @@ def _urls(name: str, filled_in: list[dict[str, Any]], *, every_row: bool) -> Ite
     elif model and kind in {"history", "delete", "change"}:
         ids = ids_of(model)[: None if every_row and kind == "change" else 1]
         yield from (reverse(name, args=[id_]) for id_ in ids)
+    elif name == "reports:csv":
+        for slug, page in PAGES.items():
+            url = reverse(name, args=[slug])
+            yield from (url, *(f"{url}?table={table}" for table in page.beside))
     elif name == "reports:run":
         yield f"{reverse(name)}?from={last_closed_day(timezone.now())}"
     else:
@@ -84,6 +88,10 @@ def _urls(name: str, filled_in: list[dict[str, Any]], *, every_row: bool) -> Ite
 MODELS: dict[str, type[Model]] = {
     f"admin:{model._meta.app_label}_{model._meta.model_name}": model for model in admin.site._registry
 }
+
+
+# Apps whose tables everybody may look at.
+FACTS = frozenset({"registrations", "notifications", "waku_bridge", "spark_reports"})
 
 
 def _operations(model: type[Model]) -> list[str]:
@@ -102,7 +110,7 @@ def _filled_in(*, every_row: bool) -> dict[str, list[dict[str, Any]]]:
     some = slice(None if every_row else 1)
     hashes = Registration.objects.order_by("pk").values_list("public_key_hash", flat=True)
     users = list(dict.fromkeys(bytes(key_hash).hex() for key_hash in hashes))[some]
-    facts = [model._meta for model in MODELS.values() if model._meta.app_label in {"registrations", "notifications"}]
+    facts = [model._meta for model in MODELS.values() if model._meta.app_label in FACTS]
     return {
         "search_facts": [
             {"app_label": meta.app_label, "model_name": meta.model_name} for meta in facts if _is_searched(meta)
@@ -113,7 +121,6 @@ def _filled_in(*, every_row: bool) -> dict[str, list[dict[str, Any]]]:
         "timeline": [{"object_id": id_} for id_ in ids_of(Notification)[some]],
         "change_drain": [{"operation": operation} for operation in DRAIN_OPERATIONS],
         "reports:report": [{"slug": slug} for slug in PAGES],
-        "reports:csv": [{"slug": slug} for slug in PAGES],
         "admin:notifications_channel_operate": [
             {"channel_id": id_, "operation": operation}
             for id_ in ids_of(Channel)[some]

@@ -1,5 +1,6 @@
 """No page and no answer of the API takes more queries when there are more rows, and none counts a table."""
 
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -123,13 +124,17 @@ def api_urls() -> list[str]:
     ]
 
 
+# One row's own: of a user, a request, a notification, or rows that were chosen by hand.
+KEYS = "public_key_hash|request_id|notification_id|route_id|id|hash|content_topic"
+BOUNDED = re.compile(rf"\blimit \d|\b({KEYS}) (=|in) ")
+
+
 def test_no_page_counts_a_large_table(admin_client: Client) -> None:
     make_one_of_everything()
     large = (Registration, Notification, NotificationRequest, Attempt, InboundEnvelope, OutboundReply)
-    tables = [f'FROM "{model._meta.db_table}"' for model in large]
+    from_large = re.compile(rf"from ({'|'.join(model._meta.db_table for model in large)})\b")
 
     for page in console_pages():
-        counts = [
-            sql for sql in queries_of(admin_client, page.url) if "COUNT(" in sql and any(t in sql for t in tables)
-        ]
-        assert all("WHERE" in sql or "LIMIT" in sql for sql in counts), (page, counts)
+        asked = [sql.replace('"', "").lower() for sql in queries_of(admin_client, page.url)]
+        counts = [sql for sql in asked if "count(" in sql and from_large.search(sql)]
+        assert [sql for sql in counts if not BOUNDED.search(sql)] == [], page

@@ -48,6 +48,7 @@ KEPT = """
     UNION ALL SELECT key_encrypted FROM registrations_topickey
     UNION ALL SELECT dedup_key FROM notifications_notification UNION ALL SELECT message FROM notifications_notification
     UNION ALL SELECT payload FROM waku_bridge_inboundenvelope UNION ALL SELECT payload FROM waku_bridge_outboundreply
+    UNION ALL SELECT decode(raw::json->>'payload', 'base64') FROM waku_bridge_deadletter
     UNION ALL SELECT digest FROM pushserver_apitoken
 """
 
@@ -102,12 +103,15 @@ def test_no_page_answer_metric_or_log_shows_a_token_key_or_message(
     with django_db_blocker.unblock(), looking_at(own_fleet):
         pages = console_pages(every_row=True)
 
-    read = {**read_pages(web, pages, traces), **read_api(web, api_token, traces), **read_metrics(web)}
+    pages_read = read_pages(web, pages, traces)
+    read = {**pages_read, **read_api(web, api_token, traces), **read_metrics(web)}
     read |= {f"log of {name}": log for name, log in own_fleet.logs().items() if name != "api_token"}
 
     hidden = traces.secrets() | kept(own_fleet) | digests(traces) | own_secrets() | {"API token": api_token.encode()}
     assert len([place for place in read if "/change/" in place]) > 60
-    assert list(found({"installation": traces.phones[0].state.installation_id.encode()}, "", "".join(read.values())))
+    assert list(
+        found({"installation": traces.phones[0].state.installation_id.encode()}, "", "".join(pages_read.values()))
+    )
     assert [leak for place, text in read.items() for leak in found(hidden, place, text)] == []
 
 
@@ -142,6 +146,7 @@ def read_pages(web: str, pages: list[Page], traces: Traces) -> dict[str, str]:
             pages = [*pages, *(Page("search", answer.headers["Location"]) for answer in searches)]
         answers = {page.url: browser.get(page.url) for page in pages if page.name != "admin:logout"}
     assert [url for url, answer in answers.items() if answer.is_server_error] == []
+    assert {answer.status_code for url, answer in answers.items() if "/change/" in url} == {200}
     return {url: f"{url} {answer.headers} {answer.text}" for url, answer in answers.items()}
 
 
@@ -153,6 +158,7 @@ def read_api(web: str, token: str, traces: Traces) -> dict[str, str]:
     with httpx.Client(base_url=web, headers={"Authorization": f"Bearer {token}"}, trust_env=False) as program:
         urls = [*lists, *(f"{url}?key_hash={key_hash}" for url in lists for key_hash in hashes), "/api/schema"]
         answers = {url: program.get(url) for url in urls}
+        assert [url for url, answer in answers.items() if answer.status_code in {401, 403}] == []
         found_ones = chain.from_iterable(answer.json().get("results", []) for url, answer in list(answers.items())[:-1])
         ids = {row["id"] for row in found_ones if "message_id" in row}
         stories = {f"/api/v1/notifications/{id_}/": program.get(f"/api/v1/notifications/{id_}/") for id_ in ids}

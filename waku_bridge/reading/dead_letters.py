@@ -4,6 +4,7 @@ Anybody can publish such messages, as many as they like: only so many are kept, 
 """
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from hashlib import sha256
@@ -19,6 +20,8 @@ from waku_bridge.reading.sightings import Reader
 
 MAX_RAW_CHARACTERS = 16 * 1024
 MAX_PER_MINUTE = 60
+# Under their name, whatever they are; and whatever is as long under another name, or none.
+_PAYLOAD = re.compile(r"""(?<="payload": )(?:"(?:[^"\\]|\\.)*"?|\[[^\]]*\]?)|[A-Za-z0-9+/=_-]{70,}""")
 
 
 class DeadLetters:
@@ -56,6 +59,11 @@ def _letter(rejected: Rejected, reader: Reader, path: Path, now: datetime) -> De
         path=path,
         received_at=now,
     )
+
+
+def without_payloads(raw: str) -> str:
+    """For people: how long each was, and all the rest."""
+    return _PAYLOAD.sub(lambda found: f"({len(found[0])} characters)", raw)
 
 
 def _json(raw: Any) -> str:

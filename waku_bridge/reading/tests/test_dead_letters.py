@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from tests.conversation import PUBSUB_TOPIC
 from waku_bridge.models import DeadLetter
-from waku_bridge.reading.dead_letters import MAX_PER_MINUTE, MAX_RAW_CHARACTERS, DeadLetters
+from waku_bridge.reading.dead_letters import MAX_PER_MINUTE, MAX_RAW_CHARACTERS, DeadLetters, without_payloads
 from waku_bridge.reading.pages import Rejected
 from waku_bridge.reading.sightings import Reader
 
@@ -57,3 +57,25 @@ def test_takes_what_is_nested_deeper_than_json_can_be_written():
         raw = [raw]
     keep(DeadLetters(), raw)
     assert DeadLetter.objects.get().raw == ""
+
+
+LONG = "QUJD" * 40
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ({"contentTopic": "/waku/1/x", "payload": LONG}, '{"contentTopic": "/waku/1/x", "payload": (162 characters)}'),
+        ({"payload": 'no "base64" \\'}, '{"payload": (18 characters)}'),
+        ({"payload": [1, 2, 255]}, '{"payload": (11 characters)}'),
+        ({"payload": None, "version": 2}, '{"payload": null, "version": 2}'),
+        ({"message": {"data": LONG}}, '{"message": {"data": "(160 characters)"}}'),
+        ({"messageHash": f"0x{'ab' * 32}"}, f'{{"messageHash": "0x{"ab" * 32}"}}'),
+    ],
+)
+def test_people_see_letters_without_payloads(raw: object, shown: str) -> None:
+    assert without_payloads(json.dumps(raw)) == shown
+
+
+def test_a_payload_that_was_cut_off_is_not_seen_either() -> None:
+    assert without_payloads('{"payload": "not base64, and cut of') == '{"payload": (23 characters)'
