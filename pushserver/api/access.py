@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import structlog
 from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from redis.exceptions import RedisError
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import BasePermission
@@ -13,6 +15,7 @@ from rest_framework.throttling import SimpleRateThrottle
 from pushserver.api.tokens import recognise
 from pushserver.models import ApiToken
 
+log = structlog.get_logger(__name__)
 KEYWORD = b"bearer"
 
 
@@ -61,14 +64,25 @@ class HasScope(BasePermission):
         return isinstance(request.auth, ApiToken) and view.scope in request.auth.scopes
 
 
-class PerToken(SimpleRateThrottle):
+class _Throttle(SimpleRateThrottle):
+    """While Redis is away nobody is slowed down: then somebody must read the status more than ever."""
+
+    def allow_request(self, request: Request, view: Any) -> bool:
+        try:
+            return bool(super().allow_request(request, view))
+        except RedisError as error:
+            log.warning("throttle_is_away", error=type(error).__name__)
+            return True
+
+
+class PerToken(_Throttle):
     scope = "token"
 
     def get_cache_key(self, request: Request, view: Any) -> str | None:  # noqa: ARG002
         return f"api:token:{request.auth.pk}" if isinstance(request.auth, ApiToken) else None
 
 
-class PerAddress(SimpleRateThrottle):
+class PerAddress(_Throttle):
     """For who comes without a token that is accepted: nobody tries one after the other."""
 
     scope = "anonymous"

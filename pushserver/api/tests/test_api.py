@@ -1,7 +1,9 @@
 """The API as programs see it: over the whole stack of middleware, with real rows."""
 
 from collections.abc import Callable
+from contextlib import closing
 from datetime import date, timedelta
+from socket import socket
 from typing import Any
 
 import pytest
@@ -181,6 +183,17 @@ def test_too_many_calls_are_refused(settings: Any, monkeypatch: pytest.MonkeyPat
     assert other("channels/").status_code == 200
     assert is_problem(one("channels/"), 429)
     assert [Client().get(f"{V1}/channels/").status_code for _ in range(2)] == [401, 429]
+
+
+def test_without_redis_the_status_is_told_and_nobody_is_slowed_down(api: Api, settings: Any) -> None:
+    with closing(socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        away = f"redis://127.0.0.1:{free.getsockname()[1]}/0"  # bound, and not listened to
+        settings.REDIS_URL, settings.CACHES = away, {"default": {**settings.CACHES["default"], "LOCATION": away}}
+
+        told = api("status/")
+        assert (told.status_code, told.json()["checks"]["broker"]["ok"]) == (200, False)
+        assert is_problem(Client().get(f"{V1}/channels/"), 401)
 
 
 def test_a_long_list_comes_in_pages_that_count_nothing(api: Api) -> None:
