@@ -74,6 +74,10 @@ class InboundEnvelope(models.Model):
         return f"Envelope {bytes(self.hash).hex()[:16]}"
 
 
+# No node took it, or no store had it. Without a repetition no store answered, which says nothing about the reply.
+LOST_REPLIES = models.Q(state="abandoned") | models.Q(state="unconfirmed", repeat_count__gt=0)
+
+
 class OutboundReply(models.Model):
     """One message of ours on its way out, sealed for its receiver. At most one per envelope and part."""
 
@@ -118,6 +122,10 @@ class OutboundReply(models.Model):
             models.Index(
                 fields=["id"], condition=models.Q(state__in=["unconfirmed", "abandoned"]), name="reply_given_up"
             ),
+            # By far the fewest: where no store answers, all others are unconfirmed.
+            models.Index(fields=["id"], condition=models.Q(state="abandoned"), name="reply_abandoned"),
+            # The dashboard counts them.
+            models.Index(fields=["created_at"], condition=LOST_REPLIES, name="reply_lost"),
             models.Index(
                 fields=["message_type", "id"],
                 condition=models.Q(message_type__in=[15, 16, 17, 18, 19, 20]),  # all but answers to requests

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from copy import copy
+from datetime import datetime, timedelta
 from http.server import ThreadingHTTPServer
+from secrets import token_bytes
 from typing import Any
 
 import pytest
@@ -19,7 +21,8 @@ from notifications import draining
 from notifications.deviations import Deviation
 from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
 from pushserver.celery import HEARTBEAT_KEY
-from pushserver.console.dashboard.lights import Finding, Level, Page
+from pushserver.console.dashboard.collecting import MOST_COUNTED
+from pushserver.console.dashboard.lights import Finding, Level, Page, many_lost_replies
 from pushserver.console.dashboard.looking import look
 from pushserver.console.dashboard.memory import KEY
 from pushserver.console.dashboard.pages import ADDRESSES, url_of
@@ -31,6 +34,7 @@ from spark_reports.models import Anomaly, PublishedDay
 from tests import factories
 from tests.console.alive import NODES, look_at
 from waku_bridge.canary import board
+from waku_bridge.models import OutboundReply
 from waku_bridge.node.watch.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ_KEY
 
@@ -169,6 +173,40 @@ def test_beat_looks_too_so_that_nobody_has_to_be_there_when_it_begins() -> None:
     count_traffic()
 
     assert set(cache.get(KEY)) == {"workers"}
+
+
+def lose(number: int, *, at: datetime | None = None, **fields: Any) -> None:
+    one = factories.make_reply(at=at, **{"state": "unconfirmed", "repeat_count": 1, **fields})
+    others = [copy(one) for _ in range(number - 1)]
+    for other in others:
+        other.pk, other.envelope_hash = None, token_bytes(32)
+    OutboundReply.objects.bulk_create(others)
+
+
+def test_one_lost_reply_in_twenty_is_seen_however_many_there_are() -> None:
+    TrafficMinute.objects.update(reply_count=600)
+    needed = many_lost_replies(look(now=timezone.now()).facts.replies)
+
+    lose(needed - 1)
+    before = lights()["replies"]
+    lose(1, state="abandoned", repeat_count=0)
+
+    assert needed > MOST_COUNTED
+    assert before.level == Level.GREEN
+    assert lights()["replies"] == Finding(
+        Level.YELLOW,
+        f"{needed:,} of the last hour may not have reached anybody",
+        "The node that publishes has no peers, or the stores are behind: senders ask again.",
+        since=lights()["replies"].since,
+        page=Page.REPLIES,
+    )
+
+
+def test_a_reply_that_no_store_answered_about_is_not_lost_and_neither_is_an_older_one() -> None:
+    lose(10, repeat_count=0)
+    lose(10, at=timezone.now() - timedelta(minutes=61))
+
+    assert look(now=timezone.now()).facts.lost_replies == 0
 
 
 def test_draining_is_on_the_board_with_who_and_why(admin_client: Client) -> None:

@@ -19,12 +19,13 @@ from pushserver import health
 from pushserver.celery import QUEUES
 from pushserver.console.dashboard import facts as f
 from pushserver.console.dashboard.hour import Hour
+from pushserver.console.dashboard.lights import many_lost_replies
 from registrations.console.columns import host_of
 from spark_reports.console.formats import percent
 from spark_reports.models import Anomaly
 from spark_reports.status import State, pinned, status
 from waku_bridge import canary, metrics
-from waku_bridge.models import CanaryRun, DeadLetter, OutboundReply, StoreWatermark, StoreWindow
+from waku_bridge.models import LOST_REPLIES, CanaryRun, DeadLetter, OutboundReply, StoreWatermark, StoreWindow
 from waku_bridge.node.watch.board import BOARD as NODE_BOARD
 
 # The checks of `/readyz` ask servers; several people may look, each every few seconds.
@@ -42,7 +43,6 @@ GAUGES = (
     *(metrics.REPLIES_PENDING, metrics.REPLIES_OLDEST_AGE_SECONDS),
     delivery_metrics.UNANSWERED_AGE_SECONDS,
 )
-GIVEN_UP = [OutboundReply.State.UNCONFIRMED, OutboundReply.State.ABANDONED]
 Checks = Mapping[str, health.Check]
 
 
@@ -52,6 +52,7 @@ def collect(hour: Hour, *, now: datetime) -> f.Facts:
     inbox, inbox_age, due, due_age, outbox, outbox_age, overdue = _ask(GAUGES)
     channels = list(Channel.objects.order_by("last_success_at", "since")[:MAX_CHANNELS])
     hour_ago = now - HOUR
+    replies = int(sum(number or 0 for number in hour.column("reply_count")))
     return f.Facts(
         now=now,
         reasons={name: check.reason for name, check in checks.items()},
@@ -71,8 +72,8 @@ def collect(hour: Hour, *, now: datetime) -> f.Facts:
         halted=[_halted(channel) for channel in channels if channel.state != Channel.State.RUNNING],
         outbox=f.Waiting(int(outbox), outbox_age),
         overdue_seconds=overdue,
-        replies=int(sum(number or 0 for number in hour.column("reply_count"))),
-        lost_replies=_lost_replies(hour_ago),
+        replies=replies,
+        lost_replies=_lost_replies(hour_ago, most=max(MOST_COUNTED, many_lost_replies(replies))),
         is_canary_expected=canary.is_expected(),
         canary=_canary(checks),
         reports=_reports(checks, now),
@@ -162,10 +163,9 @@ def _halted(channel: Channel) -> f.Halted:
     return f.Halted(str(channel), is_tripped, is_proven, channel.reason, channel.since)
 
 
-def _lost_replies(since: datetime) -> int:
-    """By their own partial index, from the newest on: nearly all replies are confirmed."""
-    newest = OutboundReply.objects.filter(state__in=GIVEN_UP).order_by("-pk").values_list("created_at", flat=True)
-    return sum(created_at >= since for created_at in newest[:MOST_COUNTED])
+def _lost_replies(since: datetime, *, most: int) -> int:
+    """By their own partial index, which has no others."""
+    return OutboundReply.objects.filter(LOST_REPLIES, created_at__gte=since)[:most].count()
 
 
 def _canary(checks: Checks) -> f.RoundTrip | None:

@@ -97,7 +97,8 @@ class Facts:
     """All of one moment. ``reasons`` are those of `/readyz`: why a message would not make it through, by check.
 
     ``tries`` counts what gorush answered in the last minutes, by outcome and code; ``replies`` those of the last hour,
-    and ``lost_replies`` how many of these no store had, or no node took. ``counted_until`` is when beat last counted.
+    and ``lost_replies`` how many of these no node took, or no store had that answered. ``counted_until`` is when beat
+    last counted.
     """
 
     now: datetime

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from math import ceil
 
 from pushserver.console.dashboard.facts import Drain, Facts, Halted, Peer, Store, Trouble, Waiting
 
@@ -371,11 +372,16 @@ def replies(facts: Facts) -> Finding:
     """The worse of what waits for nodes and of what waits for an answer; then what was sent in vain."""
     lost = facts.lost_replies
     found = min((_outbox(facts), _overdue(facts)), key=lambda finding: WORST_FIRST.index(finding.level))
-    if not found.is_bad and lost >= max(FEW_REPLIES, LOST_REPLIES_SHARE * facts.replies):
+    if not found.is_bad and lost >= many_lost_replies(facts.replies):
         words = f"{lost:,} of the last hour may not have reached anybody"
         action = "The node that publishes has no peers, or the stores are behind: senders ask again."
         return Finding(Level.YELLOW, words, action, page=Page.REPLIES)
     return found
+
+
+def many_lost_replies(replies: int) -> int:
+    """As many lost ones of so many replies are to be looked at."""
+    return max(FEW_REPLIES, ceil(LOST_REPLIES_SHARE * replies))
 
 
 def _outbox(facts: Facts) -> Finding:
