@@ -2,6 +2,15 @@
 
 from django.db import migrations, models
 
+# The oldest keeps its name. Prefixes are how people tell tokens apart.
+RENAME_YOUNGER = """
+    UPDATE pushserver_apitoken AS younger SET name = left(name, 80) || ' (' || prefix || ')'
+    WHERE revoked_at IS NULL AND EXISTS (
+        SELECT FROM pushserver_apitoken AS older
+        WHERE older.name = younger.name AND older.revoked_at IS NULL AND older.id < younger.id
+    )
+"""
+
 
 class Migration(migrations.Migration):
 
@@ -10,6 +19,7 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.RunSQL(RENAME_YOUNGER, migrations.RunSQL.noop),
         migrations.AddConstraint(
             model_name='apitoken',
             constraint=models.UniqueConstraint(condition=models.Q(('revoked_at', None)), fields=('name',), name='one_working_api_token_per_name'),
