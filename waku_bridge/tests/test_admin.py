@@ -8,14 +8,14 @@ from django.utils import timezone
 
 from tests import factories
 from waku_bridge.messages import MessageType
-from waku_bridge.models import InboundEnvelope, OutboundReply
+from waku_bridge.models import LOST_REPLIES, InboundEnvelope, OutboundReply
 from waku_bridge.reading.leases import LeaseName
 
 pytestmark = pytest.mark.django_db
 ENVELOPES = "/admin/waku_bridge/inboundenvelope/"
 REPLIES = "/admin/waku_bridge/outboundreply/"
 # Copies of the one that is there.
-MANY_CONFIRMED = """
+MANY = """
     INSERT INTO waku_bridge_outboundreply
         (envelope_hash, part, state, attempt_count, repeat_count, node, message_type, pubsub_topic, content_topic,
          timestamp_ns, next_attempt_at, enqueued_at, created_at)
@@ -23,6 +23,13 @@ MANY_CONFIRMED = """
          timestamp_ns, next_attempt_at, enqueued_at, created_at
     FROM waku_bridge_outboundreply, generate_series(1, 20000) AS number
 """
+
+
+def make_many(state: str) -> None:
+    factories.make_reply(state=state)
+    with connection.cursor() as cursor:
+        cursor.execute(MANY)
+        cursor.execute("ANALYZE waku_bridge_outboundreply")
 
 
 def envelopes(client: Client, query: str) -> set[str]:
@@ -135,14 +142,19 @@ def test_a_reply_shows_how_far_it_got_and_never_what_it_says(admin_client: Clien
         ("pending", "reply_pending"),
         ("published", "reply_published"),
         ("unconfirmed", "reply_given_up"),
-        ("abandoned", "reply_given_up"),
+        ("abandoned", "reply_abandoned"),
     ],
 )
 def test_the_rare_states_of_replies_are_found_by_an_index(state: str, index: str) -> None:
     """Among many that are confirmed, as on any server."""
-    factories.make_reply(state="confirmed")
-    with connection.cursor() as cursor:
-        cursor.execute(MANY_CONFIRMED)
-        cursor.execute("ANALYZE waku_bridge_outboundreply")
+    make_many("confirmed")
 
     assert index in OutboundReply.objects.filter(state=state).order_by("-pk")[:100].explain()
+
+
+def test_where_no_store_answers_the_others_are_still_found_by_an_index() -> None:
+    make_many("unconfirmed")
+    lost = OutboundReply.objects.filter(LOST_REPLIES, created_at__gte=timezone.now() - timedelta(hours=1))
+
+    assert "reply_lost" in lost[:1000].explain()
+    assert "reply_abandoned" in OutboundReply.objects.filter(state="abandoned").order_by("-pk")[:100].explain()
