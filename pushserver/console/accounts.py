@@ -55,7 +55,7 @@ class RemovableOnly(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has n
 
 @admin.register(TOTPDevice)
 class SecondFactorAdmin(RemovableOnly):
-    """Removed for who lost it. The key is never shown but to its owner, once."""
+    """Removed for who lost it, a superuser's by another one. The key is never shown but to its owner, once."""
 
     list_display = ("user", yes_no("confirmed"), age("created_at", "since"), age("last_used_at", "last used"))
     shown: ClassVar[Any] = {
@@ -66,6 +66,9 @@ class SecondFactorAdmin(RemovableOnly):
             moment("last_used_at", "last used"),
         )
     }
+
+    def has_delete_permission(self, request: Any, obj: TOTPDevice | None = None) -> bool:
+        return super().has_delete_permission(request, obj) and _may_touch(request.user, obj and obj.user)
 
 
 @admin.register(AccessAttempt)

@@ -4,6 +4,7 @@ import pytest
 from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 from django.urls import reverse
+from django_otp.plugins.otp_totp.models import TOTPDevice
 
 pytestmark = pytest.mark.django_db
 
@@ -45,6 +46,35 @@ def test_cannot_take_over_the_account_of_a_superuser(client: Client, manager: Us
     root.refresh_from_db()
     assert response.status_code == 403
     assert root.check_password("a long one of its own")
+
+
+def remove_factor(client: Client, device: TOTPDevice, *, from_list: bool) -> int:
+    if not from_list:
+        return client.post(reverse("admin:otp_totp_totpdevice_delete", args=[device.pk]), {"post": "yes"}).status_code
+    form = {"action": "delete_selected", "_selected_action": str(device.pk), "post": "yes"}
+    return client.post(reverse("admin:otp_totp_totpdevice_changelist"), form).status_code
+
+
+@pytest.mark.parametrize("from_list", [False, True])
+@pytest.mark.parametrize(("is_superuser", "status"), [(True, 403), (False, 302)])
+def test_removes_the_second_factor_of_anybody_but_a_superuser(
+    client: Client, manager: User, from_list: bool, is_superuser: bool, status: int
+) -> None:
+    owner = User.objects.create_user("otto", is_staff=True, is_superuser=is_superuser)
+    device = TOTPDevice.objects.create(user=owner, name="authenticator", confirmed=True)
+
+    assert remove_factor(client, device, from_list=from_list) == status
+
+    assert TOTPDevice.objects.filter(pk=device.pk).exists() == is_superuser
+
+
+def test_a_superuser_removes_the_second_factor_of_another(admin_client: Client) -> None:
+    owner = User.objects.create_superuser("root")
+    device = TOTPDevice.objects.create(user=owner, name="authenticator", confirmed=True)
+
+    assert remove_factor(admin_client, device, from_list=False) == 302
+
+    assert not TOTPDevice.objects.exists()
 
 
 def test_a_superuser_may_make_another(admin_client: Client) -> None:
