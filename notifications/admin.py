@@ -19,6 +19,7 @@ from registrations.console.columns import NOTHING, age, full_hash, link, moment,
 from registrations.console.facts import FactAdmin, FactInline
 from registrations.console.filters import Alone, RecentValuesFilter, WordFilter
 from registrations.console.operations import Operated
+from registrations.console.search import spellings
 from registrations.models import Registration
 
 ID_BYTES = 32
@@ -174,8 +175,9 @@ class NotificationAdmin(Operated, FactAdmin):
 
     def matching_id(self, term: str) -> Q:
         """By way of the registrations: installation ids are indexed there, and only there."""
-        owners = Registration.objects.filter(installation_id=term)
-        return Q(installation_id=term, public_key_hash__in=owners.values("public_key_hash"))
+        spelled = spellings(term)
+        owners = Registration.objects.filter(installation_id__in=spelled)
+        return Q(installation_id__in=spelled, public_key_hash__in=owners.values("public_key_hash"))
 
 
 def type_name(number: int) -> str:

@@ -23,7 +23,7 @@ from registrations.console.columns import (
 from registrations.console.facts import FactAdmin, FactInline
 from registrations.console.filters import RecentValuesFilter, WordFilter, YesNoFilter
 from registrations.console.operations import Operated
-from registrations.console.search import hash_digits
+from registrations.console.search import hash_digits, spellings
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 
 KEY_HASH_BYTES = 64
@@ -100,7 +100,7 @@ class RegistrationAdmin(Operated, FactAdmin):
         return super().get_queryset(request).annotate(**{f"{name}_length": F(f"{name}__len") for name in LISTS})
 
     def matching_id(self, term: str) -> Q:
-        return Q(installation_id=term)
+        return Q(installation_id__in=spellings(term))
 
 
 @admin.register(Route)
@@ -163,7 +163,7 @@ class GrantAdmin(FactAdmin):
         return super().get_queryset(request).only(*shown)
 
     def matching_id(self, term: str) -> Q:
-        return Q(registration__installation_id=term)
+        return Q(registration__installation_id__in=spellings(term))
 
 
 @admin.register(RegistrationEvent)

@@ -39,7 +39,8 @@ def test_finds_the_notifications_of_a_key_and_of_one_installation(admin_client: 
     factories.make_notification()
 
     assert rows(admin_client, NOTIFICATIONS, f"q={key_hash.hex()}") == {str(of_key.pk), str(of_installation.pk)}
-    assert rows(admin_client, NOTIFICATIONS, f"q={registration.installation_id}") == {str(of_installation.pk)}
+    for term in (registration.installation_id, registration.installation_id.upper()):
+        assert rows(admin_client, NOTIFICATIONS, f"q={term}") == {str(of_installation.pk)}
     both = f"q={key_hash.hex()}+{registration.installation_id}"
     assert rows(admin_client, NOTIFICATIONS, both) == {str(of_installation.pk)}
 

@@ -7,10 +7,9 @@ from django.core.validators import RegexValidator
 from django.db.models import QuerySet
 
 from notifications.models import Notification
+from registrations.console.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, spellings
 from registrations.models import Registration
 from waku_bridge.models import CanaryRun
-
-KEY_HASH_DIGITS, MESSAGE_ID_DIGITS = 128, 64
 
 
 def hex_filter(field_name: str, digits: int, label: str) -> django_filters.CharFilter:
@@ -30,19 +29,19 @@ class BytesFilters(django_filters.FilterSet):  # type: ignore[misc]  # has no ty
 
 class RegistrationFilters(BytesFilters):
     key_hash = hex_filter("public_key_hash", KEY_HASH_DIGITS, "SHAKE-256 of the public key, 128 hex digits.")
-    installation_id = django_filters.UUIDFilter(method="by_installation", label="As its client sent it.")
+    installation_id = django_filters.UUIDFilter(method="by_installation", label="In any case, with or without dashes.")
 
     class Meta:
         model = Registration
         fields: ClassVar[list[str]] = []
 
     def by_installation(self, rows: QuerySet[Any], name: str, value: Any) -> QuerySet[Any]:
-        return rows.filter(**{name: str(value)})
+        return rows.filter(**{f"{name}__in": spellings(str(value))})
 
 
 class NotificationFilters(BytesFilters):
-    message_id = hex_filter("request__message_id", MESSAGE_ID_DIGITS, "Of the Status message, 64 hex digits.")
-    amm_message_id = hex_filter("request__amm_message_id", MESSAGE_ID_DIGITS, "Of the metadata message.")
+    message_id = hex_filter("request__message_id", SHORT_ID_DIGITS, "Of the Status message, 64 hex digits.")
+    amm_message_id = hex_filter("request__amm_message_id", SHORT_ID_DIGITS, "Of the metadata message.")
     key_hash = hex_filter("public_key_hash", KEY_HASH_DIGITS, "Of the recipient, 128 hex digits.")
 
     class Meta:

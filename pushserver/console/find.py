@@ -21,7 +21,7 @@ from pushserver.console.links import timeline_url, user_url
 from pushserver.console.search import NOT_UNDERSTOOD, NotUnderstoodError, for_url
 from registrations.admin import KEY_HASH_BYTES
 from registrations.console.columns import SHORT_DIGITS, hex_of
-from registrations.console.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id
+from registrations.console.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id, spellings
 from registrations.models import Registration, TopicKey
 from waku_bridge.admin import envelope_url
 from waku_bridge.models import InboundEnvelope
@@ -103,7 +103,7 @@ def hits_for(term: str) -> list[Hit]:
 
 
 def _installations(term: str) -> Iterator[Hit]:
-    rows = Registration.objects.filter(installation_id__in={term, term.lower(), term.upper()})
+    rows = Registration.objects.filter(installation_id__in=spellings(term))
     for key_hash in set(rows.values_list("public_key_hash", flat=True)[:MAX_HITS]):
         yield _user_hit(key_hash)
 

@@ -6,6 +6,7 @@ Hashes are found by their first digits, ids as a whole. A chat key never gets he
 
 import re
 from collections.abc import Iterable
+from uuid import UUID
 
 from django.db.models import Q
 
@@ -27,6 +28,13 @@ def hash_digits(term: str) -> str:
 
 def is_id(term: str) -> bool:
     return _UUID.fullmatch(term) is not None
+
+
+def spellings(term: str) -> set[str]:
+    """Of an id, as its client may have sent it: it is kept as it came, and compared as text."""
+    same = UUID(term)
+    usual = {str(same), same.hex}
+    return {term, *usual, *(text.upper() for text in usual)}
 
 
 def by_hash(digits: str, fields: Iterable[tuple[str, int]]) -> Q:

@@ -60,6 +60,7 @@ def test_finds_a_registration_by_its_installation_id(admin_client: Client) -> No
     factories.make_registration()
 
     assert set(found(admin_client, wanted.installation_id)) == {str(wanted.pk)}
+    assert set(found(admin_client, wanted.installation_id.replace("-", "").upper())) == {str(wanted.pk)}
 
 
 def test_two_terms_narrow_each_other_down(admin_client: Client) -> None:

@@ -5,6 +5,7 @@ from contextlib import closing
 from datetime import date, timedelta
 from socket import socket
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.core.cache import cache
@@ -118,6 +119,19 @@ def test_the_registrations_of_a_key_are_told(api: Api) -> None:
     assert told["installation_id"] == registration.installation_id
     assert (told["state"], told["route"]["state"], told["version"]) == ("active", "active", registration.version)
     assert api("registrations/", installation_id=registration.installation_id).json()["results"] == [told]
+
+
+@pytest.mark.parametrize("spell", [str, str.upper, lambda text: text.replace("-", "")])
+@pytest.mark.parametrize("sent", [str, str.upper, lambda text: text.replace("-", "").upper()])
+def test_an_installation_is_found_however_its_id_is_spelled(
+    api: Api, spell: Callable[[str], str], sent: Callable[[str], str]
+) -> None:
+    installation_id = str(uuid4())
+    factories.make_registration(installation_id=sent(installation_id))
+
+    (told,) = api("registrations/", installation_id=spell(installation_id)).json()["results"]
+
+    assert told["installation_id"] == sent(installation_id)
 
 
 def test_the_whole_way_of_a_notification_is_told(api: Api) -> None:
