@@ -75,6 +75,7 @@ def test_what_is_bad_says_what_to_do_about_it_and_where() -> None:
 
 REASON = {"database": "migrations not applied: 1"}
 AWAY = {"reasons": {"broker": "Redis does not answer"}}
+SLOW = {"is_database_slow": True}
 DOWN = Peer("a:1", is_up=False)
 UNWATCHED = Peer("a:1", is_up=True, is_watched=False)
 TROUBLED = Peer("a:1", is_up=True, troubles=[TROUBLE, TROUBLE])
@@ -101,6 +102,12 @@ CASES = [
     ("store-a:1", YELLOW, "not read any further", {"stores": [Store("a:1", ago(61))]}),
     ("store-a:1", GREEN, "1 stretch of the past", {"stores": [Store("a:1", NOW, gaps=1)]}),
     ("store-a:1", YELLOW, "the clock is wrong", {"stores": [Store("a:1", NOW, troubles=[TROUBLE])]}),
+    ("database", RED, "takes too long", SLOW),
+    ("inbox", GREY, "while PostgreSQL is slow", SLOW),
+    ("delivery", GREY, "while PostgreSQL is slow", SLOW),
+    ("replies", GREY, "while PostgreSQL is slow", {**SLOW, "lost_replies": 9}),
+    ("inbox", GREEN, "99,999 waiting, ", {"inbox": Waiting(99_999, 5)}),
+    ("inbox", GREEN, "100,000 or more waiting, ", {"inbox": Waiting(100_000, 5)}),
     ("inbox", GREEN, "3 waiting, the oldest for 5.0 s", {"inbox": Waiting(3, 5.0)}),
     ("inbox", YELLOW, "the oldest for 5.1 s", {"inbox": Waiting(3, 5.1)}),
     ("inbox", YELLOW, "the oldest for 30 s", {"inbox": Waiting(3, 30)}),

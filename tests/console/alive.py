@@ -17,7 +17,7 @@ from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
 from notifications.notices import Board, Notice
 from pushserver import traffic
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
-from pushserver.console.dashboard.collecting import CHECKS
+from pushserver.console.dashboard.collecting import ANSWERS
 from pushserver.models import AttemptMinute, TrafficMinute
 from tests import factories
 from tests.gorush import serve_gorush
@@ -40,8 +40,8 @@ def alive(
     db: None, settings: LazySettings, gorush: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ThreadingHTTPServer]:
     """Its gorush, which a test may break."""
-    monkeypatch.setattr("pushserver.console.dashboard.collecting.CHECKS_KEPT_SECONDS", 0)
-    CHECKS.forget()
+    monkeypatch.setattr("pushserver.console.dashboard.collecting.KEPT_SECONDS", 0)
+    ANSWERS.forget()
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = NODES
     settings.GORUSH_URLS = [f"http://127.0.0.1:{gorush.server_port}"]
     settings.CANARY_PERIOD_SECONDS = 60
@@ -59,7 +59,7 @@ def alive(
     make_traffic(now)
     yield gorush
     cache.clear()
-    CHECKS.forget()
+    ANSWERS.forget()
 
 
 def read(url: str) -> None:

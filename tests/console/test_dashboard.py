@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from copy import copy
+from dataclasses import replace
 from datetime import datetime, timedelta
 from http.server import ThreadingHTTPServer
 from secrets import token_bytes
@@ -21,7 +22,7 @@ from notifications import draining
 from notifications.deviations import Deviation
 from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
 from pushserver.celery import HEARTBEAT_KEY
-from pushserver.console.dashboard.collecting import MOST_COUNTED
+from pushserver.console.dashboard import collecting
 from pushserver.console.dashboard.lights import Finding, Level, Page, many_lost_replies
 from pushserver.console.dashboard.looking import look
 from pushserver.console.dashboard.memory import KEY
@@ -191,7 +192,7 @@ def test_one_lost_reply_in_twenty_is_seen_however_many_there_are() -> None:
     before = lights()["replies"]
     lose(1, state="abandoned", repeat_count=0)
 
-    assert needed > MOST_COUNTED
+    assert needed > collecting.MOST_COUNTED
     assert before.level == Level.GREEN
     assert lights()["replies"] == Finding(
         Level.YELLOW,
@@ -207,6 +208,30 @@ def test_a_reply_that_no_store_answered_about_is_not_lost_and_neither_is_an_olde
     lose(10, at=timezone.now() - timedelta(minutes=61))
 
     assert look(now=timezone.now()).facts.lost_replies == 0
+
+
+def test_what_waits_is_counted_once_for_all_who_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    lights()
+    monkeypatch.setattr(collecting, "KEPT_SECONDS", 60)
+    make_old_envelope()
+
+    assert lights()["inbox"].words == "empty"
+    collecting.ANSWERS.forget()
+    assert lights()["inbox"].words == "1 waiting, the oldest for 3 min"
+
+
+def test_a_database_that_takes_too_long_to_count_is_told_and_the_page_still_comes(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = replace(collecting.GAUGES[0], sql="SELECT 1 FROM pg_sleep(5)")
+    monkeypatch.setattr(collecting, "GAUGES", (slow, *collecting.GAUGES[1:]))
+    monkeypatch.setattr(collecting, "TIMEOUT_SECONDS", "0.1")
+
+    board = text(admin_client.get("/admin/").content.decode())
+
+    assert "takes too long to tell what waits" in board
+    assert board.count("not known while PostgreSQL is slow") == 3
+    assert "none waiting" not in board
 
 
 def test_draining_is_on_the_board_with_who_and_why(admin_client: Client) -> None:

@@ -1,13 +1,15 @@
 """What is the case now, read from where `/readyz`, the API and the metrics read it: the lights say nothing else."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from threading import Lock
 from time import monotonic
 
 from django.conf import settings
-from django.db import connection
+from django.db import OperationalError, connection, transaction
 from django.db.models import Count, Min
+from psycopg.errors import QueryCanceled
 
 from measuring.kinds import StoredGauge
 from notifications import draining
@@ -20,6 +22,7 @@ from pushserver.celery import QUEUES
 from pushserver.console.dashboard import facts as f
 from pushserver.console.dashboard.hour import Hour
 from pushserver.console.dashboard.lights import many_lost_replies
+from pushserver.metrics.stock import TIMEOUT_SECONDS
 from registrations.console.columns import host_of
 from spark_reports.console.formats import percent
 from spark_reports.models import Anomaly
@@ -28,8 +31,8 @@ from waku_bridge import canary, metrics
 from waku_bridge.models import LOST_REPLIES, CanaryRun, DeadLetter, OutboundReply, StoreWatermark, StoreWindow
 from waku_bridge.node.watch.board import BOARD as NODE_BOARD
 
-# The checks of `/readyz` ask servers; several people may look, each every few seconds.
-CHECKS_KEPT_SECONDS = 4.0
+# The checks of `/readyz` ask servers, and what waits is counted; several people may look, each every few seconds.
+KEPT_SECONDS = 4.0
 HOUR = timedelta(hours=1)
 TRIES_OF = timedelta(minutes=10)
 # So many are counted one by one; more are not worth the time.
@@ -47,9 +50,10 @@ Checks = Mapping[str, health.Check]
 
 
 def collect(hour: Hour, *, now: datetime) -> f.Facts:
-    checks = CHECKS.recent()
+    answers = ANSWERS.recent()
+    checks = answers.checks
     nodes = list(_peers(NODE_BOARD, settings.WAKU_NODES, checks, "node"))
-    inbox, inbox_age, due, due_age, outbox, outbox_age, overdue = _ask(GAUGES)
+    inbox, inbox_age, due, due_age, outbox, outbox_age, overdue = answers.gauges or [0.0] * len(GAUGES)
     channels = list(Channel.objects.order_by("last_success_at", "since")[:MAX_CHANNELS])
     hour_ago = now - HOUR
     replies = int(sum(number or 0 for number in hour.column("reply_count")))
@@ -77,28 +81,37 @@ def collect(hour: Hour, *, now: datetime) -> f.Facts:
         is_canary_expected=canary.is_expected(),
         canary=_canary(checks),
         reports=_reports(checks, now),
+        is_database_slow=answers.gauges is None,
     )
 
 
-class RecentChecks:
-    """What `/readyz` checks, in this process, a few seconds old at most."""
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What `/readyz` checks, and what `GAUGES` say; None where the database took too long."""
+
+    checks: Checks
+    gauges: Sequence[float] | None
+
+
+class RecentAnswers:
+    """Of this process, a few seconds old at most."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._known: Checks = {}
+        self._known = Answers({}, None)
         self._asked_at = float("-inf")
 
-    def recent(self) -> Checks:
+    def recent(self) -> Answers:
         with self._lock:
-            if monotonic() - self._asked_at >= CHECKS_KEPT_SECONDS:
-                self._known, self._asked_at = health.run_checks(), monotonic()
+            if monotonic() - self._asked_at >= KEPT_SECONDS:
+                self._known, self._asked_at = Answers(health.run_checks(), _ask(GAUGES)), monotonic()
             return self._known
 
     def forget(self) -> None:
         self._asked_at = float("-inf")
 
 
-CHECKS = RecentChecks()
+ANSWERS = RecentAnswers()
 
 
 def _is_blind(checks: Checks) -> bool:
@@ -142,11 +155,20 @@ def _stores(checks: Checks, *, read_live: set[str]) -> Iterator[f.Store]:
         yield f.Store(host_of(url), read_up_to.get(url), gaps.get(url, 0), troubles)
 
 
-def _ask(gauges: Sequence[StoredGauge]) -> list[float]:
-    """What the gauges say in `/metrics`, in one round trip; the sum of a gauge that has labels."""
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {', '.join(map(_as_column, gauges))}")
-        return [float(value or 0) for value in cursor.fetchone()]
+def _ask(gauges: Sequence[StoredGauge]) -> list[float] | None:
+    """What the gauges say in `/metrics`, in one query; the sum of a gauge that has labels.
+
+    None where that takes so long that `/metrics` would not wait either.
+    """
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"SET LOCAL statement_timeout = '{TIMEOUT_SECONDS}s'")
+            cursor.execute(f"SELECT {', '.join(map(_as_column, gauges))}")
+            return [float(value or 0) for value in cursor.fetchone()]
+    except OperationalError as error:
+        if isinstance(error.__cause__, QueryCanceled):
+            return None
+        raise
 
 
 def _as_column(gauge: StoredGauge) -> str:

@@ -45,12 +45,20 @@ class Queue:
     is_needed: bool = True
 
 
+# What waits is counted so far by the gauges of `/metrics`.
+MOST_WAITING = 100_000
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """``oldest_seconds`` is how long the oldest has waited beyond the moment that something could be done about it."""
 
     count: int = 0
     oldest_seconds: float = 0.0
+
+    @property
+    def number(self) -> str:
+        return f"{self.count:,}{' or more' if self.count >= MOST_WAITING else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,7 @@ class Facts:
 
     ``tries`` counts what gorush answered in the last minutes, by outcome and code; ``replies`` those of the last hour,
     and ``lost_replies`` how many of these no node took, or no store had that answered. ``counted_until`` is when beat
-    last counted.
+    last counted. Where ``is_database_slow``, nothing is known about what waits.
     """
 
     now: datetime
@@ -124,6 +132,7 @@ class Facts:
     is_canary_expected: bool = False
     canary: RoundTrip | None = None
     reports: Reports = Reports(is_off=True, is_missing=False, words="")
+    is_database_slow: bool = False
 
     @property
     def is_redis_away(self) -> bool:

@@ -81,6 +81,7 @@ class Light:
 
 BAD = (Level.RED, Level.YELLOW)
 WORST_FIRST = (*BAD, Level.GREEN)
+DATABASE_IS_SLOW = Finding(Level.GREY, "not known while PostgreSQL is slow")
 REDIS_IS_AWAY = Finding(Level.GREY, "not known while Redis is away")
 # Of the alarms, where there is one; in seconds.
 INBOX_RED, INBOX_YELLOW = 30.0, 5.0
@@ -140,6 +141,9 @@ def _things(number: int, one: str, several: str) -> str:
 def database(facts: Facts) -> Finding:
     if reason := facts.reasons.get("database"):
         return Finding(Level.RED, reason, "Run `manage.py migrate`, or repair PostgreSQL.")
+    if facts.is_database_slow:
+        action = "Look for long transactions and for whatever else keeps the server busy."
+        return Finding(Level.RED, "takes too long to tell what waits", action)
     return Finding(Level.GREEN, "answers, migrations are applied")
 
 
@@ -255,6 +259,8 @@ def store(one: Store, now: datetime) -> Finding:
 
 
 def inbox(facts: Facts) -> Finding:
+    if facts.is_database_slow:
+        return DATABASE_IS_SLOW
     level = queue_levels(facts)["inbox"]
     if level in BAD:
         action = "Workers of the queue `envelopes` are away or too few, or wait for the database."
@@ -269,6 +275,8 @@ def inbox(facts: Facts) -> Finding:
 # What waits -----------------------------------------------------------------------------------------------------------
 def queue_levels(facts: Facts) -> dict[str, Level]:
     """How the age of the oldest in each queue is, whatever else its light is about. By the id of that light."""
+    if facts.is_database_slow:
+        return dict.fromkeys(("inbox", "delivery", "replies"), Level.GREY)
     return {
         "inbox": _limited(facts.inbox.oldest_seconds, red=INBOX_RED, yellow=INBOX_YELLOW),
         "delivery": _limited(facts.due.oldest_seconds, red=DUE_RED, yellow=DUE_YELLOW),
@@ -283,7 +291,7 @@ def _limited(figure: float, *, red: float, yellow: float) -> Level:
 def _waits(waiting: Waiting) -> str:
     if not waiting.count:
         return "empty"
-    return f"{waiting.count:,} waiting, the oldest for {duration(waiting.oldest_seconds)}"
+    return f"{waiting.number} waiting, the oldest for {duration(waiting.oldest_seconds)}"
 
 
 def duration(seconds: float) -> str:
@@ -301,6 +309,8 @@ def _since(facts: Facts, seconds: float) -> datetime:
 def delivery(facts: Facts) -> Finding:
     if facts.drain:
         return _draining(facts.drain, facts)
+    if facts.is_database_slow:
+        return DATABASE_IS_SLOW
     level, seconds = queue_levels(facts)["delivery"], facts.due.oldest_seconds
     if not seconds:
         return Finding(level, "nothing is overdue", page=Page.STUCK)
@@ -370,6 +380,8 @@ def _badness(channel: Halted) -> tuple[bool, bool, datetime]:
 
 def replies(facts: Facts) -> Finding:
     """The worse of what waits for nodes and of what waits for an answer; then what was sent in vain."""
+    if facts.is_database_slow:
+        return DATABASE_IS_SLOW
     lost = facts.lost_replies
     found = min((_outbox(facts), _overdue(facts)), key=lambda finding: WORST_FIRST.index(finding.level))
     if not found.is_bad and lost >= many_lost_replies(facts.replies):

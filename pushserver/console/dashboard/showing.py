@@ -122,8 +122,10 @@ def _tiles(seen: Look, lamps: list[Lamp]) -> Iterator[Tile]:
         ("replies", "Oldest reply in the outbox", facts.outbox, "waiting"),
     ):
         url = next(lamp.url for lamp in lamps if lamp.light.id == light_id)
-        number = f"{count(waiting.count) if waiting.count else 'none'} {word}"
-        yield Tile(light_id, title, duration(waiting.oldest_seconds), number, LOOKS[levels[light_id]][0], url)
+        age, number = duration(waiting.oldest_seconds), f"{waiting.number if waiting.count else 'none'} {word}"
+        if facts.is_database_slow:
+            age, number = "not known", "PostgreSQL is slow"
+        yield Tile(light_id, title, age, number, LOOKS[levels[light_id]][0], url)
 
 
 def _errors(seen: Look, user: Any) -> Iterator[ErrorRow]:
