@@ -19,6 +19,7 @@ from notifications.admin import ID_BYTES, request_url, type_name
 from notifications.models import Notification, NotificationRequest
 from pushserver.console.links import timeline_url, user_url
 from pushserver.console.search import NOT_UNDERSTOOD, NotUnderstoodError, for_url
+from pushserver.console.theme import ENVELOPES, NOTIFICATIONS, USERS, may_find
 from registrations.admin import KEY_HASH_BYTES
 from registrations.console.columns import SHORT_DIGITS, hex_of
 from registrations.console.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id, spellings
@@ -27,11 +28,6 @@ from waku_bridge.admin import envelope_url
 from waku_bridge.models import InboundEnvelope
 
 MAX_HITS = 20
-USERS, NOTIFICATIONS, ENVELOPES = (
-    "registrations.view_registration",
-    "notifications.view_notification",
-    "waku_bridge.view_inboundenvelope",
-)
 NOTHING_FOUND = (
     "Nothing was found. Users are known while they are registered or were notified lately; envelopes are kept for some "
     "days, notifications for some weeks."
@@ -79,7 +75,7 @@ def found(request: HttpRequest, term: str) -> HttpResponse:
 
 
 def _refuse_who_may_see_nothing(request: HttpRequest) -> None:
-    if not any(request.user.has_perm(permission) for permission in (USERS, NOTIFICATIONS, ENVELOPES)):
+    if not may_find(request.user):
         raise PermissionDenied
 
 

@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_POST
 
+from registrations.console.changelist import NEWER, OLDER
 from registrations.console.facts import FactAdmin
 from registrations.console.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, hash_digits, is_id
 from waku_bridge.codec.errors import BadPublicKey
@@ -36,7 +37,7 @@ def search_facts(request: HttpRequest, app_label: str, model_name: str) -> HttpR
     if not facts.has_view_permission(request):
         raise PermissionDenied
     query = request.GET.copy()
-    for outdated in ("q", "p", "e"):  # the term, the page, the error flag of the list it comes from
+    for outdated in ("q", OLDER, NEWER, "e"):  # the term, the page, the error flag of the list it comes from
         query.pop(outdated, None)
     try:
         terms = [for_url(term) for term in request.POST.get("q", "").split()]

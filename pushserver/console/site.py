@@ -10,13 +10,15 @@ from notifications import draining
 from pushserver.console.dashboard.showing import board
 from pushserver.console.second_factor import is_missing
 from pushserver.console.sessions import REFRESH_HEADER
+from pushserver.console.theme import may_find
 
 
 class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
-        """Every page says so while nothing is delivered."""
+        """Every page says so while nothing is delivered, and has the box of Find for whom it finds anything."""
         may_know = self.has_permission(request)
-        return {**super().each_context(request), "drain": draining.current() if may_know else None}
+        own = {"drain": draining.current() if may_know else None, "may_find": may_know and may_find(request.user)}
+        return {**super().each_context(request), **own}
 
     def search(self, *_arguments: Any, **_named: Any) -> HttpResponse:
         """Not the theme's search: it takes what is typed from the URL, where a chat key must not stand."""

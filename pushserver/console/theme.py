@@ -5,6 +5,13 @@ from typing import Any
 from django.templatetags.static import static
 from django.urls import reverse_lazy
 
+# To see each kind of what is found.
+USERS, NOTIFICATIONS, ENVELOPES = (
+    "registrations.view_registration",
+    "notifications.view_notification",
+    "waku_bridge.view_inboundenvelope",
+)
+
 
 def _page(title: str, icon: str, name: str) -> dict[str, Any]:
     return {"title": title, "icon": icon, "link": reverse_lazy(name)}
@@ -21,11 +28,9 @@ def _list(title: str, icon: str, model: str) -> dict[str, Any]:
     }
 
 
-def _may_find(request: Any) -> bool:
-    return any(request.user.has_perm(permission) for permission in FOUND)
-
-
-FOUND = ("registrations.view_registration", "notifications.view_notification", "waku_bridge.view_inboundenvelope")
+def may_find(user: Any) -> bool:
+    """Whoever may see anything of what is found."""
+    return any(user.has_perm(permission) for permission in (USERS, NOTIFICATIONS, ENVELOPES))
 
 
 def _report(title: str, icon: str, model: str, slug: str = "") -> dict[str, Any]:
@@ -44,7 +49,7 @@ MENU = [
     {
         "items": [
             _page("Overview", "dashboard", "admin:index"),
-            {**_page("Find", "search", "find"), "permission": _may_find},
+            {**_page("Find", "search", "find"), "permission": lambda request: may_find(request.user)},
             _page("gorush configuration", "tune", "gorush_configuration"),
             _page("Waku nodes", "hub", "waku_nodes"),
         ],

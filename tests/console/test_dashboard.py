@@ -234,6 +234,20 @@ def test_a_database_that_takes_too_long_to_count_is_told_and_the_page_still_come
     assert "none waiting" not in board
 
 
+def test_stores_of_one_host_share_a_light_that_shows_the_one_that_is_behind(settings: LazySettings) -> None:
+    now = timezone.now()
+    another = NODES[0].replace("reader:", "another:")
+    settings.WAKU_STORE_NODES = [NODES[0], another]
+    never = [light for light in look(now=now).lights if light.id.startswith("store-")]
+    behind = factories.make_watermark(node=another, at=now - timedelta(hours=1))
+    factories.make_window(behind, start_at=behind.watermark_at, end_at=now)
+
+    stores = look(now=now).facts.stores
+
+    assert ["never read" in light.finding.words for light in never] == [True]
+    assert [(store.read_up_to, store.gaps) for store in stores] == [(behind.watermark_at, 1)]
+
+
 def test_draining_is_on_the_board_with_who_and_why(admin_client: Client) -> None:
     draining.start(by="ann", why="gorush moves", now=timezone.now())
 

@@ -193,6 +193,21 @@ def test_who_may_see_nothing_finds_nothing(client: Client) -> None:
     assert 'action="/admin/find/"' not in client.get("/admin/").content.decode()
 
 
+@pytest.mark.parametrize(
+    "codename", ["view_registration", "view_notification", "view_inboundenvelope", "view_deadletter"]
+)
+def test_who_may_see_any_of_what_is_found_has_the_box_and_the_menu(client: Client, codename: str) -> None:
+    person = User.objects.create_user("some", is_staff=True)
+    person.user_permissions.add(Permission.objects.get(codename=codename))
+    client.force_login(person)
+    may_find = codename != "view_deadletter"
+
+    html = client.get("/admin/").content.decode()
+
+    assert ('action="/admin/find/"' in html, 'href="/admin/find/"' in html) == (may_find, may_find)
+    assert client.get("/admin/find/").status_code == (200 if may_find else 403)
+
+
 def test_nobody_is_led_to_what_they_may_not_see(client: Client) -> None:
     notification = make_story()
     user = User.objects.create_user("support", is_staff=True)

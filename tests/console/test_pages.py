@@ -319,7 +319,9 @@ def test_nonsense_in_the_url_is_no_fault(admin_client: Client, model: type[Model
 
 
 def test_a_search_keeps_the_filters(admin_client: Client) -> None:
-    response = admin_client.post(f"{search_url(Registration)}?state__exact=active&q=old&p=3", {"q": "ab" * 64})
+    response = admin_client.post(
+        f"{search_url(Registration)}?state__exact=active&q=old&older=3&newer=4&e=1", {"q": "ab" * 64}
+    )
 
     assert response.url == f"/admin/registrations/registration/?state__exact=active&q={'ab' * 64}"
 

@@ -149,10 +149,16 @@ def _stores(checks: Checks, *, read_live: set[str]) -> Iterator[f.Store]:
     read_up_to = dict(rows.values_list("node").annotate(Min("watermark_at")))
     searched = StoreWindow.objects.exclude(reason=StoreWindow.Reason.LATE)
     gaps = dict(searched.values_list("watermark__node").annotate(Count("pk")))
-    for url in urls:
-        is_only_store = host_of(url) not in read_live
-        troubles = list(_troubles(notices[url])) if is_only_store and url in notices else []
-        yield f.Store(host_of(url), read_up_to.get(url), gaps.get(url, 0), troubles)
+    for host in dict.fromkeys(map(host_of, urls)):
+        own = [url for url in urls if host_of(url) == host]
+        known = [read_up_to[url] for url in own if url in read_up_to]
+        troubles = [trouble for url in own if url in notices for trouble in _troubles(notices[url])]
+        yield f.Store(
+            host,
+            read_up_to=min(known) if len(known) == len(own) else None,
+            gaps=sum(gaps.get(url, 0) for url in own),
+            troubles=[] if host in read_live else troubles,
+        )
 
 
 def _ask(gauges: Sequence[StoredGauge]) -> list[float] | None:
