@@ -31,7 +31,7 @@ class ReadOnly:
 
 
 class Narrowed:
-    """A list whose URL narrows it down by what its filters offer, and by nothing else."""
+    """A list whose URL narrows it down by what its filters offer, and by nothing else; and the pages of its rows."""
 
     list_filter: Any
     # Lookups that links from other pages use, beside those of `list_filter`.
@@ -47,6 +47,10 @@ class Narrowed:
         offered = {f"{name}__{kind}" for name in names for kind in ("exact", "isnull")}
         is_text = "\0" not in value  # else PostgreSQL takes it for no text at all
         return is_text and lookup in {*self.linked_by, *own, *offered}
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Django takes an empty `_to_field` for the name of a field."""
+        return super().get_object(request, object_id, from_field or None)  # type: ignore[misc]  # of the page it is for
 
 
 class FactPage(Narrowed, ReadOnly):

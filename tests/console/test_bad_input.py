@@ -96,6 +96,11 @@ def test_no_filter_takes_what_the_database_cannot_read_for_a_fault(
         assert is_answer(root.get(f"{url}?{name}{asked}")), name
 
 
+def test_no_page_of_a_row_takes_an_empty_field_for_a_fault(root: Client) -> None:
+    for page in console_pages():
+        assert is_answer(root.get(page.url.partition("?")[0], {"_to_field": ""})), page.url
+
+
 FACTS = [model for model in LISTS if isinstance(admin.site.get_model_admin(model), FactAdmin)]
 
 
