@@ -23,6 +23,7 @@ from notifications.deviations import Deviation
 from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.console.dashboard import collecting
+from pushserver.console.dashboard.facts import MOST_WAITING
 from pushserver.console.dashboard.lights import Finding, Level, Page, many_lost_replies
 from pushserver.console.dashboard.looking import look
 from pushserver.console.dashboard.memory import KEY
@@ -208,6 +209,14 @@ def test_a_reply_that_no_store_answered_about_is_not_lost_and_neither_is_an_olde
     lose(10, at=timezone.now() - timedelta(minutes=61))
 
     assert look(now=timezone.now()).facts.lost_replies == 0
+
+
+def test_more_is_said_where_the_gauges_count_no_further() -> None:
+    counted = [gauge.sql for gauge in collecting.GAUGES if "count(" in gauge.sql]
+    limits = [int(limit) for sql in counted for limit in re.findall(r"LIMIT (\d+)", sql)]
+
+    assert len(counted) == 3
+    assert set(limits) == {MOST_WAITING}
 
 
 def test_what_waits_is_counted_once_for_all_who_look(monkeypatch: pytest.MonkeyPatch) -> None:
