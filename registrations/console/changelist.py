@@ -6,7 +6,7 @@ same moment follow each other by key.
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -96,7 +96,7 @@ class UncountedChangeList(ChangeList):
             raise IncorrectLookupParameters
         try:
             return tuple(_value(self._field(name), part) for name, part in zip(names, parts, strict=True))
-        except (ValueError, ValidationError) as error:
+        except (ValueError, OverflowError, ValidationError) as error:
             raise IncorrectLookupParameters from error
 
     def _field(self, name: str) -> Any:
@@ -117,8 +117,13 @@ def _text(value: Any) -> str:
 
 
 def _value(field: Any, text: str) -> Any:
-    """Raises ValueError or ValidationError for what such a field cannot hold."""
+    """Raises ValueError, OverflowError or ValidationError for what such a field cannot hold."""
     value = bytes.fromhex(text) if field.get_internal_type() == "BinaryField" else field.to_python(text)
-    if isinstance(value, datetime) and value.tzinfo is None:
+    return _in_utc(value) if isinstance(value, datetime) else value
+
+
+def _in_utc(at: datetime) -> datetime:
+    """PostgreSQL knows no zones as far away as Python does."""
+    if at.tzinfo is None:
         raise ValueError
-    return value
+    return at.astimezone(UTC)

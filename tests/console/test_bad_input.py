@@ -30,6 +30,7 @@ values = st.one_of(
     st.sampled_from(
         [
             *("", "0", "-1", "1", "True", "null", "NaN", "1e999", "9" * 30, "\x00", "%", "٣", "None", "[]"),
+            *("2026-11-21T00:00:00+23:59~1", "ff~ff"),
             *("2026-02-30", "0000-00-00", "9999-12-31 23:59:60+99:99", "2026-11-21T00:00:00Z"),
             *("ab" * 64, "ab" * 32, "0x04" + "ab" * 64, "zQ3sh", "a,b", "' OR 1=1 --", "<script>", "../../etc/passwd"),
         ]
@@ -38,7 +39,21 @@ values = st.one_of(
 LOOKUPS = ("", "__exact", "__in", "__gte", "__lt", "__isnull", "__year", "__contains", "__regex", "__isempty")
 # What Django and the theme read themselves.
 OTHERS = [
-    *("q", "p", "o", "e", "all", "id", "_popup", "_to_field", "_facets", "_changelist_filters", "_tabs", "next"),
+    *(
+        "q",
+        "o",
+        "e",
+        "older",
+        "newer",
+        "all",
+        "id",
+        "_popup",
+        "_to_field",
+        "_facets",
+        "_changelist_filters",
+        "_tabs",
+        "next",
+    ),
     *("progress", "from", "to", "day", "platform", "stage", "app_topic", "page", "s", "extended", "month", "pk"),
 ]
 
