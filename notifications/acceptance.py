@@ -218,8 +218,19 @@ def _decide(
         is_duplicate=key in taken,
         is_overloaded=recipient is not None and _is_overloaded(recipient),
     )
+    row = _new_notification(request, position, notification, verdict, now=now)
+    if verdict is Verdict.DELIVER and recipient:
+        taken.add(key)
+        row.dedup_key = key
+        _make_due(row, notification, recipient, now=now)
+    return row
+
+
+def _new_notification(
+    request: NotificationRequest, position: int, notification: PushNotification, verdict: Verdict, *, now: datetime
+) -> Notification:
     state, report = _CONSEQUENCES[verdict]
-    row = Notification(
+    return Notification(
         request=request,
         position=position,
         public_key_hash=notification.public_key_hash,
@@ -231,11 +242,6 @@ def _decide(
         expires_at=now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS),
         finished_at=None if report is None else now,
     )
-    if verdict is Verdict.DELIVER and recipient:
-        taken.add(key)
-        row.dedup_key = key
-        _make_due(row, notification, recipient, now=now)
-    return row
 
 
 def _make_due(row: Notification, notification: PushNotification, recipient: _Recipient, *, now: datetime) -> None:
