@@ -9,9 +9,11 @@ COMPILE := pip compile --quiet --universal --python-version 3.11 --generate-hash
 RUN_GROUPS := --group embedded
 REPORTS_GROUPS := -c requirements/run.txt --group embedded --group reports
 DEV_GROUPS := -c requirements/run.txt --group embedded --group reports --group test --group check
-export REQUIRE_ALL
+export REQUIRE_ALL SEED SEEDS SIEGE_SECONDS
+# Of the test suite: more would start more servers than they save time.
+PROCESSES ?= 2
 
-.PHONY: openapi screenshots help install install-reports dev run up test check bench lock format clean peers interop chaos
+.PHONY: openapi screenshots help install install-reports dev run restart up test check bench lock format clean peers interop xmpp-interop chaos siege simulate fuzz audit
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -26,20 +28,35 @@ install-reports: ## install what nightly reports need, too: PySpark, PyArrow, Ja
 run: install ## the server with everything it needs, and clients that keep it busy (manage.py demo)
 	@exec $(PYTHON) manage.py demo
 
+restart: install ## have a running `make up` or `make run` replace its processes by ones with the code as it is now; nobody waits
+	@kill -USR1 $$(cat "$${DATA_DIR:-.data}/up.lock")
+
 up: install ## the server alone, configured by the environment (manage.py up)
 	@exec $(PYTHON) manage.py up
 
 dev: ## install what tests and checks need, too
 	@requirements/install.sh dev
 
-test: dev ## the whole test suite, with real servers; ARGS="-k name" for a part
+test: dev ## the whole test suite, with real servers; ARGS="-k name" for a part, NIGHTLY=1 for many more made-up inputs
 	@requirements/system.sh chromium java
-	$(PYTHON) -m pytest $(ARGS)
+	$(if $(NIGHTLY),HYPOTHESIS_PROFILE=nightly) $(PYTHON) -m pytest -n $(PROCESSES) --durations=50 $(ARGS)
 
 chaos: dev ## fault runs: thousands of messages while workers, the real gorush, nodes, bridges and database are killed (many minutes)
 	@requirements/system.sh go
 	@tests/interop/peers/build.sh gorush
-	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest -m chaos -s tests/chaos $(ARGS)
+	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest -m chaos -s tests/chaos tests/siege $(ARGS)
+
+siege: dev ## a thousand hostile keys for five minutes beside honest clients, on this machine alone; prints the figures
+	$(PYTHON) -m pytest -q -m chaos -s tests/siege $(ARGS)
+
+simulate: dev ## a simulated world with every kind of failure, one for each seed: SEEDS=10000 for many, SEED=7 for one
+	$(PYTHON) -m pytest -q -s tests/simulation
+
+fuzz: dev ## made-up bytes for whatever reads what strangers send, led by coverage: two minutes, or FUZZ="--inputs 10000000"
+	$(PYTHON) -m tests.fuzz.everything $(or $(FUZZ),--seconds 120)
+
+audit: dev ## licences of what the server runs with, and known vulnerabilities of what the locks name (asks a service for these)
+	$(PYTHON) requirements/audit.py
 
 check: dev ## format, lint, types, import contracts, migrations, drift of generated files
 	.venv/bin/ruff format --check .
@@ -66,6 +83,10 @@ peers: ## build the real gorush and a Waku node from their Go modules into .peer
 
 interop: dev peers ## the tests that need real peers, without a network; ARGS="-k name" for a part
 	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/interop -m peers $(ARGS)
+
+xmpp-interop: dev ## the tests that need a real Prosody and a real ejabberd (installed as root on Debian); ARGS="-k name" for a part
+	@requirements/system.sh prosody ejabberd
+	$(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/interop/xmpp -m xmpp $(ARGS)
 
 bench: dev ## benchmarks with ratios; ARGS for its options
 	$(PYTHON) -m bench $(ARGS)

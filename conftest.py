@@ -1,7 +1,11 @@
-"""Fixtures for every test: real embedded servers, a fixed configuration, and no way out to the network.
+"""Fixtures for every test: real embedded servers, a fixed configuration, and no access to other networks.
 
 The environment is set while this file is imported, before anything reads `pushserver.settings`; that is why
 pyproject.toml does not name the settings module for pytest. The servers start with the first test that needs them.
+
+    one process             pytest                     PostgreSQL, Valkey, database
+    several (`-n 2`)        controller                 PostgreSQL: one for the run, started before the processes are
+                            process gw0, gw1, ...      Valkey, database (a clone of the run's template)
 """
 
 import os
@@ -10,12 +14,15 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import django
 import pytest
+from django.conf import settings
 from hypothesis import settings as hypothesis_settings
+from pytest_django import DjangoDbBlocker
 
 from pushserver.embedded.ports import free_port
 from pushserver.embedded.postgres import EmbeddedPostgres
@@ -25,10 +32,13 @@ from pushserver.supervisor.processes import ProcessSpec
 
 Server = TypeVar("Server", EmbeddedPostgres, EmbeddedValkey)
 
-DATA_DIR = Path(tempfile.mkdtemp(prefix="pushserver-tests-"))
-# A test database may be lost with the machine.
+# pytest-xdist names the processes that it starts; they inherit the folder of the run from the one that starts them.
+PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "")
+RUN_DIR = Path(os.environ["TESTS_RUN_DIR"] if PROCESS else tempfile.mkdtemp(prefix="pushserver-tests-"))
+DATA_DIR = RUN_DIR / PROCESS
+# Without safety, as a test database may be lost with the machine.
 POSTGRES = EmbeddedPostgres(
-    DATA_DIR / "postgres",
+    RUN_DIR / "postgres",
     {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "shared_buffers": "128MB"},
 )
 VALKEY = EmbeddedValkey(DATA_DIR / "valkey", free_port())
@@ -54,52 +64,119 @@ os.environ |= {
     "SECRET_KEY": "tests-only-secret-key-that-is-long-enough-for-the-checks-of-django",
     "FIELD_ENCRYPTION_KEYS": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
     "SERVER_PRIVATE_KEY": "02" * 32,
-    "CANARY_PERIOD_SECONDS": "0",  # tests count what is there; the canary's own ones call it
+    "READYZ_SECONDS": "0",  # tests change what it looks at, and ask again at once
+    "CANARY_PERIOD_SECONDS": "0",  # its rows would change counts; the canary's own tests call it
 }
 django.setup()
+# WhiteNoise would look through all static files (30 ms) for each client that a test makes.
+settings.WHITENOISE_AUTOREFRESH = True
+# A fast hash is enough as nobody guesses these passwords; the real one takes 0.3 s each time.
+settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
-# How long an example takes says more about the machine than about the code.
-hypothesis_settings.register_profile("pushserver", hypothesis_settings.default, deadline=None)
-hypothesis_settings.load_profile("pushserver")
+# Imported late, since they read the settings.
+from django.test import TransactionTestCase  # noqa: E402
+
+from tests import budget, databases, schedule  # noqa: E402
+
+budget.register_profiles()
+hypothesis_settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
-def pytest_unconfigure() -> None:
-    """At the very end, also of a run that only collected."""
-    shutil.rmtree(DATA_DIR, ignore_errors=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Remove the folder of the run at the very end, also of a run that only collected."""
+    if not PROCESS:
+        config.add_cleanup(lambda: shutil.rmtree(RUN_DIR, ignore_errors=True))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Start PostgreSQL for the processes that are about to be started. It ends after them."""
+    os.environ["TESTS_RUN_DIR"] = str(RUN_DIR)
+    del os.environ["DJANGO_SETTINGS_MODULE"]  # or they, too, would read the settings before this file
+    running = ExitStack()
+    config.add_cleanup(running.close)
+    guard = running.enter_context(Guard())
+    running.enter_context(_served(POSTGRES, POSTGRES.spec(), guard))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return schedule.scheduler(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if PROCESS:
+        items.sort(key=lambda item: schedule.order(item.nodeid))
 
 
 @pytest.fixture(scope="session")
 def guard() -> Iterator[Guard]:
-    """Stops the embedded servers, also when the test session is killed."""
+    """Keep a guard that stops the embedded servers, also when the test session is killed."""
     with Guard() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def postgres(guard: Guard) -> Iterator[EmbeddedPostgres]:
-    yield from _served(POSTGRES, POSTGRES.spec(), guard)
+    if PROCESS:
+        yield POSTGRES
+    else:
+        with _served(POSTGRES, POSTGRES.spec(), guard):
+            yield POSTGRES
 
 
 @pytest.fixture(scope="session", autouse=True)
 def valkey(guard: Guard) -> Iterator[EmbeddedValkey]:
-    """For every test: tasks and cache reach it without asking for a fixture, and it starts in a few milliseconds."""
-    yield from _served(VALKEY, VALKEY.spec(), guard)
+    """Start Valkey for every test.
+
+    Tasks and cache reach it without asking for a fixture, and it starts in a few milliseconds.
+    """
+    with _served(VALKEY, VALKEY.spec(), guard):
+        yield VALKEY
 
 
 @pytest.fixture(scope="session")
-def django_db_modify_db_settings(postgres: EmbeddedPostgres) -> None:
-    """pytest-django asks for this before it makes the test database: the moment PostgreSQL is needed."""
+def new_database(postgres: EmbeddedPostgres, django_db_blocker: DjangoDbBlocker) -> Callable[[str], str]:
+    """Return ``new_database(name)``, which makes a migrated database under a name that no other process of the run
+    uses.
+    """
+    with django_db_blocker.unblock():
+        databases.make_template(postgres, RUN_DIR)
+
+    def clone(name: str) -> str:
+        name = f"{name}_{PROCESS}".rstrip("_")
+        databases.clone_template(postgres, name)
+        return name
+
+    return clone
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(
+    django_test_environment: None,  # noqa: ARG001 - pytest-django's own fixture asks for it, too
+    new_database: Callable[[str], str],
+) -> Iterator[None]:
+    """Replace pytest-django's fixture, which migrates a database in every process."""
+    name = new_database("test_pushserver")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(TransactionTestCase, "_fixture_teardown", lambda _case: databases.put_back())
+        with databases.connected_to(name):
+            yield
 
 
 @pytest.fixture
 def admin_user(django_user_model: Any, db: None) -> Any:  # noqa: ARG001 - the database is needed
-    """In place of pytest-django's: hashing a password that nobody types takes longer than most tests."""
+    """Replace pytest-django's fixture, because hashing a password that nobody types takes longer than most tests."""
     return django_user_model.objects.create_superuser("admin", password=None)
 
 
 @pytest.fixture(scope="session")
 def require_or_skip() -> Callable[[bool, str], None]:
-    """``require_or_skip(condition, reason)``: skip without a system part; with REQUIRE_ALL=1 (CI) that is a failure."""
+    """Return ``require_or_skip(condition, reason)``, which skips a test without a system part.
+
+    With REQUIRE_ALL=1 (CI) that is a failure.
+    """
 
     def check(condition: bool, reason: str) -> None:
         if condition:
@@ -111,7 +188,8 @@ def require_or_skip() -> Callable[[bool, str], None]:
     return check
 
 
-def _served(server: Server, spec: ProcessSpec, guard: Guard) -> Iterator[Server]:
+@contextmanager
+def _served(server: Server, spec: ProcessSpec, guard: Guard) -> Iterator[None]:
     spec.prepare()
     with (DATA_DIR / f"{spec.name}.log").open("wb") as log:
         process = subprocess.Popen(spec.command, stdout=log, stderr=log, **spec.arguments())
@@ -121,7 +199,9 @@ def _served(server: Server, spec: ProcessSpec, guard: Guard) -> Iterator[Server]
         if process.poll() is not None or time.monotonic() > deadline:
             pytest.fail(f"{spec.name} does not start: {(DATA_DIR / f'{spec.name}.log').read_text()}")
         time.sleep(0.02)
-    yield server
-    kill_group(process.pid, spec.stop_signal)
-    process.wait(timeout=30)
-    guard.forget(process.pid)
+    try:
+        yield
+    finally:
+        kill_group(process.pid, spec.stop_signal)
+        process.wait(timeout=30)
+        guard.forget(process.pid)

@@ -14,23 +14,44 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from bench import codec, console, live, load, path, reports, throughput, topics, walker
+from bench import (
+    codec,
+    console,
+    life,
+    live,
+    load,
+    path,
+    reading_costs,
+    reports,
+    retention,
+    scale,
+    throughput,
+    topics,
+    walker,
+    xmpp,
+)
 
 RESULTS = Path(__file__).parent / "results"
 BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "codec": codec.run,
     "path": path.run,
+    "xmpp": xmpp.run,
     "topics": topics.run,
     "live": live.run,
+    "life": life.run,
     "walker": walker.run,
+    "reading": reading_costs.run,
     "load": load.run,
     "reports": reports.run,
+    "retention": retention.run,
     "console": console.run,
     "throughput": throughput.run,
+    "scale": scale.run,
 }
 
 
 def main() -> None:
+    """Run the benchmarks that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"which ones: {', '.join(BENCHMARKS)} (default: all)")
     parser.add_argument("--events", type=reports.parse_sizes, help="sizes of the reports' days: 1m,5m,50m")
@@ -51,6 +72,7 @@ def main() -> None:
 
 
 def write(results: dict[str, dict[str, object]]) -> None:
+    """Write the results into a file named after the time."""
     RESULTS.mkdir(exist_ok=True)
     measured_at = datetime.now(UTC)
     file = RESULTS / f"{measured_at:%Y%m%dT%H%M%SZ}.json"

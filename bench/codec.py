@@ -1,9 +1,9 @@
-"""What the codec costs per message, next to the cryptography it cannot avoid.
+"""Measure what the codec costs per message, next to the cryptography it cannot avoid.
 
 The floor of a message is its elliptic-curve and cipher work in a bare loop with the same libraries: recoveries and
 signatures of digests that are already known, key agreements, AES and HMAC. Keccak, protobuf, dataclasses and topic
-names are not in it; they are what the ratio shows. CPU time of this process (``time.process_time``), floor and codec
-measured in turn, median of the rounds. Run alone with ``python -m bench.codec``.
+names are not in it; they are what the ratio shows. Times are CPU times of this process (``time.process_time``), floor
+and codec measured in turn, median of the rounds. Run alone with ``python -m bench.codec``.
 """
 
 import hmac
@@ -69,7 +69,7 @@ class Case:
 
 
 def run() -> dict[str, object]:
-    """Measure and print all cases; per case: CPU microseconds of codec and floor, and their ratio."""
+    """Measure and print all cases. Return the CPU microseconds of codec and floor, and their ratio, for each."""
     results = {case.name: _measure(case) for case in _cases()}
     Console().print(_table(results))
     return dict(results)
@@ -128,6 +128,7 @@ class _Floor:
 
     @classmethod
     def open_request(cls, payload: bytes) -> None:
+        """Open a request: key agreement, MAC, decryption, and two recoveries."""
         shared = PublicKey(payload[:65]).multiply(SERVER.private_key.secret).format()[1:]
         block = sha256(b"\0\0\0\1" + shared).digest()
         hmac.compare_digest(hmac.digest(sha256(block[16:]).digest(), payload[65:-32], "sha256"), payload[-32:])
@@ -137,6 +138,7 @@ class _Floor:
 
     @classmethod
     def open_registration(cls, payload: bytes) -> None:
+        """Open a registration: that of a request, one more recovery, and the inner message."""
         cls.open_request(payload)
         cls.recover()  # the grant
         CLIENT.private_key.public_key.multiply(SERVER.private_key.secret).format()
@@ -144,12 +146,14 @@ class _Floor:
 
     @classmethod
     def open_query(cls, payload: bytes) -> None:
+        """Open a query: decryption and two recoveries."""
         AESGCM(TOPIC_KEY).decrypt(payload[-12:], payload[:-12], None)
         cls.recover()
         cls.recover()
 
     @classmethod
     def seal_signed(cls, frame_bytes: int) -> None:
+        """Sign twice and seal a message of this size."""
         SERVER.private_key.sign_recoverable(DIGEST, hasher=None)
         SERVER.private_key.sign_recoverable(DIGEST, hasher=None)
         ephemeral = os.urandom(32)

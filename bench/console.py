@@ -1,10 +1,11 @@
-"""How fast console and API are with a million registrations and ten million attempts.
+"""Measure how fast console and API are with a million registrations and ten million attempts.
 
-In a real PostgreSQL filled by `manage.py seed_bench`, through Django's test client: the real middleware, views and
-templates, without a web server. Every page is asked for at least 30 times, each time about something else where it can
-be. Beside the clock, which other tenants of the machine make slower, stand the CPU time of Python and of PostgreSQL and
-the number of queries. ``python -m bench console --registrations 1000000 --attempts 10000000``; with ``--keep`` the
-database stays in that folder for the next time. ``BENCH_ONLY=list`` asks only for what has that in its name.
+They run on a real PostgreSQL filled by `manage.py seed_bench`, through Django's test client: the real middleware, views
+and templates, without a web server. Every page is requested at least 30 times, each time about another row where
+possible. Besides wall-clock times, which other tenants of the machine make longer, the table shows the CPU time of
+Python and of PostgreSQL and the number of queries. ``python -m bench console --registrations 1000000 --attempts
+10000000``; with ``--keep`` the database stays in that folder for the next time. ``BENCH_ONLY=list`` measures only the
+pages with that in their name.
 """
 
 import json
@@ -33,14 +34,17 @@ REGISTRATIONS, ATTEMPTS = 1_000_000, 10_000_000
 REQUESTS = 30
 WARM_UP = 2
 TARGET_MS = 200
-# Filling writes as much as a month of work.
+# Filling writes as much as a month of work does.
 SETTINGS = {"max_wal_size": "4GB"}
 ONLY = "BENCH_ONLY"
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request, followed to where it leads. ``data`` makes it a POST; ``refresh`` asks for what has changed only."""
+    """One request, followed to where it leads.
+
+    ``data`` makes it a POST; ``refresh`` requests only the part that changes.
+    """
 
     url: str
     data: dict[str, str] | None = None
@@ -49,6 +53,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Page:
+    """A page, and the requests by which it is measured."""
+
     group: str
     name: str
     asks: Sequence[Ask]
@@ -56,7 +62,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Milliseconds: by the clock, and of CPU as a mean."""
+    """The figures of one page in milliseconds: percentiles of wall-clock times, and mean CPU times."""
 
     group: str
     name: str
@@ -70,6 +76,7 @@ class Measured:
 
 
 def run(registrations: int = REGISTRATIONS, attempts: int = ATTEMPTS, keep: Path | None = None) -> dict[str, object]:
+    """Fill a database unless it is kept, measure all pages, print them, and return the figures."""
     with ExitStack() as stack:
         kept = nullcontext(str(keep)) if keep else tempfile.TemporaryDirectory(prefix="bench-console-")
         folder = Path(stack.enter_context(kept))
@@ -92,11 +99,12 @@ def run(registrations: int = REGISTRATIONS, attempts: int = ATTEMPTS, keep: Path
 
 
 def _fill(url: str, environment: dict[str, str], registrations: int, attempts: int) -> float | None:
-    """Seconds, or nothing when the database was filled before."""
+    """Fill the database and return the seconds this took, or None when it was filled before."""
     with psycopg.connect(url) as connection:
         row = connection.execute("SELECT EXISTS (SELECT FROM registrations_registration)").fetchone()
     if row and row[0]:
-        manage("shell", "--verbosity=0", "-c", "from bench.seeding import settle; settle()", environment=environment)
+        settle = "from pushserver.management.seeding import settle; settle()"
+        manage("shell", "--verbosity=0", "-c", settle, environment=environment)
         return None
     started = time.monotonic()
     sizes = [f"--registrations={registrations}", f"--attempts={attempts}"]
@@ -105,16 +113,17 @@ def _fill(url: str, environment: dict[str, str], registrations: int, attempts: i
 
 
 def _sizes(url: str) -> dict[str, int]:
-    """Of what is there: a folder that was kept has the sizes of its first run."""
+    """Return the sizes of what is there, as a folder that was kept has the sizes of its first run."""
     sizes = "SELECT (SELECT count(*) FROM registrations_registration), (SELECT count(*) FROM notifications_attempt)"
     with psycopg.connect(url) as connection:
         row = connection.execute(sizes).fetchone()
     assert row
-    return {"registrations": row[0], "attempts": row[1]}
+    registrations, attempts = row
+    return {"registrations": registrations, "attempts": attempts}
 
 
 def measure() -> list[dict[str, Any]]:
-    """In a process of its own, with Django."""
+    """Measure the pages. This runs in a process of its own, with Django."""
     import django  # noqa: PLC0415 - the parent needs no Django
 
     django.setup()
@@ -131,7 +140,9 @@ def _measure(client: Any, page: Page) -> Measured:
     asks = list(islice(cycle(page.asks), WARM_UP + max(REQUESTS, len(page.asks))))
     for ask in asks[:WARM_UP]:
         _send(client, page, ask)
-    times, counts, sizes = [], [], []
+    times: list[float] = []
+    counts: list[int] = []
+    sizes: list[int] = []
     own, database = psutil.Process(), _backend()
     cpu, database_cpu = servers.cpu_seconds(own), servers.cpu_seconds(database)
     for ask in asks[WARM_UP:]:
@@ -165,7 +176,10 @@ def _send(client: Any, page: Page, ask: Ask) -> int:
 
 
 def _backend() -> psutil.Process:
-    """Of the connection that all requests use. Parallel workers are not its children: pages should need none."""
+    """Return PostgreSQL's process for the connection of all requests.
+
+    Parallel workers are not its children, but pages should need none.
+    """
     from django.db import connection  # noqa: PLC0415 - once Django is set up
 
     connection.ensure_connection()
@@ -174,6 +188,7 @@ def _backend() -> psutil.Process:
 
 @contextmanager
 def _counted() -> Iterator[list[int]]:
+    """Count the queries of a block."""
     from django.db import connection  # noqa: PLC0415 - once Django is set up
 
     number = [0]

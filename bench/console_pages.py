@@ -1,6 +1,7 @@
-"""What the benchmark of the console asks for: every list with its filters, every search, and the pages behind them.
+"""The pages that the benchmark of the console requests: every list with its filters, every search, and the pages behind
+them.
 
-Whom and what they are about is taken from the database at random, always the same. Needs Django to be set up.
+Their rows are chosen from the database at random, the same ones in each run. Needs Django to be set up.
 """
 
 import random
@@ -20,11 +21,11 @@ from django.urls import reverse
 from django.utils import timezone
 
 from bench.console import REQUESTS, Ask, Page
-from bench.seeding import chat_keys
+from kit.admin.facts import FactAdmin
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from pushserver.api import tokens
+from pushserver.management.seeding import chat_keys
 from pushserver.models import ApiToken, AttemptMinute, TrafficMinute
-from registrations.console.facts import FactAdmin
 from registrations.models import Registration
 from spark_reports.models import ErrorRate
 from waku_bridge.codec.keys import chat_key, key_hash
@@ -34,7 +35,7 @@ HOST = "localhost"
 NUMBERS = random.Random(1)  # noqa: S311 - the same ones in every run
 NOTHING = "nothing-at-all"
 DIGITS = 8
-# Which searches of a list are tried: those that its help speaks of, by a word of it. Nonsense always is.
+# A search of a list is measured when this word is in the help text of the list; nonsense always is.
 WORDS = {
     "chat key": "chat key",
     "first digits of a key hash": "key hash",
@@ -52,7 +53,7 @@ WORDS = {
 
 @cache
 def clients() -> tuple[Client, Client]:
-    """A browser of somebody who may see everything, and a program with a token for all scopes."""
+    """Return a browser whose user may see everything, and a program with a token for all scopes."""
     user, _ = User.objects.get_or_create(username="bench", defaults={"is_staff": True, "is_superuser": True})
     browser = Client(SERVER_NAME=HOST)
     browser.force_login(user, "django.contrib.auth.backends.ModelBackend")
@@ -62,7 +63,7 @@ def clients() -> tuple[Client, Client]:
 
 
 def count_minutes() -> None:
-    """As beat does while the server runs: a day of them, with as many kinds of errors as a bad day has."""
+    """Fill a day of minutes as beat does while the server runs, with as many kinds of errors as a bad day has."""
     end = timezone.now().replace(second=0, microsecond=0)
     begins = [end - timedelta(minutes=number) for number in range(1, 1441)]
     figures = {"request_count": 160, "reply_count": 320, "dispatch_p50_ms": 40, "dispatch_p95_ms": 90}
@@ -84,6 +85,7 @@ def count_minutes() -> None:
 
 
 def pages() -> list[Page]:
+    """Return all pages."""
     return [*_overviews(), *_lists(), *_searches(), *_users(), *_timelines(), *_rows(), *_operations(), *_api()]
 
 
@@ -92,7 +94,9 @@ def _gets(group: str, name: str, *urls: str) -> Page:
 
 
 def _sample(model: type[Model], *fields: str, **conditions: Any) -> list[Any]:
-    """So many rows from all over the table, by places on the disk: neither sorting nor counting a large table."""
+    """Return rows from all over the table, chosen by their place on the disk, without sorting or counting a large
+    table.
+    """
     meta = model._meta  # noqa: SLF001 - documented
     table, column = connection.ops.quote_name(meta.db_table), connection.ops.quote_name(str(meta.pk.column))
     with connection.cursor() as cursor:
@@ -146,7 +150,7 @@ def _lists() -> Iterator[Page]:
 
 
 def _deep_urls(model: type[Model], url: str, changes: Any) -> list[str]:
-    """From rows all over the table, into both directions."""
+    """Return pages that begin at rows all over the table, in both directions."""
     places = _sample(model, *dict.fromkeys([*changes.ordered_by, "pk"]))
     keys = [place if isinstance(place, tuple) else (place,) for place in places]
     return [url + changes.url(("older", "newer")[number % 2], [key]) for number, key in enumerate(keys)]
@@ -163,7 +167,7 @@ def _filtered(name: str, url: str, spec: Any, changes: Any) -> Iterator[Page]:
 
 
 def _searches() -> Iterator[Page]:
-    """The box of every page, posted as it is typed and followed to what is found; then those of the lists."""
+    """Yield searches in the box of every page, followed to what is found, and then in the boxes of the lists."""
     terms = _terms()
     for kind, values in terms.items():
         yield Page("find", kind, [Ask(reverse("find"), {"q": value}) for value in values])
@@ -179,7 +183,7 @@ def _searches() -> Iterator[Page]:
 def _terms() -> dict[str, list[str]]:
     keys = chat_keys()[2:]
     hashes = _hexes(_sample(Registration, "public_key_hash"))
-    requests = _sample(NotificationRequest, "message_id", "amm_message_id")
+    requests = _sample(NotificationRequest, "message_id", "request_key")
     pseudonyms: list[UUID] = _sample(Registration, "pseudonym", pseudonym__isnull=False)
     return {
         "chat key": [chat_key(key) for key in keys],
@@ -200,20 +204,17 @@ def _terms() -> dict[str, list[str]]:
 
 
 def _heaviest() -> list[str]:
-    """The user with most installations, and the one with the longest history."""
+    """Return the user with most installations, and the one with the longest history."""
     return [key_hash(key).hex() for key in chat_keys()[:2]]
 
 
 def _users() -> Iterator[Page]:
     people = {"ordinary user": _hexes(_sample(Registration, "public_key_hash"))}
-    people |= dict(zip(("user with most installations", "user with most history"), map(_one, _heaviest()), strict=True))
+    most_installations, most_history = _heaviest()
+    people |= {"user with most installations": [most_installations], "user with most history": [most_history]}
     for name, hashes in people.items():
         yield _gets("user", name, *(reverse("user", args=[digits]) for digits in hashes))
         yield _gets("forget", name, *(reverse("forget_user", args=[digits]) for digits in hashes))
-
-
-def _one(value: str) -> list[str]:
-    return [value]
 
 
 def _timelines() -> Iterator[Page]:
@@ -242,7 +243,7 @@ def _rows() -> Iterator[Page]:
 
 
 def _operations() -> Iterator[Page]:
-    """What is said before it is confirmed, about as many rows as a list shows."""
+    """Yield the confirmation page of each operation, about as many rows as a list shows."""
     for page in _admins():
         for name, form in getattr(page, "operations", {}).items():
             url = reverse(_name(page, "operate"), args=[name])
@@ -292,7 +293,7 @@ def _api_of_notifications() -> Iterator[Page]:
         yield _gets("API", f"notifications by key hash, {name}", f"{url}?key_hash={digits}")
     yield _gets("API", "notifications by key hash, largest page", f"{url}?key_hash={_heaviest()[1]}&page_size=9999")
     yield _gets("API", "notifications by key hash, page 2", _second_page(url, Notification, key_hash=_heaviest()[1]))
-    for name in ("message_id", "amm_message_id"):
+    for name in ("message_id", "request_key"):
         values = _hexes(_sample(NotificationRequest, name))
         yield _gets("API", f"notifications by {name}", *(f"{url}?{name}={value}" for value in values))
         both = [f"{url}?{name}={value}&key_hash={_heaviest()[1]}" for value in values]
@@ -302,7 +303,7 @@ def _api_of_notifications() -> Iterator[Page]:
 
 
 def _second_page(url: str, model: type[Model], **query: str) -> str:
-    """As the answer's `next` says it."""
+    """Return the address of the second page, as the `next` of the first one tells it."""
     _, api = clients()
     answer = api.get(url, query).json()
     following: str | None = answer["next"]

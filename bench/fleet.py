@@ -1,7 +1,15 @@
-"""The whole server as processes of its own, started as `manage.py up` starts them, for the length of a benchmark."""
+"""Run the whole server as users start it, `manage.py up`, for the length of a benchmark.
 
+The development node and gorush run beside it and are told apart: everything else that `up` starts is the server's.
+"""
+
+import json
+import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,78 +19,110 @@ import psutil
 import psycopg
 
 from bench import servers
-from bench.reading import environment_for, manage
-from pushserver.stack.plan import services
-from pushserver.supervisor.guard import Guard
-from pushserver.supervisor.processes import ProcessSpec
+from bench.reading import SERVER_KEY
+from pushserver.embedded.ports import free_port
 
 TOPIC = "/waku/2/rs/16/32"
 RING_CAPACITY = 100_000
-# What a benchmark of messages does without.
-LEFT_OUT = {"web"}
+READY_SECONDS = 120.0
+# A part of a process's command line, and the name of its kind. The first part that fits decides.
+NAMES = {
+    "pushserver bridge": "bridge",
+    "pushserver worker": "worker",
+    "celeryd: worker@": "worker",
+    "pushserver reports": "reports",
+    "celeryd: reports@": "reports",
+    "pushserver beat": "beat",
+    "celery beat": "beat",
+    "granian": "web",
+    "postgres": "postgres",
+    "pgserver": "postgres",
+    "valkey": "valkey",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """``ours`` are the server's processes, PostgreSQL and Valkey; ``peers`` the development node and gorush."""
+    """A running server: ``root`` is `manage.py up`."""
 
     node_url: str
     gorush_url: str
+    url: str
     database: "psycopg.Connection[tuple[Any, ...]]"
-    ours: Mapping[str, psutil.Process]
-    peers: Mapping[str, psutil.Process]
+    root: psutil.Process
+
+    def processes(self) -> list[psutil.Process]:
+        """Return all processes of the server, PostgreSQL and Valkey included."""
+        return [self.root, *self.root.children(recursive=True)]
+
+    def bridge(self) -> psutil.Process:
+        """Return the bridge that reads, by what it tells PostgreSQL about itself."""
+        [(name,)] = self.database.execute(
+            "SELECT DISTINCT application_name FROM pg_stat_activity WHERE application_name LIKE 'push-bridge %'"
+        ).fetchall()
+        return psutil.Process(int(name.rpartition(" ")[2]))
 
     def cpu_seconds(self) -> dict[str, float]:
-        """By name, so far."""
-        return {name: servers.cpu_seconds(process) for name, process in {**self.ours, **self.peers}.items()}
+        """Return the CPU time so far, by kind of process."""
+        total: defaultdict[str, float] = defaultdict(float)
+        for process in self.processes():
+            try:
+                times = process.cpu_times()
+                total[name_of(process)] += times.user + times.system
+            except psutil.NoSuchProcess:
+                continue
+        return total
 
     def count(self, sql: str) -> int:
+        """Return the one number that a statement finds."""
         row = self.database.execute(sql).fetchone()
         return int(row[0]) if row else 0
 
 
+def name_of(process: psutil.Process) -> str:
+    """Return what kind of process this is: a process whose command line does not say so is like its parent."""
+    line = " ".join(process.cmdline())
+    if name := next((name for part, name in NAMES.items() if part in line), ""):
+        return name
+    parent = process.parent()
+    return name_of(parent) if parent and "manage.py up" not in line else "supervisor"
+
+
 @contextmanager
-def fleet(*, envelope_processes: int = 2) -> Iterator[Fleet]:
+def fleet(*options: str, ring_capacity: int = RING_CAPACITY) -> Iterator[Fleet]:
+    """Run `manage.py up` with these options until it is ready, and stop it in the end."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         folder.chmod(0o755)
-        before = _children()
-        database_url, _ = stack.enter_context(servers.postgres(folder))
-        redis_url = stack.enter_context(servers.valkey(folder))
-        stores = _children() - before
-        node_url = stack.enter_context(servers.node("--shard", TOPIC, "--relay-cache-capacity", str(RING_CAPACITY)))
+        node_url = stack.enter_context(servers.node("--shard", TOPIC, "--relay-cache-capacity", str(ring_capacity)))
         gorush_url = stack.enter_context(servers.gorush())
-        peers = _children() - stores - before
-        environment = environment_for(folder, database_url, redis_url, node_url) | {"GORUSH_URL": gorush_url}
-        manage("migrate", "--verbosity=0", environment=environment)
-        running = {
-            spec.name: stack.enter_context(_service(spec, environment))
-            for spec in services(
-                data_dir=folder, host="127.0.0.1", port=0, cpus=envelope_processes, delivery_processes=1
-            )
-            if spec.name not in LEFT_OUT
+        url = f"http://127.0.0.1:{(port := free_port())}"
+        environment = os.environ | {
+            "DATA_DIR": str(folder / "data"),
+            "PORT": str(port),
+            "WAKU_NODES": node_url,
+            "GORUSH_URL": gorush_url,
+            "WAKU_RING_CAPACITY": str(ring_capacity),
+            "SERVER_PRIVATE_KEY": SERVER_KEY,
+            "CANARY_PERIOD_SECONDS": "0",
+            "NEW_INSTALLATIONS_PER_MINUTE": "1000000",  # all phones are new, and all come at once
+            "LOG_LEVEL": "WARNING",
+            # One sender asks for everything, faster than anybody may.
+            "SENDER_LIMITS": "1000000/1,100000000/60",
         }
-        database = stack.enter_context(psycopg.connect(database_url, autocommit=True))
-        yield Fleet(node_url, gorush_url, database, {**running, **_named(stores)}, _named(peers))
+        root = stack.enter_context(_up(folder / "up.log", options, environment))
+        servers.wait_until(lambda: servers.answers(f"{url}/readyz"), READY_SECONDS)
+        embedded = json.loads((folder / "data" / "embedded.json").read_text())
+        database = stack.enter_context(psycopg.connect(embedded["DATABASE_URL"], autocommit=True))
+        yield Fleet(node_url, gorush_url, url, database, root)
 
 
 @contextmanager
-def _service(spec: ProcessSpec, environment: Mapping[str, str]) -> Iterator[psutil.Process]:
-    arguments = {**spec.arguments(), "env": {**environment, **spec.environment}}
-    with Guard() as guard, servers.process(spec.command, **arguments) as running:
-        guard.watch(running.pid, spec.stop_signal)  # its children, too, and also when this process is killed
-        yield psutil.Process(running.pid)
-
-
-def _children() -> set[psutil.Process]:
-    return set(psutil.Process().children())
-
-
-def _named(processes: set[psutil.Process]) -> dict[str, psutil.Process]:
-    return {_name(process): process for process in processes}
-
-
-def _name(process: psutil.Process) -> str:
-    line = " ".join(process.cmdline())
-    known = {"devnode": "development node", "gorush": "development gorush", "valkey": "valkey"}
-    return next((name for part, name in known.items() if part in line), "postgres")
+def _up(log: Path, options: tuple[str, ...], environment: dict[str, str]) -> Iterator[psutil.Process]:
+    command = [sys.executable, "manage.py", "up", *options]
+    with log.open("wb") as stream, subprocess.Popen(command, env=environment, stdout=stream, stderr=stream) as running:
+        try:
+            yield psutil.Process(running.pid)
+        finally:
+            running.terminate()
+            running.wait(timeout=60)

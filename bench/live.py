@@ -1,8 +1,9 @@
-"""From a client's POST to the commit into the inbox, on a system with nothing else to do.
+"""Measure the time from a client's POST to the commit into the inbox, on a system with nothing else to do.
 
-A whole bridge, a development node and a real PostgreSQL, each a process of its own. The commit's time is PostgreSQL's
-own (track_commit_timestamp). Messages come one by one at random moments, so that each meets the bridge at another point
-of its period. By the clock: other tenants of the machine make it worse. Run alone with ``python -m bench live``.
+A whole bridge, a development node and a real PostgreSQL run as processes of their own. The commit's time is
+PostgreSQL's own (track_commit_timestamp). Messages come one by one at random moments, so that each meets the bridge at
+another point of its period. The times are wall-clock times, which other tenants of the machine make longer. Run alone
+with ``python -m bench live``.
 """
 
 import random
@@ -32,6 +33,7 @@ COMMITTED = "SELECT timestamp_ns, pg_xact_commit_timestamp(xmin), path FROM waku
 
 
 def run() -> dict[str, object]:
+    """Measure, print and return the figures."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         folder.chmod(0o755)
@@ -65,7 +67,7 @@ def _measure(
 
 
 def _publish(client: httpx.Client) -> None:
-    """Its timestamp is the moment before the POST."""
+    """Publish a message whose timestamp is the moment before the POST."""
     message = raw_message(PAYLOAD_BYTES)
     client.post(f"/relay/v1/messages/{SHARD.replace('/', '%2F')}", json=message).raise_for_status()
 

@@ -1,10 +1,10 @@
-"""What the load generator itself takes: a rate beyond its target, sent to a node by one process while it listens.
+"""Measure what the load generator itself needs: one process sends more than its target rate to a node and listens.
 
-The requests are built and dated before, as in `manage.py load`, which adds the opening of the answers when all is over.
-No server answers here: a stand-in publishes one message of an answer's size for each request from a process of its own,
-so that hearing them is measured, too. ``per_second_on_one_core`` is by CPU time, and says what the generator can do;
-what it did (``sent_per_second``, and how late) needs a machine with a core to spare. Run alone with
-``python -m bench load``.
+The requests are built and dated in advance, as in `manage.py load`, which also opens the answers when all is over. No
+server answers here: a stand-in publishes one message of an answer's size for each request from a process of its own, so
+that hearing them is measured, too. ``per_second_on_one_core`` is by CPU time, and says what the generator can do; what
+it did (``sent_per_second``, and how late) needs a machine with a core to spare. Run alone with ``python -m bench
+load``.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import servers
-from notifications.connections import new_client
-from registrations.messages import TokenType
-from waku_bridge.client import Address, RegisteringClient, Session, new_identity, new_state
+from kit.http.connections import new_client
+from waku_bridge.client import RegisteringClient, Session, new_identity, new_state
+from waku_bridge.client.addresses import android
 from waku_bridge.client.load import Ear, Shots, build, distribution, shoot
 from waku_bridge.codec import topics
 from waku_bridge.messages import WakuMessage
@@ -35,11 +35,12 @@ ANSWERING = "--answering"
 
 
 def run() -> dict[str, object]:
+    """Measure, print and return the figures."""
     with servers.node("--shard", TOPIC, "--relay-cache-capacity", "100000") as url:
         shots, heard, build_ms = asyncio.run(_measure(url))
     lags = distribution(shots.lags_ms)
     taken = max(1, len(shots.publish_ms))
-    # From when the first was due; the process waits for that moment, too.
+    # The span begins when the first request was due; the process waits for that moment, too.
     span_seconds = SECONDS + shots.lags_ms[-1] / 1000
     result: dict[str, object] = {
         "rate": RATE,
@@ -76,12 +77,12 @@ async def _measure(url: str) -> tuple[Shots, int, float]:
 
 def _phone(server: bytes) -> RegisteringClient:
     phone = RegisteringClient(new_identity(os.urandom), new_state(server, random_bytes=os.urandom), os.urandom)
-    phone.change(Address(TokenType.FIREBASE, "t" * 163))
+    phone.change(android(os.urandom))
     return phone
 
 
 async def _answer(url: str, content_topic: str, begin_ns: int) -> None:
-    """The stand-in: answers at the same rate, which nobody can open."""
+    """Publish answers at the same rate, in place of the server. Nobody can open them."""
     due_ns = [begin_ns + round(number * 1e9 / RATE) for number in range(round(RATE * SECONDS))]
     answers = [WakuMessage(os.urandom(ANSWER_BYTES), content_topic, at_ns) for at_ns in due_ns]
     async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client:

@@ -1,36 +1,63 @@
-"""The stages that ``bench.path`` measures, on the real use cases. Imported once Django is set up."""
+"""The stages that ``bench.path`` measures: the turns of a real worker. Imported once Django is set up."""
 
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
-from typing import TypeVar
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from time import process_time, thread_time
+from typing import LiteralString, TypeVar
 from uuid import uuid4
 
 from coincurve import PrivateKey
-from django.conf import settings
 from django.utils import timezone
 
-from notifications import delivery
-from notifications.connections import lasting_client
-from notifications.gateways.gorush.client import configured_gateway
+from kit.turns import Bell, Stage, Worker
 from notifications.messages import NotificationType, PushNotification, PushRequest
+from notifications.models import Notification
+from notifications.tasks import new_stages
 from registrations.messages import RegistrationMessage, TokenType
-from waku_bridge import inbound, inbox, outbound
+from waku_bridge import inbox
 from waku_bridge.codec.envelope import Identity, encode_registration, encode_request
 from waku_bridge.codec.grants import sign_grant
 from waku_bridge.codec.waku_message import message_hash
 from waku_bridge.identity import server_identity
 from waku_bridge.inbox import Envelope
 from waku_bridge.messages import WakuMessage
-from waku_bridge.node import WakuNode
+from waku_bridge.models import InboundEnvelope, OutboundReply
 
 T = TypeVar("T")
-LEASE = timedelta(seconds=120)
+LOOP = "event loop: two POSTs"
+
+
+class Timed:
+    """A stage that counts the CPU time it takes of the thread that makes the turns."""
+
+    def __init__(self, stage: Stage, seconds: dict[str, float]) -> None:
+        self.waits: LiteralString = stage.waits
+        self.follows = stage.follows
+        self.announced_as = stage.announced_as
+        self._stage = stage
+        self._seconds = seconds
+        self.next_at, self.is_under_way = stage.next_at, stage.is_under_way
+        self.undone, self.set_aside = stage.undone, stage.set_aside
+
+    def work(self, limit: int, *, now: datetime) -> bool:
+        started = thread_time()
+        try:
+            return self._stage.work(limit, now=now)
+        finally:
+            self._seconds[type(self._stage).__name__] += thread_time() - started
+
+    def committed(self) -> None:
+        started = thread_time()
+        self._stage.committed()
+        self._seconds[type(self._stage).__name__] += thread_time() - started
 
 
 class Stages:
-    """A server with registered clients, and requests to them, at each step of their way."""
+    """A server with registered clients, and requests on their way to them."""
 
     def __init__(self, *, clients: int, requests: int, batch: int, topic: str) -> None:
         self._batch = batch
@@ -39,22 +66,26 @@ class Stages:
         self._notifications = [self._register() for _ in range(clients)]
         envelopes = (self._request(number) for number in range(requests))
         self._incoming = [Envelope(message_hash(topic, message), topic, message) for message in envelopes]
-        self._hashes: list[bytes] = []
-        self._processed: list[inbound.Processed] = []
-        self._tried: list[set[int]] = []
-        self._reply_ids: list[int] = []
-        self._nodes = outbound.Nodes([WakuNode(settings.WAKU_NODES[0], lasting_client(timeout_seconds=10))])
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._turn_until_done()
 
-    def all(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        yield "inbox", self._store
-        yield "decode and decide", self._process
-        yield "gorush", self._deliver
-        yield "encode replies", self._answer
-        yield "publish", self._publish
+    def run(self) -> dict[str, float]:
+        """Let the requests go all the way; return the CPU seconds of this process, by what it did."""
+        process_started, started = process_time(), thread_time()
+        for batch in _batches(self._incoming, self._batch):
+            inbox.store(batch, source="bench", now=timezone.now())
+        stored = thread_time()
+        self._seconds.clear()
+        self._turn_until_done()
+        looking_on = thread_time() - stored
+        self._seconds["inbox"] = stored - started
+        self._seconds[LOOP] = process_time() - process_started - looking_on - sum(self._seconds.values())
+        return dict(self._seconds)
 
     def _register(self) -> PushNotification:
         """Store one registration, and return what a sender would ask for it."""
-        client, server = Identity(PrivateKey(os.urandom(32))), server_identity().pub33
+        client = Identity(PrivateKey(os.urandom(32)))
+        server = server_identity().pub33
         installation_id, access_token = str(uuid4()), str(uuid4())
         registration = RegistrationMessage(
             installation_id,
@@ -73,7 +104,7 @@ class Stages:
 
     def _say(self, message: WakuMessage) -> None:
         envelope = Envelope(message_hash(self._topic, message), self._topic, message)
-        inbound.process(inbox.store([envelope], source="bench", now=timezone.now()), now=timezone.now())
+        inbox.store([envelope], source="bench", now=timezone.now())
 
     def _request(self, number: int) -> WakuMessage:
         notification = self._notifications[number % len(self._notifications)]
@@ -85,26 +116,30 @@ class Stages:
             random_bytes=os.urandom,
         ).message
 
-    def _store(self) -> None:
-        for batch in _batches(self._incoming, self._batch):
-            self._hashes += inbox.store(batch, source="bench", now=timezone.now())
+    def _turn_until_done(self) -> None:
+        """Make turns until every push is over and every reply noted; the worker sleeps while it has nothing to do."""
+        bell = Bell()
+        worker = Worker([Timed(stage, self._seconds) for stage in new_stages(bell)], bell)
+        thread = threading.Thread(target=self._make_turns, args=[worker])
+        thread.start()
+        while not _is_done():
+            time.sleep(0.05)
+        worker.stop(patience_seconds=30)
+        thread.join()
 
-    def _process(self) -> None:
-        for batch in _batches(self._hashes, self._batch):
-            self._processed.append(inbound.process(batch, now=timezone.now()))
+    def _make_turns(self, worker: Worker) -> None:
+        started = thread_time()
+        worker.run()
+        self._seconds["turns without their stages"] = thread_time() - started - sum(self._seconds.values())
 
-    def _deliver(self) -> None:
-        notification_ids = [pk for processed in self._processed for pk in processed.notification_ids]
-        for batch in _batches(notification_ids, delivery.BATCH_SIZE):
-            self._tried += delivery.deliver(batch, configured_gateway(), lease=LEASE)
 
-    def _answer(self) -> None:
-        for request_ids in self._tried:
-            self._reply_ids += outbound.answer_requests(request_ids, now=timezone.now())
-
-    def _publish(self) -> None:
-        for batch in _batches(self._reply_ids, outbound.BATCH_SIZE):
-            outbound.publish(batch, self._nodes, now=timezone.now())
+def _is_done() -> bool:
+    rows = (
+        InboundEnvelope.objects.filter(state="received"),
+        Notification.objects.filter(finished_at__isnull=True),
+        OutboundReply.objects.filter(state="pending"),
+    )
+    return not any(waiting.exists() for waiting in rows)
 
 
 def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -1,4 +1,4 @@
-"""What the benchmarks of reading have in common: a bridge's environment, and messages for it."""
+"""The common part of the benchmarks of reading: a bridge's environment, and messages for it."""
 
 import os
 import subprocess
@@ -16,6 +16,7 @@ SERVER_KEY = "02" * 32
 
 
 def environment_for(folder: Path, database_url: str, redis_url: str, node_url: str) -> dict[str, str]:
+    """Return the environment of a bridge with these servers."""
     return os.environ | {
         "DJANGO_SETTINGS_MODULE": "pushserver.settings",
         "DATA_DIR": str(folder / "data"),
@@ -31,16 +32,18 @@ def environment_for(folder: Path, database_url: str, redis_url: str, node_url: s
 
 
 def manage(*arguments: str, environment: Mapping[str, str]) -> None:
+    """Run a management command in this environment."""
     subprocess.run([sys.executable, "manage.py", *arguments], env=environment, check=True)
 
 
 def own_topic() -> str:
-    """The content topic of the server's own key."""
+    """Return the content topic of the server's own key."""
     key = PrivateKey(bytes.fromhex(SERVER_KEY)).public_key.format()
     return topics.content_topic(topics.personal_name(key))
 
 
 def raw_message(payload_bytes: int) -> dict[str, object]:
+    """Return a message on our topic, as a node writes it."""
     return {
         "payload": b64encode(os.urandom(payload_bytes)).decode(),
         "contentTopic": own_topic(),

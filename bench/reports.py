@@ -1,8 +1,8 @@
-"""Nightly reports: how long Spark takes for 1, 5 and 50 million events, and the export from a real PostgreSQL.
+"""Measure the nightly reports: Spark for 1, 5 and 50 million events, and the export from a real PostgreSQL.
 
 Events are those of one day, in the proportions of a busy server, written straight into a lake; all jobs then run as
-they do at night, by spark-submit on this machine's cores. Beside it: the export of a million rows, and most of
-the figures (counts, percentiles, the heaviest) by plain SQL on them. ``python -m bench reports --events 1m,5m,50m``.
+they do at night, by spark-submit on this machine's cores. For comparison: the export of a million rows, and most of the
+figures (counts, percentiles, the heaviest) by plain SQL on them. ``python -m bench reports --events 1m,5m,50m``.
 """
 
 import json
@@ -36,8 +36,10 @@ TARGET_ROWS_PER_SECOND = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """``driver_mib``: the most that Spark's one process (driver and, on this machine, executor) had resident.
-    ``cpu_seconds`` of that process: what remains true when others use the machine.
+    """The figures of one size.
+
+    ``driver_mib`` is the most memory that Spark's one process (driver and, on this machine, executor) had resident.
+    ``cpu_seconds`` of that process remains true when others use the machine.
     """
 
     events: int
@@ -49,6 +51,7 @@ class Measured:
 
 
 def run(sizes: Sequence[int] = SIZES) -> dict[str, object]:
+    """Measure these sizes, print them, and return the figures."""
     with tempfile.TemporaryDirectory(prefix="bench-reports-") as name:
         folder = Path(name)
         folder.chmod(0o755)  # PostgreSQL may run as another account
@@ -75,6 +78,7 @@ def _in_a_process_of_its_own(folder: Path, database_url: str, sizes: Sequence[in
 
 
 def measure(folder: Path, sizes: Sequence[int]) -> dict[str, object]:
+    """Measure the export and these sizes. This runs in a process of its own, with Django."""
     import django  # noqa: PLC0415 - the parent needs no Django
 
     django.setup()
@@ -83,7 +87,7 @@ def measure(folder: Path, sizes: Sequence[int]) -> dict[str, object]:
 
 
 def parse_sizes(text: str) -> list[int]:
-    """``1m,5m`` as numbers."""
+    """Return sizes such as ``1m,5m`` as numbers."""
     units = {"k": 1000, "m": 1_000_000}
     return [int(float(part[:-1]) * units[part[-1]]) if part[-1] in units else int(part) for part in text.split(",")]
 
@@ -118,8 +122,12 @@ def _submit(lake: Lake, manifest: Manifest, reports: dict[str, float]) -> None:
 
 @contextmanager
 def _java() -> Iterator[Callable[[], tuple[float, float]]]:
-    """CPU seconds of the Java process below us, and MiB: its high-water mark as the kernel keeps it."""
-    seen, is_over = [0.0, 0.0], threading.Event()
+    """Watch the Java process below us.
+
+    The value returns its CPU seconds and its memory peak in MiB, as the kernel keeps it.
+    """
+    seen = [0.0, 0.0]
+    is_over = threading.Event()
 
     def watch() -> None:
         while not is_over.wait(0.5):

@@ -1,4 +1,4 @@
-"""A day of made-up events in a lake, fast: columns of random numbers, written as the export writes them."""
+"""Write a day of made-up events into a lake, fast: columns of random numbers, in the form that the export writes."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time
@@ -11,7 +11,7 @@ from spark_reports.jobs import tables
 from spark_reports.jobs.tables import SCHEMA_VERSION, Table
 from spark_reports.lake import File, Kind, Lake, Manifest, arrow_schema, folder_of
 
-# Of all events.
+# The share of each table among all events.
 SHARES = {"attempts": 0.30, "notifications": 0.26, "envelopes": 0.27, "replies": 0.14, "registration_events": 0.03}
 # Rows of the tables that do not grow with traffic.
 SNAPSHOTS = {"active_tokens": 2000, "unknown_errors": 200}
@@ -23,7 +23,7 @@ Columns = dict[str, pa.Array]
 
 
 def write_day(lake: Lake, day: date, events: int) -> Manifest:
-    """Complete, with its manifest, and published."""
+    """Write and publish a complete day with its manifest."""
     files = {table.name: [_write(lake, day, table, events)] for table in tables.EVENT_TABLES}
     manifest = Manifest(day.isoformat(), SCHEMA_VERSION, datetime.now(UTC).isoformat(), "bench", tables=files)
     lake.publish(Kind.FACTS, day, manifest)
@@ -104,7 +104,10 @@ def _replies(day: date, rows: int, _actors: int) -> Columns:
 
 
 def _registration_events(day: date, rows: int, _actors: int) -> Columns:
-    """Refreshes mostly. The stocks of a made-up day do not reconcile, and nothing here looks at them."""
+    """Return events, most of them refreshes.
+
+    The stocks of a made-up day do not reconcile, and nothing here checks them.
+    """
     kinds = ["refreshed", "registered", "token_changed", "unregistered", "token_died"]
     kind = _pick(kinds, [0.8, 0.08, 0.06, 0.03, 0.03], rows)
     placed = _placed(day, rows)
@@ -168,7 +171,7 @@ def _place(rows: int) -> Columns:
 
 
 def _moments(day: date, rows: int) -> pa.Array:
-    """In order, as rows of a table that is only ever appended to are."""
+    """Return times in order, as in a table to which rows are only ever appended."""
     start = int(datetime.combine(day, time(), UTC).timestamp()) * 10**6
     step = pc.multiply(pc.random(rows), float(DAY_US))
     moments = pc.add(pc.cast(pc.floor(step), pa.int64()), start)
@@ -176,8 +179,10 @@ def _moments(day: date, rows: int) -> pa.Array:
 
 
 def _pick(values: Sequence[object], weights: Sequence[float], rows: int) -> pa.Array:
-    """Indices into ``values``."""
-    draw, index, total = pc.random(rows), _constant(0, rows), 0.0
+    """Return random indices into ``values``."""
+    draw = pc.random(rows)
+    index = _constant(0, rows)
+    total = 0.0
     for weight in weights[:-1]:
         total += weight
         index = pc.add(index, pc.cast(pc.greater_equal(draw, total), pa.int64()))
@@ -186,13 +191,13 @@ def _pick(values: Sequence[object], weights: Sequence[float], rows: int) -> pa.A
 
 
 def _durations(rows: int, median_ms: float) -> pa.Array:
-    """Milliseconds with a long tail."""
+    """Return milliseconds with a long tail."""
     tail = pc.divide(pa.scalar(1.0), pc.sqrt(pc.add(pc.random(rows), 1e-7)))
     return pc.cast(pc.floor(pc.multiply(tail, median_ms / 1.414)), pa.int64())
 
 
 def _actors(rows: int, actors: int) -> pa.Array:
-    """Few are heavy: the square of a uniform number gathers at the low end."""
+    """Return actors of which a few are heavy: the square of a uniform number gathers at the low end."""
     draw = pc.random(rows)
     index = pc.cast(pc.floor(pc.multiply(pc.multiply(draw, draw), float(actors))), pa.int64())
     return pc.multiply(index, 0x9E3779B97F4A7C1)  # spread over 64 bits, like pseudonyms; far from overflow

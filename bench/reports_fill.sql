@@ -1,23 +1,23 @@
 -- A day of a million rows in the proportions of reports_events.py, with a month of registration events before it.
 
-INSERT INTO registrations_route (token_type, apn_topic, device_token_encrypted, device_token_digest, state,
+INSERT INTO registrations_route (gateway, token_type, apn_topic, address_encrypted, address_digest, state,
     disabled_reason, generation, created_at)
-    SELECT 1 + n % 2, CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END, '', '', 'active', '', 1, now()
+    SELECT 'gorush', 1 + n % 2, CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END, '', '', 'active', '', 1, now()
     FROM generate_series(1, 10000) n;
 
 INSERT INTO notifications_channel (token_type, apn_topic, state, reason, changed_by, since, last_success_at)
     VALUES (1, 'im.status.ethereum', 'running', '', '', now(), now()), (2, '', 'running', '', '', now(), now());
 
 INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, timestamp_ns, state, reason,
-    message_type, source, received_at, enqueued_at, processed_at)
+    message_type, source, received_at, processed_at)
     SELECT sha256(('e' || n)::bytea), '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, 'processed', '',
-    CASE n % 20 WHEN 0 THEN 16 WHEN 1 THEN 18 ELSE 20 END, 'http://127.0.0.1:8645', at, at,
+    CASE n % 20 WHEN 0 THEN 16 WHEN 1 THEN 18 ELSE 20 END, 'http://127.0.0.1:8645', at,
     at + interval '15 milliseconds'
     FROM generate_series(1, 270000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 270000 AS at) t;
 
-INSERT INTO notifications_notificationrequest (id, amm_message_id, message_id, state, envelope_hash, sender_digest,
+INSERT INTO notifications_notificationrequest (id, front_door, request_key, message_id, state, source_key, sender_digest,
     received_at, reply_due_at, answered_at)
-    SELECT n, sha256(('a' || n)::bytea), sha256(('m' || n)::bytea), 'answered', sha256(('e' || n)::bytea),
+    SELECT n, 'waku', sha256(('a' || n)::bytea), sha256(('m' || n)::bytea), 'answered', sha256(('e' || n)::bytea),
     sha256((n % 50000)::text::bytea), at, at + interval '2 seconds', at + n % 2500 * interval '1 millisecond'
     FROM generate_series(1, 260000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 260000 AS at) t;
 
@@ -36,9 +36,9 @@ INSERT INTO notifications_attempt (notification_id, number, gateway, token_type,
     FROM generate_series(0, 299999) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 300000 AS at) t;
 
 INSERT INTO waku_bridge_outboundreply (envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns,
-    state, attempt_count, next_attempt_at, enqueued_at, created_at, published_at, node)
+    state, attempt_count, next_attempt_at, created_at, published_at, node)
     SELECT sha256(('e' || n)::bytea), 0, 21, '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, 'published', 1, at, at,
-    at, at + interval '20 milliseconds', 'http://127.0.0.1:8645'
+    at + interval '20 milliseconds', 'http://127.0.0.1:8645'
     FROM generate_series(1, 140000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 140000 AS at) t;
 
 INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, apn_topic, at)

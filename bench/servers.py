@@ -1,5 +1,6 @@
-"""Real servers for the length of a benchmark, in folders that go away with it."""
+"""Run real servers for the length of a benchmark, in folders that are removed with it."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -18,17 +19,21 @@ from pushserver.embedded.valkey import EmbeddedValkey
 
 @contextmanager
 def postgres(folder: Path, **settings: str) -> Iterator[tuple[str, psutil.Process]]:
-    """Its URL and its first process; with its usual safety."""
+    """Run PostgreSQL with its usual safety. The value is its URL and its first process."""
     server = EmbeddedPostgres(folder / "postgres", settings)
     spec = server.spec()
     spec.prepare()
     with process(spec.command, **spec.arguments()) as running:
         wait_until(server.is_ready)
-        yield server.url(), psutil.Process(running.pid)
+        try:
+            yield server.url(), psutil.Process(running.pid)
+        finally:
+            running.send_signal(signal.SIGINT)  # at once, whoever is still connected
 
 
 @contextmanager
 def valkey(folder: Path) -> Iterator[str]:
+    """Run Valkey. The value is its URL."""
     server = EmbeddedValkey(folder / "valkey", free_port())
     spec = server.spec()
     spec.prepare()
@@ -39,12 +44,14 @@ def valkey(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def node(*options: str) -> Iterator[str]:
+    """Run a development node. The value is its URL."""
     with _module("waku_bridge.devnode", "/health", options) as url:
         yield url
 
 
 @contextmanager
 def gorush() -> Iterator[str]:
+    """Run a development gorush. The value is its URL."""
     with _module("notifications.gateways.gorush.devserver", "/healthz", ()) as url:
         yield url
 
@@ -59,6 +66,7 @@ def _module(name: str, health: str, options: Sequence[str]) -> Iterator[str]:
 
 @contextmanager
 def process(command: Sequence[str], **arguments: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command until the block ends."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **arguments) as running:
         try:
             yield running
@@ -67,6 +75,7 @@ def process(command: Sequence[str], **arguments: Any) -> Iterator[subprocess.Pop
 
 
 def wait_until(is_true: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait until ``is_true`` returns true. Raises TimeoutError."""
     deadline = time.monotonic() + seconds
     while not is_true():
         if time.monotonic() > deadline:
@@ -75,6 +84,7 @@ def wait_until(is_true: Callable[[], bool], seconds: float = 30) -> None:
 
 
 def answers(url: str) -> bool:
+    """Return whether the URL answers with success."""
     try:
         return httpx.get(url, trust_env=False).is_success
     except httpx.TransportError:
@@ -82,7 +92,7 @@ def answers(url: str) -> bool:
 
 
 def cpu_seconds(*roots: psutil.Process) -> float:
-    """Of these processes and their living children."""
+    """Return the CPU time of these processes and their living children."""
     total = 0.0
     for root in roots:
         for each in [root, *root.children(recursive=True)]:

@@ -1,286 +1,631 @@
-"""Accepting requests: the use case behind every REQUEST, and behind the answer it gets.
+"""Accepting what senders ask for: decide about every notification, store it, and claim those that may be sent at once.
 
-Works on batches: one read, a pure decision per notification, one write. Unique constraints make it idempotent: two
-batches that meet on the same request or the same push collide, and the caller runs the later one again.
+There is one read and one write for a whole batch. A notification that may be sent at once is stored with its attempt:
+the process that accepts it claims it, and sends it after the commit.
 """
 
 import hashlib
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from django.conf import settings
-from django.db import transaction
 
-from measuring.batches import count
-from notifications import metrics
-from notifications.backlog import own_backlog
+from kit.db.statements import fetch, new_ids
+from kit.metrics.batches import count, observe
+from notifications import budgets, channels, coalescing, metrics
+from notifications.admission import own_admission
+from notifications.budgets import own_budgets
+from notifications.channels import Channels
+from notifications.delivery.claim import NOTED_FOR, Claim, collapse_id, open_address
+from notifications.delivery.lanes import Lanes, lane_of
+from notifications.delivery.settling import WaitingRequest
 from notifications.messages import (
+    APART,
     Answer,
     ChannelKey,
     NotificationType,
+    Push,
     PushNotification,
     PushRequest,
     Report,
+    ReportError,
     channel_key,
 )
 from notifications.models import Notification, NotificationRequest
 from notifications.policy import Recipient, Verdict, evaluate
-from notifications.reports import load_reports, report_of
+from notifications.reports import Decided, load_errors, pack, pack_names, repeat_reports
+from notifications.senders import own_senders
 from notifications.transitions import OVER, move
-from registrations.encryption import Purpose, Stored
-from registrations.inserting import insert_all
+from registrations.encryption import Purpose
 from registrations.keyring import keyring
-from registrations.models import Registration, Route
 from registrations.pairs import InstallationKey, IsOneOf
 
 DEDUP_WINDOW = timedelta(hours=24)
+GLOBAL = b"g"  # the key of the budget of the whole server
+State = Notification.State
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One REQUEST as it arrived. ``reply_to`` (33 bytes) is its signer."""
+    """One request as it arrived.
 
-    amm_message_id: bytes
-    envelope_hash: bytes
-    reply_to: bytes
+    ``request_key`` is the same when the request is repeated, and unique within its front door. ``source_key`` and
+    ``reply_address`` come back with the answer. ``sender`` is any value that tells senders apart, for reports.
+    """
+
+    request_key: bytes
+    source_key: bytes
+    reply_address: bytes
+    sender: bytes
     request: PushRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """What a batch of requests led to: answers that are known at once, and what waits for a first attempt."""
+class Sending:
+    """The means with which a process sends at once: room in its lanes, and how long its leases last."""
 
-    answers: list[Answer]
-    waiting_request_ids: list[int]
-    notification_ids: list[int]
+    lease: timedelta
+    lanes: Lanes
 
 
 @dataclass(frozen=True, slots=True)
-class _Recipient:
-    rules: Recipient
+class Accepted:
+    """What a batch of requests led to: answers that are known at once, pushes to send, and requests that wait."""
+
+    answers: list[Answer] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    waiting: list[WaitingRequest] = field(default_factory=list)
+
+
+class Addressee(NamedTuple):
+    """An installation that can be notified, with its rules and its route."""
+
+    public_key_hash: bytes
+    installation_id: str
+    enabled: bool
+    block_mentions: bool
+    blocked_chat_list: list[bytes]
+    muted_chat_list: list[bytes]
+    allowed_mentions_chat_list: list[bytes]
+    access_token_digest: bytes | None
     route_id: int
     route_generation: int
-    channel: ChannelKey
-    access_token_digest: bytes
+    token_type: int
+    apn_topic: str
+    address_encrypted: bytes
+    gateway: str
+    is_route_noted: bool | None
+    is_route_proven: bool
+    waiting_count: int
+
+    @property
+    def channel(self) -> ChannelKey:
+        """Return the channel that its pushes belong to."""
+        return channel_key(self.token_type, self.apn_topic)
+
+    @property
+    def rules(self) -> Recipient:
+        """Return what the installation has asked for."""
+        lists = (self.blocked_chat_list, self.muted_chat_list, self.allowed_mentions_chat_list)
+        return Recipient(self.enabled, self.block_mentions, *map(frozenset, lists))
 
 
-def accept(batch: Sequence[Incoming], *, now: datetime) -> Accepted:
-    """Decide about every notification of every request, and store them. A request seen before is answered as before."""
-    with transaction.atomic():
-        repeated = _find_requests(incoming.amm_message_id for incoming in batch)
-        fresh = {i.amm_message_id: i for i in batch if i.amm_message_id not in repeated}
-        requests, notifications = _decide_all(list(fresh.values()), now=now)
-        insert_all(requests)
-        for notification in notifications:
-            notification.request_id = notification.request.pk
-        insert_all(notifications)
-        count(metrics.REQUESTS, {("new",): len(fresh), ("repeated",): len(batch) - len(fresh)})
-        count(metrics.NOTIFICATIONS, ((_VERDICTS[n.state, n.report],) for n in notifications))
-    answered_ids = {r.pk for r in requests if r.state == NotificationRequest.State.ANSWERED}
-    repeats = [(i, repeated[i.amm_message_id]) for i in batch if i.amm_message_id in repeated]
+@dataclass(slots=True)
+class _Draft:
+    """A notification that is to be stored, and its attempt if it goes out at once."""
+
+    position: int
+    notification: PushNotification
+    verdict: Verdict
+    id: int = 0
+    addressee: Addressee | None = None
+    dedup_key: bytes | None = None
+    address: bytes | None = field(default=None, repr=False)
+    lane: ChannelKey | None = None
+    attempt_id: int = 0
+    # It is the one wake-up for what is beyond a limit, which goes out when the limit allows.
+    wakes_at: datetime | None = None
+
+    @property
+    def is_claimed(self) -> bool:
+        return self.lane is not None
+
+    @property
+    def error(self) -> ReportError | None:
+        return ReportError.NONE if self.wakes_at else self.verdict.error
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request that is to be stored."""
+
+    incoming: Incoming
+    sender_digest: bytes
+    drafts: list[_Draft]
+    id: int = 0
+
+    @property
+    def is_answered(self) -> bool:
+        return all(draft.error is not None for draft in self.drafts)
+
+    @property
+    def stored(self) -> list[_Draft]:
+        """Return the notifications that get a row: those that are to be delivered."""
+        return [draft for draft in self.drafts if draft.verdict is Verdict.DELIVER]
+
+    @property
+    def decided(self) -> list[_Draft]:
+        """Return the notifications that were decided at once."""
+        return [draft for draft in self.drafts if draft.verdict is not Verdict.DELIVER]
+
+
+def accept(front_door: str, batch: Sequence[Incoming], *, sending: Sending, now: datetime) -> Accepted:
+    """Decide about every notification of every request, and store them; belongs into a transaction.
+
+    A request seen before is answered as before. The caller hands what was accepted to `Delivery.accepted` after the
+    commit.
+    """
+    known = _find_known(front_door, batch)
+    fresh = {i.request_key: i for i in batch if i.request_key not in known.requests}
+    own_admission().refresh()
+    own_senders().refresh(now=now)
+    addressees = _find_addressees(fresh.values(), now=now)
+    taken = _release_old(known.dedup_keys, now=now)
+    requests = [_decide_all(incoming, addressees, taken) for incoming in fresh.values()]
+    _limit(requests, now=now)
+    _choose(requests, sending.lanes)
+    crowded = _coalesce(requests)
+    _store(front_door, requests, sending, now=now)
+    coalescing.leave_out_oldest(crowded, most=settings.MAX_OPEN_PER_ROUTE, now=now)
+    count(metrics.REQUESTS, {("new",): len(fresh), ("repeated",): len(batch) - len(fresh)})
+    count(metrics.NOTIFICATIONS, ((draft.verdict,) for request in requests for draft in request.drafts))
     return Accepted(
-        answers=_answers_known(requests, notifications, fresh) + _answers_repeated(repeats),
-        waiting_request_ids=[r.pk for r in requests if r.pk not in answered_ids],
-        notification_ids=[n.pk for n in notifications if n.state == Notification.State.PENDING],
+        answers=[_answer(front_door, request) for request in requests if request.is_answered]
+        + _answers_repeated(
+            front_door, [(i, known.requests[i.request_key]) for i in batch if i.request_key in known.requests]
+        ),
+        claims=[
+            _claim(request, draft, now=now) for request in requests for draft in request.drafts if draft.is_claimed
+        ],
+        waiting=[_waiting(front_door, request, now=now) for request in requests if not request.is_answered],
     )
-
-
-# State and report of a notification by the verdict about it. The report of a delivery is fixed after its first attempt.
-_CONSEQUENCES: dict[Verdict, tuple[Notification.State, Notification.Reports | None]] = {
-    Verdict.DELIVER: (Notification.State.PENDING, None),
-    Verdict.SUPPRESSED: (Notification.State.SUPPRESSED, Notification.Reports.SUCCESS),
-    Verdict.DUPLICATE: (Notification.State.DUPLICATE, Notification.Reports.SUCCESS),
-    Verdict.WRONG_TOKEN: (Notification.State.REFUSED, Notification.Reports.WRONG_TOKEN),
-    Verdict.NOT_REGISTERED: (Notification.State.REFUSED, Notification.Reports.NOT_REGISTERED),
-    Verdict.OVERLOADED: (Notification.State.REFUSED, Notification.Reports.INTERNAL_ERROR),
-}
-_VERDICTS: dict[tuple[str, str | None], Verdict] = {
-    consequence: verdict for verdict, consequence in _CONSEQUENCES.items()
-}
 
 
 def withdraw(installations: Collection[InstallationKey], *, now: datetime) -> None:
-    """Nothing goes to these installations any more: they unregistered, and their routes are gone."""
-    if not installations:
-        return
-    waiting = Notification.objects.filter(IsOneOf(installations))
-    move(waiting, Notification.State.WITHDRAWN, finished_at=now, **OVER)
+    """Withdraw what waits for these installations: they unregistered, and their routes are gone."""
+    if installations:
+        move(Notification.objects.filter(IsOneOf(installations)), State.WITHDRAWN, finished_at=now, **OVER)
 
 
-def _find_requests(amm_message_ids: Iterable[bytes]) -> dict[bytes, NotificationRequest]:
-    rows = NotificationRequest.objects.filter(amm_message_id__in=set(amm_message_ids))
-    return {bytes(row.amm_message_id): row for row in rows}
+# What is known --------------------------------------------------------------------------------------------------------
 
 
-def _decide_all(batch: Sequence[Incoming], *, now: datetime) -> tuple[list[NotificationRequest], list[Notification]]:
-    recipients = _find_recipients(batch)
-    taken = _find_taken(batch, now=now)
-    requests, notifications = [], []
-    for incoming in batch:
-        request = _new_request(incoming, now=now)
-        decided = [
-            _decide(request, position, notification, recipients, taken, now=now)
-            for position, notification in enumerate(incoming.request.notifications)
-            if notification.type != NotificationType.UNKNOWN  # gets no report at all, as in status-go
-        ]
-        if all(notification.report for notification in decided):
-            request.state, request.answered_at, request.reply_to = NotificationRequest.State.ANSWERED, now, None
-        requests.append(request)
-        notifications += decided
-    return requests, notifications
+class _KnownRequest(NamedTuple):
+    id: int
+    is_answered: bool
+    decided: bytes | None
 
 
-def _find_recipients(batch: Iterable[Incoming]) -> dict[InstallationKey, _Recipient]:
-    wanted = {(n.public_key_hash, n.installation_id) for i in batch for n in i.request.notifications}
-    rows = Registration.objects.filter(
-        IsOneOf(wanted),
-        state=Registration.State.ACTIVE,
-        route__state=Route.State.ACTIVE,
-    ).values_list(
-        "public_key_hash",
-        "installation_id",
-        "route_id",
-        "route__generation",
-        "route__token_type",
-        "route__apn_topic",
-        "access_token_digest",
-        "enabled",
-        "block_mentions",
-        "blocked_chat_list",
-        "muted_chat_list",
-        "allowed_mentions_chat_list",
-    )
-    return {(bytes(row[0]), row[1]): _recipient(*row[2:]) for row in rows}
+class _Known(NamedTuple):
+    """What is stored already: requests by key, and the dedup keys in use with the time since when."""
+
+    requests: dict[bytes, _KnownRequest]
+    dedup_keys: dict[bytes, datetime]
 
 
-def _recipient(
-    route_id: int,
-    route_generation: int,
-    token_type: int,
-    apn_topic: str,
-    access_token_digest: Stored | None,
-    enabled: bool,
-    block_mentions: bool,
-    *lists: list[bytes],
-) -> _Recipient:
-    blocked, muted, allowed_mentions = (frozenset(map(bytes, items)) for items in lists)
-    rules = Recipient(enabled, block_mentions, blocked, muted, allowed_mentions)
-    channel = channel_key(token_type, apn_topic)
-    return _Recipient(rules, route_id, route_generation, channel, bytes(access_token_digest or b""))
+_FIND_KNOWN = """
+    SELECT request_key, id, state = 'answered', decided, NULL::timestamptz FROM notifications_notificationrequest
+    WHERE front_door = %(front_door)s AND request_key = ANY (%(request_keys)b::bytea[])
+    UNION ALL
+    SELECT dedup_key, NULL, NULL, NULL, created_at FROM notifications_notification
+    WHERE dedup_key = ANY (%(dedup_keys)b::bytea[])
+"""
 
 
-def _find_taken(batch: Iterable[Incoming], *, now: datetime) -> set[bytes]:
-    """Dedup keys in use. Those older than the window are released: the message may be notified about again."""
+def _find_known(front_door: str, batch: Iterable[Incoming]) -> _Known:
     keys = {dedup_key(i.request.message_id, n) for i in batch for n in i.request.notifications}
-    rows = Notification.objects.filter(dedup_key__in=keys).values_list("dedup_key", "created_at")
-    taken = {bytes(key or b""): created_at for key, created_at in rows}
-    released = {key for key, created_at in taken.items() if created_at <= now - DEDUP_WINDOW}
+    request_keys = [incoming.request_key for incoming in batch]
+    rows = fetch(_FIND_KNOWN, {"front_door": front_door, "request_keys": request_keys, "dedup_keys": list(keys)})
+    return _Known(
+        {key: _KnownRequest(*request) for key, *request, _ in rows if request[0] is not None},
+        {key: created_at for key, *request, created_at in rows if request[0] is None},
+    )
+
+
+_FIND_ADDRESSEES = """
+    SELECT registration.public_key_hash, registration.installation_id, enabled, block_mentions,
+           blocked_chat_list, muted_chat_list, allowed_mentions_chat_list, access_token_digest,
+           route.id, route.generation, route.token_type, route.apn_topic, route.address_encrypted, route.gateway,
+           route.failing_since IS NULL AND route.last_success_at >= %(noted_since)s, route.last_success_at IS NOT NULL,
+           (SELECT count(*) FROM (
+               SELECT FROM notifications_notification AS n
+               WHERE n.route_id = route.id AND n.state IN ('pending', 'retrying') LIMIT %(most_waiting)s
+           ) AS waiting)
+    FROM unnest(%(hashes)b::bytea[], %(installations)b::text[]) AS wanted (public_key_hash, installation_id)
+    JOIN registrations_registration AS registration USING (public_key_hash, installation_id)
+    JOIN registrations_route AS route ON route.id = registration.route_id
+    WHERE registration.state = 'active' AND route.state = 'active'
+"""
+
+
+def _find_addressees(batch: Iterable[Incoming], *, now: datetime) -> dict[InstallationKey, Addressee]:
+    wanted = list({(n.public_key_hash, n.installation_id) for i in batch for n in i.request.notifications})
+    if not wanted:
+        return {}
+    parameters = {
+        "noted_since": now - NOTED_FOR,
+        "most_waiting": settings.MAX_OPEN_PER_ROUTE,
+        "hashes": [public_key_hash for public_key_hash, _ in wanted],
+        "installations": [installation_id for _, installation_id in wanted],
+    }
+    found = [Addressee._make(row) for row in fetch(_FIND_ADDRESSEES, parameters)]
+    return {(addressee.public_key_hash, addressee.installation_id): addressee for addressee in found}
+
+
+def _release_old(dedup_keys: dict[bytes, datetime], *, now: datetime) -> set[bytes]:
+    """Return the dedup keys in use. Release older ones, so that the message may be notified about again."""
+    released = {key for key, created_at in dedup_keys.items() if created_at <= now - DEDUP_WINDOW}
     if released:
         Notification.objects.filter(dedup_key__in=released).update(dedup_key=None)
-    return taken.keys() - released
+    return dedup_keys.keys() - released
 
 
 def dedup_key(message_id: bytes, notification: PushNotification) -> bytes:
-    """32 bytes that name one push: this Status message to this installation of this key."""
+    """Return 32 bytes that name one push: this Status message to this installation of this key."""
     parts = (message_id, notification.public_key_hash, notification.installation_id.encode())
     return hashlib.sha256(b"".join(len(part).to_bytes(4) + part for part in parts)).digest()
 
 
-def _new_request(incoming: Incoming, *, now: datetime) -> NotificationRequest:
-    return NotificationRequest(
-        amm_message_id=incoming.amm_message_id,
-        message_id=incoming.request.message_id,
-        state=NotificationRequest.State.WAITING,
-        envelope_hash=incoming.envelope_hash,
-        reply_to=incoming.reply_to,
-        sender_digest=keyring().digest(Purpose.SENDER, incoming.reply_to),
-        received_at=now,
-        reply_due_at=now + timedelta(seconds=settings.REPLY_DEADLINE_SECONDS),
-    )
+# What is decided ------------------------------------------------------------------------------------------------------
+
+
+def _decide_all(incoming: Incoming, addressees: dict[InstallationKey, Addressee], taken: set[bytes]) -> _Request:
+    digest = keyring().digest(Purpose.SENDER, incoming.sender)
+    is_muted = digest in own_senders().muted
+    drafts = [
+        _decide(position, incoming.request.message_id, notification, addressees, taken, is_muted=is_muted)
+        for position, notification in enumerate(incoming.request.notifications)
+        # A notification of this type gets no report at all, as in status-go.
+        if notification.type != NotificationType.UNKNOWN
+    ]
+    return _Request(incoming, digest, drafts)
 
 
 def _decide(
-    request: NotificationRequest,
     position: int,
+    message_id: bytes,
     notification: PushNotification,
-    recipients: dict[InstallationKey, _Recipient],
+    addressees: dict[InstallationKey, Addressee],
     taken: set[bytes],
     *,
-    now: datetime,
-) -> Notification:
-    recipient = recipients.get((notification.public_key_hash, notification.installation_id))
-    key = dedup_key(bytes(request.message_id), notification)
+    is_muted: bool,
+) -> _Draft:
+    addressee = addressees.get((notification.public_key_hash, notification.installation_id))
+    key = dedup_key(message_id, notification)
     verdict = evaluate(
         notification,
-        recipient.rules if recipient else None,
-        is_token_right=recipient is not None and _is_token_right(notification, recipient),
+        addressee.rules if addressee else None,
+        is_token_right=addressee is not None and _is_token_right(notification, addressee),
         is_duplicate=key in taken,
-        is_overloaded=recipient is not None and _is_overloaded(recipient),
+        is_overloaded=addressee is not None and _is_overloaded(addressee),
+        is_muted=is_muted,
     )
-    row = _new_notification(request, position, notification, verdict, now=now)
-    if verdict is Verdict.DELIVER and recipient:
-        taken.add(key)
-        row.dedup_key = key
-        _make_due(row, notification, recipient, now=now)
-    return row
+    if verdict is not Verdict.DELIVER:
+        return _Draft(position, notification, verdict)
+    taken.add(key)
+    return _Draft(position, notification, verdict, addressee=addressee, dedup_key=key)
 
 
-def _new_notification(
-    request: NotificationRequest, position: int, notification: PushNotification, verdict: Verdict, *, now: datetime
-) -> Notification:
-    state, report = _CONSEQUENCES[verdict]
-    return Notification(
-        request=request,
-        position=position,
-        public_key_hash=notification.public_key_hash,
-        installation_id=notification.installation_id,
-        type=notification.type,
-        state=state,
-        report=report,
-        created_at=now,
-        expires_at=now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS),
-        finished_at=None if report is None else now,
-    )
+def _is_overloaded(addressee: Addressee) -> bool:
+    return own_admission().is_full(addressee.channel, is_route_proven=addressee.is_route_proven)
 
 
-def _make_due(row: Notification, notification: PushNotification, recipient: _Recipient, *, now: datetime) -> None:
-    row.chat_id, row.message = notification.chat_id, notification.message
-    row.route_id, row.route_generation = recipient.route_id, recipient.route_generation
-    row.next_attempt_at = row.enqueued_at = now
-
-
-def _is_overloaded(recipient: _Recipient) -> bool:
-    return own_backlog().is_full(recipient.channel, settings.MAX_OPEN_NOTIFICATIONS)
-
-
-def _is_token_right(notification: PushNotification, recipient: _Recipient) -> bool:
+def _is_token_right(notification: PushNotification, addressee: Addressee) -> bool:
     token = notification.access_token.encode()
-    return keyring().matches(Purpose.ACCESS_TOKEN, token, recipient.access_token_digest)
+    return keyring().matches(Purpose.ACCESS_TOKEN, token, addressee.access_token_digest or b"")
 
 
-def _answers_known(
-    requests: Iterable[NotificationRequest], notifications: Iterable[Notification], fresh: dict[bytes, Incoming]
-) -> list[Answer]:
-    reports: dict[int, list[Report]] = {r.pk: [] for r in requests if r.state == NotificationRequest.State.ANSWERED}
-    for notification in notifications:
-        if notification.request_id in reports:
-            reports[notification.request_id].append(
-                report_of(notification.public_key_hash, notification.installation_id, notification.report)
-            )
+def _limit(requests: Sequence[_Request], *, now: datetime) -> None:
+    """Hold back what is beyond a limit, but for one wake-up for each address, which goes out when the limit allows."""
+    wanted: dict[bytes, budgets.Limits] = {}
+    asked = [(request, draft, _budgets_of(request, draft, wanted)) for request in requests for draft in request.stored]
+    counts = Counter(key for _, _, keys in asked for key in keys)
+    spending = own_budgets().open(wanted, counts, at=now)
+    if spending:
+        beyond = [(request, draft, keys) for request, draft, keys in asked if not spending.take(keys)]
+        _hold_back(beyond, spending, now=now)
+        spending.write()
+
+
+def _budgets_of(request: _Request, draft: _Draft, wanted: dict[bytes, budgets.Limits]) -> tuple[bytes, ...]:
+    """Return the keys of the budgets that a notification counts for, that of its route first, and note their limits in
+    ``wanted``.
+    """
+    assert draft.addressee is not None  # noqa: S101 - it was found, or there would be no delivery
+    is_apart = draft.notification.type in APART
+    route_key = b"r%d/%d" % (draft.addressee.route_id, is_apart)
+    sender_key = b"s" + request.sender_digest
+    wanted[route_key] = settings.ROUTE_APART_LIMITS if is_apart else settings.ROUTE_LIMITS
+    wanted[sender_key] = settings.SENDER_LIMITS
+    wanted[GLOBAL] = settings.GLOBAL_LIMITS
+    return route_key, sender_key, GLOBAL
+
+
+def _hold_back(
+    beyond: Sequence[tuple[_Request, _Draft, tuple[bytes, ...]]], spending: budgets.Spending, *, now: datetime
+) -> None:
+    if not beyond:
+        return
+    own_senders().note_beyond(request.sender_digest for request, _, _ in beyond)
+    routes = {draft.addressee.route_id for _, draft, _ in beyond if draft.addressee}
+    still_at = now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS / 2)
+    woken = coalescing.find_wake_ups(routes, still_at=still_at)
+    for _, draft, keys in beyond:
+        assert draft.addressee is not None  # noqa: S101 - as above
+        place = draft.addressee.route_id, draft.notification.type in APART
+        if place in woken:
+            draft.verdict = Verdict.COALESCED
+        else:
+            woken.add(place)
+            draft.wakes_at = spending.book(keys[0], keys)
+    held = sum(draft.wakes_at is not None for _, draft, _ in beyond)
+    count(metrics.BEYOND_LIMITS, {("wake_up",): held, ("coalesced",): len(beyond) - held})
+
+
+def _choose(requests: Iterable[_Request], lanes: Lanes) -> None:
+    """Take room in the lanes for the notifications that may be sent at once."""
+    drafts = [draft for request in requests for draft in request.stored if not draft.wakes_at]
+    if drafts:
+        known = channels.snapshot()
+        for draft in drafts:
+            _take_room(draft, known, lanes)
+
+
+def _take_room(draft: _Draft, known: Channels, lanes: Lanes) -> None:
+    """Take room for one notification. What is drained, halted or unreadable, or finds no room, is left to the next
+    claim.
+    """
+    assert draft.addressee is not None  # noqa: S101 - it was found, or there would be no delivery
+    channel = draft.addressee.channel
+    if known.is_draining or channel in known.halted or draft.addressee.gateway in known.unreachable:
+        return
+    draft.address = open_address(draft.addressee.address_encrypted, draft.addressee.route_id)
+    lane = lane_of(channel, known.proven)
+    if draft.address is not None and lanes.enter(lane):
+        draft.lane = lane
+
+
+def _coalesce(requests: Iterable[_Request]) -> list[int]:
+    """Decide what waits, of what cannot be sent at once. Return the routes for which something older has to give way.
+
+    Of a batch only the newest is stored that finds no room, so that a flood writes one row a turn for its victim.
+    """
+    unclaimed: defaultdict[int, list[_Draft]] = defaultdict(list)
+    addressees: dict[int, Addressee] = {}
+    for draft in (draft for request in requests for draft in request.stored if not draft.is_claimed):
+        assert draft.addressee is not None  # noqa: S101 - as above
+        addressees[draft.addressee.route_id] = draft.addressee
+        unclaimed[draft.addressee.route_id].append(draft)
+    crowded = []
+    for route_id, drafts in unclaimed.items():
+        surplus = addressees[route_id].waiting_count + len(drafts) - settings.MAX_OPEN_PER_ROUTE
+        for draft in drafts[: min(max(surplus, 0), len(drafts) - 1)]:
+            draft.verdict = Verdict.COALESCED
+        own_admission().add(addressees[route_id].channel, is_route_proven=addressees[route_id].is_route_proven)
+        if surplus > 0:
+            crowded.append(route_id)
+    return crowded
+
+
+# What is stored -------------------------------------------------------------------------------------------------------
+
+_STORE = """
+    WITH request AS (
+        INSERT INTO notifications_notificationrequest
+            (id, request_key, source_key, reply_address, sender_digest, message_id, state, answered_at, decided,
+             decided_names, front_door, received_at, reply_due_at)
+        SELECT *, %(front_door)s, %(now)s, %(due_at)s
+        FROM unnest(%(r_id)b::bigint[], %(r_key)b::bytea[], %(r_source)b::bytea[], %(r_reply)b::bytea[],
+                    %(r_sender)b::bytea[], %(r_message)b::bytea[], %(r_state)b::text[], %(r_answered)b::timestamptz[],
+                    %(r_decided)b::bytea[], %(r_names)b::bytea[])
+    ), notification AS (
+        INSERT INTO notifications_notification
+            (id, request_id, position, public_key_hash, installation_id, type, state, route_id,
+             route_generation, dedup_key, collapse_id, chat_id, message, attempt_count, next_attempt_at, lease_until,
+             is_wake_up, report, payload_dropped, ambiguous_count, created_at, expires_at)
+        SELECT *, FALSE, 0, %(now)s, %(expires_at)s
+        FROM unnest(%(n_id)b::bigint[], %(n_request)b::bigint[], %(n_position)b::smallint[], %(n_hash)b::bytea[],
+                    %(n_installation)b::text[], %(n_type)b::bigint[], %(n_state)b::text[],
+                    %(n_route)b::bigint[], %(n_generation)b::bigint[], %(n_dedup)b::bytea[], %(n_collapse)b::bytea[],
+                    %(n_chat)b::bytea[], %(n_message)b::bytea[], %(n_attempts)b::integer[], %(n_next)b::timestamptz[],
+                    %(n_lease)b::timestamptz[], %(n_wake_up)b::boolean[], %(n_report)b::text[])
+    )
+    INSERT INTO notifications_attempt
+        (id, notification_id, token_type, apn_topic, gateway, number, started_at, code, is_guarded)
+    SELECT *, 1, %(now)s, '', FALSE
+    FROM unnest(%(a_id)b::bigint[], %(a_notification)b::bigint[], %(a_type)b::smallint[], %(a_topic)b::text[],
+                %(a_gateway)b::text[])
+"""
+
+
+def _store(front_door: str, requests: Sequence[_Request], sending: Sending, *, now: datetime) -> None:
+    if not requests:
+        return
+    drafts = [draft for request in requests for draft in request.stored]
+    claimed = [draft for draft in drafts if draft.is_claimed]
+    _number(requests, drafts, claimed)
+    common = {
+        "front_door": front_door,
+        "now": now,
+        "due_at": now + timedelta(seconds=settings.REPLY_DEADLINE_SECONDS),
+        "expires_at": now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS),
+    }
+    notifications = _notification_columns(requests, lease_until=now + sending.lease, now=now)
+    fetch(_STORE, common | _request_columns(requests, now=now) | notifications | _attempt_columns(claimed))
+    observe(metrics.DISPATCH_SECONDS, [0.0] * len(claimed))
+
+
+def _number(requests: Sequence[_Request], drafts: Sequence[_Draft], claimed: Sequence[_Draft]) -> None:
+    request_ids, notification_ids, attempt_ids = new_ids(
+        ("notifications_notificationrequest", len(requests)),
+        ("notifications_notification", len(drafts)),
+        ("notifications_attempt", len(claimed)),
+    )
+    for request, request_id in zip(requests, request_ids, strict=True):
+        request.id = request_id
+    for draft, notification_id in zip(drafts, notification_ids, strict=True):
+        draft.id = notification_id
+    for draft, attempt_id in zip(claimed, attempt_ids, strict=True):
+        draft.attempt_id = attempt_id
+
+
+def _request_columns(requests: Sequence[_Request], *, now: datetime) -> dict[str, list[Any]]:
+    states = NotificationRequest.State
+    return {
+        "r_id": [request.id for request in requests],
+        "r_key": [request.incoming.request_key for request in requests],
+        "r_source": [request.incoming.source_key for request in requests],
+        "r_reply": [None if request.is_answered else request.incoming.reply_address for request in requests],
+        "r_sender": [request.sender_digest for request in requests],
+        "r_message": [request.incoming.request.message_id for request in requests],
+        "r_state": [(states.ANSWERED if request.is_answered else states.WAITING).value for request in requests],
+        "r_answered": [now if request.is_answered else None for request in requests],
+        "r_decided": [pack(Decided(d.position, d.verdict, d.notification.type) for d in r.decided) for r in requests],
+        "r_names": [None if r.is_answered else _names(r) for r in requests],
+    }
+
+
+def _names(request: _Request) -> bytes | None:
+    return pack_names(draft.notification for draft in request.decided) or None
+
+
+def _notification_columns(
+    requests: Sequence[_Request], *, lease_until: datetime, now: datetime
+) -> dict[str, list[Any]]:
+    drafts = [draft for request in requests for draft in request.stored]
+    return {
+        "n_id": [draft.id for draft in drafts],
+        "n_request": [request.id for request in requests for _ in request.stored],
+        "n_position": [draft.position for draft in drafts],
+        "n_hash": [draft.notification.public_key_hash for draft in drafts],
+        "n_installation": [draft.notification.installation_id for draft in drafts],
+        "n_type": [draft.notification.type for draft in drafts],
+        "n_state": [(State.IN_FLIGHT if draft.is_claimed else State.PENDING).value for draft in drafts],
+        "n_route": [draft.addressee.route_id if draft.addressee else None for draft in drafts],
+        "n_generation": [draft.addressee.route_generation if draft.addressee else 0 for draft in drafts],
+        "n_dedup": [draft.dedup_key for draft in drafts],
+        "n_collapse": [collapse_id(draft.dedup_key, draft.id) for draft in drafts],
+        # A wake-up stands for others as well, so that nothing of one message may keep it from being delivered.
+        "n_chat": [None if draft.wakes_at else draft.notification.chat_id for draft in drafts],
+        "n_message": [None if draft.wakes_at else draft.notification.message for draft in drafts],
+        "n_attempts": [int(draft.is_claimed) for draft in drafts],
+        "n_next": [None if draft.is_claimed else draft.wakes_at or now for draft in drafts],
+        "n_lease": [lease_until if draft.is_claimed else None for draft in drafts],
+        "n_wake_up": [draft.wakes_at is not None for draft in drafts],
+        "n_report": [Notification.Reports.SUCCESS.value if draft.wakes_at else None for draft in drafts],
+    }
+
+
+def _attempt_columns(claimed: Sequence[_Draft]) -> dict[str, list[Any]]:
+    reached = [draft.addressee for draft in claimed if draft.addressee]
+    return {
+        "a_id": [draft.attempt_id for draft in claimed],
+        "a_notification": [draft.id for draft in claimed],
+        "a_type": [addressee.channel.token_type for addressee in reached],
+        "a_topic": [addressee.channel.apn_topic for addressee in reached],
+        "a_gateway": [addressee.gateway for addressee in reached],
+    }
+
+
+# What follows ---------------------------------------------------------------------------------------------------------
+
+
+def _claim(request: _Request, draft: _Draft, *, now: datetime) -> Claim:
+    addressee = draft.addressee
+    assert addressee is not None and draft.lane is not None  # noqa: S101, PT018 - it is claimed
+    return Claim(
+        notification_id=draft.id,
+        request_id=request.id,
+        route_id=addressee.route_id,
+        route_generation=addressee.route_generation,
+        attempt_id=draft.attempt_id,
+        ambiguous_count=0,
+        expires_at=now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS),
+        gateway=addressee.gateway,
+        push=_push(draft, addressee),
+        channel=addressee.channel,
+        lane=draft.lane,
+        is_route_noted=bool(addressee.is_route_noted),
+        is_route_proven=addressee.is_route_proven,
+    )
+
+
+def _push(draft: _Draft, addressee: Addressee) -> Push:
+    return Push(
+        notification_id=draft.id,
+        attempt_number=1,
+        channel=addressee.channel,
+        address=draft.address or b"",
+        type=draft.notification.type,
+        public_key_hash=draft.notification.public_key_hash,
+        chat_id=draft.notification.chat_id,
+        message=draft.notification.message,
+        collapse_id=collapse_id(draft.dedup_key, draft.id).hex(),
+    )
+
+
+def _waiting(front_door: str, request: _Request, *, now: datetime) -> WaitingRequest:
+    incoming = request.incoming
+    untried = {
+        draft.id: (place, draft.notification.public_key_hash, draft.notification.installation_id)
+        for place, draft in enumerate(request.drafts)
+        if draft.error is None
+    }
+    return WaitingRequest(
+        request_id=request.id,
+        front_door=front_door,
+        source_key=incoming.source_key,
+        reply_address=incoming.reply_address,
+        message_id=incoming.request.message_id,
+        received_at=now,
+        due_at=now + timedelta(seconds=settings.REPLY_DEADLINE_SECONDS),
+        reports=[_report(draft) for draft in request.drafts],
+        positions=untried,
+    )
+
+
+def _report(draft: _Draft) -> Report | None:
+    if draft.error is None:
+        return None
+    name = draft.notification
+    return Report(name.public_key_hash, name.installation_id, success=not draft.error, error=draft.error)
+
+
+def _answer(front_door: str, request: _Request) -> Answer:
+    incoming = request.incoming
+    reports = tuple(report for draft in request.drafts if (report := _report(draft)))
+    return Answer(front_door, incoming.source_key, incoming.reply_address, incoming.request.message_id, reports)
+
+
+def _answers_repeated(front_door: str, repeats: Sequence[tuple[Incoming, _KnownRequest]]) -> list[Answer]:
+    """Return the answers to repeated requests.
+
+    A repeat of a request that still waits gets no answer of its own, because the first one's is on its way.
+    """
+    answered = [(incoming, known) for incoming, known in repeats if known.is_answered]
+    if not answered:
+        return []
+    errors = load_errors({known.id: known.decided for _, known in answered})
     return [
-        _answer(fresh[bytes(request.amm_message_id)], reports[request.pk])
-        for request in requests
-        if request.pk in reports
+        Answer(
+            front_door,
+            i.source_key,
+            i.reply_address,
+            i.request.message_id,
+            repeat_reports(i.request.notifications, errors[known.id]),
+        )
+        for i, known in answered
     ]
-
-
-def _answers_repeated(repeats: Sequence[tuple[Incoming, NotificationRequest]]) -> list[Answer]:
-    """A repeat of a request that still waits gets no answer of its own: the first one's is on its way."""
-    answered = [(i, request) for i, request in repeats if request.state == NotificationRequest.State.ANSWERED]
-    reports = load_reports(request.pk for _, request in answered)
-    return [_answer(incoming, reports[request.pk]) for incoming, request in answered]
-
-
-def _answer(incoming: Incoming, reports: Iterable[Report]) -> Answer:
-    return Answer(incoming.envelope_hash, incoming.reply_to, incoming.request.message_id, tuple(reports))

@@ -1,5 +1,6 @@
 """Requests, notifications and attempts, to be looked at: what is stuck, since when, for whom."""
 
+from collections import defaultdict
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -9,22 +10,24 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 
-from notifications.console import channels, error_rules  # noqa: F401 - register their pages
+from kit.admin.columns import NOTHING, age, full_hash, link, moment, number, short_hash, state, word
+from kit.admin.facts import FactAdmin, FactInline
+from kit.admin.filters import Alone, RecentValuesFilter, WordFilter
+from kit.admin.operations import Operated
+from kit.admin.search import spellings
+from notifications import reports
+from notifications.console import channels  # noqa: F401 - registers its page
 from notifications.console.operations import DisableRegistration, DropNotifications, EnableRegistration, TryNow
-from notifications.delivery import DUE
+from notifications.console.senders import MuteSender, MuteSenderOfRequest, UnmuteSender
 from notifications.messages import NotificationType
-from notifications.models import Attempt, Notification, NotificationRequest
+from notifications.models import Attempt, Notification, NotificationRequest, Sender
+from notifications.transitions import DUE
 from registrations.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url, token_type_name
-from registrations.console.columns import NOTHING, age, full_hash, link, moment, number, short_hash, state, word
-from registrations.console.facts import FactAdmin, FactInline
-from registrations.console.filters import Alone, RecentValuesFilter, WordFilter
-from registrations.console.operations import Operated
-from registrations.console.search import spellings
 from registrations.models import Registration
 
 ID_BYTES = 32
-PUSH_CONTENT = ("dedup_key", "chat_id", "message")
-# The queue takes up what is due within seconds: what stays longer is stuck.
+PUSH_CONTENT = ("dedup_key", "collapse_id", "chat_id", "message", "wake")
+# Delivery takes up what is due within seconds, so that what stays longer is stuck.
 STUCK_AFTER = timedelta(minutes=1)
 State = Notification.State
 RegistrationAdmin.operations = {"disable": DisableRegistration, "enable": EnableRegistration}
@@ -39,7 +42,7 @@ def notification_url(notification_id: int) -> str:
 
 
 class ProgressFilter(Alone, admin.SimpleListFilter):
-    """What somebody still waits for. Each part of a condition is one that a partial index of the queue covers."""
+    """A filter for notifications that are not over. Each part of a condition is one that a partial index covers."""
 
     title = "progress"
     parameter_name = "progress"
@@ -53,7 +56,8 @@ class ProgressFilter(Alone, admin.SimpleListFilter):
             case "open":
                 return queryset.filter(Q(state__in=DUE) | Q(state=State.IN_FLIGHT))
             case "stuck":
-                due, leased = Q(state__in=DUE, next_attempt_at__lt=late), Q(state=State.IN_FLIGHT, lease_until__lt=late)
+                due = Q(state__in=DUE, next_attempt_at__lt=late)
+                leased = Q(state=State.IN_FLIGHT, lease_until__lt=late)
                 return queryset.filter(due | leased)
         return queryset
 
@@ -74,9 +78,10 @@ class NotificationInline(FactInline):
 
 
 @admin.register(NotificationRequest)
-class NotificationRequestAdmin(FactAdmin):
+class NotificationRequestAdmin(Operated, FactAdmin):
+    operations: ClassVar[Any] = {"mute": MuteSenderOfRequest}
     list_display = (
-        short_hash("amm_message_id", "request"),
+        short_hash("request_key", "request"),
         short_hash("message_id", "Status message"),
         state("state"),
         number("notification_count", "notifications"),
@@ -92,21 +97,73 @@ class NotificationRequestAdmin(FactAdmin):
             moment("reply_due_at", "reply due"),
             moment("answered_at", "answered"),
         ),
+        "Decided at once": ("decided_at_once",),
         "Ids": (
-            full_hash("amm_message_id", "metadata message id"),
+            full_hash("request_key", "metadata message id"),
             full_hash("message_id", "Status message id"),
-            full_hash("envelope_hash", "envelope"),
+            full_hash("source_key", "envelope"),
+            full_hash("sender_digest", "digest of its sender"),
         ),
     }
     inlines = (NotificationInline,)
     search_help_text = "Id of the metadata message or of the Status message (or its first 8 digits)"
-    search_hashes = (("amm_message_id", ID_BYTES), ("message_id", ID_BYTES))
-    unread = ("reply_to",)
+    search_hashes = (("request_key", ID_BYTES), ("message_id", ID_BYTES))
+    unread = ("reply_address", "decided_names")
+
+    @admin.display(description="verdicts, by place in the request")
+    def decided_at_once(self, request: NotificationRequest) -> str:
+        """Return what got no row of its own: each verdict with the places that it is about, counted from 0."""
+        places: defaultdict[str, list[int]] = defaultdict(list)
+        for decided in reports.unpack(request.decided):
+            places[decided.verdict].append(decided.position)
+        return "; ".join(f"{verdict}: {', '.join(map(str, own))}" for verdict, own in places.items()) or NOTHING
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        """Counted per row that is shown: a join would count the whole table first."""
+        """Return the requests with the number of their notifications, counted for each row shown: a join would count
+        the whole table first.
+        """
         own = Notification.objects.filter(request=OuterRef("pk")).order_by().values("request")
         return super().get_queryset(request).annotate(notification_count=Subquery(own.values(count=Count("pk"))))
+
+
+class MutedFilter(Alone, admin.SimpleListFilter):
+    """A filter that a partial index covers."""
+
+    title = "muted"
+    parameter_name = "muted"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [("yes", "muted")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
+        return queryset.filter(muted_at__isnull=False) if self.value() else queryset
+
+
+@admin.register(Sender)
+class SenderAdmin(Operated, FactAdmin):
+    """Those who were beyond a limit, or are muted. The digest says nothing about who they are."""
+
+    operations: ClassVar[Any] = {"mute": MuteSender, "unmute": UnmuteSender}
+    list_display = (
+        short_hash("digest", "sender"),
+        number("beyond_count", "beyond limits"),
+        age("first_beyond_at", "first"),
+        age("last_beyond_at", "last"),
+        age("muted_at", "muted"),
+        word("muted_by", "by"),
+        word("muted_why", "why"),
+    )
+    list_filter = (MutedFilter,)
+    ordering: ClassVar[Any] = ("-last_beyond_at", "pk")
+    shown: ClassVar[Any] = {
+        "Sender": (full_hash("digest", "keyed digest of its key"),),
+        "Beyond limits": (
+            number("beyond_count", "notifications"),
+            moment("first_beyond_at", "first"),
+            moment("last_beyond_at", "last"),
+        ),
+        "Muted": (moment("muted_at", "since"), word("muted_by", "by"), word("muted_why", "why")),
+    }
 
 
 class AttemptInline(FactInline):
@@ -119,6 +176,8 @@ class AttemptInline(FactInline):
         word("late_code", "reported later"),
         number("latency_ms", "ms"),
         moment("started_at", "started"),
+        number("repeat_count", "then failed again"),
+        moment("repeated_at", "last time"),
     )
     ordering = ("number",)
 
@@ -156,7 +215,6 @@ class NotificationAdmin(Operated, FactAdmin):
         ),
         "Times": (
             moment("created_at", "created"),
-            moment("enqueued_at", "given to a worker"),
             moment("next_attempt_at", "next attempt"),
             moment("lease_until", "being sent until"),
             moment("finished_at", "finished"),
@@ -174,14 +232,14 @@ class NotificationAdmin(Operated, FactAdmin):
         return type_name(notification.type)
 
     def matching_id(self, term: str) -> Q:
-        """By way of the registrations: installation ids are indexed there, and only there."""
+        """Return the condition by way of the registrations, because only there installation ids are indexed."""
         spelled = spellings(term)
         owners = Registration.objects.filter(installation_id__in=spelled)
         return Q(installation_id__in=spelled, public_key_hash__in=owners.values("public_key_hash"))
 
 
 def type_name(number: int) -> str:
-    """The type is an open enum: senders may use numbers that we do not know."""
+    """Return the number and name of a type. The enum is open, so senders may use numbers that we do not know."""
     known = number in {known.value for known in NotificationType}
     return f"{number} {NotificationType(number).name.lower()}" if known else str(number)
 
@@ -208,6 +266,8 @@ class AttemptAdmin(FactAdmin):
             word("late_code", "reported later"),
             moment("started_at", "started"),
             "latency",
+            number("repeat_count", "how often it failed just so afterwards"),
+            moment("repeated_at", "last time"),
         ),
         "Push": (
             link(lambda attempt: notification_url(attempt.notification_id), "notification", "its notification"),

@@ -1,9 +1,9 @@
-"""Disabling routes: dead ones at once, failing ones after days; and undoing it.
+"""Disabling routes (dead ones at once, failing ones after days) and undoing it.
 
 The clock of a failing route ignores its provider's outages. The time between two of its failures counts only when the
-channel delivered something in between, and then at most `MAX_COUNTED`: who was not tried for longer may have been fine.
-All other time moves `failing_since` forward. So an outage, in which nothing of the channel is delivered, stops the
-clocks of all its routes at the first failure after its last success.
+channel delivered something in between, and then at most `MAX_COUNTED`, because a route without an attempt for longer
+may have been fine. All other time moves `failing_since` forward. So an outage, in which nothing of the channel is
+delivered, stops the clocks of all its routes at the first failure after its last success.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,7 +14,8 @@ from django.db import transaction
 from django.db.models import Case, DateTimeField, DurationField, ExpressionWrapper, F, Q, QuerySet, Value, When
 from django.db.models.functions import Least
 
-from measuring.batches import count
+from kit.db.statements import fetch
+from kit.metrics.batches import count
 from notifications.messages import ChannelKey
 from notifications.metrics import ROUTES_DISABLED
 from registrations.messages import TokenType
@@ -27,26 +28,36 @@ Kind = RegistrationEvent.Kind
 _REASONS = {Kind.TOKEN_DIED: "dead", Kind.EXPIRED: "failing"}
 
 
-def lock_in_order(succeeded_ids: Collection[int], failed_ids: Collection[int], *, now: datetime) -> set[int]:
-    """Lock the routes of a batch about which there is something to write, and return those that succeeded.
+def lock_in_order(route_ids: Collection[int]) -> None:
+    """Lock the routes of a batch before anything is written about some of them.
 
-    Before anything else here: two batches that lock the same routes one after the other, each in its own order, would
-    wait for each other until the database ends one of them.
+    Two batches that lock the same routes one after the other, each in its own order, would wait for each other until
+    the database ends one of them.
     """
-    routes = Route.objects.filter(Q(pk__in=set(failed_ids)) | Q(pk__in=set(succeeded_ids)) & _is_worth_noting(now))
-    locked = routes.order_by("pk").select_for_update(no_key=True).values_list("pk", flat=True)
-    return set(locked).intersection(succeeded_ids)
+    fetch(_LOCK, {"ids": list(route_ids)})
 
 
-def _is_worth_noting(now: datetime) -> Q:
-    """A success: once per route and hour. Nobody needs it more exactly, and a busy device is pushed to often."""
-    is_long_ago = Q(last_success_at__isnull=True) | Q(last_success_at__lt=now - timedelta(hours=1))
-    return Q(failing_since__isnull=False) | is_long_ago
+_LOCK = """
+    SELECT FROM registrations_route WHERE id = ANY (%(ids)b::bigint[]) ORDER BY id FOR NO KEY UPDATE
+"""
+# Once per route and hour: nobody needs it more exactly, and a busy device is pushed to often.
+_NOTE_SUCCESS = """
+    UPDATE registrations_route AS route SET last_success_at = %(now)s, failing_since = NULL
+    FROM (
+        SELECT id FROM registrations_route WHERE id = ANY (%(ids)b::bigint[]) AND (
+            failing_since IS NOT NULL OR last_success_at IS NULL
+            OR last_success_at < %(now)s::timestamptz - interval '1 hour'
+        )
+        ORDER BY id FOR NO KEY UPDATE
+    ) AS locked
+    WHERE route.id = locked.id
+"""
 
 
 def note_success(route_ids: Collection[int], *, now: datetime) -> None:
+    """Note that something was delivered to these routes, where that is news."""
     if route_ids:
-        Route.objects.filter(pk__in=route_ids).update(last_success_at=now, failing_since=None)
+        fetch(_NOTE_SUCCESS, {"ids": list(route_ids), "now": now})
 
 
 def note_failure(route_ids: Iterable[int], *, channel_success_at: datetime | None, now: datetime) -> None:
@@ -61,7 +72,7 @@ def note_failure(route_ids: Iterable[int], *, channel_success_at: datetime | Non
 
 
 def _uncounted(channel_success_at: datetime | None, now: datetime) -> Case:
-    """The part of the time since the last failure that says nothing against the route."""
+    """Return the part of the time since the last failure that says nothing against the route."""
     since_last = ExpressionWrapper(Value(now, DateTimeField()) - F("last_failure_at"), DurationField())
     counted = Least(since_last, Value(MAX_COUNTED, DurationField()))
     did_others_arrive = Q(last_failure_at__lt=channel_success_at) if channel_success_at else Q(pk__in=[])
@@ -73,7 +84,10 @@ def _uncounted(channel_success_at: datetime | None, now: datetime) -> Case:
 
 
 def disable_dead(route_id: int, generation: int, code: str, *, now: datetime) -> None:
-    """Only if the address is still the one that was sent to: the client may have registered a new token meanwhile."""
+    """Disable a route whose token is dead, if its address is still the one that was sent to.
+
+    The client may have registered a new token meanwhile.
+    """
     _disable(Route.objects.filter(pk=route_id, generation=generation), code, Kind.TOKEN_DIED, now=now)
 
 
@@ -86,6 +100,7 @@ def _disable(routes: QuerySet[Route], reason: str, kind: RegistrationEvent.Kind,
 
 
 def tell(route_ids: Collection[int], kind: RegistrationEvent.Kind, *, now: datetime) -> None:
+    """Write an event about each registration that these routes belong to."""
     owners = Registration.objects.filter(route__in=route_ids).order_by("pk")
     RegistrationEvent.objects.bulk_create(
         RegistrationEvent(kind=kind, pseudonym=pseudonym, token_type=token_type, apn_topic=apn_topic, at=now)
@@ -95,9 +110,9 @@ def tell(route_ids: Collection[int], kind: RegistrationEvent.Kind, *, now: datet
 
 
 def disabled_since(key: ChannelKey, since: datetime) -> QuerySet[Route]:
-    """Routes that died since then and were not registered again: registering activates a route, with a new generation.
+    """Return the routes that died since then and were not registered again, which would have made them active.
 
-    Those that failed for days are left out, and those that an operator disabled: no wrong set-up of a moment did it.
+    Left out are those that failed for days, and those that an operator disabled: no wrong set-up of a moment did that.
     """
     own = Q(token_type=key.token_type)
     if key.token_type == TokenType.APN:
@@ -109,9 +124,10 @@ def disabled_since(key: ChannelKey, since: datetime) -> QuerySet[Route]:
 
 @transaction.atomic
 def undo_disabling(key: ChannelKey, since: datetime, *, now: datetime) -> int:
-    """Make these routes active again: their tokens were fine, the set-up was not. Returns how many.
+    """Make these routes active again, because the set-up was at fault and not their tokens. Return how many.
 
-    All of them or none. Who registers one of them anew waits for the end of the transaction: some 10 s for 100 000.
+    It is done for all of them or for none. A client that registers one of them anew waits for the end of the
+    transaction: some 10 s for 100 000.
     """
     dead = disabled_since(key, since).select_for_update(no_key=True).order_by("pk")
     ids = list(dead.values_list("pk", flat=True))

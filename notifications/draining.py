@@ -1,7 +1,7 @@
 """Draining: delivery stops everywhere, while messages are read, accepted and answered, and notifications wait.
 
-For work on gorush, or before a deployment. The switch is a row; whoever claims looks for it in the same statement
-(`delivery.rows.lock_due`), so it holds from the next batch on, in every worker.
+It is used for work on a gateway, or before a deployment. The switch is a row, and the statement that claims looks for
+it (`delivery.claim`), so that it holds from the next batch on, in every worker.
 """
 
 from datetime import datetime
@@ -15,12 +15,12 @@ log = structlog.get_logger(__name__)
 
 
 def current() -> Drain | None:
-    """None while delivery runs."""
+    """Return the drain that holds, or None while delivery runs."""
     return Drain.objects.first()
 
 
 def start(*, by: str, why: str, now: datetime) -> bool:
-    """Whether this call did it: of two, the later one changes nothing."""
+    """Stop delivery, and return whether this call did it: of two calls, the later one changes nothing."""
     try:
         with transaction.atomic():
             Drain.objects.create(started_by=by, reason=why, since=now)
@@ -31,7 +31,7 @@ def start(*, by: str, why: str, now: datetime) -> bool:
 
 
 def stop() -> bool:
-    """What waited is handed out by the next sweeps, the longest due first."""
+    """Let delivery run again, and return whether it was stopped. Workers take up what waited, the longest due first."""
     deleted, _ = Drain.objects.all().delete()
     if deleted:
         log.warning("draining_stopped")

@@ -3,8 +3,10 @@
 These dataclasses travel between the stages of a message's life. They know neither Django nor protobuf.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
@@ -12,17 +14,57 @@ from registrations.messages import TokenType
 
 
 class NotificationType(IntEnum):
-    """What the recipient is woken for. Wire values; the enum is open, so a message carries a plain int."""
+    """The occasion that the recipient is woken for. These are wire values; the enum is open, so a message carries a
+    plain int.
+    """
 
     UNKNOWN = 0
     MESSAGE = 1
     MENTION = 2
     REQUEST_TO_JOIN_COMMUNITY = 3
-    CONTACT_REQUEST = 4  # number unconfirmed: seen by name only in status-go of 2026-06
+    CONTACT_REQUEST = 4  # the number is unconfirmed: it was seen by name only in status-go of 2026-06
+
+
+class Grade(StrEnum):
+    """How urgently a push is to reach its device, where the front door says so."""
+
+    VOIP = "voip"  # a call that rings now, or not at all
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"  # nothing that a person is to be shown
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a graded push shows and brings, as its front door has put it together.
+
+    ``text`` and ``sound`` are for the person, and only where the platform shows something by itself. ``data`` are the
+    texts that the app reads.
+    """
+
+    text: str = field(default="", repr=False)
+    sound: str = ""
+    data: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def encode(self) -> bytes:
+        """Return the content as it is stored with the notification."""
+        return json.dumps([self.text, self.sound, dict(self.data)], ensure_ascii=False).encode()
+
+    @classmethod
+    def decode(cls, stored: bytes) -> "Content":
+        """Return a stored content."""
+        text, sound, data = json.loads(stored)
+        return cls(text, sound, data)
+
+
+# Occasions with limits of their own, so that a flood of messages does not hide them.
+APART = frozenset(
+    {NotificationType.MENTION, NotificationType.REQUEST_TO_JOIN_COMMUNITY, NotificationType.CONTACT_REQUEST}
+)
 
 
 class ReportError(IntEnum):
-    """PushNotificationReport.ErrorType, wire values."""
+    """The error of a report (PushNotificationReport.ErrorType), in wire values."""
 
     NONE = 0
     WRONG_TOKEN = 1
@@ -49,7 +91,10 @@ class PushNotification:
 
 @dataclass(frozen=True, slots=True)
 class PushRequest:
-    """PushNotificationRequest. ``message_id`` names the Status message notified about and is opaque to us."""
+    """What a sender sends (PushNotificationRequest).
+
+    ``message_id`` names the Status message notified about and is opaque to us.
+    """
 
     message_id: bytes
     notifications: tuple[PushNotification, ...]
@@ -67,43 +112,49 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The reports due to a sender, in the order of its request. ``reply_to`` (33 bytes) signed the request."""
+    """The reports due to a sender, in the order of its request.
 
-    envelope_hash: bytes
-    reply_to: bytes
+    ``front_door`` took the request. ``source_key`` and ``reply_address`` are what it stored with the request, and mean
+    nothing to anybody else.
+    """
+
+    front_door: str
+    source_key: bytes
+    reply_address: bytes
     message_id: bytes
     reports: tuple[Report, ...]
 
 
 class ChannelKey(NamedTuple):
-    """One app on one platform: what is set up, breaks and is mended together."""
+    """The name of one app on one platform, whose pushes are set up, break and are mended together."""
 
     token_type: int
     apn_topic: str
 
 
 def channel_key(token_type: int, apn_topic: str) -> ChannelKey:
-    """The app topic counts at Apple only: a Firebase registration may carry one, and it means nothing."""
+    """Return the channel of an address. The app topic counts at Apple only: with Firebase it may be there and means
+    nothing.
+    """
     return ChannelKey(token_type, apn_topic if token_type == TokenType.APN else "")
 
 
-# What gorush calls the two.
-PLATFORMS: Mapping[int, str] = {TokenType.APN: "ios", TokenType.FIREBASE: "android"}
-TOKEN_TYPES = {name: token_type for token_type, name in PLATFORMS.items()}
+_PLATFORMS: Mapping[int, str] = {TokenType.APN: "ios", TokenType.FIREBASE: "android"}
 
 
 def platform(token_type: int) -> str:
-    return PLATFORMS.get(token_type, "none")
+    """Return the word for a platform in metrics."""
+    return _PLATFORMS.get(token_type, "none")
 
 
 class Outcome(StrEnum):
-    """How one try at a gateway ended."""
+    """How one attempt at a gateway ended."""
 
     DELIVERED = "delivered"  # accepted by Apple or Google
     DEAD = "dead"  # the address no longer exists
     CONFIG = "config"  # an operator must act; the address is fine
     PAYLOAD = "payload"  # this push can never be sent; the address is fine
-    TRANSIENT = "transient"  # not sent; try again later
+    TRANSIENT = "transient"  # not sent; to be sent again later
     AMBIGUOUS = "ambiguous"  # may have been sent
 
 
@@ -115,36 +166,43 @@ CUT_OFF = "cut_off"
 CANCELLED = "cancelled"
 # The code of a result when the gateway's connection to Apple or Google broke before there was an answer.
 CONNECTION_LOST = "connection_lost"
-# The code of a result when gorush took a push of the canary and was told to send it nowhere.
-DRY_RUN = "dry_run"
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
     """One notification on its way to one device, as a gateway needs it.
 
-    ``collapse_id`` (at most 64 characters) is the same in every attempt, so that the device shows a repeat once.
+    ``address`` is a document that only the gateway of the route reads. ``collapse_id`` (at most 64 characters) is the
+    same in every attempt, so that the device shows a repeat once.
+
+    A push with a ``grade`` brings along what it shows: ``message`` and ``wake`` are then contents, with the payload and
+    without it, and it is of no use after ``expires_at``.
     """
 
     notification_id: int
     attempt_number: int
-    token_type: int
-    device_token: str = field(repr=False)
-    apn_topic: str
+    channel: ChannelKey
+    address: bytes = field(repr=False)
     type: int
     public_key_hash: bytes
     chat_id: bytes
     message: bytes = field(repr=False)
     collapse_id: str
+    grade: str = ""
+    wake: bytes = field(default=b"", repr=False)
+    is_payload_dropped: bool = False
+    expires_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """What a gateway said about one push. ``code`` is a fixed word of ours, never the gateway's own text.
 
-    ``retry_after_seconds`` is what the gateway asked for, ``retry_base_seconds`` where the backoff of this error starts
-    (0: where it always does). ``is_guarded``: tokens that are fine get the same answer when the set-up is wrong.
-    ``unknown_signature`` is what remains of an error text that no rule knows, without anything secret or of one device.
+    ``retry_after_seconds`` is what the gateway asked for, and ``retry_base_seconds`` is where the backoff of this error
+    starts (0: where it always does). ``is_guarded`` says that tokens that are fine get the same answer when the set-up
+    is wrong. ``is_untried`` says that the push was found faulty before anything was sent, ``is_dry_run`` that it was
+    taken and sent nowhere. ``unknown_signature`` is what remains of an error text that no rule knows, without anything
+    secret or of one device.
     """
 
     outcome: Outcome
@@ -152,5 +210,7 @@ class Result:
     retry_after_seconds: float = 0.0
     latency_ms: int = 0
     is_guarded: bool = False
+    is_untried: bool = False
+    is_dry_run: bool = False
     retry_base_seconds: float = 0.0
     unknown_signature: str = ""

@@ -1,12 +1,12 @@
-"""What this app measures. The rules of it are written in `waku_bridge/metrics.py`.
+"""The metrics of this app. Their rules are written in `waku_bridge/metrics.py`.
 
 ``platform`` is ios or android. ``app`` is an app topic at Apple that something was delivered to before, and `other` for
-any else, because clients choose what they register; it is empty at Google.
+any else, because clients choose what they register. It is empty at Google.
 """
 
 from prometheus_client import Counter
 
-from measuring.kinds import BatchHistogram, StoredGauge
+from kit.metrics.kinds import BatchHistogram, StoredGauge
 
 # Accepting ------------------------------------------------------------------------------------------------------------
 REQUESTS = Counter(
@@ -18,15 +18,23 @@ REQUESTS = Counter(
 NOTIFICATIONS = Counter(
     "pushserver_notifications_total",
     "Notifications asked for, by verdict: deliver, suppressed by the recipient's rules, duplicate, wrong_token, "
-    "not_registered, overloaded. "
-    "When it moves: overloaded means that MAX_OPEN_NOTIFICATIONS wait, see the oldest due one; many wrong_token or "
-    "not_registered are senders with old answers.",
+    "not_registered, muted by an operator, coalesced into another one to the same address, overloaded. "
+    "When it moves: overloaded means that a share of MAX_OPEN_NOTIFICATIONS is full, see pushserver_share_waiting; "
+    "many wrong_token or not_registered are senders with old answers; many coalesced are a flood, see the senders in "
+    "the console, or an address that cannot be reached.",
     ["verdict"],
+)
+BEYOND_LIMITS = Counter(
+    "pushserver_notifications_beyond_limits_total",
+    "Notifications beyond the limits of an address, of a sender or of the server, by what became of them: one wake_up "
+    "that goes out when the limit allows, all others coalesced into it. "
+    "When it moves: somebody floods somebody; the console says whose requests these are, and can mute the sender.",
+    ["kind"],
 )
 ANSWER_SECONDS = BatchHistogram(
     "pushserver_request_answer_seconds",
     "From taking a request up to fixing its answer, of those that had to wait for a first attempt. "
-    "When it moves: at REPLY_DEADLINE_SECONDS requests were answered without knowing the result; gorush is slow.",
+    "When it moves: at REPLY_DEADLINE_SECONDS requests were answered without knowing the result; a gateway is slow.",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 1.5, 2, 3, 10, 60),
 )
 
@@ -34,7 +42,7 @@ ANSWER_SECONDS = BatchHistogram(
 DISPATCH_SECONDS = BatchHistogram(
     "pushserver_dispatch_seconds",
     "From taking a request up to sending the first push of a notification. "
-    "When it moves: workers of the queue `delivery` are too few or away, or channels are crowded or halted.",
+    "When it moves: channels are crowded or halted, or workers of the queue `turns` were away.",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1, 2.5, 10, 60, 600, 3600),
 )
 ATTEMPTS = Counter(
@@ -46,15 +54,15 @@ ATTEMPTS = Counter(
 GATEWAY_SECONDS = BatchHistogram(
     "pushserver_gateway_seconds",
     "How long the gateway took to answer a push. "
-    "When it moves: Apple or Google are slow, or gorush has too few workers (docs/gorush.md).",
+    "When it moves: Apple or Google are slow, or the gateway has too few workers.",
     ["platform"],
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 65),
 )
 FINISHED = Counter(
     "pushserver_notifications_finished_total",
     "Notifications that were accepted for delivery and are over, by state: delivered, dead_token, undeliverable, "
-    "unconfirmed, expired, withdrawn. "
-    "When it moves: expired ones waited for their channel for a day; unconfirmed ones for gorush to answer.",
+    "unconfirmed, expired, withdrawn, coalesced. "
+    "When it moves: expired ones waited for their channel for a day; unconfirmed ones for a gateway to answer.",
     ["state"],
 )
 ROUTES_DISABLED = Counter(
@@ -66,15 +74,25 @@ ROUTES_DISABLED = Counter(
 CHANNEL_TRIPS = Counter(
     "pushserver_channel_trips_total",
     "Channels that a breaker stopped; those that an operator tripped are not counted. "
-    "When it moves: the console says why; repair the set-up at Apple, Google or gorush. A probe that comes through "
-    "starts the channel again.",
+    "When it moves: the console says why; repair the set-up at Apple, Google or the gateway. A probe that comes "
+    "through starts the channel again.",
     ["platform"],
 )
-UNKNOWN_ERRORS = Counter(
-    "pushserver_gateway_unknown_errors_total",
-    "Answers of the gateway that no rule knows; they count as transient. "
-    "When it moves: give them a rule (console, Unknown gateway errors).",
-    ["platform"],
+
+GATEWAY_OUTAGES = Counter(
+    "pushserver_gateway_outages_total",
+    "Outages of a gateway: no push of a batch reached it. "
+    "When it moves: is the gateway there, and the way to it? It is probed with one push every GATEWAY_PROBE_SECONDS, "
+    "and what waits is sent when one reaches it.",
+    ["gateway"],
+)
+LEFT_BEHIND = Counter(
+    "pushserver_left_behind_total",
+    "What a worker left behind that died or hangs, and another one took up, by kind: pushes that were under way, "
+    "requests without an answer, replies that were not published. "
+    "When it moves: a worker was killed, or the database was away; replies also wait for a node that takes them. "
+    "Nothing is lost; look at the logs of that time.",
+    ["kind"],
 )
 
 # What waits -----------------------------------------------------------------------------------------------------------
@@ -95,10 +113,32 @@ OPEN = StoredGauge(
         LEFT JOIN (TABLE due UNION ALL TABLE leased) AS open USING (state) GROUP BY known.state
     """,
 )
+SHARE_WAITING = StoredGauge(
+    "pushserver_share_waiting",
+    "Notifications that wait and are not parked, by the share of MAX_OPEN_NOTIFICATIONS that they count for: an app "
+    "that something was delivered to, or `other` for addresses and apps that nothing was delivered to yet. "
+    "When it moves: a full share refuses what comes for it, and only that; find out what its channel waits for.",
+    labelnames=("platform", "app"),
+    sql="""
+        WITH due AS (
+            SELECT route_id FROM notifications_notification
+            WHERE state IN ('pending', 'retrying', 'ambiguous')
+                AND next_attempt_at <= clock_timestamp() + interval '1 hour'
+            ORDER BY next_attempt_at LIMIT 100000
+        )
+        SELECT CASE route.token_type WHEN 1 THEN 'ios' WHEN 2 THEN 'android' ELSE 'none' END,
+            CASE WHEN channel.id IS NULL THEN 'other' ELSE channel.apn_topic END, count(*)
+        FROM due JOIN registrations_route AS route ON route.id = due.route_id
+        LEFT JOIN notifications_channel AS channel ON channel.token_type = route.token_type
+            AND channel.apn_topic = CASE route.token_type WHEN 1 THEN route.apn_topic ELSE '' END
+            AND channel.last_success_at IS NOT NULL AND route.last_success_at IS NOT NULL
+        GROUP BY 1, 2
+    """,
+)
 OLDEST_DUE_AGE_SECONDS = StoredGauge(
     "pushserver_notifications_oldest_due_age_seconds",
     "For how long the longest waiting notification could have been tried, and was not. "
-    "When it moves: beyond a minute workers of the queue `delivery` are away, or a channel is crowded.",
+    "When it moves: beyond a minute workers of the queue `turns` are away, or a channel is crowded.",
     sql="""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - (
             SELECT next_attempt_at FROM notifications_notification
@@ -109,13 +149,19 @@ OLDEST_DUE_AGE_SECONDS = StoredGauge(
 UNANSWERED_AGE_SECONDS = StoredGauge(
     "pushserver_requests_overdue_age_seconds",
     "For how long the answer to a request has been due, the oldest of them. "
-    "When it moves: beyond a few seconds nobody answers: look for the workers of `envelopes` and the scheduler.",
+    "When it moves: beyond a few seconds nobody answers: look for the workers of the queue `turns`.",
     sql="""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - (
             SELECT reply_due_at FROM notifications_notificationrequest
             WHERE state = 'waiting' ORDER BY reply_due_at LIMIT 1
         )), 0))
     """,
+)
+GATEWAYS_AWAY = StoredGauge(
+    "pushserver_unreachable_gateways",
+    "Gateways that cannot be reached at this moment. "
+    "When it moves: nothing is sent through them but a probe now and then, and everything waits for them.",
+    sql="SELECT count(*) FROM notifications_gatewayoutage",
 )
 CHANNELS = StoredGauge(
     "pushserver_channels",

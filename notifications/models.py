@@ -6,57 +6,66 @@ notification is over.
 
 from typing import ClassVar
 
-from django.core.exceptions import ValidationError
-from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import models
 
-from registrations.fields import BytesField
+from kit.db.fields import BytesField
 from registrations.models import Route
 
 
 class NotificationRequest(models.Model):
-    """One REQUEST, known by the id of its metadata message, so that a repeat is recognised and answered alike."""
+    """What one sender asked for through a front door, so that a repeat is recognised and answered alike."""
 
     class State(models.TextChoices):
-        WAITING = "waiting"  # for the first attempt of every notification, at most until the reply deadline
+        WAITING = "waiting"  # waits for the first attempt of every notification, at most until the reply deadline
         ANSWERED = "answered"  # the reports are fixed
 
-    amm_message_id = BytesField(unique=True)  # 32 bytes
-    message_id = BytesField()  # the Status message notified about; chosen by the sender
+    front_door = models.TextField()  # the front door that took it, and that its answer goes to
+    request_key = BytesField()  # by which the front door knows a repeat; Waku: id of the metadata message, 32 bytes
+    source_key = BytesField()  # the front door's name for what brought it; Waku: hash of the envelope, 32 bytes
+    reply_address = BytesField(null=True)  # where its answer goes, in the front door's own form; dropped when answered
+    message_id = BytesField()  # the message that it notifies about; chosen by the sender
+    # What was decided at once about each notification, and leaves no row of its own: see `reports`. It is null when
+    # nothing was, which is usual.
+    decided = BytesField(null=True)
+    # The names of these, for another worker that has to answer; dropped when answered.
+    decided_names = BytesField(null=True)
     state = models.TextField(choices=State.choices)
-    # Where the reply goes: envelope and signer (33 bytes), usually a key made for this purpose. Dropped when answered.
-    envelope_hash = BytesField()
-    reply_to = BytesField(null=True)
-    # Keyed digest of the signer, for reports on who sends how much. Null: accepted before there was one.
+    # Keyed digest of the signer, for reports on who sends how much. It is null for requests accepted before the column
+    # was there.
     sender_digest = BytesField(null=True)
     received_at = models.DateTimeField(db_index=True)
     reply_due_at = models.DateTimeField()
     answered_at = models.DateTimeField(null=True)
 
     class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["request_key", "front_door"], name="one_request_per_key"),
+        ]
         indexes: ClassVar = [
             models.Index(fields=["reply_due_at"], condition=models.Q(state="waiting"), name="request_waiting"),
             models.Index(fields=["message_id"], name="request_message"),  # searched in the console
         ]
 
     def __str__(self) -> str:
-        return f"Request {bytes(self.amm_message_id).hex()[:16]}"
+        return f"Request {bytes(self.request_key).hex()[:16]}"
 
 
 class Notification(models.Model):
-    """One push to one installation, or the reason why there is none."""
+    """One push to one installation."""
 
     class State(models.TextChoices):
-        PENDING = "pending"  # accepted, not yet tried
+        PENDING = "pending"  # accepted, without an attempt yet
         IN_FLIGHT = "in_flight"  # one worker is sending it; the lease tells until when
-        RETRYING = "retrying"  # a try failed for now; the next one is scheduled
-        AMBIGUOUS = "ambiguous"  # a try may have reached the device; one more is scheduled, with the same collapse id
+        RETRYING = "retrying"  # an attempt failed for now; the next one is scheduled
+        AMBIGUOUS = "ambiguous"  # an attempt may have reached the device; the next one has the same collapse id
         DELIVERED = "delivered"  # accepted by Apple or Google, according to the gateway
         DEAD_TOKEN = "dead_token"  # the address no longer exists; the sender is told, if it still waits
         UNDELIVERABLE = "undeliverable"  # the payload can never be sent
-        UNCONFIRMED = "unconfirmed"  # nobody knows whether it arrived, and it is not tried again: policy.is_left_alone
-        EXPIRED = "expired"  # its time to live ran out before a try succeeded
+        UNCONFIRMED = "unconfirmed"  # nobody knows whether it arrived, and it is not sent again: policy.is_left_alone
+        EXPIRED = "expired"  # its time to live ran out before an attempt succeeded
         WITHDRAWN = "withdrawn"  # the recipient unregistered first, or an operator dropped it
+        COALESCED = "coalesced"  # a later one to the same address wakes the phone for it; the sender is told success
+        # Rows of these three states are older than `NotificationRequest.decided`, where this stands since then.
         SUPPRESSED = "suppressed"  # filtered by the recipient's rules; the sender is told success
         DUPLICATE = "duplicate"  # the same message to the same installation within a day; the sender is told success
         REFUSED = "refused"  # wrong token, not registered, or we were overloaded; never a push
@@ -66,7 +75,7 @@ class Notification(models.Model):
             return self not in TRANSITIONS
 
     class Reports(models.TextChoices):
-        """What the sender was told. Fixed once: a repeat of the request gets the same answer."""
+        """What the sender was told. It is fixed once, so that a repeat of the request gets the same answer."""
 
         SUCCESS = "success"
         WRONG_TOKEN = "wrong_token"
@@ -74,7 +83,7 @@ class Notification(models.Model):
         INTERNAL_ERROR = "internal_error"
 
     request = models.ForeignKey(NotificationRequest, on_delete=models.CASCADE, related_name="notifications")
-    position = models.PositiveSmallIntegerField()  # within the request: reports keep its order
+    position = models.PositiveSmallIntegerField()  # place in the request, whose order the reports keep
     public_key_hash = BytesField()
     installation_id = models.TextField()
     type = models.BigIntegerField()  # an open enum: any 32-bit number
@@ -84,13 +93,25 @@ class Notification(models.Model):
     report = models.TextField(choices=Reports.choices, null=True)  # noqa: DJ001 - null: not answered yet
     # Digest of Status message id, key hash and installation: unique for a day, then cleared.
     dedup_key = BytesField(null=True, unique=True)
+    # The name under which the device replaces an earlier push of this notification: 16 bytes, the same for every
+    # attempt. It is null for notifications that are older than the column.
+    collapse_id = BytesField(null=True)
+    # How urgent it is and what it shows, where the front door says so (`messages.Grade`, `messages.Content`). Without a
+    # grade the gateway's own settings say it.
+    grade = models.TextField(blank=True, default="", db_default="")
     chat_id = BytesField(null=True)
     message = BytesField(null=True)
-    payload_dropped = models.BooleanField(default=False)  # too large for Apple or Google: tried without the ciphertext
-    attempt_count = models.PositiveSmallIntegerField(default=0)
+    # The content of a graded notification without its payload: what goes where the payload is too large, or there is
+    # none.
+    wake = BytesField(null=True)
+    # Too large for Apple or Google, and sent without the ciphertext.
+    payload_dropped = models.BooleanField(default=False)
+    # It waits for its limits, and wakes the phone for all that came beyond them. It has no content of its own.
+    is_wake_up = models.BooleanField(default=False, db_default=False)
+    attempt_count = models.PositiveIntegerField(default=0)
+    # Ambiguous attempts, without those that ended with a worker.
     ambiguous_count = models.PositiveSmallIntegerField(default=0)
     next_attempt_at = models.DateTimeField(null=True)
-    enqueued_at = models.DateTimeField(null=True)  # when its id was last put into the queue
     lease_until = models.DateTimeField(null=True)
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField()
@@ -104,16 +125,26 @@ class Notification(models.Model):
                 name="notification_due",
             ),
             models.Index(fields=["lease_until"], condition=models.Q(state="in_flight"), name="notification_leased"),
-            # By id within a recipient: the console shows somebody's newest, of however many.
+            # How much waits for one address. A notification that is sent at once never touches it.
+            models.Index(
+                fields=["route"], condition=models.Q(state__in=["pending", "retrying"]), name="notification_by_route"
+            ),
+            # What waits for one route, which a front door of graded pushes asks for.
+            models.Index(
+                fields=["route"],
+                condition=models.Q(state__in=["pending", "retrying", "ambiguous"]) & ~models.Q(grade=""),
+                name="notification_for_route",
+            ),
+            # By id within a recipient, because the console shows the newest of one recipient, of however many.
             models.Index(fields=["public_key_hash", "id"], name="notification_by_recipient"),
-            # What the console lists by state. Delivered ones are everywhere, and those under way have indexes above: so
-            # the usual life of a notification never meets this one.
+            # What the console lists by state. It leaves out delivered notifications, which are most, and those under
+            # way, which have indexes above. So the usual life of a notification never touches this index.
             models.Index(
                 fields=["state", "id"],
                 condition=models.Q(
                     state__in=[
                         *("dead_token", "undeliverable", "unconfirmed", "expired"),
-                        *("withdrawn", "suppressed", "duplicate", "refused"),
+                        *("withdrawn", "coalesced", "suppressed", "duplicate", "refused"),
                     ]
                 ),
                 name="notification_ended",
@@ -126,21 +157,25 @@ class Notification(models.Model):
 
 
 _State = Notification.State
-# What the result of an earlier attempt may still do to a notification whose lease was lost with it.
+# The states that the result of an earlier attempt may still bring a notification to whose lease was lost.
 _BY_LATE_RESULTS = frozenset({_State.DELIVERED, _State.DEAD_TOKEN, _State.UNDELIVERABLE})
 _WITHOUT_TRYING = frozenset({_State.WITHDRAWN, _State.EXPIRED, _State.DEAD_TOKEN})
-# Every change of state there is, from → to; `transitions.move` makes no other. A state that is missing is terminal.
+_BY_A_LATER_ONE = frozenset({_State.COALESCED})
+# Every change of state there is, from → to. `transitions.move` makes no other. A state that is missing is terminal.
 TRANSITIONS: dict[Notification.State, frozenset[Notification.State]] = {
-    _State.PENDING: _WITHOUT_TRYING | {_State.IN_FLIGHT, _State.RETRYING},
+    _State.PENDING: _WITHOUT_TRYING | _BY_A_LATER_ONE | {_State.IN_FLIGHT, _State.RETRYING},
     _State.IN_FLIGHT: frozenset({_State.DELIVERED, _State.DEAD_TOKEN, _State.UNDELIVERABLE})
     | {_State.RETRYING, _State.AMBIGUOUS, _State.UNCONFIRMED, _State.EXPIRED},
-    _State.RETRYING: _WITHOUT_TRYING | _BY_LATE_RESULTS | {_State.IN_FLIGHT, _State.RETRYING},
+    _State.RETRYING: _WITHOUT_TRYING | _BY_A_LATER_ONE | _BY_LATE_RESULTS | {_State.IN_FLIGHT, _State.RETRYING},
     _State.AMBIGUOUS: _WITHOUT_TRYING | _BY_LATE_RESULTS | {_State.IN_FLIGHT, _State.RETRYING},
 }
 
 
 class Attempt(models.Model):
-    """One try at a gateway, written before the call and completed after it. Append-only: the source of error rates."""
+    """One attempt at a gateway, written before the call and completed after it: the source of error rates.
+
+    An attempt that fails as the one before is counted there.
+    """
 
     class Outcome(models.TextChoices):
         DELIVERED = "delivered"
@@ -150,9 +185,9 @@ class Attempt(models.Model):
         TRANSIENT = "transient"
         AMBIGUOUS = "ambiguous"
 
-    # No index of its own: the unique constraint below begins with it.
+    # It has no index of its own, because the unique constraint below begins with it.
     notification = models.ForeignKey(Notification, on_delete=models.CASCADE, related_name="attempts", db_index=False)
-    number = models.PositiveSmallIntegerField()
+    number = models.PositiveIntegerField()
     gateway = models.TextField()
     token_type = models.PositiveSmallIntegerField()
     apn_topic = models.TextField(blank=True)
@@ -161,18 +196,21 @@ class Attempt(models.Model):
     outcome = models.TextField(choices=Outcome.choices, null=True)  # noqa: DJ001 - null: not known (yet)
     code = models.TextField(blank=True)  # the gateway's error in our words: never its text, which may hold the token
     is_guarded = models.BooleanField(default=False)  # the same verdict also comes when the set-up is wrong
-    # Like `code`, from the gateway's feedback hook: shown to operators, and nothing depends on it. The default of the
-    # database is for workers that do not know the column yet.
+    # The same as `code`, but from the gateway's feedback hook. It is shown to operators, and nothing depends on it. The
+    # default in the database is for workers that do not know the column yet.
     late_code = models.TextField(blank=True, default="", db_default="")
+    # How often the next attempts failed just so, and when the last of them began. These have no rows of their own.
+    repeat_count = models.PositiveIntegerField(default=0, db_default=0)
+    repeated_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["notification", "number"], name="one_attempt_per_number"),
         ]
         indexes: ClassVar = [
-            # The newest sends of one channel, which its breakers look at.
+            # The newest sends of one channel, which its breakers read.
             models.Index(fields=["token_type", "apn_topic", "started_at"], name="attempt_channel"),
-            # What the console lists by outcome and error: failures only, so that a success costs nothing more.
+            # What the console lists by outcome and error. It holds failures only, so that a success costs nothing more.
             models.Index(
                 fields=["outcome", "id"],
                 condition=models.Q(outcome__in=["dead", "config", "payload", "transient", "ambiguous"]),
@@ -185,112 +223,8 @@ class Attempt(models.Model):
         return f"Attempt {self.number} of notification {self.notification_id} ({self.outcome or 'open'})"
 
 
-class GatewayPlatform(models.TextChoices):
-    IOS = "ios"
-    ANDROID = "android"
-    ANY = "any"
-
-
-class GatewayErrorRule(models.Model):
-    """What an error text of the gateway means. Rules are tried by position, and the first that matches decides.
-
-    They come from `gateways/gorush/error_rules.yaml`; workers take up a change within seconds.
-    """
-
-    class Match(models.TextChoices):
-        EXACT = "exact"  # the whole error
-        PREFIX = "prefix"
-        CONTAINS = "contains"
-
-    class Outcome(models.TextChoices):
-        DEAD = "dead"  # the address no longer exists: the route is disabled
-        CONFIG = "config"  # an operator must act; the address is fine
-        PAYLOAD = "payload"  # this push can never be sent; the address is fine
-        TRANSIENT = "transient"  # not sent; tried again later
-        AMBIGUOUS = "ambiguous"  # may have been sent; tried once more with the same collapse id
-
-    class Origin(models.TextChoices):
-        SEED = "seed"  # as in the file, and follows it
-        OPERATOR = "operator"  # made or changed in the console: the file no longer touches it
-
-    # Parts that are shorter are in many errors, and a token that is taken for dead by mistake gets no pushes.
-    MIN_PART = 3
-    MIN_DEAD_PART = 8
-    MAX_RETRY_BASE_SECONDS = 86_400
-
-    position = models.PositiveIntegerField(db_index=True, help_text="The first rule that matches decides.")
-    platform = models.TextField(choices=GatewayPlatform.choices)
-    match = models.TextField(choices=Match.choices, default=Match.CONTAINS)
-    text = models.TextField(
-        blank=True,
-        help_text="Upper and lower case are the same. Empty, with an exact match: an answer without an error text.",
-    )
-    outcome = models.TextField("class", choices=Outcome.choices)
-    code = models.TextField(
-        help_text="What attempts, logs and reports call it.",
-        validators=[RegexValidator(r"\A[A-Za-z][A-Za-z0-9_]{0,63}\Z", "Letters, digits and _ only, 64 at most.")],
-    )
-    is_guarded = models.BooleanField(
-        "guarded",
-        default=False,
-        help_text="Only for dead: tokens that are fine get this answer too, if we are set up wrong.",
-    )
-    retry_base_seconds = models.PositiveIntegerField(
-        default=0,
-        help_text="Where the backoff starts; 0: where it always does.",
-        validators=[MaxValueValidator(MAX_RETRY_BASE_SECONDS)],
-    )
-    is_enabled = models.BooleanField("enabled", default=True)
-    remark = models.TextField(blank=True)
-    origin = models.TextField(choices=Origin.choices, default=Origin.OPERATOR, editable=False)
-    # Names the entry of the file that this row is, whatever operators make of it; null for their own rules.
-    seed_key = models.TextField(null=True, unique=True, editable=False)  # noqa: DJ001
-    updated_at = models.DateTimeField(auto_now=True)
-
-    class Meta:
-        ordering: ClassVar = ["position", "pk"]
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["platform", "match", "text"], name="one_rule_per_error"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.platform}: {self.match} {self.text!r} → {self.outcome} ({self.code})"
-
-    def clean(self) -> None:
-        self._clean_text()
-        if self.is_guarded and self.outcome != self.Outcome.DEAD:
-            raise ValidationError({"is_guarded": "Only a dead token needs a guard."})
-        if self.retry_base_seconds and self.outcome in {self.Outcome.DEAD, self.Outcome.PAYLOAD}:
-            raise ValidationError({"retry_base_seconds": f"What is {self.outcome} is not tried again."})
-
-    def _clean_text(self) -> None:
-        self.text = self.text.strip()
-        for_whole, for_part = (1, self.MIN_DEAD_PART) if self.outcome == self.Outcome.DEAD else (0, self.MIN_PART)
-        needed = for_whole if self.match == self.Match.EXACT else for_part
-        if len(self.text) < needed:
-            raise ValidationError({"text": f"At least {needed} characters: anything shorter is in too many errors."})
-
-
-class UnknownGatewayError(models.Model):
-    """How often an error came that no rule knows. The signature is the error without anything of one device."""
-
-    platform = models.TextField(choices=GatewayPlatform.choices)
-    signature = models.TextField(blank=True)
-    count = models.PositiveBigIntegerField(default=0)
-    first_seen_at = models.DateTimeField()
-    last_seen_at = models.DateTimeField(db_index=True)
-
-    class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["platform", "signature"], name="one_count_per_unknown_error"),
-        ]
-
-    def __str__(self) -> str:
-        return self.signature or "(nothing but the device token)"
-
-
 class Channel(models.Model):
-    """One app on one platform. What has no row yet runs: rows are made at the first success, pause or trip."""
+    """One app on one platform. A channel without a row runs: rows are made at the first success, pause or trip."""
 
     class State(models.TextChoices):
         RUNNING = "running"
@@ -304,7 +238,7 @@ class Channel(models.Model):
     changed_by = models.TextField(blank=True)  # an operator's name; empty for the server itself
     since = models.DateTimeField()
     next_probe_at = models.DateTimeField(null=True)
-    last_success_at = models.DateTimeField(null=True)  # to the minute
+    last_success_at = models.DateTimeField(null=True)  # exact to the minute
 
     class Meta:
         constraints: ClassVar = [
@@ -316,8 +250,54 @@ class Channel(models.Model):
         return f"{self.get_token_type_display()} {self.apn_topic}".strip()
 
 
+class Budget(models.Model):
+    """What is left of a limit that all workers share: see `budgets`. Its times are seconds since 1970; a row whose
+    times are past says nothing.
+    """
+
+    key = BytesField(primary_key=True)
+    burst_full_at = models.FloatField()
+    long_full_at = models.FloatField()
+
+    def __str__(self) -> str:
+        return f"Budget {bytes(self.key).hex()[:16]}"
+
+
+class Sender(models.Model):
+    """A sender that was beyond a limit, or is muted: see `senders`."""
+
+    digest = BytesField(primary_key=True)  # as in `NotificationRequest.sender_digest`
+    beyond_count = models.PositiveBigIntegerField(default=0)
+    first_beyond_at = models.DateTimeField(null=True)
+    last_beyond_at = models.DateTimeField(null=True)
+    muted_at = models.DateTimeField(null=True)
+    muted_by = models.TextField(blank=True)
+    muted_why = models.TextField(blank=True)
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["digest"], condition=models.Q(muted_at__isnull=False), name="sender_muted"),
+            models.Index(fields=["last_beyond_at"], name="sender_beyond"),
+        ]
+        permissions: ClassVar = [("operate_sender", "Can mute senders, and unmute them")]
+
+    def __str__(self) -> str:
+        return f"Sender {bytes(self.digest).hex()[:16]}"
+
+
+class GatewayOutage(models.Model):
+    """A gateway that cannot be reached, while that is so: see `outages`."""
+
+    name = models.TextField(primary_key=True)
+    since = models.DateTimeField()
+    next_probe_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.name} cannot be reached"
+
+
 class Drain(models.Model):
-    """While this row is there, nothing is delivered: see `draining`."""
+    """A row that stops all delivery while it is there: see `draining`."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
     started_by = models.TextField()

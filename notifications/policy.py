@@ -1,10 +1,9 @@
-"""Who is woken, when to try again, and when a channel is broken: pure decisions.
+"""Pure decisions: who is woken, when to send again, and when a channel is broken.
 
 The order of checks is status-go's (71/STATUS-PUSH-NOTIFICATION-SERVER, "Handling push notification requests").
 """
 
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -18,26 +17,28 @@ from notifications.messages import (
     Outcome,
     Push,
     PushNotification,
+    ReportError,
     Result,
 )
-from registrations.messages import TokenType
 
 FIRST_RETRY_SECONDS = 2.0
 MAX_RETRY_SECONDS = 600.0
 MAX_SHORT_RETRY_SECONDS = 20.0
-# What only an operator can mend is tried less often from the start.
+# What only an operator can mend is attempted less often from the start.
 CONFIG_RETRY_SECONDS = 60.0
-# A push that may have arrived is sent once more, with the same collapse id.
-MAX_AMBIGUOUS_ATTEMPTS = 2
-# What ended with a process of ours or with a connection, which is shared by many, says nothing about the push and does
-# not use up that one more attempt. The limit is for a push that kills whoever sends it.
-MAX_INTERRUPTED_ATTEMPTS = 5
+# A push that may have arrived is sent again with the same collapse id, this often at most, after pauses that double.
+MAX_FURTHER_ATTEMPTS = 3
+FIRST_AMBIGUOUS_PAUSE_SECONDS = 10.0
+# The code of an attempt that ended with a process of ours. It says nothing about the push, and counts for no further
+# attempt: to lose a push is worse than a duplicate that replaces the first on the device.
 WORKER_LOST = "worker_lost"
+# An attempt that ended with a connection, which many share, says nothing about the next one.
 INTERRUPTIONS = frozenset({WORKER_LOST, CUT_OFF, CANCELLED, CONNECTION_LOST})
-# Fewer dead tokens say nothing about the set-up, whatever share they are.
+# Fewer dead tokens than this say nothing about the set-up, whatever share they are.
 MIN_DEAD_TOKENS = 20
 CONFIG_SHARE = 0.5
-MAX_COLLAPSE_ID_BYTES = 64  # Apple's limit
+# Failures that fewer senders asked for say nothing about a channel.
+MIN_SENDERS = 3
 MAX_DOUBLINGS = 20  # keeps the power small; the cap above is reached long before
 
 
@@ -49,12 +50,31 @@ class Verdict(StrEnum):
     DUPLICATE = "duplicate"
     WRONG_TOKEN = "wrong_token"  # noqa: S105 - a label
     NOT_REGISTERED = "not_registered"
-    OVERLOADED = "overloaded"  # refused for good: what a sender is told to have failed must not arrive later
+    MUTED = "muted"  # an operator muted its sender, who is told success
+    COALESCED = "coalesced"  # another one to the same address wakes the phone later than this one came
+    OVERLOADED = "overloaded"  # refused finally, because what a sender is told to have failed must not arrive later
+
+    @property
+    def error(self) -> ReportError | None:
+        """Return what the sender is told at once, or None where it is told after the first attempt."""
+        return _ERRORS[self]
+
+
+_ERRORS: dict[Verdict, ReportError | None] = {
+    Verdict.DELIVER: None,
+    Verdict.SUPPRESSED: ReportError.NONE,
+    Verdict.DUPLICATE: ReportError.NONE,
+    Verdict.WRONG_TOKEN: ReportError.WRONG_TOKEN,
+    Verdict.NOT_REGISTERED: ReportError.NOT_REGISTERED,
+    Verdict.MUTED: ReportError.NONE,
+    Verdict.COALESCED: ReportError.NONE,
+    Verdict.OVERLOADED: ReportError.INTERNAL_ERROR,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """What the installation addressed has asked for. The lists hold SHAKE-256 hashes of chats and authors."""
+    """What the addressed installation has asked for. The lists hold SHAKE-256 hashes of chats and authors."""
 
     enabled: bool
     block_mentions: bool
@@ -70,10 +90,12 @@ def evaluate(
     is_token_right: bool,
     is_duplicate: bool,
     is_overloaded: bool = False,
+    is_muted: bool = False,
 ) -> Verdict:
-    """``recipient`` is None when the installation is unknown, unregistered, or its device token is dead.
+    """Decide about one notification.
 
-    A filtered notification is reported as success on purpose: a sender must not find out that it is blocked.
+    ``recipient`` is None when the installation is unknown or unregistered, or its device token is dead. A filtered
+    notification is reported as success on purpose: a sender must not find out that it is blocked.
     """
     if recipient is None:
         return Verdict.NOT_REGISTERED
@@ -81,6 +103,8 @@ def evaluate(
         return Verdict.WRONG_TOKEN
     if not recipient.enabled or _is_filtered(notification, recipient):
         return Verdict.SUPPRESSED
+    if is_muted:
+        return Verdict.MUTED
     if is_duplicate:
         return Verdict.DUPLICATE
     return Verdict.OVERLOADED if is_overloaded else Verdict.DELIVER
@@ -95,7 +119,7 @@ def _is_filtered(notification: PushNotification, recipient: Recipient) -> bool:
         case NotificationType.MENTION:
             return recipient.block_mentions or notification.chat_id not in recipient.allowed_mentions
         case _:
-            # Join requests, and types that we do not know yet: the author's block is the only rule there is.
+            # For join requests, and types that we do not know yet, the author's block is the only rule there is.
             return False
 
 
@@ -108,63 +132,71 @@ def retry_at(
     max_seconds: float = MAX_RETRY_SECONDS,
     after_seconds: float = 0,
 ) -> datetime:
-    """When to try again: exponential with full jitter (``jitter`` in 0..1), never before ``after_seconds``."""
+    """Return when to send again: exponential with full jitter (``jitter`` in 0..1), never before ``after_seconds``."""
     doublings = min(max(attempt_count - 1, 0), MAX_DOUBLINGS)
     span = min(base_seconds * 2**doublings, max_seconds)
     return now + timedelta(seconds=max(span * jitter, after_seconds))
 
 
 def retry_base_seconds(result: Result) -> float:
-    """Where the backoff of this result starts: what its error asks for, else by what kind of failure it is."""
+    """Return where the backoff of this result starts: where its error asks for, or else by what
+    kind of failure it is.
+    """
     usual = CONFIG_RETRY_SECONDS if result.outcome is Outcome.CONFIG else FIRST_RETRY_SECONDS
     return result.retry_base_seconds or usual
 
 
 def retry_max_seconds(result: Result) -> float:
-    """How long the backoff of this result gets. While the gateway itself is away everything waits for it, and a try
-    costs next to nothing: so the queue is empty soon after it is back. An interrupted try says nothing about the next.
-    Never shorter than what the error asks for.
+    """Return how long the backoff of this result may become, never shorter than what its error asks for.
+
+    While the gateway itself is away everything waits for it (`outages`), so the pause stays short. An interrupted
+    attempt says nothing about the next.
     """
     is_short = result.code == UNREACHABLE or result.code in INTERRUPTIONS
     return max(MAX_SHORT_RETRY_SECONDS if is_short else MAX_RETRY_SECONDS, result.retry_base_seconds)
 
 
-def is_left_alone(ambiguous_count: int, interrupted_count: int) -> bool:
-    """Whether a push that may have arrived is not sent again. Attempts so far; those interrupted are ambiguous, too."""
-    answered_count = ambiguous_count - interrupted_count
-    return answered_count >= MAX_AMBIGUOUS_ATTEMPTS or interrupted_count >= MAX_INTERRUPTED_ATTEMPTS
+def is_left_alone(ambiguous_count: int) -> bool:
+    """Return whether a push that may have arrived is not sent again, after this many ambiguous attempts."""
+    return ambiguous_count > MAX_FURTHER_ATTEMPTS
 
 
-def find_fault(push: Push) -> str:
-    """Why a push must not even be tried, in a word; empty when it may. gorush drops such input without saying so."""
-    if push.token_type not in {TokenType.APN, TokenType.FIREBASE}:
-        return "unknown_platform"
-    if not push.device_token:
-        return "no_device_token"
-    if push.token_type == TokenType.APN and not _IN_A_URL.fullmatch(push.device_token):
-        return "unsendable_token"
-    return "" if len(push.collapse_id.encode()) <= MAX_COLLAPSE_ID_BYTES else "collapse_id_too_long"
+def ambiguous_retry_at(now: datetime, ambiguous_count: int, *, jitter: float, after_seconds: float = 0) -> datetime:
+    """Return when to send again what may have arrived: after 10, 20 and 40 seconds, and up to a fifth more by
+    ``jitter``.
+    """
+    pause = FIRST_AMBIGUOUS_PAUSE_SECONDS * 2 ** (ambiguous_count - 1) * (1 + jitter / 5)
+    return now + timedelta(seconds=max(pause, after_seconds))
 
 
-# What each fault makes of the push. A token that can never be sent is as good as dead.
-FAULTS = {
-    "unknown_platform": Outcome.PAYLOAD,
-    "no_device_token": Outcome.DEAD,
-    "unsendable_token": Outcome.DEAD,
-    "collapse_id_too_long": Outcome.PAYLOAD,
-}
-# gorush writes Apple's tokens into a URL as they are: "x#1" would reach the device of "x", "a%zz" nobody.
-_IN_A_URL = re.compile(r"[A-Za-z0-9._~:@!$&'()*+,;=-]+")
+class Standing(StrEnum):
+    """How far a notification is, as far as it matters to its sender."""
+
+    UNTRIED = "untried"  # no attempt has a result: the sender waits, until the reply deadline
+    OPEN = "open"  # attempted, and the end is not known: counts as success
+    ENDED = "ended"
 
 
-def may_help_to_drop_payload(push: Push, code: str) -> bool:
-    """Whether a push that can never be sent might be sent without its ciphertext, which fills most of it."""
-    return bool(push.message) and code not in FAULTS
+def is_answerable(standings: Iterable[Standing], *, is_overdue: bool) -> bool:
+    """Return whether a request can be answered: when every notification was attempted, or when the answer is due."""
+    return is_overdue or all(standing is not Standing.UNTRIED for standing in standings)
+
+
+def report_error(*, is_token_dead: bool) -> ReportError:
+    """Return what the sender of an accepted notification is told: everything but a dead token counts as success."""
+    return ReportError.NOT_REGISTERED if is_token_dead else ReportError.NONE
+
+
+def may_help_to_drop_payload(push: Push, result: Result) -> bool:
+    """Return whether a push that can never be sent might be sent without its ciphertext, which is most of it."""
+    has_less_to_say = bool(push.message) or (bool(push.wake) and not push.is_payload_dropped)
+    return has_less_to_say and not result.is_untried
 
 
 def is_misconfigured(newest: Sequence[str], *, minimum: int) -> bool:
-    """``newest`` are the outcomes of a channel's latest sends, the newest first. Refused for the set-up were at least
-    ``minimum``, and these in a row or half of all.
+    """Return whether a channel's set-up is wrong. ``newest`` are the outcomes of its latest sends, the newest first.
+
+    It is wrong when at least ``minimum`` sends were refused for it, and these in a row or half of all.
     """
     refused = newest.count(Outcome.CONFIG)
     in_a_row = len(newest) >= minimum and all(outcome == Outcome.CONFIG for outcome in newest[:minimum])
@@ -172,5 +204,5 @@ def is_misconfigured(newest: Sequence[str], *, minimum: int) -> bool:
 
 
 def is_dying(dead_count: int, send_count: int, *, share: float) -> bool:
-    """More tokens than usual die at once: it is not the tokens."""
+    """Return whether more tokens than usual die at once, so that the set-up and not the tokens must be at fault."""
     return dead_count >= MIN_DEAD_TOKENS and dead_count > share * send_count

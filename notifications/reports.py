@@ -1,11 +1,21 @@
-"""What senders are told about their notifications, read from what is stored."""
+"""What senders are told about their notifications, and how it is stored.
 
-from collections.abc import Iterable
+A notification that is delivered has a row with its report. What is decided at once has none, because anybody may have
+us decide about a hundred at a time: it stands in its request's row, two bytes for each place of the request. The first
+is the verdict, or 0 where there is a row or no report at all, and the second the type (0 where it does not fit).
 
-from notifications.messages import Report, ReportError
+The key hash and the installation of such a place are those of the request itself. A repeat brings them along, and
+until the answer is fixed they are kept for a worker that has to answer in place of another one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from notifications.messages import PushNotification, Report, ReportError
 from notifications.models import Notification
+from notifications.policy import Verdict
 
-# The one table between what is stored and what goes over the wire.
+# The only table between what is stored and what goes over the wire.
 REPORT_ERRORS = {
     Notification.Reports.SUCCESS: ReportError.NONE,
     Notification.Reports.WRONG_TOKEN: ReportError.WRONG_TOKEN,
@@ -13,18 +23,98 @@ REPORT_ERRORS = {
     Notification.Reports.INTERNAL_ERROR: ReportError.INTERNAL_ERROR,
 }
 
+REPORTS = {error: report for report, error in REPORT_ERRORS.items()}
 
-def report_of(public_key_hash: bytes, installation_id: str, report: str | None) -> Report:
-    """The report of a notification whose answer is fixed."""
-    error = REPORT_ERRORS[Notification.Reports(report or "")]
+# The byte that stands for each verdict in the database. A number is never used for anything else.
+CODES = {
+    Verdict.SUPPRESSED: 1,
+    Verdict.DUPLICATE: 2,
+    Verdict.WRONG_TOKEN: 3,
+    Verdict.NOT_REGISTERED: 4,
+    Verdict.OVERLOADED: 5,
+    Verdict.COALESCED: 6,
+    Verdict.MUTED: 7,
+}
+_VERDICTS = {code: verdict for verdict, code in CODES.items()}
+BYTES_EACH = 2
+LENGTH_BYTES = 4
+
+
+class Decided(NamedTuple):
+    """What was decided at once about one place of a request."""
+
+    position: int
+    verdict: Verdict
+    type: int
+
+    @property
+    def error(self) -> ReportError:
+        return self.verdict.error or ReportError.NONE
+
+
+def pack(decided: Iterable[Decided]) -> bytes | None:
+    """Return what is stored of these, or None when there is nothing."""
+    packed = bytearray()
+    for position, verdict, type_ in decided:
+        packed.extend(bytes(BYTES_EACH * (position + 1) - len(packed)))
+        packed[-BYTES_EACH:] = CODES[verdict], type_ if 0 < type_ < 256 else 0
+    return bytes(packed) or None
+
+
+def unpack(packed: bytes | None) -> list[Decided]:
+    """Return what was decided at once, in the request's order."""
+    codes = (packed or b"")[::BYTES_EACH], (packed or b"")[1::BYTES_EACH]
+    return [
+        Decided(position, _VERDICTS[code], type_)
+        for position, (code, type_) in enumerate(zip(*codes, strict=True))
+        if code
+    ]
+
+
+def pack_names(notifications: Iterable[PushNotification]) -> bytes:
+    """Return the key hashes and installations of these notifications."""
+    parts = (part for n in notifications for part in (n.public_key_hash, n.installation_id.encode()))
+    return b"".join(len(part).to_bytes(LENGTH_BYTES) + part for part in parts)
+
+
+def unpack_reports(packed: bytes | None, names: bytes | None) -> dict[int, Report]:
+    """Return the reports of what was decided at once, by their place in the request."""
+    decided = unpack(packed)
+    parts = list(_parts(names or b""))
+    named = zip(decided, parts[::2], parts[1::2], strict=True)
+    return {d.position: _report(key_hash, installation.decode(), d.error) for d, key_hash, installation in named}
+
+
+def _parts(packed: bytes) -> Iterator[bytes]:
+    place = 0
+    while place < len(packed):
+        start = place + LENGTH_BYTES
+        place = start + int.from_bytes(packed[place:start])
+        yield packed[start:place]
+
+
+def _report(public_key_hash: bytes, installation_id: str, error: ReportError) -> Report:
     return Report(public_key_hash, installation_id, success=error is ReportError.NONE, error=error)
 
 
-def load_reports(request_ids: Iterable[int]) -> dict[int, list[Report]]:
-    """The fixed reports of each request, in its own order."""
-    reports: dict[int, list[Report]] = {request_id: [] for request_id in request_ids}
-    fixed = Notification.objects.filter(request__in=reports.keys(), report__isnull=False).order_by("position")
-    rows = fixed.values_list("request", "public_key_hash", "installation_id", "report")
-    for request_id, public_key_hash, installation_id, report in rows:
-        reports[request_id].append(report_of(public_key_hash, installation_id, report))
-    return reports
+def report_of(public_key_hash: bytes, installation_id: str, report: str | None) -> Report:
+    """Return the report of a notification whose answer is fixed."""
+    return _report(public_key_hash, installation_id, REPORT_ERRORS[Notification.Reports(report or "")])
+
+
+def repeat_reports(request: Iterable[PushNotification], errors: Mapping[int, ReportError]) -> tuple[Report, ...]:
+    """Return the reports of a request that is repeated, given what was told about each of its places."""
+    return tuple(
+        _report(notification.public_key_hash, notification.installation_id, errors[position])
+        for position, notification in enumerate(request)
+        if position in errors
+    )
+
+
+def load_errors(decided: Mapping[int, bytes | None]) -> dict[int, dict[int, ReportError]]:
+    """Return what was told about each place of these requests, which are given with what was decided at once."""
+    errors = {request_id: {d.position: d.error for d in unpack(packed)} for request_id, packed in decided.items()}
+    fixed = Notification.objects.filter(request__in=errors.keys(), report__isnull=False)
+    for request_id, position, report in fixed.values_list("request", "position", "report"):
+        errors[request_id][position] = REPORT_ERRORS[Notification.Reports(report or "")]
+    return errors

@@ -1,21 +1,36 @@
-"""Forgetting requests, with their notifications and attempts."""
+"""Removing old requests, with their notifications and attempts."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import LiteralString
 
-from django.db.models import Exists, OuterRef, Q
+from kit.db.deleting import SET_SIZE, remove
+from notifications.models import Notification
+from notifications.transitions import DUE
 
-from notifications.delivery import DUE
-from notifications.models import Notification, NotificationRequest
-from registrations.retention import delete_in_chunks
+_PURGE: LiteralString = f"""
+    WITH old AS (
+        SELECT id FROM notifications_notificationrequest AS request
+        WHERE state = 'answered' AND received_at < %(before)s AND NOT EXISTS (
+            SELECT FROM notifications_notification WHERE request_id = request.id AND state = ANY (%(under_way)s::text[])
+        )
+        ORDER BY received_at LIMIT {SET_SIZE} FOR UPDATE SKIP LOCKED
+    ), attempts AS (
+        DELETE FROM notifications_attempt USING notifications_notification AS notification, old
+        WHERE notification.request_id = old.id AND notification_id = notification.id
+    ), notifications AS (
+        DELETE FROM notifications_notification USING old WHERE request_id = old.id
+    ), requests AS (
+        DELETE FROM notifications_notificationrequest AS request USING old WHERE request.id = old.id RETURNING 1
+    )
+    SELECT count(*) FROM requests
+"""  # noqa: S608 - a number of ours
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Remove answered requests older than ``keep``, but none that has a notification still under way."""
-    under_way = Q(state__in=[*DUE, Notification.State.IN_FLIGHT])
-    over = NotificationRequest.objects.filter(
-        ~Exists(Notification.objects.filter(under_way, request=OuterRef("pk"))),
-        state=NotificationRequest.State.ANSWERED,
-        received_at__lt=now - keep,
-    )
-    return delete_in_chunks(over.order_by("received_at"))
+    """Remove answered requests older than ``keep``, but none that has a notification still under way.
+
+    Yield how many requests each step removed.
+    """
+    under_way = [str(state) for state in (*DUE, Notification.State.IN_FLIGHT)]
+    return remove(_PURGE, before=now - keep, under_way=under_way)

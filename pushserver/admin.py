@@ -1,4 +1,4 @@
-"""The console as a whole: its name, and the ways between the pages of the apps."""
+"""Set the title of the console, and import the pages and links that no single app owns."""
 
 from django.contrib import admin
 

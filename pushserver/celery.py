@@ -11,11 +11,14 @@ from kombu import Queue
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
+from kit.ready import tell_ready
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "pushserver.settings")
 
-QUEUES = ("envelopes", "delivery", "replies", "reports", "maintenance", "canary")
+# Nothing is ever put into `turns`, whose workers take rows: the queue only names the workers that do so.
+QUEUES = ("turns", "maintenance", "keys", "reports", "canary")
 HEARTBEAT_KEY = "worker:{queue}"
-# Workers beat every 2 seconds: one that hangs for a moment is not gone.
+# Workers beat every 2 to 5 seconds: one that hangs for a moment is not gone.
 HEARTBEAT_TTL_SECONDS = 15
 WATCH_AFTER_SECONDS = 5
 
@@ -27,25 +30,38 @@ app.conf.task_queues = [Queue(name) for name in QUEUES]
 
 @signals.setup_logging.connect
 def keep_our_logging(**_kwargs: Any) -> None:
-    """Connected so that Celery leaves the logging of `settings` alone."""
+    """Keep the logging of `settings`: Celery sets up its own only while nothing is connected here."""
 
 
 @signals.worker_ready.connect
 def watch_at_start(**_kwargs: Any) -> None:
-    """Beat comes to it minutes later. A little late itself, as gorush and the node may be starting, too."""
+    """Check gorush and the nodes soon after the start, as beat does so only minutes later.
+
+    The checks wait some seconds because gorush and the node may be starting, too.
+    """
     if app.conf.task_default_queue in app.amqp.queues.consume_from:
         with contextlib.suppress(OperationalError):  # the broker is away again: beat will ask
-            for task in ("waku_bridge.tasks.watch_gorush", "waku_bridge.tasks.watch_nodes"):
+            for task in ("notifications.gateways.gorush.tasks.watch_gorush", "waku_bridge.tasks.watch_nodes"):
                 app.send_task(task, countdown=WATCH_AFTER_SECONDS, expires=60)
 
 
 @signals.worker_ready.connect
 @signals.beat_init.connect
 def serve_metrics(**_kwargs: Any) -> None:
-    """Worker children count in files beside their parent's, so the parent tells for all of them."""
-    from measuring import port  # noqa: PLC0415 - counts in files only when it is imported after the settings
+    """Serve metrics on METRICS_PORT. The children of a worker count in files beside their parent's, so the parent tells
+    the figures of all of them.
+    """
+    from kit.metrics import port  # noqa: PLC0415 - counts in files only when it is imported after the settings
 
     port.serve()
+
+
+@signals.worker_ready.connect
+def take_over(**_kwargs: Any) -> None:
+    """Tell the supervisor that this worker is ready, so that it stops the worker of the same name that is being
+    replaced.
+    """
+    tell_ready()
 
 
 @signals.heartbeat_sent.connect

@@ -1,4 +1,4 @@
-"""System checks: what is wrong with the configuration, each with an id and a hint."""
+"""System checks: report each wrong value of the configuration with an id and a hint."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +7,24 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 
 from pushserver.environment import Problem
+from registrations.messages import TokenType
+from registrations.rules import DEVICE_TOKENS
 
 
 @register()
 def configuration_is_usable(app_configs: Sequence[Any] | None, **_kwargs: object) -> list[CheckMessage]:  # noqa: ARG001
+    """Report what `pushserver.environment` found wrong while the settings were read."""
     problems: list[Problem] = settings.CONFIGURATION_PROBLEMS
     return [Error(problem.message, hint=problem.hint, id=problem.id) for problem in problems]
+
+
+@register()
+def canary_can_register(app_configs: Sequence[Any] | None, **_kwargs: object) -> list[CheckMessage]:  # noqa: ARG001
+    """Report a device token of the operator's that the server would refuse when the canary registers it."""
+    token = settings.CANARY_DEVICE_TOKEN
+    kind = TokenType.APN if settings.CANARY_APN_TOPIC else TokenType.FIREBASE
+    if not token or not settings.CHECK_DEVICE_TOKENS or DEVICE_TOKENS[kind].fullmatch(token):
+        return []
+    message = f"CANARY_DEVICE_TOKEN is no token as the service {kind.name} makes them."
+    hint = "Copy it in full. CANARY_APN_TOPIC makes it one of Apple, else it is one of Firebase."
+    return [Error(message, hint=hint, id="pushserver.bad_canary_token")]

@@ -1,6 +1,6 @@
 """Probes: `/healthz` says that this process runs, `/readyz` whether a message would make it through, and if not, why.
 
-Both are open to anybody, so answers name hosts and queues, but no user, password, path or exception text.
+Both are open to anybody, so their answers name hosts and queues, but no user, password, path or exception text.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -9,6 +9,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cache
 from ssl import SSLContext
+from threading import Lock
+from time import monotonic
 from typing import Any, LiteralString
 
 import httpx
@@ -22,30 +24,40 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from kit.admin.times import exact
+from kit.http.notices import Board
+from kit.http.urls import host_of
 from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
-from notifications.notices import Board
 from pushserver.celery import HEARTBEAT_KEY
-from registrations.console.columns import host_of
-from registrations.console.times import exact
+from registrations.quotas import STORED_REGISTRATIONS
 from spark_reports.status import pinned
 from waku_bridge import canary
 from waku_bridge.node.watch.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ_KEY
+from xmpp_bridge.component.board import read as component_state
 
 TIMEOUT_SECONDS = 2
+# An answer of that age holds while it is being renewed, so that nobody waits for a server that hangs.
+GRACE_SECONDS = 70
 READY = "ready"
-# Without a worker on any of these, messages or their answers stay where they are. Reports can wait.
-NEEDED_QUEUES = ("envelopes", "delivery", "replies", "maintenance")
+# Of MAX_REGISTRATIONS.
+FILLING_FROM = 0.8
+# Without a worker for one of these queues messages or their answers are not processed. Reports can wait.
+NEEDED_QUEUES = ("turns", "maintenance", "keys")
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was found: all well when there is no reason to say otherwise. ``parts`` tells which of several are well."""
+    """The result of one check.
+
+    It is good when ``reason`` is empty; ``parts`` tells which of several servers or queues are good.
+    """
 
     reason: str = ""
     parts: dict[str, bool] | None = None
 
     def to_json(self) -> dict[str, Any]:
+        """Return the check as `/readyz` shows it."""
         answer: dict[str, Any] = {"ok": not self.reason}
         if self.reason:
             answer["reason"] = self.reason
@@ -63,14 +75,40 @@ def healthz(_request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_safe
 def readyz(_request: HttpRequest) -> HttpResponse:
-    answer = report()
+    answer = REMEMBERED.report()
     response = JsonResponse(answer, status=200 if answer["status"] == READY else 503)
-    # Django logs a 503 as an error of the server; this one is an answer, repeated every few seconds.
+    # Django logs a 503 as an error of the server, but this one is a regular answer, repeated every few seconds.
     setattr(response, "_has_been_logged", True)  # noqa: B010 - undeclared, hence unknown to type checkers
     return response
 
 
+class Remembered:
+    """The answer of `/readyz`, kept for a moment: however often and by how many it is asked, the servers behind are
+    asked once in a while, by one thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: dict[str, Any] = {}
+        self._asked_at = float("-inf")
+
+    def report(self) -> dict[str, Any]:
+        """Return what is known, or find out. While another thread does, the last answer still holds."""
+        age = monotonic() - self._asked_at
+        if age < settings.READYZ_SECONDS or (age < GRACE_SECONDS and self._lock.locked()):
+            return self._known
+        with self._lock:
+            if monotonic() - self._asked_at >= settings.READYZ_SECONDS:
+                self._known = report()
+                self._asked_at = monotonic()
+            return self._known
+
+
+REMEMBERED = Remembered()
+
+
 def report() -> dict[str, Any]:
+    """Return the answer of `/readyz` as it is written in JSON."""
     checks = run_checks()
     return {
         "status": "not ready" if any(check.reason for check in checks.values()) else READY,
@@ -80,19 +118,22 @@ def report() -> dict[str, Any]:
 
 
 def run_checks() -> dict[str, Check]:
-    """Side by side: together they take as long as the slowest. The cache is read by this thread, as each would make a
-    connection to it of its own.
+    """Run all checks side by side, so that together they take as long as the slowest.
+
+    The cache is read by this thread, because each thread would make a connection of its own to it.
     """
     with ThreadPoolExecutor(len(ASKING)) as pool:
         running = {name: pool.submit(check) for name, check in ASKING.items()}
         beats = _fresh([*_node_keys().values(), *_queue_keys(NEEDED_QUEUES).values()])
         found = {name: future.result() for name, future in running.items()}
-    return found | {"node": check_nodes(beats), "worker": check_workers(beats)}
+    xmpp = {"xmpp": check_xmpp()} if settings.XMPP_COMPONENT_JID else {}
+    return found | {"node": check_nodes(beats), "worker": check_workers(beats)} | xmpp
 
 
 def check_database() -> Check:
+    """Check that PostgreSQL answers and that all migrations are applied."""
     try:
-        applied = _applied_migrations()
+        applied = frozenset(_ask("SELECT app, name FROM django_migrations"))
     except psycopg.errors.UndefinedTable:
         applied = frozenset()
     except psycopg.Error:
@@ -101,12 +142,11 @@ def check_database() -> Check:
     return Check(f"migrations not applied: {missing}" if missing else "")
 
 
-def _applied_migrations() -> frozenset[tuple[str, str]]:
-    return frozenset(_ask("SELECT app, name FROM django_migrations"))
-
-
 def _ask(query: LiteralString) -> list[tuple[Any, ...]]:
-    """Over a connection of its own: one that is open already would hide that no new one can be made, and may hang."""
+    """Return the rows of a query, asked over a new connection.
+
+    An open connection would hide that no new one can be made, and may hang.
+    """
     parameters = connection.get_connection_params() | {"connect_timeout": TIMEOUT_SECONDS}
     with closing(psycopg.connect(**parameters)) as own:
         own.execute(f"SET LOCAL statement_timeout = '{TIMEOUT_SECONDS}s'")
@@ -115,11 +155,12 @@ def _ask(query: LiteralString) -> list[tuple[Any, ...]]:
 
 @cache
 def _known_migrations() -> frozenset[tuple[str, str]]:
-    """Looked up once: they change with the code, and that restarts the process."""
+    """Return the migrations of the code. They are read once, as they change only with a restart."""
     return frozenset(MigrationLoader(None).graph.nodes)
 
 
 def check_broker() -> Check:
+    """Check that Redis answers."""
     client = redis.Redis.from_url(
         settings.REDIS_URL, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS
     )
@@ -133,7 +174,7 @@ def check_broker() -> Check:
 
 
 def check_nodes(beats: Collection[str]) -> Check:
-    """One that is read is enough, as all of them carry the same messages."""
+    """Check that at least one node is read. One is enough, as all of them carry the same messages."""
     found = [(host_of(url), key in beats) for url, key in _node_keys().items()]
     return _at_least_one(found, "no node was read lately")
 
@@ -142,7 +183,13 @@ def _node_keys() -> dict[str, str]:
     return {url: LAST_READ_KEY.format(url=url) for url in settings.WAKU_NODES}
 
 
+def check_xmpp() -> Check:
+    """Check that we are connected to the XMPP server as its component."""
+    return Check(component_state().reason)
+
+
 def check_gorush() -> Check:
+    """Check that at least one gorush answers."""
     urls: Sequence[str] = settings.GORUSH_URLS
     with httpx.Client(trust_env=False, timeout=TIMEOUT_SECONDS, verify=_certificates()) as client:
         return _at_least_one([(host_of(url), _is_alive(client, url)) for url in urls], "no gorush answers")
@@ -150,7 +197,7 @@ def check_gorush() -> Check:
 
 @cache
 def _certificates() -> SSLContext:
-    """Read once: that takes longer than all the rest."""
+    """Return the TLS context, which is made once because that takes longer than the whole check."""
     return httpx.create_ssl_context(trust_env=False)
 
 
@@ -162,21 +209,34 @@ def _is_alive(client: httpx.Client, url: str) -> bool:
 
 
 def warnings() -> Iterator[dict[str, str]]:
-    """What an operator should know of while everything runs. It never makes a server unready: it takes messages."""
+    """Yield what an operator should know of although messages are taken. A warning never makes a server unready."""
     yield from _draining()
     yield from _warnings(GORUSH_BOARD, settings.GORUSH_URLS)
     yield from _warnings(NODE_BOARD, list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES])))
     yield from _canary_warnings()
+    yield from _filling()
     if (reports := pinned()) and reports.is_alarm:
         yield {"reports": "", "id": "reports_missing", "what": reports.words}
 
 
 def _draining() -> Iterator[dict[str, str]]:
-    """By whom and why is for the console. While the database is away, `check_database` says so."""
+    """Warn while delivery is stopped.
+
+    The console shows who stopped it and why; `check_database` reports a database that is away.
+    """
     with suppress(psycopg.Error):
         if since := _ask("SELECT since AT TIME ZONE 'UTC' FROM notifications_drain"):
             what = f"an operator stopped delivery: notifications wait since {exact(since[0][0])}"
             yield {"server": "delivery", "id": "draining", "what": what}
+
+
+def _filling() -> Iterator[dict[str, str]]:
+    """Warn when most of the registrations that may be stored are."""
+    with suppress(psycopg.Error):
+        [(stored,)] = _ask(STORED_REGISTRATIONS)
+        if stored >= FILLING_FROM * settings.MAX_REGISTRATIONS:
+            what = f"{stored} of {settings.MAX_REGISTRATIONS} registrations are stored: raise MAX_REGISTRATIONS"
+            yield {"server": "registrations", "id": "registrations_filling", "what": what}
 
 
 def _warnings(board: Board, urls: Sequence[str]) -> Iterator[dict[str, str]]:
@@ -198,12 +258,13 @@ def _canary_warnings() -> Iterator[dict[str, str]]:
 
 
 def check_workers(beats: Collection[str]) -> Check:
+    """Check that a worker serves each queue that messages need."""
     parts = {queue: key in beats for queue, key in _queue_keys(NEEDED_QUEUES).items()}
     return Check("" if all(parts.values()) else "queues without a worker", parts)
 
 
 def have_workers(queues: Iterable[str]) -> dict[str, bool]:
-    """Whether a worker serves each of these queues."""
+    """Return for each of these queues whether a worker serves it."""
     key_of = _queue_keys(queues)
     beats = _fresh(key_of.values())
     return {queue: key in beats for queue, key in key_of.items()}
@@ -214,7 +275,7 @@ def _queue_keys(queues: Iterable[str]) -> dict[str, str]:
 
 
 def _fresh(keys: Collection[str]) -> set[str]:
-    """Which of these were written within their time to live."""
+    """Return those of these keys that were written within their time to live."""
     try:
         return set(shared_cache.get_many(keys))
     except redis.RedisError:
@@ -222,12 +283,15 @@ def _fresh(keys: Collection[str]) -> set[str]:
 
 
 def _at_least_one(found: Sequence[tuple[str, bool]], otherwise: str) -> Check:
-    """Two that differ in their path only share a host, and are shown as one."""
+    """Combine the results of servers of which one is enough.
+
+    URLs that differ only in their path share a host and are shown as one.
+    """
     parts = {host: any(ok for other, ok in found if other == host) for host, _ in found}
     return Check("" if any(parts.values()) else otherwise, parts)
 
 
-# Each asks a server, and may take its time-out.
+# Each of these asks a server and may take as long as its time-out.
 ASKING: dict[str, Callable[[], Check]] = {
     "database": check_database,
     "broker": check_broker,

@@ -15,6 +15,7 @@ LEVELS = frozenset({"DEBUG", "INFO", "WARNING", "ERROR"})
 
 
 def blank_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Replace the values of keywords that must never be logged."""
     for keyword in SECRET_KEYWORDS & event.keys():
         event[keyword] = "[redacted]"
     return event
@@ -34,12 +35,13 @@ LOGGERS = {
     "celery.beat": {"level": "WARNING"},
     "httpx": {"level": "WARNING"},
     "django.request": {"level": "ERROR"},
-    # Its statements quote what they store.
+    # Logged statements would quote what they store.
     "django.db.backends": {"level": "WARNING"},
 }
 
 
 def configure_logging(*, as_json: bool, level: str) -> None:
+    """Set up structlog and the logging of all libraries on standard error. An unknown ``level`` means INFO."""
     structlog.configure(
         processors=[*SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -71,6 +73,9 @@ def _for_machines() -> list[Processor]:
 
 
 def _for_people() -> list[Processor]:
-    """Tracebacks are plain: rich ones print local variables, and those may hold tokens and keys."""
+    """Return the processors for a terminal.
+
+    Tracebacks are plain, as rich ones print local variables, which may hold tokens and keys.
+    """
     tracebacks = structlog.dev.plain_traceback
     return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=tracebacks, pad_event_to=32)]

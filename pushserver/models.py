@@ -1,15 +1,15 @@
-"""What the console remembers of its own use."""
+"""Tables of the console itself: who opened what, API tokens, and the counts that the dashboard shows."""
 
 from typing import ClassVar
 
 from django.conf import settings
 from django.db import models
 
-from registrations.fields import BytesField
+from kit.db.fields import BytesField
 
 
 class OpenedRecord(models.Model):
-    """Somebody of the staff opened the page of a row. Kept as text: the row may be gone by the time it is asked for."""
+    """A staff member opened the page of a row. It is kept as text, as the row may be gone by the time somebody asks."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, db_index=False)
     username = models.TextField()
@@ -25,7 +25,9 @@ class OpenedRecord(models.Model):
 
 
 class ApiToken(models.Model):
-    """Lets a program read the API. The token itself is shown once, to whoever makes it; kept is a digest only."""
+    """A token with which a program reads the API. Its text is shown once to the person who makes it; only a digest is
+    kept.
+    """
 
     class Scope(models.TextChoices):
         STATUS = "status"  # readiness, channels, canary
@@ -42,6 +44,7 @@ class ApiToken(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True, help_text="UTC. Empty: never.")
     revoked_at = models.DateTimeField(null=True, editable=False)
     last_used_at = models.DateTimeField(null=True, editable=False)  # to the minute
+    text = ""  # of a token that was just made: it is no column
 
     class Meta:
         verbose_name = "API token"
@@ -57,16 +60,16 @@ class ApiToken(models.Model):
 
 
 class TrafficMinute(models.Model):
-    """What happened in one minute, so that the dashboard reads sixty rows and no large table: see `traffic`."""
+    """The figures of one minute, so that the dashboard reads sixty rows and no large table (see `traffic`)."""
 
     begin_at = models.DateTimeField(primary_key=True)
     counted_at = models.DateTimeField()
     request_count = models.PositiveIntegerField()  # taken up
     reply_count = models.PositiveIntegerField()  # written, and taken by a node
-    # From taking a request up to sending the first push of a notification.
+    # The time from accepting a request to sending the first push of a notification.
     dispatch_p50_ms = models.PositiveIntegerField(null=True)
     dispatch_p95_ms = models.PositiveIntegerField(null=True)
-    # From reading an envelope to the node that took the answer to it.
+    # The time from reading an envelope until a node took the answer to it.
     reply_p50_ms = models.PositiveIntegerField(null=True)
     reply_p95_ms = models.PositiveIntegerField(null=True)
 
@@ -75,7 +78,7 @@ class TrafficMinute(models.Model):
 
 
 class AttemptMinute(models.Model):
-    """How many tries at the gateway of one minute ended like this. Codes are our words: as many as there are rules."""
+    """How many attempts of one minute had this outcome and code. Codes are our words, so their number is limited."""
 
     begin_at = models.DateTimeField()
     outcome = models.TextField()

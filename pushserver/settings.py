@@ -4,6 +4,7 @@ import hmac
 import json
 import os
 import re
+import sys
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -11,12 +12,16 @@ from typing import Any
 
 import dj_database_url
 
-from pushserver.console.theme import THEME
-from pushserver.environment import Environment, GeneratedSecrets, no_generation
+from kit.patience import Patience, milliseconds
+from pushserver.environment import Environment, GeneratedSecrets, is_near, no_generation
 from pushserver.logs import configure_logging
+from pushserver.process import is_server, shows_pages
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = Environment(os.environ)
+
+if is_server(sys.argv):
+    os.umask(0o077)  # whatever a server writes is for its own account
 
 # Where it runs --------------------------------------------------------------------------------------------------------
 DATA_DIR = Path(env.text("DATA_DIR", str(BASE_DIR / ".data"))).resolve()
@@ -31,6 +36,7 @@ EMBEDDED_FILE = DATA_DIR / "embedded.json"
 
 
 def _embedded() -> dict[str, str]:
+    """Return the addresses of the embedded servers by the name of the variable they stand in for."""
     try:
         return dict(json.loads(EMBEDDED_FILE.read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -39,30 +45,80 @@ def _embedded() -> dict[str, str]:
 
 EMBEDDED = _embedded()
 
-# Secrets are made up and kept beside an embedded database; who brings a database brings secrets, too.
+# Secrets are generated only beside an embedded database; an operator who sets DATABASE_URL sets secrets, too.
 IS_DEVELOPMENT = DEBUG or not env.secret("DATABASE_URL")
 _generate = GeneratedSecrets(DATA_DIR / "secrets") if IS_DEVELOPMENT else no_generation
 SECRET_KEY = env.secret("SECRET_KEY") or _generate("SECRET_KEY")
 if not SECRET_KEY:
-    env.report(7, "SECRET_KEY is not set.", "Set a long random text, for example from `openssl rand -base64 48`.")
+    env.report(
+        "missing_secret_key",
+        "SECRET_KEY is not set.",
+        "Set a long random text, for example from `openssl rand -base64 48`.",
+    )
     SECRET_KEY = "only-to-let-the-checks-run"  # noqa: S105 - nothing starts while a check fails
 SERVER_PRIVATE_KEY = env.private_key("SERVER_PRIVATE_KEY", _generate)
+# Further keys by which clients know this server, while its key is being changed; see docs/security.md.
+OTHER_SERVER_PRIVATE_KEYS = env.private_keys("OTHER_SERVER_PRIVATE_KEYS")
 FIELD_ENCRYPTION_KEYS = env.field_keys("FIELD_ENCRYPTION_KEYS", _generate)
 
 # Database and broker --------------------------------------------------------------------------------------------------
 NO_DATABASE = "postgresql://127.0.0.1/pushserver"  # commands that need none, such as makemigrations, still run
 DATABASE_URL = env.secret("DATABASE_URL") or EMBEDDED.get("DATABASE_URL", "")
 
+# Within which time a host that vanished without a word is noticed, by us and by PostgreSQL.
+DATABASE_SILENCE_SECONDS = env.number("DATABASE_SILENCE_SECONDS", 10.0, minimum=3, maximum=600)
+# What a statement of the message path, of the console and of the API may take, and how long it waits for a lock.
+# Reports, retention and migrations have patience of their own, see `kit.db.patience`; commands have no end.
+DATABASE_PATIENCE = Patience(
+    statement_seconds=env.number("DATABASE_STATEMENT_SECONDS", 20.0, minimum=1, maximum=3600)
+    if is_server(sys.argv)
+    else 0,
+    lock_seconds=env.number("DATABASE_LOCK_SECONDS", 10.0, minimum=0.1, maximum=3600),
+)
+
 
 def _database() -> dict[str, Any]:
+    """Return Django's description of the database. A URL that is not one of PostgreSQL is a problem."""
     try:
         database = dict(dj_database_url.parse(DATABASE_URL or NO_DATABASE, conn_max_age=60, conn_health_checks=True))
     except (ValueError, KeyError):
         database = {"ENGINE": ""}
     if database["ENGINE"] != "django.db.backends.postgresql":
-        env.report(8, "DATABASE_URL is not a PostgreSQL URL.", "Example: postgresql://user:password@host:5432/name")
+        env.report(
+            "bad_database_url",
+            "DATABASE_URL is not a PostgreSQL URL.",
+            "Example: postgresql://user:password@host:5432/name",
+        )
         return dict(dj_database_url.parse(NO_DATABASE))
-    return database
+    # Django's default forbids prepared statements altogether. Its own cursors bind on the client and never prepare, so
+    # this is for `kit.db.statements`.
+    given = dict(database.get("OPTIONS", {}))  # type: ignore[call-overload]  # of any values
+    session = f"{given.pop('options', '')} {DATABASE_PATIENCE.options} {_server_silence()}".strip()
+    options = {"prepare_threshold": 5, **_client_silence(), **given, "options": session}
+    return database | {"ENGINE": "kit.db.postgresql", "OPTIONS": options}
+
+
+def _client_silence() -> dict[str, int]:
+    """Return the options by which we notice a host that vanished: in a third of the time it is asked whether it is
+    there.
+    """
+    third = max(1, round(DATABASE_SILENCE_SECONDS / 3))
+    return {
+        "connect_timeout": max(2, round(DATABASE_SILENCE_SECONDS / 2)),
+        "keepalives_idle": third,
+        "keepalives_interval": third,
+        "keepalives_count": 2,
+        "tcp_user_timeout": round(DATABASE_SILENCE_SECONDS * 1000),
+    }
+
+
+def _server_silence() -> str:
+    """Return the options by which the server notices that our host vanished, so that its locks are free again."""
+    third = max(1, round(DATABASE_SILENCE_SECONDS / 3))
+    return (
+        f"-c tcp_keepalives_idle={third} -c tcp_keepalives_interval={third} -c tcp_keepalives_count=2 "
+        f"-c tcp_user_timeout={milliseconds(DATABASE_SILENCE_SECONDS)}"
+    )
 
 
 DATABASES = {"default": _database()}
@@ -70,13 +126,13 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 REDIS_URL = env.secret("REDIS_URL") or EMBEDDED.get("REDIS_URL", "redis://127.0.0.1:6379/0")
 if not REDIS_URL.startswith(("redis://", "rediss://")):
-    env.report(9, "REDIS_URL is not a Redis URL.", "Example: redis://127.0.0.1:6379/0")
+    env.report("bad_redis_url", "REDIS_URL is not a Redis URL.", "Example: redis://127.0.0.1:6379/0")
 CACHES = {
     "default": {
         "BACKEND": "django.core.cache.backends.redis.RedisCache",
         "LOCATION": REDIS_URL,
         "KEY_PREFIX": "pushserver",
-        # Heartbeats and probes must tell that it hangs, not hang with it.
+        # While Redis hangs, heartbeats and probes must report it and not hang as well.
         "OPTIONS": {"socket_connect_timeout": 2, "socket_timeout": 2},
     }
 }
@@ -86,54 +142,111 @@ WAKU_NODES = env.urls("WAKU_NODES", EMBEDDED.get("WAKU_NODES", ""))
 WAKU_STORE_NODES = env.urls("WAKU_STORE_NODES") or WAKU_NODES
 WAKU_PUBSUB_TOPICS = env.items("WAKU_PUBSUB_TOPICS", "/waku/2/rs/16/32")
 if not all(topic.startswith("/waku/2/rs/") for topic in WAKU_PUBSUB_TOPICS):
-    env.report(10, "WAKU_PUBSUB_TOPICS holds a name that is no shard.", "Example: /waku/2/rs/16/32")
-# What the nodes were told with --rest-relay-cache-capacity: a page of half that size is an alarm.
+    env.report("bad_pubsub_topic", "WAKU_PUBSUB_TOPICS holds a name that is no shard.", "Example: /waku/2/rs/16/32")
+# The value of --rest-relay-cache-capacity on the nodes: a page of half that size is an alarm.
 WAKU_RING_CAPACITY = env.count("WAKU_RING_CAPACITY", 50, minimum=1, maximum=1_000_000)
 # Stores: how often the last minute is read, how much of an outage is caught up with, how much of the past is searched
 # for a topic that is new.
 WAKU_STORE_PERIOD_SECONDS = env.number("WAKU_STORE_PERIOD_SECONDS", 3.0, minimum=0.5, maximum=60)
 WAKU_STORE_RECOVERY_HOURS = env.number("WAKU_STORE_RECOVERY_HOURS", 48.0, minimum=1, maximum=24 * 365)
 WAKU_BACKFILL_SECONDS = env.number("WAKU_BACKFILL_SECONDS", 300.0, minimum=10, maximum=86_400)
-# Of one core, for deriving the keys of query topics before somebody needs them; 15 ms each.
+# The share of one core that derives the keys of query topics in advance; each key takes 15 ms.
 TOPIC_KEY_CPU_SHARE = env.number("TOPIC_KEY_CPU_SHARE", 0.1, minimum=0, maximum=1)
+
+# XMPP: a component of the operator's own XMPP server, if there is one ------------------------------------------------
+XMPP_COMPONENT_JID = env.domain("XMPP_COMPONENT_JID")
+XMPP_COMPONENT_SECRET = env.secret("XMPP_COMPONENT_SECRET")
+XMPP_COMPONENT_HOST = env.text("XMPP_COMPONENT_HOST", "127.0.0.1")
+XMPP_COMPONENT_PORT = env.count("XMPP_COMPONENT_PORT", 5347, minimum=1, maximum=65535)
+if bool(XMPP_COMPONENT_JID) != bool(XMPP_COMPONENT_SECRET):
+    env.report(
+        "half_xmpp_component",
+        "Only one of XMPP_COMPONENT_JID and XMPP_COMPONENT_SECRET is set.",
+        "Set both as in the XMPP server's configuration, or neither.",
+    )
+    XMPP_COMPONENT_JID = XMPP_COMPONENT_SECRET = ""
+if XMPP_COMPONENT_JID and not is_near(XMPP_COMPONENT_HOST) and not env.flag("XMPP_COMPONENT_TUNNELLED"):
+    env.report(
+        "open_xmpp_component",
+        "XMPP_COMPONENT_HOST is another machine, and nothing on the link to it is encrypted.",
+        "Lead it through a tunnel of your own, and say so with XMPP_COMPONENT_TUNNELLED=1.",
+    )
+# Domains whose servers and users are served: all but these, or only those.
+XMPP_DENIED_DOMAINS = env.domains("XMPP_DENIED_DOMAINS")
+XMPP_ALLOWED_DOMAINS = env.domains("XMPP_ALLOWED_DOMAINS")
+XMPP_DEVICE_DAYS = env.count("XMPP_DEVICE_DAYS", 90, minimum=2, maximum=3650)
+# The limits of docs/xmpp.md, by the names of `xmpp_bridge.limits.Rates`.
+XMPP_RATES: dict[str, Any] = {
+    "wake_seconds": env.number("XMPP_WAKE_SECONDS", 5.0, minimum=1, maximum=300),
+    "payloads_per_minute": env.count("XMPP_PAYLOADS_PER_MINUTE", 60, minimum=1, maximum=10_000),
+    "payloads_per_day": env.count("XMPP_PAYLOADS_PER_DAY", 1000, minimum=1, maximum=1_000_000),
+    "calls_per_minute": env.count("XMPP_CALLS_PER_MINUTE", 6, minimum=1, maximum=1000),
+    "domain_per_second": env.count("XMPP_DOMAIN_PER_SECOND", 200, minimum=1, maximum=100_000),
+    "domain_burst": env.count("XMPP_DOMAIN_BURST", 1000, minimum=1, maximum=1_000_000),
+    "unknown_per_hour": env.count("XMPP_UNKNOWN_PER_HOUR", 100, minimum=1, maximum=1_000_000),
+    "devices_per_user": env.count("XMPP_DEVICES_PER_USER", 10, minimum=1, maximum=1000),
+    "commands_per_hour": env.count("XMPP_COMMANDS_PER_HOUR", 20, minimum=1, maximum=10_000),
+    "routes_per_hour": env.count("XMPP_ROUTES_PER_HOUR", 2000, minimum=1, maximum=10_000_000),
+}
+# The gateway of devices that register through XMPP.
+XMPP_GATEWAY = "gorush"
 
 # What we promise to clients -------------------------------------------------------------------------------------------
 STRICT_VERSION_CHECK = env.flag("STRICT_VERSION_CHECK")
+# Device tokens that Apple or Firebase cannot have made are refused. To be switched off should they begin to look
+# different before this server knows it.
+CHECK_DEVICE_TOKENS = env.flag("CHECK_DEVICE_TOKENS", default=True)
+# How much may be registered: by one key, of what nobody knew before (in each worker process), and in all.
+INSTALLATIONS_PER_KEY = env.count("INSTALLATIONS_PER_KEY", 20, minimum=1, maximum=1000)
+NEW_INSTALLATIONS_PER_MINUTE = env.count("NEW_INSTALLATIONS_PER_MINUTE", 1200, minimum=1, maximum=10_000_000)
+MAX_REGISTRATIONS = env.count("MAX_REGISTRATIONS", 2_000_000, minimum=100, maximum=1_000_000_000)
+# How often a key may be asked about, in each worker process.
+QUERIES_PER_KEY_PER_MINUTE = env.count("QUERIES_PER_KEY_PER_MINUTE", 120, minimum=1, maximum=1_000_000)
 REPLY_DEADLINE_SECONDS = env.number("REPLY_DEADLINE_SECONDS", 2.0, minimum=0.1, maximum=60)
 NOTIFICATION_TTL_SECONDS = env.count("NOTIFICATION_TTL_SECONDS", 86_400, minimum=60, maximum=2_592_000)
+
+# The gateway of phones that register through Waku, whose addresses are device tokens of Apple and Firebase.
+STATUS_GATEWAY = "gorush"
 
 # gorush ---------------------------------------------------------------------------------------------------------------
 GORUSH_URLS = env.urls("GORUSH_URL", EMBEDDED.get("GORUSH_URL", ""))
 GORUSH_TIMEOUT_SECONDS = env.number("GORUSH_TIMEOUT_SECONDS", 65.0, minimum=1, maximum=600)
-# Nobody but us reaches gorush, though it listens on every interface: the operator's word, see docs/gorush.md.
+# The operator confirms that only this server reaches gorush, though it listens on every interface (docs/gorush.md).
 GORUSH_SHIELDED = env.flag("GORUSH_SHIELDED")
-# Opens /hooks/gorush. As part of a header in gorush's settings it can hold neither colon nor space.
+# The secret opens /hooks/gorush. As part of a header in gorush's settings it can hold neither colon nor space.
 GORUSH_HOOK_SECRET = env.secret("GORUSH_HOOK_SECRET")
 if GORUSH_HOOK_SECRET and not re.fullmatch(r"[A-Za-z0-9_-]{32,200}", GORUSH_HOOK_SECRET):
     env.report(
-        13,
+        "bad_hook_secret",
         "GORUSH_HOOK_SECRET is not 32 to 200 letters, digits, - or _.",
         "Make one: openssl rand -hex 32. gorush drops a header with a second colon without a word.",
     )
     GORUSH_HOOK_SECRET = ""
-# How long a worker may hold a notification before it is taken for dead, and its push for ambiguous.
+# How long a worker may hold a notification before the worker counts as dead and the push as ambiguous.
 DELIVERY_LEASE_SECONDS = env.number("DELIVERY_LEASE_SECONDS", 90.0, minimum=10, maximum=3600)
 if DELIVERY_LEASE_SECONDS < GORUSH_TIMEOUT_SECONDS + 12:  # waiting for a connection and making it, see connections.py
     env.report(
-        12,
+        "short_delivery_lease",
         "DELIVERY_LEASE_SECONDS is shorter than GORUSH_TIMEOUT_SECONDS and 12 seconds.",
         "A push that is still on its way would be sent a second time.",
     )
-# How long a worker's thread sits with pushes; then it leaves them to the process and takes the next task. The maximum
-# is shorter than any lease.
-DELIVERY_PATIENCE_SECONDS = env.number("DELIVERY_PATIENCE_SECONDS", 2.0, minimum=0.1, maximum=10)
-# Pushes of one channel (app and platform) under way in one process; of its 256 connections, others need some, too.
+# Pushes of one channel (app and platform) under way in one process, whose 256 connections are shared by all.
 CHANNEL_IN_FLIGHT = env.count("CHANNEL_IN_FLIGHT", 128, minimum=1, maximum=256)
+# How much may wait: altogether, the part of it for what nothing was delivered to yet, and for one address.
 MAX_OPEN_NOTIFICATIONS = env.count("MAX_OPEN_NOTIFICATIONS", 200_000, minimum=1, maximum=100_000_000)
-# Breakers: refused for the set-up, tokens dying in numbers, routes that never work.
+UNPROVEN_SHARE = env.number("UNPROVEN_SHARE", 0.1, minimum=0.001, maximum=0.9)
+MAX_OPEN_PER_ROUTE = env.count("MAX_OPEN_PER_ROUTE", 50, minimum=1, maximum=10_000)
+# How often an address is woken, a sender is served, and anything is sent at all: at once, and in the long run. Mentions
+# and requests of people have limits of their own.
+ROUTE_LIMITS = env.limits("ROUTE_LIMITS", "30/10,600/3600")
+ROUTE_APART_LIMITS = env.limits("ROUTE_APART_LIMITS", "30/10,600/3600")
+SENDER_LIMITS = env.limits("SENDER_LIMITS", "1000/10,20000/3600")
+GLOBAL_LIMITS = env.limits("GLOBAL_LIMITS", "30000/10,7200000/3600")
+# Breakers: pushes refused for a wrong set-up, many tokens dying at once, routes that never work.
 CONFIG_TRIP_COUNT = env.count("CONFIG_TRIP_COUNT", 5, minimum=2, maximum=100)
 CONFIG_TRIP_SECONDS = env.number("CONFIG_TRIP_SECONDS", 300.0, minimum=10, maximum=86_400)
 CHANNEL_PROBE_SECONDS = env.number("CHANNEL_PROBE_SECONDS", 30.0, minimum=1, maximum=3600)
+GATEWAY_PROBE_SECONDS = env.number("GATEWAY_PROBE_SECONDS", 5.0, minimum=0.5, maximum=600)
 DEAD_TOKEN_SHARE = env.number("DEAD_TOKEN_SHARE", 0.2, minimum=0.01, maximum=1)
 ROUTE_FAILING_HOURS = env.number("ROUTE_FAILING_HOURS", 72.0, minimum=1, maximum=8760)
 PUSH_TEXTS = {
@@ -152,52 +265,64 @@ PUSH_DEEP_LINKS = {
 PUSH_SOUND = env.text("PUSH_SOUND", "default")
 PUSH_PRIORITY = env.text("PUSH_PRIORITY", "high")
 if PUSH_PRIORITY not in {"high", "normal"}:
-    env.report(11, "PUSH_PRIORITY is neither high nor normal.", "gorush drops any other value without a word.")
+    env.report(
+        "bad_push_priority", "PUSH_PRIORITY is neither high nor normal.", "gorush drops any other value without a word."
+    )
 
 # Canary: a round trip through all of it, every so many seconds (0: never) ---------------------------------------------
 CANARY_PERIOD_SECONDS = env.number("CANARY_PERIOD_SECONDS", 60.0, minimum=0, maximum=86_400)
-# How long it waits for each answer.
+# How long the canary waits for each answer.
 CANARY_PATIENCE_SECONDS = env.number("CANARY_PATIENCE_SECONDS", 10.0, minimum=1, maximum=60)
 CANARY_RETENTION_DAYS = env.count("CANARY_RETENTION_DAYS", 7, minimum=1, maximum=3650)
 # A phone of the operator's own that is notified each time. Without one, gorush is told to drop the canary's pushes.
 CANARY_DEVICE_TOKEN = env.secret("CANARY_DEVICE_TOKEN")
 CANARY_APN_TOPIC = env.text("CANARY_APN_TOPIC")  # of the app on it; none: it is an Android phone
 if CANARY_APN_TOPIC and not CANARY_DEVICE_TOKEN:
-    env.report(20, "CANARY_APN_TOPIC is set, but no CANARY_DEVICE_TOKEN.", "Set both, or neither.")
-# Nobody else can register this one: delivery recognises it.
+    env.report("missing_canary_token", "CANARY_APN_TOPIC is set, but no CANARY_DEVICE_TOKEN.", "Set both, or neither.")
+# Delivery recognises this token. Nobody else can know and register it.
 CANARY_DRY_RUN_TOKEN = hmac.digest(SERVER_PRIVATE_KEY, b"canary dry run", "sha256").hex()
+# No app has this topic, and nobody else can name it: what others send has no part in the canary's channel.
+CANARY_DRY_RUN_TOPIC = "canary." + hmac.digest(SERVER_PRIVATE_KEY, b"canary dry run topic", "sha256").hex()[:32]
 
 # Retention, in days ---------------------------------------------------------------------------------------------------
 ENVELOPE_RETENTION_DAYS = env.count("ENVELOPE_RETENTION_DAYS", 3, minimum=3, maximum=3650)
 if WAKU_STORE_RECOVERY_HOURS > ENVELOPE_RETENTION_DAYS * 24 - 12:
     env.report(
-        19,
+        "recovery_exceeds_retention",
         "WAKU_STORE_RECOVERY_HOURS reaches further back than ENVELOPE_RETENTION_DAYS, less half a day.",
         "What is read again must still be known, or it would be processed twice. Keep envelopes for longer.",
     )
 NOTIFICATION_RETENTION_DAYS = env.count("NOTIFICATION_RETENTION_DAYS", 30, minimum=2, maximum=3650)
 EVENT_RETENTION_DAYS = env.count("EVENT_RETENTION_DAYS", 400, minimum=2, maximum=3650)
-# Who of the staff, and which program, looked at whom.
+# A registration ends when it was neither repeated nor reached by a push for so long. Of what is not registered any more
+# it is remembered for so long which versions were said.
+REGISTRATION_EXPIRY_DAYS = env.count("REGISTRATION_EXPIRY_DAYS", 180, minimum=30, maximum=3650)
+TOMBSTONE_RETENTION_DAYS = env.count("TOMBSTONE_RETENTION_DAYS", 400, minimum=30, maximum=3650)
+# Records of which staff member or program looked at which user.
 OPENED_RECORD_RETENTION_DAYS = env.count("OPENED_RECORD_RETENTION_DAYS", 400, minimum=7, maximum=3650)
 
 # Reports --------------------------------------------------------------------------------------------------------------
 REPORTS_LAKE = env.lake("REPORTS_LAKE", str(DATA_DIR / "lake"))
 SPARK_MASTER = env.text("SPARK_MASTER", "local[*]")
 if not re.match(r"(local(\[.+\])?$|yarn$|spark://|k8s://)", SPARK_MASTER):
-    env.report(16, "SPARK_MASTER is no master that Spark knows.", "Example: local[*], or spark://host:7077")
+    env.report(
+        "bad_spark_master", "SPARK_MASTER is no master that Spark knows.", "Example: local[*], or spark://host:7077"
+    )
 SPARK_DRIVER_MEMORY = env.text("SPARK_DRIVER_MEMORY", "2g")
 if not re.fullmatch(r"[1-9]\d{0,5}[mg]", SPARK_DRIVER_MEMORY):
-    env.report(17, "SPARK_DRIVER_MEMORY is no size as Java reads it.", "Example: 2g")
+    env.report("bad_driver_memory", "SPARK_DRIVER_MEMORY is no size as Java reads it.", "Example: 2g")
 REPORTS_TIMEOUT_SECONDS = env.number("REPORTS_TIMEOUT_SECONDS", 14_400.0, minimum=60, maximum=172_800)
 # How long a pseudonym in the lake stays the same: day, week, month or year.
 REPORTS_PSEUDONYM_PERIOD = env.text("REPORTS_PSEUDONYM_PERIOD", "month")
 if REPORTS_PSEUDONYM_PERIOD not in {"day", "week", "month", "year"}:
-    env.report(18, "REPORTS_PSEUDONYM_PERIOD is none of day, week, month, year.", "The default is month.")
+    env.report(
+        "bad_pseudonym_period", "REPORTS_PSEUDONYM_PERIOD is none of day, week, month, year.", "The default is month."
+    )
     REPORTS_PSEUDONYM_PERIOD = "month"
-# Made every night, from this hour (UTC) on.
+# Reports are made every night from this hour (UTC) on.
 REPORTS_NIGHTLY = env.flag("REPORTS_NIGHTLY", default=True)
 REPORTS_HOUR = env.count("REPORTS_HOUR", 1, minimum=0, maximum=23)
-# Who gets each night's summary by mail: nobody unless they are named, and a mail server with them.
+# The recipients of each night's summary by mail; a mail server is needed as well.
 REPORT_RECIPIENTS = env.items("REPORT_RECIPIENTS")
 EMAIL_HOST = env.text("EMAIL_HOST")
 EMAIL_PORT = env.count("EMAIL_PORT", 587, minimum=1, maximum=65535)
@@ -208,17 +333,25 @@ EMAIL_USE_TLS, EMAIL_USE_SSL = EMAIL_ENCRYPTION == "starttls", EMAIL_ENCRYPTION 
 EMAIL_TIMEOUT = 30
 DEFAULT_FROM_EMAIL = env.text("EMAIL_FROM", "push-server@localhost")
 if EMAIL_ENCRYPTION not in {"starttls", "tls", "none"}:
-    env.report(21, "EMAIL_ENCRYPTION is none of starttls, tls, none.", "The default is starttls.")
+    env.report("bad_email_encryption", "EMAIL_ENCRYPTION is none of starttls, tls, none.", "The default is starttls.")
 if any(not re.fullmatch(r"[^@\s<>]+@[^@\s<>]+", address) for address in [*REPORT_RECIPIENTS, DEFAULT_FROM_EMAIL]):
-    env.report(22, "REPORT_RECIPIENTS or EMAIL_FROM holds no address.", "Example: ann@example.org,bob@example.org")
+    env.report(
+        "bad_email_address",
+        "REPORT_RECIPIENTS or EMAIL_FROM holds no address.",
+        "Example: ann@example.org,bob@example.org",
+    )
 if REPORT_RECIPIENTS and not EMAIL_HOST:
-    env.report(23, "REPORT_RECIPIENTS is set, but no EMAIL_HOST.", "Name the server that takes mail, or nobody.")
+    env.report(
+        "missing_email_host",
+        "REPORT_RECIPIENTS is set, but no EMAIL_HOST.",
+        "Name the server that takes mail, or nobody.",
+    )
 
 # Celery ---------------------------------------------------------------------------------------------------------------
 CELERY_BROKER_URL = REDIS_URL
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {
-    # Longer than the longest task. A task lost with its worker is not waited for: the sweeps re-enqueue its rows.
+    # Longer than the longest task. Every task is scheduled again anyway, so nothing waits for a lost one.
     "visibility_timeout": 900,
     "socket_timeout": 30,
     "socket_connect_timeout": 5,
@@ -231,20 +364,28 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
 CELERY_TASK_DEFAULT_QUEUE = "maintenance"
-# A queue entry older than this is taken for lost with a worker or the broker; too early costs an empty task.
-QUEUE_PATIENCE_SECONDS = env.number("QUEUE_PATIENCE_SECONDS", 10.0, minimum=1, maximum=3600)
 CELERY_BEAT_SCHEDULE = {
-    "sweep": {"task": "waku_bridge.tasks.sweep", "schedule": 2.0, "options": {"expires": 10}},
-    "confirm_replies": {"task": "waku_bridge.tasks.confirm_replies", "schedule": 2.0, "options": {"expires": 2}},
-    "derive_topic_keys": {"task": "waku_bridge.tasks.derive_topic_keys", "schedule": 2.0, "options": {"expires": 2}},
-    # Often and briefly, so that a day's worth never piles up.
-    "purge": {"task": "waku_bridge.tasks.purge", "schedule": 300.0, "options": {"expires": 300}},
-    # Minutes, soon after they are over.
+    "derive_topic_keys": {"task": "waku_bridge.tasks.derive_topic_keys", "schedule": 5.0, "options": {"expires": 5}},
+    # Purges run often and briefly, so that the rows of a whole day never accumulate.
+    "purge_envelopes": {"task": "waku_bridge.tasks.purge", "schedule": 30.0, "options": {"expires": 30}},
+    "purge_requests": {"task": "notifications.tasks.purge", "schedule": 30.0, "options": {"expires": 30}},
+    "expire_registrations": {
+        "task": "waku_bridge.tasks.expire_registrations",
+        "schedule": 21_600.0,
+        "options": {"expires": 3600},
+    },
+    "purge_events": {"task": "registrations.tasks.purge", "schedule": 21_600.0, "options": {"expires": 3600}},
+    "purge_devices": {"task": "xmpp_bridge.tasks.purge", "schedule": 300.0, "options": {"expires": 300}},
+    # Each minute is counted soon after it is over.
     "count_traffic": {"task": "pushserver.tasks.count_traffic", "schedule": 15.0, "options": {"expires": 15}},
     "purge_visits": {"task": "pushserver.tasks.purge_visits", "schedule": 300.0, "options": {"expires": 300}},
-    "watch_gorush": {"task": "waku_bridge.tasks.watch_gorush", "schedule": 300.0, "options": {"expires": 300}},
+    "watch_gorush": {
+        "task": "notifications.gateways.gorush.tasks.watch_gorush",
+        "schedule": 300.0,
+        "options": {"expires": 300},
+    },
     "watch_nodes": {"task": "waku_bridge.tasks.watch_nodes", "schedule": 300.0, "options": {"expires": 300}},
-    # Often: the database says what is due, so a night that failed, or that nobody was up for, comes again.
+    # Often, as the database says what is due: a night that failed, or that the server missed, is repeated.
     "make_reports": {"task": "spark_reports.tasks.make_reports", "schedule": 300.0, "options": {"expires": 300}},
     "watch_reports": {"task": "spark_reports.tasks.watch_reports", "schedule": 300.0, "options": {"expires": 300}},
 }
@@ -255,37 +396,35 @@ if CANARY_PERIOD_SECONDS:
         "options": {"expires": CANARY_PERIOD_SECONDS},
     }
 CELERY_TASK_ROUTES = {
-    "waku_bridge.tasks.process_envelopes": {"queue": "envelopes"},
-    # Whatever failed or was left behind waits for it: it must not wait for a backlog of envelopes itself.
-    "waku_bridge.tasks.sweep": {"queue": "replies"},
-    "waku_bridge.tasks.answer_overdue_requests": {"queue": "replies"},
-    "waku_bridge.tasks.deliver_notifications": {"queue": "delivery"},
-    "waku_bridge.tasks.publish_replies": {"queue": "replies"},
+    # Keys are never derived in a process that makes turns, as each costs 15 ms of CPU time.
+    "waku_bridge.tasks.derive_topic_keys": {"queue": "keys"},
+    "waku_bridge.tasks.derive_wanted_keys": {"queue": "keys"},
     "waku_bridge.tasks.run_canary": {"queue": "canary"},
-    "waku_bridge.tasks.confirm_replies": {"queue": "replies"},
     "spark_reports.tasks.make_reports": {"queue": "reports"},
 }
 
 # Metrics --------------------------------------------------------------------------------------------------------------
-# Of one machine or container only: the files in it are named after process ids.
+# A folder of one machine or container only, because its files are named after process ids.
 METRICS_DIR = Path(env.text("METRICS_DIR", str(DATA_DIR / "metrics"))).resolve()
 METRICS_TOKEN = env.secret("METRICS_TOKEN")
+# `/readyz` is open to anybody. However often it is asked, the servers behind are asked once in so many seconds.
+READYZ_SECONDS = env.number("READYZ_SECONDS", 2.0, minimum=0, maximum=60)
 METRICS_HOST = env.text("METRICS_HOST", "127.0.0.1")
 METRICS_PORT = env.count("METRICS_PORT", 0, minimum=0, maximum=65535)  # 0: none
 if METRICS_TOKEN and not re.fullmatch(r"[A-Za-z0-9._~+/-]{16,200}=*", METRICS_TOKEN):
     env.report(
-        24, "METRICS_TOKEN is not 16 to 200 letters, digits or ._~+/-.", "Make one: openssl rand -hex 32. It is secret."
+        "bad_metrics_token",
+        "METRICS_TOKEN is not 16 to 200 letters, digits or ._~+/-.",
+        "Make one: openssl rand -hex 32. It is secret.",
     )
     METRICS_TOKEN = ""
 
 # Django ---------------------------------------------------------------------------------------------------------------
-INSTALLED_APPS = [
+SHOWS_PAGES = shows_pages(sys.argv)
+# The console, the API and what only they need. Importing this takes longer than importing everything else.
+PAGE_APPS = [
     "unfold.apps.BasicAppConfig",  # before the admin, whose templates it replaces
-    "pushserver.apps.ConsoleConfig",
-    "django.contrib.auth",
-    "django.contrib.contenttypes",
-    "django.contrib.postgres",
-    "django.contrib.sessions",
+    "pushserver.console.apps.ConsoleConfig",
     "django.contrib.messages",
     "axes",
     "django_filters",
@@ -297,9 +436,19 @@ INSTALLED_APPS = [
     "django_otp.plugins.otp_totp",
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
+    "kit.admin",
+]
+INSTALLED_APPS = [
+    *(PAGE_APPS if SHOWS_PAGES else []),
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.postgres",
+    "django.contrib.sessions",
     "pushserver",
     "waku_bridge",
+    "xmpp_bridge",
     "notifications",
+    "notifications.gateways.gorush",
     "registrations",
     "spark_reports",
 ]
@@ -307,6 +456,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
+    "pushserver.console.sessions.NothingKeptMiddleware",
     "pushserver.console.sessions.WholePageMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -340,6 +490,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "pushserver.console.passwords.NoWordOfOurs"},
 ]
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["pushserver.api.access.BearerAuthentication"],
@@ -380,19 +531,27 @@ SPECTACULAR_SETTINGS = {
 ROOT_URLCONF = "pushserver.urls"
 WSGI_APPLICATION = "pushserver.wsgi.application"
 STATIC_URL = "static/"
-# The admin's files are served from the packages themselves: nothing to collect, and nothing that can be out of date.
+# The admin's files are served from the packages themselves, so no collected copies can be out of date.
 WHITENOISE_USE_FINDERS = True
-UNFOLD = THEME
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True
 SILENCED_SYSTEM_CHECKS: list[str] = []
 
-# Security: plain http is for loopback only.
+# Security: plain http is for loopback only, and not even there behind a proxy that speaks https to browsers.
+IS_BEHIND_HTTPS_PROXY = env.flag("BEHIND_HTTPS_PROXY")
 REQUIRE_SECOND_FACTOR = env.flag("REQUIRE_SECOND_FACTOR")
 SESSION_COOKIE_AGE = 60 * env.count("SESSION_IDLE_MINUTES", 60, minimum=5, maximum=1440)
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = not IS_LOOPBACK
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = IS_BEHIND_HTTPS_PROXY or not IS_LOOPBACK
+# Browsers that came by https once come by nothing else for so long.
+SECURE_HSTS_SECONDS = 86_400 * env.count("HSTS_DAYS", 365, minimum=0, maximum=3650) if IS_BEHIND_HTTPS_PROXY else 0
+# What is told after an operation stays on the server, not in a cookie that is only signed.
+MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
 SESSION_COOKIE_HTTPONLY = True
+# However much somebody works, there is a login so often.
+SESSION_MOST_SECONDS = 3600 * env.count("SESSION_MOST_HOURS", 12, minimum=1, maximum=24 * 30)
+if SESSION_COOKIE_SECURE:  # browsers take such names from this host over https only, and give them to no other
+    SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 CONTENT_SECURITY_POLICY = {
@@ -402,12 +561,12 @@ CONTENT_SECURITY_POLICY = {
         "style-src": ["'self'", "'unsafe-inline'"],
         "img-src": ["'self'", "data:"],
         "object-src": ["'none'"],
-        "base-uri": ["'self'"],
+        "base-uri": ["'none'"],
         "form-action": ["'self'"],
         "frame-ancestors": ["'none'"],
     }
 }
-# Who guesses passwords waits; somebody else's guesses lock nobody out who comes from elsewhere.
+# Lock out an account and address together, so that guesses from elsewhere do not lock out the owner.
 AXES_FAILURE_LIMIT = env.count("LOGIN_FAILURE_LIMIT", 5, minimum=2, maximum=100)
 AXES_COOLOFF_TIME = timedelta(minutes=env.count("LOGIN_COOLOFF_MINUTES", 15, minimum=1, maximum=1440))
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
@@ -416,7 +575,7 @@ AXES_RESET_ON_SUCCESS = True
 AXES_DISABLE_ACCESS_LOG = True
 AXES_ENABLE_ADMIN = False
 AXES_VERBOSE = False
-# What was typed is kept with the failed login, and in part logged: a code may still be good for half a minute, and some
+# django-axes stores and partly logs what was typed: a code may still be valid for half a minute, and some people
 # type their password where the name belongs.
 AXES_SENSITIVE_PARAMETERS = ["username", "ip_address", "code", "csrfmiddlewaretoken"]
 AXES_LOCKOUT_CALLABLE = "pushserver.console.refusals.locked_out"
@@ -424,7 +583,14 @@ CSRF_FAILURE_VIEW = "pushserver.console.refusals.stale_form"
 OTP_ADMIN_HIDE_SENSITIVE_DATA = True
 OTP_TOTP_ISSUER = "Push server"
 CSRF_TRUSTED_ORIGINS = env.urls("CSRF_TRUSTED_ORIGINS")
-SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.flag("BEHIND_HTTPS_PROXY") else None
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if IS_BEHIND_HTTPS_PROXY else None
+
+if SHOWS_PAGES:
+    from pushserver.console.theme import THEME as UNFOLD  # noqa: F401 - read by unfold
+else:
+    # System checks would import what these settings name.
+    ROOT_URLCONF, MIDDLEWARE, AUTHENTICATION_BACKENDS = "", [], []
+    CSRF_FAILURE_VIEW = "django.views.csrf.csrf_failure"
 
 # Logging --------------------------------------------------------------------------------------------------------------
 LOGGING_CONFIG = None
@@ -432,15 +598,21 @@ configure_logging(as_json=env.text("LOG_FORMAT", "text") == "json", level=env.te
 
 
 def _share_metrics() -> None:
-    """Every process counts in files of its own in this folder. prometheus_client looks for it when it is imported, and
-    nothing of ours imports it before the settings are read.
+    """Have every process count in files of its own in METRICS_DIR.
+
+    prometheus_client reads the variable when it is imported, and none of our modules imports it before the settings are
+    read.
     """
     with suppress(OSError):
         METRICS_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
     if os.access(METRICS_DIR, os.R_OK | os.W_OK | os.X_OK):
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(METRICS_DIR)
     else:
-        env.report(14, "METRICS_DIR cannot be written to.", "Name a folder on a local disk, of this machine alone.")
+        env.report(
+            "unwritable_metrics_dir",
+            "METRICS_DIR cannot be written to.",
+            "Name a folder on a local disk, of this machine alone.",
+        )
 
 
 if not env.problems:  # while something is wrong nothing is started, and nothing made

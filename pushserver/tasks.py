@@ -1,4 +1,4 @@
-"""What beat has done for the console."""
+"""The scheduled tasks of the console."""
 
 from datetime import timedelta
 
@@ -7,17 +7,18 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from pushserver import traffic
-from pushserver.console import retention
-from pushserver.console.dashboard.looking import look
-from waku_bridge.tasks import MessageTask, run_for_a_while
+from kit.tasks import MessageTask, run_for_a_while
+from pushserver import retention, traffic
+from pushserver.state.looking import look
 
 log = structlog.get_logger(__name__)
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in five minutes
 def purge_visits() -> None:
-    now, keep = timezone.now(), timedelta(days=settings.OPENED_RECORD_RETENTION_DAYS)
+    """Delete what visits to the console leave behind, for as long as one task may run."""
+    now = timezone.now()
+    keep = timedelta(days=settings.OPENED_RECORD_RETENTION_DAYS)
     removed = {
         "opened_records": run_for_a_while(retention.purge_opened_records(now=now, keep=keep)),
         "sessions": run_for_a_while(retention.purge_sessions(now=now)),
@@ -29,6 +30,8 @@ def purge_visits() -> None:
 
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment
 def count_traffic() -> None:
-    """And look at the lights: so that somebody who comes later learns since when something is broken."""
+    """Count the minutes that are over, and collect the lights, so that the dashboard knows since when something is
+    broken.
+    """
     run_for_a_while(traffic.count_owed(now=timezone.now()))
     look(now=timezone.now())

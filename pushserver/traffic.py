@@ -1,7 +1,7 @@
-"""What happened in each of the last minutes, counted once by beat: pages read these rows however large the tables are.
+"""Count once what happened in each of the last minutes, so that pages read these rows however large the tables are.
 
 A minute is counted when it is over, and once more when no push that began in it can still be under way. Minutes that
-nobody was there to count are counted later, the newest first.
+were missed are counted later, the newest first.
 """
 
 from collections.abc import Iterator
@@ -55,7 +55,10 @@ COUNT_ATTEMPTS = """
 
 
 def count_owed(*, now: datetime) -> Iterator[int]:
-    """Count minute by minute what is to be counted, and forget what nobody looks at; yields 1 for each."""
+    """Count each minute that has to be counted, and yield 1 for each.
+
+    Then delete minutes that are shown nowhere any more.
+    """
     for begin_at in _owed(now):
         count(begin_at, now=now)
         yield 1
@@ -65,22 +68,26 @@ def count_owed(*, now: datetime) -> Iterator[int]:
 
 @transaction.atomic
 def count(begin_at: datetime, *, now: datetime) -> None:
-    """Safe to do again: it counts the whole minute anew. The minute's row makes two who do so at once take turns."""
+    """Count one whole minute.
+
+    Counting again replaces the figures; the row of the minute makes concurrent counts take turns.
+    """
     values = {"begin": begin_at, "end": begin_at + MINUTE, "now": now}
     with connection.cursor() as cursor:
         cursor.execute(COUNT_TRAFFIC, values)
-        # What became of a try may be another by now: a late answer instead of a lost worker.
+        # The outcome of an attempt may have changed: a late answer may have come after its worker was lost.
         AttemptMinute.objects.filter(begin_at=begin_at).delete()
         cursor.execute(COUNT_ATTEMPTS, values)
 
 
 def minutes(now: datetime) -> list[datetime]:
-    """The begins of the last sixty minutes that are over, the oldest first."""
+    """Return when each of the last sixty complete minutes began, the oldest first."""
     end = now.replace(second=0, microsecond=0)
     return [end - number * MINUTE for number in range(SHOWN // MINUTE, 0, -1)]
 
 
 def _owed(now: datetime) -> list[datetime]:
+    """Return the minutes that have to be counted, the newest first."""
     shown = minutes(now)
     counted = TrafficMinute.objects.filter(begin_at__gte=shown[0]).values_list("begin_at", "counted_at")
     counted_at = dict(counted)

@@ -1,4 +1,4 @@
-"""Registrations, their addresses, grants and history, to be looked at."""
+"""Registrations, their addresses, grants and history, to be looked at and not changed."""
 
 from typing import Any, ClassVar
 
@@ -7,7 +7,7 @@ from django.db.models import F, Q
 from django.http import HttpRequest
 from django.urls import reverse
 
-from registrations.console.columns import (
+from kit.admin.columns import (
     SHORT_DIGITS,
     age,
     as_digits,
@@ -20,15 +20,15 @@ from registrations.console.columns import (
     word,
     yes_no,
 )
-from registrations.console.facts import FactAdmin, FactInline
-from registrations.console.filters import RecentValuesFilter, WordFilter, YesNoFilter
-from registrations.console.operations import Operated
-from registrations.console.search import hash_digits, spellings
+from kit.admin.facts import FactAdmin, FactInline
+from kit.admin.filters import RecentValuesFilter, WordFilter, YesNoFilter
+from kit.admin.operations import Operated
+from kit.admin.search import hash_digits, spellings
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 
 KEY_HASH_BYTES = 64
 GRANT_SECRETS = ("signature", "access_token_digest")
-ROUTE_SECRETS = ("device_token_encrypted", "device_token_digest")
+ROUTE_SECRETS = ("address_encrypted", "address_digest")
 LISTS = {
     "allowed_key_list": "allowed contacts",
     "blocked_chat_list": "blocked chats",
@@ -53,7 +53,7 @@ class GrantInline(FactInline):
 
 @admin.register(Registration)
 class RegistrationAdmin(Operated, FactAdmin):
-    """Its operations concern notifications, too: `notifications.admin` hands them in."""
+    """The page of registrations. `notifications.admin` adds its operations, because they concern notifications too."""
 
     list_display = (
         short_hash("public_key_hash", "key hash"),
@@ -118,6 +118,7 @@ class RouteAdmin(FactAdmin):
     list_filter = (("state", WordFilter), ("disabled_reason", RecentValuesFilter))
     shown: ClassVar[Any] = {
         "Address": (
+            word("gateway"),
             "token_type",
             word("apn_topic", "app"),
             link(lambda route: registration_url(registration_of(route)), "registration", "its registration"),
@@ -185,7 +186,7 @@ class RegistrationEventAdmin(FactAdmin):
 
 
 def token_type_name(token_type: int) -> str:
-    """Recorded facts hold the number only."""
+    """Return the name of a token type, of which recorded facts hold the number only."""
     return dict(Route.TokenTypes.choices).get(token_type, str(token_type))
 
 

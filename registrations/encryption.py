@@ -19,10 +19,12 @@ NONCE_SIZE = 12
 
 
 class Purpose(StrEnum):
-    """What a field holds. Bound into ciphertext and digest, so that a value moved to another column does not open."""
+    """What a field holds. It is bound into ciphertext and digest, so that a value moved to another column does not
+    open.
+    """
 
     ACCESS_TOKEN = "access-token"  # noqa: S105 - a label
-    DEVICE_TOKEN = "device-token"  # noqa: S105
+    ADDRESS = "device-token"
     CONTENT = "registration-content"
     TOPIC_KEY = "topic-key"
     SENDER = "sender"
@@ -46,12 +48,15 @@ class Keyring:
         self._random_bytes = random_bytes
 
     def encrypt(self, purpose: Purpose, plaintext: bytes) -> bytes:
-        """Key id (4 bytes) ‖ nonce (12) ‖ ciphertext ‖ tag (16)."""
+        """Return key id (4 bytes) ‖ nonce (12) ‖ ciphertext ‖ tag (16)."""
         nonce = self._random_bytes(NONCE_SIZE)
         return self.current_id + nonce + self._ciphers[self.current_id].encrypt(nonce, plaintext, purpose.encode())
 
     def decrypt(self, purpose: Purpose, field: Stored) -> bytes:
-        """Raises DecryptionError when no key fits."""
+        """Return the plaintext of a field.
+
+        Raises DecryptionError when no key fits or the field was altered.
+        """
         field = bytes(field)
         cipher = self._ciphers.get(field[:KEY_ID_SIZE])
         if cipher is None:
@@ -63,11 +68,13 @@ class Keyring:
             raise DecryptionError("the field was altered") from None
 
     def digest(self, purpose: Purpose, value: bytes) -> bytes:
-        """Key id (4 bytes) ‖ HMAC-SHA-256 (32 bytes): recognises a value without telling it."""
+        """Return key id (4 bytes) ‖ HMAC-SHA-256 (32 bytes), which recognises a value without telling it."""
         return self._digest(self.current_id, purpose, value)
 
     def matches(self, purpose: Purpose, value: bytes, digest: Stored | None) -> bool:
-        """Whether ``digest`` was made of ``value``, compared in constant time, under whichever key it names."""
+        """Return whether ``digest`` was made of ``value`` with the key that it names. The comparison takes constant
+        time.
+        """
         if not digest:
             return False
         key_id = bytes(digest[:KEY_ID_SIZE])

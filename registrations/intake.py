@@ -13,14 +13,16 @@ from uuid import uuid4
 from django.conf import settings
 from django.db import transaction
 
-from measuring.batches import count
+from kit.metrics.batches import count
 from registrations import metrics
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.messages import RegistrationMessage
 from registrations.models import Grant, Registration, RegistrationEvent, Route
 from registrations.pairs import InstallationKey, IsOneOf
-from registrations.rules import Acceptance, Known, Refusal, decide
+from registrations.quotas import Room, room_for, take
+from registrations.routes import point
+from registrations.rules import Acceptance, IsAddress, Known, Refusal, decide, is_device_token
 
 SETTINGS_FIELDS = (
     "enabled",
@@ -38,23 +40,34 @@ CHANGING_FIELDS = [
 ]
 
 CHANGING_ROUTE_FIELDS = [
-    *("token_type", "apn_topic", "device_token_encrypted", "device_token_digest", "state"),
+    *("gateway", "token_type", "apn_topic", "address_encrypted", "address_digest", "state"),
     *("disabled_reason", "disabled_at", "generation", "failing_since"),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One registration as it arrived. ``content`` is the decrypted body; ``message`` is None when it does not parse."""
+    """One registration as it arrived. ``content`` is the decrypted body; ``message`` is None when
+    that does not parse. ``server_public_key`` (33 bytes) is the identity that the grant authorises, if there is one.
+    """
 
     public_key_hash: bytes
     content: bytes = field(repr=False)
     message: RegistrationMessage | None
     grant_verified: bool
+    server_public_key: bytes = b""
+
+    @property
+    def settled_content(self) -> bytes:
+        """Return the content without the grant: all that a client says alike to each identity of a server."""
+        grant = self.message.grant if self.message else b""
+        return self.content.replace(grant, b"", 1) if grant else self.content
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    """What was decided about one submission."""
+
     decision: Acceptance | Refusal
 
     @property
@@ -64,10 +77,11 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Batch:
-    """The installations a batch is about, changed in memory first and written at once."""
+    """The installations that a batch is about. They are changed in memory first and written at once."""
 
     registrations: dict[InstallationKey, Registration]
-    server_public_key: bytes
+    gateway: str
+    is_address: IsAddress
     now: datetime
     created: dict[InstallationKey, Registration] = field(default_factory=dict)
     changed: dict[InstallationKey, Registration] = field(default_factory=dict)
@@ -75,18 +89,32 @@ class _Batch:
     changed_routes: dict[int, Route] = field(default_factory=dict)
     removed_route_ids: set[int] = field(default_factory=set)
     grants: dict[InstallationKey, Grant] = field(default_factory=dict)
+    further_grants: list[Grant] = field(default_factory=list)  # for other identities, to what is registered already
+    regranted: set[int] = field(default_factory=set)  # registrations whose earlier grants are for another token
     events: list[RegistrationEvent] = field(default_factory=list)
+    room: Room | None = None  # none is needed by a batch that brings nothing new, as most
 
 
-def register(submissions: Sequence[Submission], *, server_public_key: bytes, now: datetime) -> list[Outcome]:
-    """Decide about each submission in turn and store what was accepted; one outcome each, in order.
+def register(
+    submissions: Sequence[Submission],
+    *,
+    gateway: str,
+    is_address: IsAddress = is_device_token,
+    now: datetime,
+) -> list[Outcome]:
+    """Decide about each submission in turn, store what was accepted, and return one outcome each, in order.
 
-    ``server_public_key`` (33 bytes) is the identity that the grants authorise.
+    ``gateway`` names the gateway that the addresses belong to: what this front door calls a device token is an address
+    of that gateway, and ``is_address`` says whether it can be one.
     """
     with transaction.atomic():
-        batch = _Batch(_lock_known(submissions), server_public_key, now)
+        batch = _Batch(_lock_known(submissions), gateway, is_address, now)
+        if new := _with_something_new(batch, submissions):
+            batch.room = room_for(new)
         outcomes = [_take_in(batch, submission) for submission in submissions]
         _write(batch)
+        if batch.room:
+            take(batch.room)
         count(metrics.REGISTRATIONS, ((outcome.decision,) for outcome in outcomes))
         count(metrics.REGISTRATION_EVENTS, ((event.kind,) for event in batch.events))
     return outcomes
@@ -98,10 +126,11 @@ def _lock_known(submissions: Iterable[Submission]) -> dict[InstallationKey, Regi
     }
     if not keys:
         return {}
-    # Ordered, so that batches that share rows wait for each other instead of dead-locking.
+    # In order, so that batches that share rows wait for each other instead of dead-locking.
     registrations = list(Registration.objects.select_for_update().filter(IsOneOf(keys)).order_by("pk"))
-    # Not joined: who waited for a lock sees the registration as it is now, but a joined route as it was before. Its
-    # generation would then not grow, and an old token's death would disable the new one.
+    # Routes are not joined. A transaction that waited for a lock sees the registration as it is now, but a joined route
+    # as it was before. The route's generation would then not grow, and the death of an old token would disable the new
+    # one.
     route_ids = [r.route_id for r in registrations if r.route_id]
     routes = {
         route.pk: route
@@ -113,7 +142,7 @@ def _lock_known(submissions: Iterable[Submission]) -> dict[InstallationKey, Regi
 
 
 def _is_storable(message: RegistrationMessage) -> bool:
-    """PostgreSQL's text holds any character but NUL, which no honest client sends."""
+    """Return whether PostgreSQL can store the texts. It refuses NUL only, which no honest client sends."""
     return "\0" not in message.installation_id and "\0" not in message.apn_topic
 
 
@@ -124,32 +153,67 @@ def _take_in(batch: _Batch, submission: Submission) -> Outcome:
     registration = batch.registrations.get((submission.public_key_hash, message.installation_id))
     decision = decide(
         message,
-        _what_is_known(registration, submission.content),
+        _what_is_known(registration, submission),
         grant_verified=submission.grant_verified,
         strict_version_check=settings.STRICT_VERSION_CHECK,
+        is_address=batch.is_address,
     )
+    if refusal := _refused_for_room(batch, submission, registration, decision):
+        return Outcome(refusal)
     match decision:
         case Acceptance.REGISTER:
             _store(batch, submission, message, registration)
         case Acceptance.UNREGISTER:
             _remove(batch, submission, message, registration)
+        case Acceptance.RETRANSMISSION if registration and registration.state == Registration.State.ACTIVE:
+            batch.further_grants.append(_grant(batch, submission, message, registration))
     return Outcome(decision)
 
 
-def _what_is_known(registration: Registration | None, content: bytes) -> Known:
+def _with_something_new(batch: _Batch, submissions: Iterable[Submission]) -> set[bytes]:
+    """Return the key hashes of which an installation is said that is not registered."""
+    active = {key for key, row in batch.registrations.items() if row.state == Registration.State.ACTIVE}
+    return {
+        submission.public_key_hash
+        for submission in submissions
+        if submission.message and (submission.public_key_hash, submission.message.installation_id) not in active
+    }
+
+
+def _refused_for_room(
+    batch: _Batch, submission: Submission, registration: Registration | None, decision: Acceptance | Refusal
+) -> Refusal | None:
+    """Return why there is no room for what was decided, or None and take the room."""
+    is_active = registration is not None and registration.state == Registration.State.ACTIVE
+    if batch.room is None or decision not in {Acceptance.REGISTER, Acceptance.UNREGISTER}:
+        return None
+    if is_active and decision is Acceptance.UNREGISTER:
+        batch.room.leave(submission.public_key_hash)
+    becomes_active = decision is Acceptance.REGISTER and not is_active
+    return batch.room.refusal(submission.public_key_hash, is_new=registration is None, becomes_active=becomes_active)
+
+
+def _what_is_known(registration: Registration | None, submission: Submission) -> Known:
     if registration is None:
         return Known()
-    return Known(registration.version, keyring().matches(Purpose.CONTENT, content, registration.content_digest))
+    # What was stored before there were several identities has a digest of the whole content.
+    contents = [submission.content]
+    if submission.grant_verified or not (submission.message and submission.message.grant):
+        contents.append(submission.settled_content)
+    is_same = any(keyring().matches(Purpose.CONTENT, each, registration.content_digest) for each in contents)
+    return Known(registration.version, is_same)
 
 
 def _store(
     batch: _Batch, submission: Submission, message: RegistrationMessage, registration: Registration | None
 ) -> None:
     registration = registration or _create(batch, submission, message)
-    kind = _what_changed(registration, message)
+    kind = _what_changed(registration, message, batch.gateway)
     _set_route(batch, registration, message)
     token = message.access_token.encode()
     registration.state = Registration.State.ACTIVE
+    if registration.pk and not keyring().matches(Purpose.ACCESS_TOKEN, token, registration.access_token_digest):
+        batch.regranted.add(registration.pk)
     registration.access_token_encrypted = keyring().encrypt(Purpose.ACCESS_TOKEN, token)
     registration.access_token_digest = keyring().digest(Purpose.ACCESS_TOKEN, token)
     registration.pseudonym = registration.pseudonym or uuid4()
@@ -157,15 +221,16 @@ def _store(
         value = getattr(message, name)
         setattr(registration, name, list(value) if isinstance(value, tuple) else value)
     _mark_changed(batch, submission, message, registration)
-    _set_grant(batch, submission, message, registration)
+    key = (submission.public_key_hash, message.installation_id)
+    batch.grants[key] = _grant(batch, submission, message, registration)
     _record(batch, registration, kind)
 
 
 def _create(batch: _Batch, submission: Submission, message: RegistrationMessage) -> Registration:
     key = (submission.public_key_hash, message.installation_id)
     registration = Registration(
-        public_key_hash=key[0],
-        installation_id=key[1],
+        public_key_hash=submission.public_key_hash,
+        installation_id=message.installation_id,
         version=0,
         state=Registration.State.UNREGISTERED,
         pseudonym=None,
@@ -175,13 +240,12 @@ def _create(batch: _Batch, submission: Submission, message: RegistrationMessage)
     return registration
 
 
-def _what_changed(registration: Registration, message: RegistrationMessage) -> RegistrationEvent.Kind:
+def _what_changed(registration: Registration, message: RegistrationMessage, gateway: str) -> RegistrationEvent.Kind:
     route = registration.route
     if registration.state != Registration.State.ACTIVE or route is None:
         return RegistrationEvent.Kind.REGISTERED
-    token = message.device_token.encode()
-    same_token = keyring().matches(Purpose.DEVICE_TOKEN, token, route.device_token_digest)
-    if not same_token or route.token_type != message.token_type:
+    is_same_address = keyring().matches(Purpose.ADDRESS, _address(message), route.address_digest)
+    if not is_same_address or (route.gateway, route.token_type) != (gateway, message.token_type):
         return RegistrationEvent.Kind.TOKEN_CHANGED
     stored = [_comparable(getattr(registration, name)) for name in SETTINGS_FIELDS]
     if stored != [_comparable(getattr(message, name)) for name in SETTINGS_FIELDS]:
@@ -189,32 +253,37 @@ def _what_changed(registration: Registration, message: RegistrationMessage) -> R
     return RegistrationEvent.Kind.REFRESHED
 
 
+def _address(message: RegistrationMessage) -> bytes:
+    """Return the address as its gateway reads it."""
+    return message.device_token.encode()
+
+
 def _comparable(value: bool | Iterable[bytes]) -> object:
-    """The order of a list means nothing, and PostgreSQL hands out memoryviews."""
+    """Return a value to compare settings by: the order of a list means nothing, and PostgreSQL returns memoryviews."""
     return value if isinstance(value, bool) else {bytes(item) for item in value}
 
 
 def _set_route(batch: _Batch, registration: Registration, message: RegistrationMessage) -> None:
-    """Point the registration to its address; a registration also revives an address whose token had died."""
+    """Point the registration to its address. This also revives an address whose token had died."""
     if registration.route is None:
         registration.route = Route(generation=0, created_at=batch.now)
         batch.new_routes.append(registration.route)
     elif registration.route.pk:
         batch.changed_routes[registration.route.pk] = registration.route
-    route, token = registration.route, message.device_token.encode()
-    route.token_type = message.token_type
-    route.apn_topic = message.apn_topic
-    route.device_token_encrypted = keyring().encrypt(Purpose.DEVICE_TOKEN, token)
-    route.device_token_digest = keyring().digest(Purpose.DEVICE_TOKEN, token)
-    route.state, route.disabled_reason, route.disabled_at = Route.State.ACTIVE, "", None
-    route.failing_since = None
-    route.generation += 1
+    point(
+        registration.route,
+        gateway=batch.gateway,
+        token_type=message.token_type,
+        apn_topic=message.apn_topic,
+        address=_address(message),
+    )
 
 
-def _set_grant(batch: _Batch, submission: Submission, message: RegistrationMessage, registration: Registration) -> None:
-    batch.grants[submission.public_key_hash, message.installation_id] = Grant(
+def _grant(batch: _Batch, submission: Submission, message: RegistrationMessage, registration: Registration) -> Grant:
+    """Return what authorises the identity that was addressed."""
+    return Grant(
         registration=registration,
-        server_public_key=batch.server_public_key,
+        server_public_key=submission.server_public_key,
         signature=message.grant,
         access_token_digest=registration.access_token_digest,
         granted_at=batch.now,
@@ -224,13 +293,16 @@ def _set_grant(batch: _Batch, submission: Submission, message: RegistrationMessa
 def _remove(
     batch: _Batch, submission: Submission, message: RegistrationMessage, registration: Registration | None
 ) -> None:
-    """Forget all but key hash and version. Of an installation never seen, a tombstone stays: an older registration
-    replayed later must not bring it to life.
+    """Forget all but key hash and version.
+
+    An installation never seen before gets a tombstone, so that an older registration replayed later does not bring it
+    to life.
     """
     registration = registration or _create(batch, submission, message)
     if registration.state == Registration.State.ACTIVE:
         _record(batch, registration, RegistrationEvent.Kind.UNREGISTERED)
-    route, registration.route = registration.route, None
+    route = registration.route
+    registration.route = None
     registration.state = Registration.State.UNREGISTERED
     registration.access_token_encrypted = registration.access_token_digest = registration.pseudonym = None
     for name in SETTINGS_FIELDS:
@@ -253,7 +325,7 @@ def _mark_changed(
     batch: _Batch, submission: Submission, message: RegistrationMessage, registration: Registration
 ) -> None:
     registration.version = message.version
-    registration.content_digest = keyring().digest(Purpose.CONTENT, submission.content)
+    registration.content_digest = keyring().digest(Purpose.CONTENT, submission.settled_content)
     registration.updated_at = batch.now
     key = (submission.public_key_hash, message.installation_id)
     if key not in batch.created:
@@ -276,15 +348,17 @@ def _record(batch: _Batch, registration: Registration, kind: RegistrationEvent.K
 
 
 def _write(batch: _Batch) -> None:
-    """Every row of the batch in a handful of statements. An update is an upsert on rows that are locked: one statement
-    for all of them, where bulk_update would build a CASE per column.
+    """Write every row of the batch in a handful of statements.
+
+    An update is an upsert on rows that are locked: one statement for all of them, where bulk_update would build a CASE
+    per column.
     """
     Route.objects.bulk_create(batch.new_routes)
     Route.objects.bulk_create(batch.changed_routes.values(), **_upsert(CHANGING_ROUTE_FIELDS))
     Registration.objects.bulk_create(batch.created.values())
     Registration.objects.bulk_create(batch.changed.values(), **_upsert(CHANGING_FIELDS))
     unregistered = [r.pk for r in batch.registrations.values() if r.state == Registration.State.UNREGISTERED]
-    Grant.objects.filter(registration__in=unregistered).delete()
+    Grant.objects.filter(registration__in=[*unregistered, *batch.regranted]).delete()
     Route.objects.filter(pk__in=batch.removed_route_ids).delete()
     Grant.objects.bulk_create(
         batch.grants.values(),
@@ -292,6 +366,7 @@ def _write(batch: _Batch) -> None:
         unique_fields=["registration", "server_public_key"],
         update_fields=["signature", "access_token_digest", "granted_at"],
     )
+    Grant.objects.bulk_create(batch.further_grants, ignore_conflicts=True)
     RegistrationEvent.objects.bulk_create(batch.events)
 
 

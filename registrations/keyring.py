@@ -1,4 +1,4 @@
-"""The keyring of this server: the one place that takes the field encryption keys from the settings."""
+"""The keyring of this server. No other module takes the field encryption keys from the settings."""
 
 from functools import cache
 
@@ -9,4 +9,5 @@ from registrations.encryption import Keyring
 
 @cache
 def keyring() -> Keyring:
+    """Return the keyring of this process."""
     return Keyring(settings.FIELD_ENCRYPTION_KEYS)

@@ -1,76 +1,120 @@
 """Answering queries: which installations of a key can be notified, and with which token."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import LiteralString, NamedTuple
 
-from django.db.models import F, Window
-from django.db.models.functions import RowNumber
-
-from measuring.batches import count
+from kit.db.statements import fetch
+from kit.metrics.batches import count
 from registrations import metrics
-from registrations.encryption import Purpose, Stored
+from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.messages import QueryInfo
-from registrations.models import Grant, Registration, Route
 
-# A client keeps three devices per user; whoever registers thousands must not make every answer about it huge.
+# A client keeps three devices per user. A user who registers thousands must not make every answer about their key huge.
 MAX_INSTALLATIONS_PER_KEY = 20
+# Of one key as much as one message carries, and of all keys of a batch as much as a process can hold. The newest
+# installation of each key comes first, and of these the one that takes least: no long list keeps out a short one.
+MAX_KEY_BYTES = 140_000
+MAX_BATCH_BYTES = 16 * 1024 * 1024
 
 
-def find(public_key_hashes: Iterable[bytes], *, server_public_key: bytes) -> dict[bytes, list[QueryInfo]]:
-    """What a sender may know of these keys, by key hash, newest first; keys without anything to tell are absent.
+class _Row(NamedTuple):
+    """An installation of the answer, as the query returns it."""
 
-    Left out: unregistered and disabled installations, those that asked not to be notified, and those whose grant names
-    another server than ``server_public_key`` (33 bytes), because clients verify it.
+    public_key_hash: bytes
+    installation_id: str
+    version: str  # in decimal digits: unsigned 64 bits
+    grant: bytes
+    contacts_only: bool
+    access_token_encrypted: bytes | None
+    allowed_key_list: list[bytes] | None
+    server_public_key: bytes
+
+
+# A list is read only where it is told, and only if there is room for it: `pg_column_size` does not read it.
+_FIND: LiteralString = """
+    WITH asked AS (
+        SELECT registration.id, public_key_hash, signature, server_public_key,
+               row_number() OVER (PARTITION BY public_key_hash ORDER BY granted_at DESC, registration.id) AS recency,
+               256 + CASE WHEN allow_from_contacts_only THEN pg_column_size(allowed_key_list) ELSE 0 END AS bytes
+        FROM registrations_grant AS granted
+        JOIN registrations_registration AS registration ON registration.id = granted.registration_id
+        JOIN registrations_route AS route ON route.id = registration.route_id
+        WHERE public_key_hash = ANY (%(hashes)b::bytea[]) AND server_public_key = ANY (%(servers)b::bytea[])
+            AND registration.state = 'active' AND enabled AND route.state = 'active'
+            AND NOT EXISTS (
+                SELECT FROM registrations_grant AS newer
+                WHERE newer.registration_id = granted.registration_id AND newer.id <> granted.id
+                    AND newer.server_public_key = ANY (%(servers)b::bytea[])
+                    AND (newer.granted_at, newer.id) > (granted.granted_at, granted.id)
+            )
+    ), bounded AS (
+        SELECT *, sum(bytes) OVER (PARTITION BY public_key_hash ORDER BY recency) AS of_key,
+               sum(bytes) OVER (ORDER BY recency, bytes, id) AS of_batch
+        FROM asked WHERE recency <= %(most)s
+    )
+    SELECT registration.public_key_hash, installation_id, version::text, signature, allow_from_contacts_only,
+           access_token_encrypted, CASE WHEN allow_from_contacts_only THEN allowed_key_list END,
+           server_public_key
+    FROM bounded JOIN registrations_registration AS registration ON registration.id = bounded.id
+    WHERE of_key <= %(key_bytes)s AND of_batch <= %(batch_bytes)s
+    ORDER BY registration.public_key_hash, recency
+"""
+
+
+def find(public_key_hashes: Iterable[bytes], *, server_public_keys: Sequence[bytes]) -> dict[bytes, list[QueryInfo]]:
+    """Return what a sender may know of these keys, by key hash, newest first. Keys without anything to tell are absent.
+
+    Left out are unregistered and disabled installations, those that asked not to be notified, those whose grant names a
+    server that is none of ``server_public_keys`` (33 bytes each), because clients verify it, and what is too much. An
+    installation that granted several of them is told of by its newest grant.
     """
     asked = set(public_key_hashes)
-    rows = (
-        Grant.objects.filter(
-            server_public_key=server_public_key,
-            registration__public_key_hash__in=asked,
-            registration__state=Registration.State.ACTIVE,
-            registration__enabled=True,
-            registration__route__state=Route.State.ACTIVE,
-        )
-        .annotate(recency=Window(RowNumber(), F("registration__public_key_hash"), F("granted_at").desc()))
-        .filter(recency__lte=MAX_INSTALLATIONS_PER_KEY)
-        .order_by("registration__public_key_hash", "recency")
-        .values_list(
-            "registration__public_key_hash",
-            "registration__installation_id",
-            "registration__version",
-            "signature",
-            "registration__allow_from_contacts_only",
-            "registration__access_token_encrypted",
-            "registration__allowed_key_list",
-        )
+    rows = fetch(
+        _FIND,
+        {
+            "hashes": list(asked),
+            "servers": list(server_public_keys),
+            "most": MAX_INSTALLATIONS_PER_KEY,
+            "key_bytes": MAX_KEY_BYTES,
+            "batch_bytes": MAX_BATCH_BYTES,
+        },
     )
     found: defaultdict[bytes, list[QueryInfo]] = defaultdict(list)
-    for row in rows:
-        found[bytes(row[0])].append(_info(*row))
+    for row in map(_Row._make, rows):
+        found[row.public_key_hash].append(_info(row))
     count(metrics.QUERIED_KEYS, {("found",): len(found), ("not_found",): len(asked) - len(found)})
     return dict(found)
 
 
-def _info(
-    public_key_hash: Stored,
-    installation_id: str,
-    version: int,
-    grant: Stored,
-    contacts_only: bool,
-    access_token_encrypted: Stored | None,
-    allowed_key_list: list[bytes],
-) -> QueryInfo:
-    """The token itself for everybody, or its encrypted copies for contacts only."""
+_COUNT = """
+    SELECT server_public_key, count(*) FROM (
+        SELECT DISTINCT ON (registration_id) server_public_key
+        FROM registrations_grant JOIN registrations_registration AS registration ON registration.id = registration_id
+        WHERE registration.state = 'active' ORDER BY registration_id, granted_at DESC
+    ) AS newest GROUP BY server_public_key
+"""
+
+
+def count_by_newest_grant() -> dict[bytes, int]:
+    """Return how many registered installations have granted each server last, by its key (33 bytes).
+
+    It reads every grant, for an operator who asks.
+    """
+    return {bytes(public_key): number for public_key, number in fetch(_COUNT)}
+
+
+def _info(row: _Row) -> QueryInfo:
+    """Return what a sender is told: the token itself, or its encrypted copies when only contacts may use it."""
+    sealed = row.access_token_encrypted or b""
+    is_open = not row.contacts_only
     return QueryInfo(
-        public_key_hash=bytes(public_key_hash),
-        installation_id=installation_id,
-        version=version,
-        grant=bytes(grant),
-        access_token="" if contacts_only else _open(access_token_encrypted),
-        allowed_key_list=tuple(map(bytes, allowed_key_list)) if contacts_only else (),
+        public_key_hash=row.public_key_hash,
+        installation_id=row.installation_id,
+        version=int(row.version),
+        grant=row.grant,
+        access_token=keyring().decrypt(Purpose.ACCESS_TOKEN, sealed).decode() if is_open else "",
+        allowed_key_list=tuple(row.allowed_key_list or ()),
+        server_public_key=row.server_public_key,
     )
-
-
-def _open(access_token_encrypted: Stored | None) -> str:
-    return keyring().decrypt(Purpose.ACCESS_TOKEN, access_token_encrypted or b"").decode()

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class TokenType(IntEnum):
-    """Whose address a device token is. Wire values; the enum is open, so a message carries a plain int."""
+    """The kind of a device token. These are wire values; the enum is open, so a message carries a plain int."""
 
     UNKNOWN = 0
     APN = 1
@@ -18,7 +18,7 @@ class TokenType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegistrationMessage:
-    """PushNotificationRegistration, field by field, as the client sent it."""
+    """The fields of PushNotificationRegistration, as the client sent them."""
 
     installation_id: str
     version: int
@@ -39,10 +39,10 @@ class RegistrationMessage:
 
 @dataclass(frozen=True, slots=True)
 class QueryInfo:
-    """One installation as told to a sender who asked for it (PushNotificationQueryInfo).
+    """One installation as a sender who asked for it is told (PushNotificationQueryInfo).
 
-    Exactly one of ``access_token`` (open) and ``allowed_key_list`` (contacts only) is filled. ``server_public_key``
-    (33 bytes) is filled in advertisements only.
+    Exactly one of ``access_token`` (open) and ``allowed_key_list`` (contacts only) is filled. ``server_public_key`` (33
+    bytes) is the server that the grant is for; on the wire it stands in advertisements only.
     """
 
     public_key_hash: bytes

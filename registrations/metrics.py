@@ -1,14 +1,16 @@
-"""What this app measures. The rules of it are written in `waku_bridge/metrics.py`."""
+"""The metrics of this app. Their rules are written in `waku_bridge/metrics.py`."""
 
+from django.conf import settings
 from prometheus_client import Counter
 
-from measuring.kinds import StoredGauge
+from kit.metrics.kinds import StoredGauge
 
 REGISTRATIONS = Counter(
     "pushserver_registrations_total",
     "Registrations received, by decision: register, unregister, retransmission, or the refusal. "
     "When it moves: many stale_version are clients that miss our answers, see pushserver_replies_*; many malformed a "
-    "client version that speaks differently.",
+    "client version that speaks differently; implausible_token or bad_app_topic somebody who makes them up; "
+    "too_many_installations, too_many_new and full are quotas, see docs/limits.md.",
     ["outcome"],
 )
 REGISTRATION_EVENTS = Counter(
@@ -17,13 +19,23 @@ REGISTRATION_EVENTS = Counter(
     "When it moves: a wave of token_changed or registered follows a release of an app; else ask its developers.",
     ["kind"],
 )
+REGISTRATIONS_FILL = StoredGauge(
+    "pushserver_registrations_fill_ratio",
+    "Stored registrations, those that ended included, to MAX_REGISTRATIONS, as PostgreSQL's statistics estimate them. "
+    "When it moves: at 1 new installations are refused. From 0.8 on raise MAX_REGISTRATIONS, and the disk; a rise "
+    "within hours is somebody who makes up registrations, see docs/limits.md.",
+    sql=f"""
+        SELECT reltuples / {int(settings.MAX_REGISTRATIONS)} FROM pg_class
+        WHERE oid = 'registrations_registration'::regclass AND reltuples >= 0
+    """,  # noqa: S608 - a number of ours
+)
 QUERIED_KEYS = Counter(
     "pushserver_queried_keys_total",
     "Keys that senders asked about, found or not_found. "
     "When it moves: more not_found come when users moved to another server, or when somebody tries keys out.",
     ["outcome"],
 )
-# An estimate, because nobody counts a million rows every few seconds.
+# An estimate, because counting a million rows every few seconds would cost too much.
 ROUTES = StoredGauge(
     "pushserver_routes",
     "Addresses at Apple and Google, disabled ones included, as PostgreSQL's statistics estimate them. "

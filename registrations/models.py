@@ -10,39 +10,49 @@ from typing import ClassVar
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
-from registrations.fields import BytesField, Uint64Field
+from kit.db.fields import BytesField, Uint64Field
 from registrations.messages import TokenType
 
 
 class Route(models.Model):
-    """One address at Apple or Google, with its delivery state. It does not say whose it is."""
+    """One address of a gateway, with its delivery state. It does not say whose it is."""
 
     class State(models.TextChoices):
         ACTIVE = "active"
-        DISABLED = "disabled"  # dead, failing for days, or by an operator: no pushes until the client registers again
+        # Dead, failing for days, or disabled by an operator: no pushes until the client registers again.
+        DISABLED = "disabled"
 
     class TokenTypes(models.IntegerChoices):
         APN = TokenType.APN, "APN"
         FIREBASE = TokenType.FIREBASE, "Firebase"
 
+    gateway = models.TextField()  # the gateway that can read the address and takes what is sent there
     token_type = models.PositiveSmallIntegerField(choices=TokenTypes.choices)
     apn_topic = models.TextField(blank=True)
-    device_token_encrypted = BytesField()
-    device_token_digest = BytesField()
+    # A document in the gateway's own form: for gorush the device token in UTF-8, for Web Push an endpoint with keys.
+    address_encrypted = BytesField()
+    address_digest = BytesField()
     state = models.TextField(choices=State.choices, default=State.ACTIVE)
     disabled_reason = models.TextField(blank=True)
     disabled_at = models.DateTimeField(null=True)
-    # Grows with every accepted registration. A verdict about a token counts only for the generation it was sent with.
+    # Grows with every accepted registration. A verdict about a token counts only for the generation that it was sent
+    # with.
     generation = models.PositiveBigIntegerField(default=1)
-    # The clock of a route that fails. Moved forward by the time in which its whole channel failed, see `disabling`.
+    # Since when the route has failed. It is moved forward by the time in which its whole channel failed, see
+    # `disabling`.
     failing_since = models.DateTimeField(null=True)
     last_failure_at = models.DateTimeField(null=True)  # means nothing while failing_since is null
     last_success_at = models.DateTimeField(null=True)
+    # Whoever registered it is to be told when it is disabled, and has not been told yet.
+    is_end_awaited = models.BooleanField(default=False, db_default=False)
     created_at = models.DateTimeField()
 
     class Meta:
         indexes: ClassVar = [
             models.Index(fields=["id"], condition=models.Q(state="disabled"), name="route_disabled"),
+            models.Index(
+                fields=["id"], condition=models.Q(state="disabled", is_end_awaited=True), name="route_end_untold"
+            ),
             models.Index(
                 fields=["disabled_reason", "id"], condition=~models.Q(disabled_reason=""), name="route_disabled_reason"
             ),
@@ -54,14 +64,14 @@ class Route(models.Model):
 
 
 class Registration(models.Model):
-    """What one installation of one client stores with us. Unregistered ones keep key hash and version only."""
+    """What one installation of one client stores with us. An unregistered one keeps key hash and version only."""
 
     class State(models.TextChoices):
         ACTIVE = "active"
         UNREGISTERED = "unregistered"  # a tombstone: an older registration replayed later stays refused
 
     public_key_hash = BytesField()  # SHAKE-256, 64 bytes
-    installation_id = models.TextField()  # as sent: compared as text
+    installation_id = models.TextField()  # as sent, and compared as text
     version = Uint64Field()
     state = models.TextField(choices=State.choices)
     route = models.OneToOneField(Route, null=True, on_delete=models.SET_NULL, related_name="registration")
@@ -74,8 +84,9 @@ class Registration(models.Model):
     blocked_chat_list = ArrayField(BytesField(), default=list)
     muted_chat_list = ArrayField(BytesField(), default=list)
     allowed_mentions_chat_list = ArrayField(BytesField(), default=list)
-    content_digest = BytesField()  # of the decrypted body: recognises a retransmission
-    # Names the installation in events and reports. Random, so that forgetting it here makes the history anonymous.
+    content_digest = BytesField()  # digest of the decrypted body, which recognises a retransmission
+    # Names the installation in events and reports. It is random, so that forgetting it here makes the history
+    # anonymous.
     pseudonym = models.UUIDField(null=True, default=uuid.uuid4)
     created_at = models.DateTimeField()
     updated_at = models.DateTimeField()
@@ -86,7 +97,8 @@ class Registration(models.Model):
         ]
         indexes: ClassVar = [
             models.Index(fields=["installation_id"], name="registration_installation"),  # searched in the console
-            # Filters of the console, in the order of its list; so are those of other tables that end with id or a time.
+            # Indexes for the console's filters, in the order of its list. Those of other tables that end with id or a
+            # time are for the same use.
             models.Index(fields=["state", "id"], name="registration_state"),
             models.Index(fields=["enabled", "id"], name="registration_enabled"),
         ]
@@ -124,7 +136,8 @@ class RegistrationEvent(models.Model):
         SETTINGS_CHANGED = "settings_changed"
         UNREGISTERED = "unregistered"
         TOKEN_DIED = "token_died"
-        EXPIRED = "expired"  # every push failed for days, while others of its channel arrived
+        # Every push failed for days, while others of its channel arrived; or nobody repeated it for months.
+        EXPIRED = "expired"
         REVIVED = "revived"  # an operator undid the disabling
 
     kind = models.TextField(choices=Kind.choices)
@@ -144,8 +157,9 @@ class RegistrationEvent(models.Model):
 
 
 class TopicKey(models.Model):
-    """A query topic we listen to. Its key costs 15 ms of PBKDF2: derived in the background, or when the first query
-    comes, and then kept.
+    """A query topic that we listen to.
+
+    Its key costs 15 ms of PBKDF2. It is derived in the background, or when the first query comes, and then kept.
     """
 
     name = models.TextField(unique=True)  # hex of the key hash

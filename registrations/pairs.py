@@ -1,4 +1,4 @@
-"""Asking the database about many installations at once."""
+"""Queries about many installations at once."""
 
 from collections.abc import Collection
 from typing import Any
@@ -13,10 +13,10 @@ InstallationKey = tuple[bytes, str]  # key hash, installation id
 
 
 class IsOneOf(Func):
-    """Filter: the row is about one of these installations. Needs ``public_key_hash`` and ``installation_id`` columns.
+    """A condition that the row is about one of these installations.
 
-    Two conditions with IN would match every combination: a hundred keys that share a hundred installation ids would
-    cost ten thousand rows with all their lists.
+    It needs the columns ``public_key_hash`` and ``installation_id``. Two conditions with IN would match every
+    combination: a hundred keys that share a hundred installation ids would cost ten thousand rows with all their lists.
     """
 
     output_field = models.BooleanField()
@@ -25,8 +25,8 @@ class IsOneOf(Func):
         super().__init__(
             "public_key_hash",
             "installation_id",
-            Value([key[0] for key in keys], ArrayField(models.BinaryField())),
-            Value([key[1] for key in keys], ArrayField(models.TextField())),
+            Value([public_key_hash for public_key_hash, _ in keys], ArrayField(models.BinaryField())),
+            Value([installation_id for _, installation_id in keys], ArrayField(models.TextField())),
         )
 
     def as_sql(  # type: ignore[override]

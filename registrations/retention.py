@@ -1,35 +1,102 @@
-"""Forgetting: rows that nobody needs any more, removed little by little.
-
-A purge is a sequence of small commits, so that it never holds a lock for long and can stop anywhere: what is left is
-found by the next one.
-"""
+"""Removing the history of registrations that nobody needs any more, and registrations that nobody keeps up."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
+from typing import LiteralString
 
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from kit.db.statements import fetch
+from kit.metrics.batches import count
+from registrations import metrics
+from registrations.models import RegistrationEvent, Route
+from registrations.pairs import InstallationKey
 
-from registrations.models import RegistrationEvent
-
-CHUNK_SIZE = 2_000
 Kind = RegistrationEvent.Kind
-# After these an installation cannot be pushed to.
+# After one of these events an installation cannot be pushed to.
 ENDS = (Kind.UNREGISTERED, Kind.TOKEN_DIED, Kind.EXPIRED)
+
+# The tables are walked by their ids. An index by age would cost every registration, and who always begins with the
+# oldest looks at what has to stay again and again.
+_WALKED = 5_000
+_PURGE_EVENTS: LiteralString = """
+    WITH removed AS (
+        DELETE FROM registrations_registrationevent AS event
+        WHERE id > %(after)s AND id <= %(up_to)s AND at < %(before)s AND (kind = ANY (%(ends)s::text[]) OR EXISTS (
+            SELECT FROM registrations_registrationevent AS later
+            WHERE later.pseudonym = event.pseudonym AND later.at > event.at
+        )) RETURNING 1
+    )
+    SELECT count(*) FROM removed
+"""
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Remove the history of registrations older than ``keep``. Yields how many rows each step removed.
+    """Remove the history of registrations older than ``keep``. Yield how many rows each step removed.
 
-    The last event of an installation that can still be pushed to stays, however old: reports count who is active.
+    The last event of an installation that can still be pushed to stays, however old, because reports count who is
+    active.
     """
-    later = RegistrationEvent.objects.filter(pseudonym=OuterRef("pseudonym"), at__gt=OuterRef("at"))
-    is_needed = ~Q(kind__in=ENDS) & ~Exists(later)
-    return delete_in_chunks(RegistrationEvent.objects.filter(at__lt=now - keep).exclude(is_needed).order_by("at"))
+    parameters = {"before": now - keep, "ends": [str(kind) for kind in ENDS]}
+    [(first, last)] = fetch("SELECT min(id), max(id) FROM registrations_registrationevent WHERE at < %s", [now - keep])
+    for after in range(first - 1, last, _WALKED) if last is not None else ():
+        [(removed,)] = fetch(_PURGE_EVENTS, parameters | {"after": after, "up_to": after + _WALKED})
+        yield removed
 
 
-def delete_in_chunks(rows: QuerySet[Any], size: int = CHUNK_SIZE) -> Iterator[int]:
-    """Delete ordered rows with all that belongs to them. Yields how many of them each step removed."""
-    while keys := list(rows.values_list("pk", flat=True)[:size]):
-        rows.model._default_manager.filter(pk__in=keys).delete()  # noqa: SLF001
-        yield len(keys)
+_EXPIRE: LiteralString = """
+    WITH old AS (
+        SELECT registration.id, public_key_hash, installation_id, pseudonym, route_id, token_type, apn_topic
+        FROM registrations_registration AS registration JOIN registrations_route AS route ON route.id = route_id
+        WHERE registration.id > %(after)s AND registration.id <= %(up_to)s AND registration.state = 'active'
+            AND updated_at < %(before)s AND coalesce(last_success_at, updated_at) < %(before)s
+        ORDER BY registration.id FOR UPDATE OF registration SKIP LOCKED
+    ), ended AS (
+        UPDATE registrations_registration AS registration
+        SET state = 'unregistered', route_id = NULL, pseudonym = NULL, updated_at = %(now)s,
+            access_token_encrypted = NULL, access_token_digest = NULL,
+            enabled = false, allow_from_contacts_only = false, block_mentions = false,
+            allowed_key_list = '{}', blocked_chat_list = '{}', muted_chat_list = '{}', allowed_mentions_chat_list = '{}'
+        FROM old WHERE registration.id = old.id
+    ), ungranted AS (
+        DELETE FROM registrations_grant USING old WHERE registration_id = old.id
+    ), noted AS (
+        INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, apn_topic, at)
+        SELECT 'expired', pseudonym, token_type, apn_topic, %(now)s FROM old WHERE pseudonym IS NOT NULL
+    )
+    SELECT public_key_hash, installation_id, route_id FROM old
+"""
+_REMOVE_TOMBSTONES: LiteralString = """
+    WITH removed AS (
+        DELETE FROM registrations_registration
+        WHERE id > %(after)s AND id <= %(up_to)s AND state = 'unregistered' AND updated_at < %(before)s
+        RETURNING id
+    )
+    SELECT count(*) FROM removed
+"""
+
+
+def expire(*, after: int, now: datetime, keep: timedelta) -> list[InstallationKey]:
+    """Unregister the installations among the `walk` after this id that were neither repeated nor reached by a push for
+    ``keep``, in the caller's transaction.
+
+    What stays of them is what stays of every unregistered one. Somebody who registers at this moment is left alone.
+    """
+    expired = fetch(_EXPIRE, {"after": after, "up_to": after + _WALKED, "before": now - keep, "now": now})
+    Route.objects.filter(pk__in=[route_id for _, _, route_id in expired]).delete()
+    count(metrics.REGISTRATION_EVENTS, {(Kind.EXPIRED.value,): len(expired)})
+    return [(public_key_hash, installation_id) for public_key_hash, installation_id, _ in expired]
+
+
+def remove_tombstones(*, now: datetime, keep: timedelta) -> Iterator[int]:
+    """Forget which versions were said of installations that ended ``keep`` ago. Yield how many rows each step
+    removed.
+    """
+    for after in walk():
+        [(removed,)] = fetch(_REMOVE_TOMBSTONES, {"after": after, "up_to": after + _WALKED, "before": now - keep})
+        yield removed
+
+
+def walk() -> Iterator[int]:
+    """Yield the ids after which the steps of a walk through all registrations begin."""
+    [(first, last)] = fetch("SELECT min(id), max(id) FROM registrations_registration")
+    if last is not None:
+        yield from range(first - 1, last, _WALKED)

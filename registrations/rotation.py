@@ -1,7 +1,8 @@
-"""Changing the field encryption keys: every value that another key than the first made is made anew.
+"""Changing the field encryption keys: every value made with another key than the first is made anew.
 
-Safe while the server runs, and to be stopped and started again. Each batch is a transaction that takes only rows nobody
-else holds, so it never waits while it holds any: no dead-lock. Rows that were held are found by the next pass.
+It is safe while the server runs, and can be stopped and started again. Each batch is a transaction that takes only rows
+that nobody else holds. So it never waits while it holds a lock, and cannot dead-lock. The next pass finds rows that
+were held.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ BATCH_SIZE = 500
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """An encrypted column, and the one that holds the digest of the same value, if there is one."""
+    """An encrypted column, and the column that holds the digest of the same value, if there is one."""
 
     model: type[Model]
     purpose: Purpose
@@ -33,21 +34,21 @@ class Column:
 
 COLUMNS = (
     Column(Registration, Purpose.ACCESS_TOKEN, "access_token_encrypted", "access_token_digest"),
-    Column(Route, Purpose.DEVICE_TOKEN, "device_token_encrypted", "device_token_digest"),
+    Column(Route, Purpose.ADDRESS, "address_encrypted", "address_digest"),
     Column(TopicKey, Purpose.TOPIC_KEY, "key_encrypted"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one step did. An unreadable row was made with a key that is not listed any more, or altered."""
+    """What one step did. An unreadable row was altered, or made with a key that is not listed any more."""
 
     changed: int
     unreadable: int
 
 
 def rotate(column: Column, keyring: Keyring, *, batch_size: int = BATCH_SIZE) -> Iterator[Batch]:
-    """One pass over a column, a transaction per batch."""
+    """Make one pass over a column, with a transaction per batch."""
     last_pk = 0
     while True:
         with transaction.atomic():
@@ -63,21 +64,25 @@ def _outdated(column: Column, keyring: Keyring) -> QuerySet[Any]:
     is_outdated = Q()
     for name in column.names:
         is_outdated |= made_with_another_key(name, keyring)
-    # By primary key, as everybody who locks registrations does.
+    # In the order of the primary key, as all code that locks registrations does.
     rows = column.model._default_manager.select_for_update(skip_locked=True)  # noqa: SLF001
     return rows.filter(is_outdated).only("pk", *column.names).order_by("pk")
 
 
 def made_with_another_key(name: str, keyring: Keyring) -> Q:
-    """Values begin with the id of their key. Empty ones match nothing."""
+    """Return the condition that a value was made with another key than the current one.
+
+    Values begin with the id of their key. Empty ones match nothing.
+    """
     current_id = keyring.current_id
     next_id = (int.from_bytes(current_id) + 1).to_bytes(KEY_ID_SIZE + 1)[1:]
-    below, above = Q(**{f"{name}__lt": current_id}), Q(**{f"{name}__gte": next_id})
+    below = Q(**{f"{name}__lt": current_id})
+    above = Q(**{f"{name}__gte": next_id})
     return below | above if next_id > current_id else below
 
 
 def _remake(column: Column, rows: Sequence[Any], keyring: Keyring) -> int:
-    """Returns how many could be read."""
+    """Make the values of these rows anew, and return how many could be read."""
     values = {row.pk: value for row in rows if (value := _open(column, row, keyring)) is not None}
     made = {pk: [keyring.encrypt(column.purpose, value)] for pk, value in values.items()}
     if column.digest:
@@ -97,7 +102,10 @@ def _open(column: Column, row: Any, keyring: Keyring) -> bytes | None:
 
 
 def _digest_grants(access_tokens: dict[int, bytes], keyring: Keyring) -> None:
-    """Grants hold the digest of their registration's token. Whoever writes them holds the registration, as we do."""
+    """Make the digests of grants anew, which are those of their registration's token.
+
+    Whoever writes a grant holds its registration, as we do here.
+    """
     grants = Grant.objects.filter(registration__in=access_tokens).only("registration_id", "access_token_digest")
     made = {}
     for grant in grants:
@@ -108,7 +116,7 @@ def _digest_grants(access_tokens: dict[int, bytes], keyring: Keyring) -> None:
 
 
 def _write(model: type[Model], names: Sequence[str], values: dict[int, list[bytes]]) -> None:
-    """One statement for all rows; names come from this module alone."""
+    """Write the values of all rows in one statement. The names come from this module alone."""
     if not values:
         return
     assignments = ", ".join(f"{name} = item.{name}" for name in names)
@@ -122,7 +130,7 @@ def _write(model: type[Model], names: Sequence[str], values: dict[int, list[byte
 
 
 def still_needing_old_keys(keyring: Keyring) -> dict[str, int]:
-    """How many rows only an old key can serve, by what they hold."""
+    """Return how many rows only an old key can serve, by what they hold."""
     counts = {
         "content digests": Registration.objects.filter(made_with_another_key("content_digest", keyring)).count(),
         "grant digests": Grant.objects.filter(made_with_another_key("access_token_digest", keyring)).count(),

@@ -1,11 +1,22 @@
-"""Whether a registration is accepted: pure decisions in the protocol's own order of checks."""
+"""Pure decisions about whether a registration is accepted, in the protocol's own order of checks."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.uuids import is_uuid
+
+# What Apple and Firebase hand out. Apple's tokens are bytes in hex: 32 on phones today, 80 in simulators, and Apple
+# asks not to rely on the length. Firebase's have an id of the installation, a colon, and 134 to 180 characters. What is
+# shorter is nobody's token, and dangerous: gateways quote tokens, and a token of one letter blanks all they say.
+DEVICE_TOKENS = {
+    TokenType.APN: re.compile(r"[0-9A-Fa-f]{64,200}"),
+    TokenType.FIREBASE: re.compile(r"[0-9A-Za-z_:-]{100,4096}"),
+}
+# A bundle id, with `.voip` and the like behind it. PostgreSQL's indexes take no text of some kilobytes.
+APP_TOPIC = re.compile(r"[0-9A-Za-z.-]{1,255}")
 
 
 class Refusal(StrEnum):
@@ -14,6 +25,11 @@ class Refusal(StrEnum):
     MALFORMED = "malformed"
     STALE_VERSION = "stale_version"
     UNSUPPORTED_TOKEN_TYPE = "unsupported_token_type"  # noqa: S105 - a label
+    IMPLAUSIBLE_TOKEN = "implausible_token"  # noqa: S105 - not one that Apple or Firebase can have made
+    TOO_MANY_INSTALLATIONS = "too_many_installations"  # of this key
+    TOO_MANY_NEW = "too_many_new"  # by anybody, in these minutes
+    FULL = "full"  # as many registrations are stored as the operator allows
+    BAD_APP_TOPIC = "bad_app_topic"  # none where Apple needs one, or one that no app can have
 
 
 class Acceptance(StrEnum):
@@ -21,19 +37,33 @@ class Acceptance(StrEnum):
 
     REGISTER = "register"
     UNREGISTER = "unregister"
-    RETRANSMISSION = "retransmission"  # known already: answered again, nothing changes
+    RETRANSMISSION = "retransmission"  # known already, so that it is answered again and nothing changes
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What we hold of the installation a registration is about; the defaults mean nothing at all."""
+    """What we hold of the installation that a registration is about. The defaults mean that we hold nothing."""
 
     version: int = 0
     has_same_content: bool = False
 
 
+def is_device_token(message: RegistrationMessage) -> bool:
+    """Return whether Apple or Firebase can have made the device token of this message."""
+    return DEVICE_TOKENS[TokenType(message.token_type)].fullmatch(message.device_token) is not None
+
+
+IsAddress = Callable[[RegistrationMessage], bool]
+"""Says whether a gateway can take the device token of a registration, whose token type is a known one."""
+
+
 def decide(
-    message: RegistrationMessage | None, known: Known, *, grant_verified: bool, strict_version_check: bool
+    message: RegistrationMessage | None,
+    known: Known,
+    *,
+    grant_verified: bool,
+    strict_version_check: bool,
+    is_address: IsAddress = is_device_token,
 ) -> Acceptance | Refusal:
     """Decide about one registration; ``message`` is None when its body decrypted but did not parse.
 
@@ -48,13 +78,15 @@ def decide(
         return Acceptance.RETRANSMISSION if is_repeat and not strict_version_check else Refusal.STALE_VERSION
     if message.unregister:
         return Acceptance.UNREGISTER
-    return next(_faults(message, grant_verified=grant_verified), Acceptance.REGISTER)
+    return next(_faults(message, is_address, grant_verified=grant_verified), Acceptance.REGISTER)
 
 
-def _faults(message: RegistrationMessage, *, grant_verified: bool) -> Iterator[Refusal]:
+def _faults(message: RegistrationMessage, is_address: IsAddress, *, grant_verified: bool) -> Iterator[Refusal]:
     if not is_uuid(message.access_token) or not grant_verified or not message.device_token:
         yield Refusal.MALFORMED
     if message.token_type not in {TokenType.APN, TokenType.FIREBASE}:
         yield Refusal.UNSUPPORTED_TOKEN_TYPE
-    if message.token_type == TokenType.APN and not message.apn_topic:
-        yield Refusal.MALFORMED
+    elif not is_address(message):
+        yield Refusal.IMPLAUSIBLE_TOKEN
+    if (message.apn_topic or message.token_type == TokenType.APN) and not APP_TOPIC.fullmatch(message.apn_topic):
+        yield Refusal.BAD_APP_TOPIC

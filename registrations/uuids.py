@@ -11,5 +11,8 @@ _UUID = re.compile(
 
 
 def is_uuid(text: str) -> bool:
-    """Whether google/uuid's Parse accepts the text. Says nothing about equality: ids compare as the original text."""
+    """Return whether google/uuid's Parse accepts the text.
+
+    This says nothing about equality: ids are compared as the original text.
+    """
     return _UUID.fullmatch(text) is not None

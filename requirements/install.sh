@@ -15,11 +15,22 @@ command -v python3 >/dev/null || fail "python3 is missing: install Python 3.11 o
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail "python3 is $(python3 -V 2>&1), but 3.11 or newer is needed: put a newer python3 first in PATH."
 
+# Without bytecode on disk every process compiles all that it imports, which takes longer than the rest of its start, and
+# not everybody may write it when it is missing (PYTHONDONTWRITEBYTECODE, another account). Our own is brought up to date
+# each time.
+compile_own() {
+    .venv/bin/python -m compileall -q bench kit notifications pushserver registrations spark_reports waku_bridge xmpp_bridge || true
+}
+
 # Each of run, reports and dev holds what the one before it has: once there, it stays.
 lock=$1
 if [ "$lock" = run ] && [ -e .venv/.lock-reports.txt ]; then lock=reports; fi
 if [ -e .venv/.lock-dev.txt ]; then lock=dev; fi
-if [ -x .uv/bin/uv ] && [ -x .venv/bin/python ] && cmp -s "requirements/$lock.txt" ".venv/.lock-$lock.txt"; then exit 0; fi
+if [ -x .uv/bin/uv ] && [ -x .venv/bin/python ] && cmp -s "requirements/$lock.txt" ".venv/.lock-$lock.txt" &&
+    [ -e .venv/.compiled ]; then
+    compile_own
+    exit 0
+fi
 
 if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -56,5 +67,7 @@ if [ -n "$certificates" ]; then export SSL_CERT_FILE="$certificates"; fi
 export UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1
 .venv/bin/python -c '' 2>/dev/null || .uv/bin/uv venv --quiet --clear --python "$(command -v python3)" .venv
 echo "Installing Python packages ..."
-.uv/bin/uv pip sync --quiet --python .venv/bin/python "requirements/$lock.txt"
+.uv/bin/uv pip sync --quiet --compile-bytecode --python .venv/bin/python "requirements/$lock.txt"
+touch .venv/.compiled
 cp "requirements/$lock.txt" ".venv/.lock-$lock.txt"
+compile_own

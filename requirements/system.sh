@@ -1,5 +1,5 @@
 #!/bin/sh
-# System parts:  requirements/system.sh chromium compiler go java
+# System parts:  requirements/system.sh chromium compiler ejabberd go java prosody
 # Installs what is missing where that is possible (root, apt), and otherwise names it in one line. Never fails for that:
 # tests without their part are skipped with the reason, or fail with REQUIRE_ALL=1.
 #   requirements/system.sh --package NAME...   installs the first of these Debian packages that exists
@@ -17,6 +17,18 @@ install_first_of() {
     return 1
 }
 
+# A package with a server starts it as a service. Nobody here needs that one, and it would take the usual ports.
+install_without_starting() {
+    policy=/usr/sbin/policy-rc.d
+    if [ "$(id -u)" != 0 ] || [ -e "$policy" ]; then install_first_of "$1"; return; fi
+    printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"
+    status=0
+    install_first_of "$1" || status=1
+    rm "$policy"
+    if command -v systemctl >/dev/null; then systemctl disable --quiet "$1" 2>/dev/null || true; fi
+    return $status
+}
+
 has_java() {
     java -version 2>&1 | grep -Eq 'version "(17|21)[."]'
 }
@@ -28,6 +40,14 @@ has_chromium() {
 # 1.21 is the first that fetches the toolchain a go.mod asks for.
 has_go() {
     go version 2>/dev/null | grep -Eq 'go1\.(2[1-9]|[3-9][0-9])'
+}
+
+# Part of Prosody from 13, of prosody-modules before.
+has_cloud_notify() {
+    for folder in /usr/lib/prosody/modules /usr/share/lua/5.4/prosody; do
+        if [ -e "$folder/mod_cloud_notify" ] || [ -e "$folder/mod_cloud_notify.lua" ]; then return 0; fi
+    done
+    return 1
 }
 
 offers_go() {
@@ -50,6 +70,13 @@ for part in "$@"; do
         compiler) command -v cc >/dev/null || command -v gcc >/dev/null ||
             { echo "Installing a C compiler ..."; install_first_of gcc && install_first_of libc6-dev; } ||
             echo "A C compiler is missing (on Debian: apt-get install gcc libc6-dev): no Waku node." >&2 ;;
+        prosody) command -v prosody >/dev/null || { echo "Installing Prosody ..."; install_without_starting prosody; } ||
+            echo "Prosody is missing (on Debian: apt-get install prosody prosody-modules): no XMPP server." >&2
+            has_cloud_notify || install_without_starting prosody-modules ||
+            echo "Prosody has no mod_cloud_notify (on Debian: apt-get install prosody-modules): no XEP-0357." >&2 ;;
+        ejabberd) command -v ejabberdctl >/dev/null || [ -x /usr/sbin/ejabberdctl ] ||
+            { echo "Installing ejabberd ..."; install_without_starting ejabberd; } ||
+            echo "ejabberd is missing (on Debian: apt-get install ejabberd): no second XMPP server." >&2 ;;
         *) echo "unknown system part: $part" >&2; exit 2 ;;
     esac
 done

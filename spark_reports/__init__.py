@@ -1,1 +1,4 @@
-"""Nightly reports with Spark: the jobs are pure PySpark, this app only keeps and shows their results."""
+"""Nightly reports with Spark.
+
+The jobs are pure PySpark; this app exports their facts, and keeps and shows their results.
+"""

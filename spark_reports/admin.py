@@ -1,4 +1,4 @@
-"""The log of runs: what each read and wrote, how long it took, and why it failed."""
+"""The log of runs: what each run read and wrote, how long it took, and why it failed."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -10,9 +10,9 @@ from django.urls import reverse
 from django.utils.html import format_html
 from unfold.admin import ModelAdmin
 
-from registrations.console.columns import age, moment, number, state, word
-from registrations.console.facts import FactPage
-from registrations.console.links import Link, links_from
+from kit.admin.columns import age, moment, number, state, word
+from kit.admin.facts import FactPage
+from kit.admin.links import Link, links_from
 from spark_reports.console import formats
 from spark_reports.console.by_hand import RequestRun
 from spark_reports.models import ReportRun
@@ -25,6 +25,8 @@ def from_run(run: ReportRun) -> Iterable[Link]:
 
 @admin.register(ReportRun)
 class ReportRunAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+    """The runs, none of which can be changed."""
+
     list_display = (
         "days",
         state("state"),

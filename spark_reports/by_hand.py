@@ -1,4 +1,4 @@
-"""Runs that operators ask for. A request is a row until its run is over, so that it survives queue and worker."""
+"""Runs that operators ask for. A request is a row until its run is over, so that it survives both queue and worker."""
 
 from datetime import date, datetime
 
@@ -8,7 +8,7 @@ from django.db import transaction
 from spark_reports.models import ReportRun, RequestedRun
 
 log = structlog.get_logger(__name__)
-# What is said of a run that ended without a word.
+# The error of a run that ended without telling one.
 KILLED = "Its process was killed."
 MAX_KILLED = 2  # the newest one is found out only by the run after it: the third is the last
 # A longer range is computed in several runs.
@@ -16,7 +16,10 @@ MAX_DAYS_PER_RUN = 14
 
 
 def ask(first: date, last: date, *, replace: bool, now: datetime) -> bool:
-    """Have a range of days made again; False when somebody asked for the same before and it is not over."""
+    """Ask for a range of days to be reported again.
+
+    Return False when the same range was asked for before and is not over.
+    """
     with transaction.atomic():
         _, is_new = RequestedRun.objects.get_or_create(
             from_day=first, to_day=last, defaults={"replace": replace, "asked_at": now}
@@ -25,7 +28,10 @@ def ask(first: date, last: date, *, replace: bool, now: datetime) -> bool:
 
 
 def next_request() -> RequestedRun | None:
-    """The oldest. One that takes its process with it again and again is given up: it comes before all nights."""
+    """Return the oldest request.
+
+    A request whose run kills its process again and again is given up, because requests come before all nights.
+    """
     for request in RequestedRun.objects.order_by("asked_at"):
         if _killed_runs(request) < MAX_KILLED:
             return request
@@ -35,6 +41,6 @@ def next_request() -> RequestedRun | None:
 
 
 def _killed_runs(request: RequestedRun) -> int:
-    """A long range is made in several runs."""
+    """Count the killed runs of a request. A long range is made in several runs."""
     runs = ReportRun.objects.filter(from_day__gte=request.from_day, to_day__lte=request.to_day, error=KILLED)
     return runs.filter(started_at__gte=request.asked_at).count()

@@ -1,4 +1,4 @@
-"""When a day (UTC) is over and can be reported. Apart from the export, so that pages need no Parquet."""
+"""When a day (UTC) is over and can be reported. This is apart from the export, so that pages need no Parquet."""
 
 from datetime import UTC, date, datetime, timedelta
 
@@ -7,4 +7,5 @@ CLOSED_AFTER = timedelta(minutes=10)
 
 
 def last_closed_day(now: datetime) -> date:
+    """Return the newest day that is over."""
     return (now.astimezone(UTC) - CLOSED_AFTER).date() - timedelta(days=1)

@@ -38,10 +38,12 @@ _ARROW: dict[Type, pa.DataType] = {
 
 
 class LakeError(Exception):
-    """What is wrong with the lake and what to do about it, in one line."""
+    """Something is wrong with the lake; the text says what, and what to do about it, in one line."""
 
 
 class Kind(StrEnum):
+    """The two kinds of days in the lake."""
+
     FACTS = "facts"
     REPORTS = "reports"
 
@@ -52,6 +54,8 @@ _FOLDER = {Kind.FACTS: "table", Kind.REPORTS: "report"}
 
 @dataclass(frozen=True, slots=True)
 class File:
+    """One file of a manifest."""
+
     path: str  # below the lake
     rows: int
     size_bytes: int
@@ -66,7 +70,7 @@ class Manifest:
     schema_version: int
     created_at: str
     key_id: str
-    # False: when it was exported, retention had removed a part of it from the database.
+    # False where retention had removed a part of the day from the database before it was exported.
     is_complete: bool = True
     tables: Mapping[str, Sequence[File]] = field(default_factory=dict)
 
@@ -83,19 +87,19 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
-        """Raises ValueError, KeyError or TypeError when it is no manifest."""
+        """Read a manifest. Raises ValueError, KeyError or TypeError when the text is not one."""
         values: dict[str, Any] = json.loads(text)
         values["tables"] = {name: [File(**file) for file in files] for name, files in values["tables"].items()}
         return cls(**values)
 
 
 def arrow_schema(table: Table) -> pa.Schema:
-    """The columns of a table's files, without the day. What Spark writes is nullable throughout."""
+    """Return the columns of a table's files, without the day. What Spark writes is nullable throughout."""
     return pa.schema([pa.field(c.name, _ARROW[c.type], c.is_nullable) for c in table.columns])
 
 
 class Lake:
-    """``url`` is what Spark is given, too: a local path, or file:, s3a:, gs:, hdfs:."""
+    """The lake at ``url``, which is also given to Spark: a local path, or file:, s3a:, gs:, hdfs:."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -105,7 +109,7 @@ class Lake:
             raise LakeError(f"REPORTS_LAKE cannot be opened: {_first_line(error)}") from error
 
     def manifest(self, kind: Kind, day: date) -> Manifest | None:
-        """None when the day was never completed."""
+        """Return the manifest of a day, or None when the day was never completed."""
         path = _manifest_path(kind, day)
         if not self.has(kind, day):
             return None
@@ -115,11 +119,11 @@ class Lake:
             raise LakeError(f"{path} is no manifest. {_repair(kind, day)}") from error
 
     def has(self, kind: Kind, day: date) -> bool:
-        """Whether the day was ever completed; its manifest may be damaged."""
+        """Return whether the day was ever completed. Its manifest may be damaged."""
         return self.exists(_manifest_path(kind, day))
 
     def days(self, kind: Kind, first: date, last: date) -> Iterator[tuple[date, Manifest]]:
-        """Complete days within the range, oldest first."""
+        """Yield the complete days within the range, oldest first."""
         # A publication that was killed leaves a draft under another name.
         names = {Path(info.path).stem for info in self._list(f"manifests/{kind}") if info.path.endswith(".json")}
         for name in sorted(names):
@@ -130,7 +134,10 @@ class Lake:
                     yield day, manifest
 
     def publish(self, kind: Kind, day: date, manifest: Manifest) -> None:
-        """Make these files the day, then remove what was the day before, and what broken exports left."""
+        """Make these files the day.
+
+        Then remove the files that were the day before, and those that broken exports left.
+        """
         path = _manifest_path(kind, day)
         draft = f"{path}.{uuid.uuid4().hex}"
         with self.writing(draft) as out:
@@ -141,7 +148,10 @@ class Lake:
             self._remove_others(folder_of(kind, table, day), kept)
 
     def verify(self, kind: Kind, day: date, manifest: Manifest, only: Collection[str] = ()) -> None:
-        """Raises LakeError unless every file (of ``only`` these tables) is there, whole, and of our schema."""
+        """Check every file of the day, or those of the tables ``only``.
+
+        Raises LakeError unless each is there, whole, and of our schema.
+        """
         if manifest.schema_version != SCHEMA_VERSION:
             raise LakeError(
                 f"{day} was written with schema {manifest.schema_version}, and this server reads {SCHEMA_VERSION}. "
@@ -169,7 +179,7 @@ class Lake:
         self.check_schema(table, file.path)
 
     def check_schema(self, table: Table, path: str) -> None:
-        """Raises LakeError unless a Parquet file has our columns."""
+        """Raise LakeError unless a Parquet file has our columns."""
         try:
             with self._files.open_input_file(self._path(path)) as source:
                 found = pq.read_schema(source)
@@ -180,7 +190,7 @@ class Lake:
             raise LakeError(f"{path} has other columns than {table.name} of schema {SCHEMA_VERSION}.")
 
     def read_table(self, table: Table, path: str) -> pa.Table:
-        """Raises LakeError when a column that is always there has a null."""
+        """Read a file. Raises LakeError when a column that is always there has a null."""
         self.check_schema(table, path)
         with self._files.open_input_file(self._path(path)) as source:
             rows = pq.read_table(source)
@@ -190,11 +200,13 @@ class Lake:
         return rows
 
     def describe(self, path: str, rows: int) -> File:
+        """Return the size and digest of a file with its number of rows."""
         size, digest = self._size_and_digest(path)
         return File(path, rows, size, digest)
 
     @contextmanager
     def writing(self, path: str) -> Iterator[BinaryIO]:
+        """Open a new file for writing."""
         full = self._path(path)
         self._files.create_dir(full.rsplit("/", 1)[0], recursive=True)
         with self._files.open_output_stream(full) as out:
@@ -212,7 +224,7 @@ class Lake:
         self._files.move(self._path(source), self._path(target))
 
     def parquet_files(self, folder: str) -> list[str]:
-        """Paths below the lake of the Parquet files in a folder, in order."""
+        """Return the paths below the lake of the Parquet files in a folder, in order."""
         infos = [info for info in self._list(folder) if info.path.endswith(".parquet")]
         return sorted(f"{folder}/{Path(info.path).name}" for info in infos)
 
@@ -230,7 +242,8 @@ class Lake:
         return [info for info in infos if info.type == fs.FileType.File]
 
     def _size_and_digest(self, path: str) -> tuple[int, str]:
-        digest, size = hashlib.sha256(), 0
+        digest = hashlib.sha256()
+        size = 0
         with self._files.open_input_stream(self._path(path)) as source:
             while chunk := source.read(READ_SIZE):
                 digest.update(chunk)
@@ -256,14 +269,14 @@ def _repair(kind: Kind, day: date) -> str:
 
 
 def _for_arrow(url: str) -> str:
-    """Spark's name of S3 is s3a; a path without a scheme is a local one."""
+    """Return a URL in Arrow's spelling, which calls S3 s3 and not s3a. A path without a scheme is a local one."""
     if url.startswith("s3a://"):
         return "s3://" + url.removeprefix("s3a://")
     return url if "://" in url else Path(url.removeprefix("file:")).resolve().as_uri()
 
 
 def in_one_line(error: Exception) -> str:
-    """Our own words as they are; what the system says of a file, with the file."""
+    """Return an error in one line: our own words as they are, and for a file what the system says about it."""
     return f"The lake failed: {_first_line(error)}" if isinstance(error, OSError) else str(error)
 
 

@@ -1,4 +1,4 @@
-"""Results on their way from the run's folder to the lake's reports and to PostgreSQL.
+"""Move results from the run's folder to the lake's reports and to PostgreSQL.
 
 Everything is read and checked before anything is published. Then the lake changes, each day at once by its manifest,
 and after it PostgreSQL, in one transaction for all reports of all days. Running it again gives the same.
@@ -49,7 +49,10 @@ class Result:
 
 
 def read_results(lake: Lake, output: str, days: Sequence[date]) -> list[Result]:
-    """Raises LakeError when a report is missing or has a column that it should not have."""
+    """Read and check all results of a run.
+
+    Raises LakeError when a report is missing or has a column that it should not have.
+    """
     for report in REPORT_TABLES:
         if not lake.exists(f"{output}/{report.name}/_SUCCESS"):
             raise LakeError(f"Spark did not finish {report.name}.")
@@ -62,6 +65,7 @@ def _read(lake: Lake, output: str, report: Table, day: date) -> Result:
 
 
 def publish_in_lake(lake: Lake, results: Sequence[Result], run_name: str, *, now: datetime) -> None:
+    """Make the results the reports of their days in the lake."""
     for day in sorted({result.day for result in results}):
         files = {
             result.report.name: [

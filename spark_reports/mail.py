@@ -1,4 +1,4 @@
-"""The summary of a night as a mail, to those whom the settings name."""
+"""Send the summary of a night by mail to the recipients that the settings name."""
 
 from datetime import date
 
@@ -11,7 +11,7 @@ from spark_reports.summary import summarise
 
 
 def send_summary(day: date) -> None:
-    """As text and as HTML, with nothing to be fetched from anywhere. Raises SMTPException and OSError."""
+    """Send the summary as text and as HTML, which loads nothing from elsewhere. Raises SMTPException and OSError."""
     night = summarise(day)
     context = {"night": night, "sections": sections(night)}
     message = EmailMultiAlternatives(

@@ -1,6 +1,6 @@
-"""What this app measures. The rules of it are written in `waku_bridge/metrics.py`."""
+"""The metrics of this app. `waku_bridge/metrics.py` explains the rules for them."""
 
-from measuring.kinds import StoredGauge
+from kit.metrics.kinds import StoredGauge
 
 NEWEST_DAY_TIMESTAMP_SECONDS = StoredGauge(
     "pushserver_reports_newest_day_timestamp_seconds",

@@ -29,7 +29,7 @@ class ReportRun(models.Model):
     step = models.TextField(choices=Step.choices, default=Step.EXPORT)
     started_at = models.DateTimeField(db_index=True)
     finished_at = models.DateTimeField(null=True)
-    # Noted at every step and at least once a minute: a run whose process was killed stops beating.
+    # The time is noted at every step and at least once a minute, until the process of the run ends or is killed.
     seen_at = models.DateTimeField()
     event_count = models.PositiveBigIntegerField(default=0)  # rows of the lake that were read
     result_count = models.PositiveBigIntegerField(default=0)  # rows of all reports
@@ -49,7 +49,7 @@ class ReportRun(models.Model):
 
 
 class RequestedRun(models.Model):
-    """What an operator asked for and is not over yet. Who and why stands in the log of changes."""
+    """A range of days that an operator asked for and that is not over yet. The log of changes says who and why."""
 
     from_day = models.DateField()
     to_day = models.DateField()
@@ -64,7 +64,7 @@ class RequestedRun(models.Model):
 
 
 class PublishedDay(models.Model):
-    """A day whose reports are complete. A day without any rows has one, too: that is not the same as a missing day."""
+    """A day whose reports are complete. A day without any rows has one, too, which tells it from a missing day."""
 
     day = models.DateField(primary_key=True)
     run = models.ForeignKey(ReportRun, null=True, on_delete=models.SET_NULL)
@@ -76,7 +76,7 @@ class PublishedDay(models.Model):
 
 
 class Report(models.Model):
-    """What all report tables have in common."""
+    """The common part of all report tables."""
 
     day = models.DateField()
 

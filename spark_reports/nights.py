@@ -1,5 +1,7 @@
-"""Which days the nights still owe. All of it follows from what is in the database, so a scheduler that slept, a worker
-that was killed or a broker that forgot cost time and no night.
+"""Which days still have to be reported.
+
+Everything follows from what is in the database, so a scheduler that slept, a worker that was killed or a broker that
+forgot cost time and no night.
 """
 
 from datetime import UTC, date, datetime, timedelta
@@ -11,21 +13,24 @@ from django.db.models import Count, Max, Min
 from spark_reports.closing import last_closed_day
 from spark_reports.models import PublishedDay, ReportRun
 
-# The default of ENVELOPE_RETENTION_DAYS keeps two days whole; the third is marked when it is exported so late.
+# The default of ENVELOPE_RETENTION_DAYS keeps two days whole; the third is marked as incomplete when exported late.
 CATCH_UP_DAYS = 3
 # After a failure: 5, 10, 20 … minutes, and from then on every six hours.
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=5), timedelta(hours=6)
-# So long after REPORTS_HOUR a night without reports is an alarm.
+# A night without reports becomes an alarm this long after REPORTS_HOUR.
 GRACE = timedelta(hours=2)
 
 
 def next_day(now: datetime) -> date | None:
-    """What to make now: the oldest day that is owed and does not pause after a failure."""
+    """Return the day to report now: the oldest one that is owed and not paused after a failure."""
     return next((day for day in owed_days(now) if not _pauses(day, now)), None)
 
 
 def owed_days(now: datetime) -> list[date]:
-    """Days of the last nights without reports, oldest first; none from before the server was installed."""
+    """Return the days of the last nights without reports, oldest first.
+
+    Days from before the server was installed are not owed.
+    """
     last = _newest_due_day(now)
     first = max(last - timedelta(days=CATCH_UP_DAYS - 1), _installed_on(now))
     days = [first + timedelta(days=n) for n in range((last - first).days + 1)]
@@ -34,12 +39,13 @@ def owed_days(now: datetime) -> list[date]:
 
 
 def overdue_days(now: datetime) -> list[date]:
+    """Return the owed days whose reports should have been there by now."""
     newest = _newest_due_day(now - GRACE)
     return [day for day in owed_days(now) if day <= newest]
 
 
 def next_night(now: datetime) -> datetime:
-    """When the next reports are due."""
+    """Return when the next reports are due."""
     midnight = datetime.combine(_newest_due_day(now) + timedelta(days=2), datetime.min.time(), UTC)
     return midnight + timedelta(hours=settings.REPORTS_HOUR)
 
@@ -50,7 +56,7 @@ def _newest_due_day(now: datetime) -> date:
 
 
 def _installed_on(now: datetime) -> date:
-    """The day on which our tables were made."""
+    """Return the day on which our tables were made."""
     ours = MigrationRecorder.Migration.objects.filter(app="spark_reports")
     first: datetime | None = ours.aggregate(first=Min("applied"))["first"]
     return (first or now).astimezone(UTC).date()

@@ -1,4 +1,4 @@
-"""What a run needs beside the server itself: the dependency group `reports`, and Java."""
+"""Check for what a run needs beside the server itself: the dependency group `reports`, and Java."""
 
 import importlib.util
 import os
@@ -9,7 +9,7 @@ PACKAGES = {"pyspark": "PySpark", "pyarrow": "PyArrow"}
 
 
 def missing() -> str:
-    """What this machine lacks and how it is brought, in one line; empty when nothing."""
+    """Return in one line what this machine lacks and how to install it; empty when it lacks nothing."""
     lacking = [name for module, name in PACKAGES.items() if importlib.util.find_spec(module) is None]
     if lacking:
         verb = "is" if len(lacking) == 1 else "are"

@@ -1,8 +1,8 @@
-"""One run: export what is missing, compute in Spark, publish. Only one at a time.
+"""One run: export what is missing, compute in Spark, publish. Only one runs at a time.
 
-What is shown is PostgreSQL, which takes all of a run or nothing. The lake's reports are published just before, a day at
-a time: a run that ends in between has some days there that are newer than those shown, and run again it replaces both.
-Days that are exported already stay exported.
+The console shows PostgreSQL, which takes all of a run or nothing. The lake's reports are published just before, a day
+at a time: a run that ends in between leaves some days in the lake that are newer than those shown, and when it is run
+again it replaces both. Days that are exported already stay exported.
 """
 
 import secrets
@@ -43,18 +43,18 @@ FAULTS = (ExportError, LakeError, SparkError, OSError)
 
 
 class RunError(Exception):
-    """Why there are no new reports, in one line."""
+    """There are no new reports; the text says why in one line."""
 
 
 class Busy(RunError):  # noqa: N818 - says what is
-    """Another run or export is under way: nothing was begun."""
+    """Another run or export is under way, so nothing was begun."""
 
 
 class WorkerStops(Exception):  # noqa: N818 - says what happened
-    """The worker was told to end while Spark computed. The next one begins again."""
+    """The worker was told to end while Spark computed. The next worker begins again."""
 
 
-# Of other faults only the kind is told: their words may hold a row.
+# Of other faults only the kind is told, because their words may hold a row.
 _ENDED_BY: dict[type[BaseException], str] = {
     WorkerStops: "Its worker was told to end, as when a new version is installed. The next one begins again.",
     KeyboardInterrupt: "It was interrupted by hand.",
@@ -62,19 +62,19 @@ _ENDED_BY: dict[type[BaseException], str] = {
 
 
 class Progress:
-    """What a run tells while it goes on; the command draws it."""
+    """Receives what a run tells while it goes on; the command draws it."""
 
     def step(self, run: ReportRun) -> None:
-        """It began another step."""
+        """Tell that the run began another step."""
 
     def rows(self, day: date, table: str, number: int) -> None:
-        """So many more rows of a table were exported."""
+        """Tell that another ``number`` of rows of a table was exported."""
 
     def report(self, line: str) -> None:
-        """Spark finished a report."""
+        """Tell that Spark finished a report."""
 
     def beat(self) -> None:
-        """At least every 20 seconds while Spark computes. What it raises ends the run, and Spark with it."""
+        """Tell at least every 20 seconds that Spark computes. What this raises ends the run, and Spark with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,8 @@ class _Facts:
 
 
 def run_reports(first: date, last: date, *, progress: Progress, replace: bool = False) -> list[ReportRun]:
-    """Reports of a range of closed days, oldest first. ``replace`` exports days again that are in the lake already.
+    """Make the reports of a range of closed days, oldest first. ``replace`` exports days again that are in the lake
+    already.
 
     Raises Busy when another run is under way, and RunError when one fails: those before it are published then.
     """
@@ -105,9 +106,10 @@ def run_reports(first: date, last: date, *, progress: Progress, replace: bool = 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Nobody else writes into the lake meanwhile: publishing a day removes what its own manifest does not name.
+    """Hold the lock under which one process writes into the lake: publishing a day removes what its own manifest does
+    not name.
 
-    Raises Busy. Freed with the connection, however that ends.
+    Raises Busy. The lock ends with the connection, however that ends.
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
@@ -121,7 +123,7 @@ def alone() -> Iterator[None]:
 
 
 def _close_abandoned() -> None:
-    """Whoever holds the lock knows that nobody else runs."""
+    """Mark runs that look unfinished as killed. The holder of the lock knows that nobody else runs."""
     ReportRun.objects.filter(state=State.RUNNING).update(state=State.FAILED, finished_at=timezone.now(), error=KILLED)
 
 
@@ -141,9 +143,10 @@ def _run(days: Sequence[date], progress: Progress, *, replace: bool) -> ReportRu
 
 
 def _carry_out(run: ReportRun, days: Sequence[date], progress: Progress, *, replace: bool) -> None:
-    lake, name = Lake(settings.REPORTS_LAKE), f"{run.pk}-{secrets.token_hex(4)}"
+    lake = Lake(settings.REPORTS_LAKE)
+    name = f"{run.pk}-{secrets.token_hex(4)}"
     output = f"incoming/{name}"
-    lake.remove_folder("incoming")  # nobody else runs: what is there was left by a killed one
+    lake.remove_folder("incoming")  # nobody else runs, so a killed run left what is there
     try:
         with _step(run, Step.EXPORT, progress):
             facts = _export(run, lake, days, progress, replace=replace)
@@ -161,7 +164,8 @@ def _carry_out(run: ReportRun, days: Sequence[date], progress: Progress, *, repl
 @contextmanager
 def _step(run: ReportRun, step: ReportRun.Step, progress: Progress) -> Iterator[None]:
     started = monotonic()
-    run.step, run.seen_at = step, timezone.now()
+    run.step = step
+    run.seen_at = timezone.now()
     run.save()
     progress.step(run)
     yield
@@ -207,7 +211,7 @@ def _compute(run: ReportRun, lake: Lake, facts: _Facts, output: str, progress: P
 
 
 def make_plan(lake: Lake, manifests: Mapping[date, Manifest], output: str) -> Plan:
-    """Raises LakeError when a file of an earlier day that is read, too, is broken."""
+    """Return the plan of a run. Raises LakeError when a file of an earlier day that is read, too, is broken."""
     first = min(manifests)
     facts: dict[str, dict[str, Sequence[str]]] = {table.name: {} for table in tables.EVENT_TABLES}
     facts |= _earlier_files(lake, Kind.FACTS, first, LOOK_BACK_SNAPSHOTS)
@@ -225,7 +229,7 @@ def make_plan(lake: Lake, manifests: Mapping[date, Manifest], output: str) -> Pl
 
 
 def _expected_rows(manifests: Mapping[date, Manifest]) -> dict[str, dict[str, int]]:
-    """Of the run's own days; snapshots of earlier days are not its to check."""
+    """Return the row counts of the run's own days; earlier days were checked by their own runs."""
     return {
         table.name: {day.isoformat(): manifest.rows[table.name] for day, manifest in manifests.items()}
         for table in tables.EVENT_TABLES
@@ -235,7 +239,7 @@ def _expected_rows(manifests: Mapping[date, Manifest]) -> dict[str, dict[str, in
 def _earlier_files(
     lake: Lake, kind: Kind, first: date, look_back_days: Mapping[str, int]
 ) -> dict[str, dict[str, Sequence[str]]]:
-    """By table and day, each compared with its manifest.
+    """Return files of earlier days by table and day, each compared with its manifest.
 
     Days of an older schema are left out: comparing with them would be wrong, and they can be made anew.
     """
@@ -260,7 +264,8 @@ def _excerpt(text: str) -> str:
 
 
 def _finish(run: ReportRun, state: ReportRun.State, **facts: str) -> None:
-    run.state, run.finished_at = state, timezone.now()
+    run.state = state
+    run.finished_at = timezone.now()
     for name, value in facts.items():
         setattr(run, name, _excerpt(value))
     run.save()

@@ -1,4 +1,4 @@
-"""Spark as a process of its own: spark-submit with our jobs as a package, and nothing of ours in its environment.
+"""Run Spark as a process of its own: spark-submit with our jobs as a package, and nothing of ours in its environment.
 
 It is told the lake and the plan. Database, keys and secrets stay here; what a master, an object store or Java need
 comes from the environment by the names below, and from Spark's own configuration folder (SPARK_CONF_DIR).
@@ -29,7 +29,7 @@ ENTRY = "from spark_reports.jobs.nightly import main\n\nmain()\n"
 PASSED_ON = re.compile(
     r"(PATH|HOME|LANG|TZ|TMPDIR|USER|JAVA_HOME|KRB5.*|SPARK_CONF_DIR|SPARK_LOCAL_.*|HADOOP_.*|YARN_.*|AWS_.*|GOOGLE_.*|AZURE_.*)"
 )
-PROGRESS = "report "  # what a line of progress begins with
+PROGRESS = "report "  # the beginning of a line of progress
 LOG_LINES = 200
 MAX_LINE = 300
 BEAT_SECONDS = 20
@@ -37,7 +37,7 @@ STOP_SECONDS = 10
 
 
 class SparkError(Exception):
-    """Why Spark did not finish, in one line. ``log`` is the end of what it wrote."""
+    """Spark did not finish; the text says why in one line. ``log`` is the end of what it wrote."""
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
@@ -46,7 +46,10 @@ class SparkError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """``on_line`` gets each line of the job's progress, and an empty one now and then while there is none."""
+    """What to run.
+
+    ``on_line`` gets each line of the job's progress, and an empty one now and then while there is none.
+    """
 
     master: str
     driver_memory: str
@@ -57,7 +60,7 @@ class Submission:
 
 
 def submit(submission: Submission) -> str:
-    """Run the jobs; returns the end of Spark's log. Raises SparkError."""
+    """Run the jobs and return the end of Spark's log. Raises SparkError."""
     log: deque[str] = deque(maxlen=LOG_LINES)
     with (
         tempfile.TemporaryDirectory(prefix="push-reports-") as name,
@@ -70,7 +73,7 @@ def submit(submission: Submission) -> str:
 
 
 def package(folder: Path) -> tuple[Path, Path]:
-    """The jobs as a zip file that executors of a cluster can be sent, and the script that starts them."""
+    """Write the jobs as a zip file that executors of a cluster can be sent, and the script that starts them."""
     archive, entry = folder / "jobs.zip", folder / "entry.py"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as jobs:
         for path in [PACKAGE / "__init__.py", *sorted((PACKAGE / "jobs").glob("*.py"))]:
@@ -80,7 +83,7 @@ def package(folder: Path) -> tuple[Path, Path]:
 
 
 def spark_home() -> Path:
-    """Raises SparkError when something that Spark needs is not installed."""
+    """Return the folder of Spark. Raises SparkError when something that Spark needs is not installed."""
     found = importlib.util.find_spec("pyspark")
     if (lack := missing()) or found is None or found.origin is None:
         raise SparkError(lack)
@@ -102,21 +105,24 @@ def _is_here(master: str) -> bool:
 
 
 def _for_one_machine(master: str) -> Iterable[str]:
-    """A master on this machine needs no driver that others can reach, and its few cores no 200 parts of a shuffle."""
+    """Return the options for a master on this machine: it needs no driver that others can reach, and no 200 partitions
+    of a shuffle.
+    """
     options = ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", "spark.sql.shuffle.partitions=8"]
     return (part for option in options for part in ("--conf", option)) if _is_here(master) else ()
 
 
 def environment(master: str) -> dict[str, str]:
+    """Return the environment of Spark, without our secrets."""
     passed_on = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
-    # Not a Spark installed beside the package, and the interpreter that has it.
+    # The Spark of the package, not one installed beside it, and the interpreter that has the package.
     ours = {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"}
     return passed_on | ours | ({"SPARK_LOCAL_IP": "127.0.0.1"} if _is_here(master) else {})
 
 
 @contextmanager
 def _running(command: Sequence[str], master: str) -> Iterator["subprocess.Popen[str]"]:
-    """In a session of its own, so that Java goes together with the script that started it."""
+    """Start the command in a session of its own, so that Java is stopped together with the script that started it."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -176,7 +182,7 @@ _CAUSE = re.compile(r"(?:Caused by: |py4j\S+: |\S*\.)?([A-Za-z_.]*(?:Error|Excep
 
 
 def _reason(log: Iterable[str]) -> str:
-    """The deepest cause that the log names."""
+    """Return the deepest cause that the log names."""
     lines = [line.strip() for line in log if line.strip() and not line.startswith("{") and " WARN " not in line]
     causes = [found for line in lines if (found := _CAUSE.fullmatch(line))]
     deepest = [cause for cause in causes if cause[0].startswith("Caused by: ")] or causes

@@ -1,4 +1,4 @@
-"""How the nightly reports are, for the console, for `/readyz` and for alarms."""
+"""The state of the nightly reports, for the console, for `/readyz` and for alarms."""
 
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -26,7 +26,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """``words`` say it in one line. ``newest_day`` is the last with reports; ``anomalies`` and ``findings`` are its."""
+    """The state in one line (``words``).
+
+    ``newest_day`` is the last with reports; ``anomalies`` and ``findings`` are its.
+    """
 
     state: State
     words: str
@@ -40,6 +43,7 @@ class Status:
 
 
 def status(now: datetime) -> Status:
+    """Judge the nightly reports by what is in the database."""
     newest = PublishedDay.objects.order_by("-day").values_list("day", flat=True).first()
     anomalies = Anomaly.objects.filter(day=newest).count() if newest else 0
     findings = DataQuality.objects.filter(day=newest, is_ok=False).count() if newest else 0
@@ -67,12 +71,12 @@ def _why(day: date) -> str:
 
 
 def pin(found: Status) -> None:
-    """For `/readyz`, which must answer while the database hangs. Raises RedisError."""
+    """Store the status for `/readyz`, which must answer while the database hangs. Raises RedisError."""
     cache.set(KEY, found, TTL_SECONDS)
 
 
 def pinned() -> Status | None:
-    """None when nobody looked lately, or the cache is away."""
+    """Return the status that was stored last, or None when none was stored lately or the cache is away."""
     try:
         found: Status | None = cache.get(KEY)
     except RedisError:

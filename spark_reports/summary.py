@@ -1,4 +1,4 @@
-"""One night on one page: for the console, for printing and for mail."""
+"""Summarise one night on one page: for the console, for printing and for mail."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,10 @@ CHURN = ("active_at_start", "new", "returned", "unregistered", "died", "expired"
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """``published`` is None while the day has no reports; then there is nothing else. ``churn`` sums all places."""
+    """One night.
+
+    ``published`` is None while the day has no reports; then all else is empty. ``churn`` sums all places.
+    """
 
     day: date
     published: PublishedDay | None
@@ -38,7 +41,7 @@ class Summary:
 
     @property
     def verdict(self) -> str:
-        """The night in one line."""
+        """Return the night in one line."""
         if self.published is None:
             return "no reports"
         flags = _number(len(self.anomalies), "figure outside of its usual band", "figures outside of their usual band")
@@ -56,6 +59,7 @@ class Summary:
 
 
 def summarise(day: date) -> Summary:
+    """Read the summary of a day."""
     churn = TokenChurn.objects.filter(day=day).aggregate(**{f"{name}_sum": Sum(name, default=0) for name in CHURN})
     signatures = FailureSignature.objects.filter(Q(is_new=True) | Q(is_rising=True), day=day)
     return Summary(
@@ -72,7 +76,7 @@ def summarise(day: date) -> Summary:
 
 
 def failed_checks(first: date, last: date) -> QuerySet[DataQuality]:
-    """Why reports of these days must be read with care."""
+    """Return why reports of these days must be read with care."""
     return DataQuality.objects.filter(day__range=(first, last), is_ok=False).order_by("-day", "check_name", "subject")
 
 

@@ -1,7 +1,7 @@
-"""Beat's part in the reports: making what is owed or asked for, noticing what is missing, and mailing what is new.
+"""The scheduled tasks of the reports: make those that are owed or asked for, notice missing ones, and mail new ones.
 
-Runs are made by a worker of their own, one after the other. Their tasks are acknowledged at once, because the broker
-would hand out again what takes hours: what a killed worker leaves undone is found in the database by the next one.
+A worker of their own makes runs one after the other. Their tasks are acknowledged at once, because the broker would
+hand out again what takes hours: what a killed worker leaves undone, the next one finds in the database.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,13 @@ from celery import shared_task, signals
 from django.conf import settings
 from django.utils import timezone
 
+from kit.db.patience import REPORTS, patience
+from kit.tasks import MessageTask
 from spark_reports import nights, status
 from spark_reports.by_hand import next_request
 from spark_reports.mail import send_summary
 from spark_reports.models import ReportRun, RequestedRun
 from spark_reports.parts import missing
-from waku_bridge.tasks import MessageTask
 
 log = structlog.get_logger(__name__)
 _stopping = Event()
@@ -28,12 +29,13 @@ _stopping = Event()
 
 @signals.worker_shutting_down.connect
 def stop_runs(**_kwargs: Any) -> None:
+    """Have a run end when its worker is told to shut down."""
     _stopping.set()
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Days to make reports of; ``request`` when somebody asked for them."""
+    """The days to report. ``request`` is set when an operator asked for them."""
 
     first: date
     last: date
@@ -43,9 +45,11 @@ class _Work:
 
 @shared_task(base=MessageTask, autoretry_for=(), acks_late=False)  # the next one comes in five minutes
 def make_reports() -> None:
-    while not _stopping.is_set() and (work := _next_work(timezone.now())):
-        if not _make(work):
-            return
+    """Make reports until nothing more is owed or can be made now."""
+    with patience(REPORTS):
+        while not _stopping.is_set() and (work := _next_work(timezone.now())):
+            if not _make(work):
+                return
 
 
 def _next_work(now: datetime) -> _Work | None:
@@ -56,8 +60,10 @@ def _next_work(now: datetime) -> _Work | None:
 
 
 def _make(work: _Work) -> bool:
-    """False when nothing more can be made now. A failure is kept with its run and told by `status`; a request is over
-    with it, whatever it was, or it would come before all nights for ever.
+    """Make the reports of ``work``. Return False when nothing more can be made now.
+
+    A failure is kept with its run and told by `status`. A request ends with its run, however that ended; otherwise it
+    would come before all nights for ever.
     """
     if lack := missing():
         _note_failure(work, lack)
@@ -110,18 +116,20 @@ def _note_failure(work: _Work, error: str) -> None:
 
 
 def _announce(work: _Work) -> None:
-    """A night is mailed once; what is made again by hand is not."""
+    """Mail a night once. Reports that an operator asked for are not mailed."""
     if settings.REPORT_RECIPIENTS and not work.request:
         mail_summary.delay(work.last.isoformat())
 
 
 @shared_task(base=MessageTask, autoretry_for=(OSError, SMTPException), retry_backoff=60, retry_backoff_max=600)
 def mail_summary(day: str) -> None:
+    """Mail the summary of a day."""
     send_summary(date.fromisoformat(day))
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in five minutes
 def watch_reports() -> None:
+    """Store the status of the reports for `/readyz`, and log an alarm."""
     found = status.status(timezone.now())
     status.pin(found)
     if found.is_alarm:

@@ -1,6 +1,6 @@
 """Talking to the server in one process: envelopes into the inbox, decoded replies out of the outbox.
 
-Everything between is real: codec, use cases, PostgreSQL. Only node, queue and workers are left out.
+Everything between is real: codec, use cases, turns, PostgreSQL. Only nodes and gateway are left out.
 """
 
 import json
@@ -12,7 +12,8 @@ from pathlib import Path
 from coincurve import PrivateKey
 from django.utils import timezone
 
-from waku_bridge import inbound, inbox, unkeyed
+from tests.turns import Process
+from waku_bridge import inbox, unkeyed
 from waku_bridge.codec.envelope import decode, encode_payload
 from waku_bridge.codec.errors import NotDecryptable
 from waku_bridge.codec.keys import Identity
@@ -37,20 +38,14 @@ def put(*messages: WakuMessage, now: datetime | None = None) -> list[bytes]:
     return inbox.store(envelopes, source="test", now=now or timezone.now())
 
 
-def say(*messages: WakuMessage, now: datetime | None = None) -> inbound.Processed:
-    """Have the server receive and process messages, in one batch and one more for those that needed new keys."""
-    moment = now or timezone.now()
-    processed = inbound.process(put(*messages, now=moment), now=moment)
-    if not processed.needs_keys:
-        return processed
-    called_back = unkeyed.call_back(budget=CpuBudget(0, 60), now=moment, limit=1000)
-    after = inbound.process(called_back, now=moment)
-    assert not after.needs_keys
-    return inbound.Processed(
-        processed.reply_ids + after.reply_ids,
-        processed.notification_ids + after.notification_ids,
-        processed.waiting_request_ids + after.waiting_request_ids,
-    )
+def say(*messages: WakuMessage, now: datetime | None = None, process: Process | None = None) -> Process:
+    """Have a worker process receive and process messages, in one turn and one more for those that need new keys."""
+    moment, process = now or timezone.now(), process or Process()
+    put(*messages, now=moment)
+    process.turn(now=moment)
+    if unkeyed.call_back(budget=CpuBudget(0, 60), limit=1000):
+        process.turn(now=moment)
+    return process
 
 
 def replies_to(listener: Identity) -> list[Decoded]:

@@ -1,16 +1,25 @@
 """What tests of delivery share: a gateway that answers as it is told, and notifications that are due."""
 
 import asyncio
-from collections.abc import Callable
+import select
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any
 
 import psycopg
-from django.db import connection
+from django.db import connection, transaction
+from django.utils import timezone
 
-from notifications.delivery import Claim, Lanes, claim, deliver, record
+from kit.turns import Bell, Stage, Worker
+from notifications.delivery.claim import Claim, claim
+from notifications.delivery.desk import Delivery
+from notifications.delivery.lanes import Lanes
+from notifications.delivery.recording import close_breakers, record
 from notifications.messages import ChannelKey, Outcome, Push, Result
-from notifications.models import Channel, Notification
+from notifications.models import Attempt, Channel, Notification
+from notifications.transitions import DUE
 from tests.factories import make_notification, make_registration, make_route
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,10 +37,58 @@ class RecordingGateway:
         self.answer = answer if callable(answer) else lambda _: Result(answer, "code", latency_ms=7)
         self.pushes: list[Push] = []
 
+    def refresh(self, *, now: datetime) -> None:
+        """Nothing to do."""
+
+    def find_fault(self, _push: Push) -> Result | None:
+        return None
+
     async def send(self, push: Push) -> Result:
         self.pushes.append(push)
         await asyncio.sleep(0)
         return self.answer(push)
+
+
+class Desk:
+    """Delivery as one worker process has it, and the turns that it makes: here in the thread of the test."""
+
+    def __init__(self, gateway=None, *, gateways=None, lease=LEASE, lane_width=1000) -> None:
+        self.bell = Bell()
+        self.gateway = gateway or RecordingGateway()
+        self.delivery = Delivery(gateways or (lambda _: self.gateway), self.bell, lease=lease, lane_width=lane_width)
+        self.worker = Worker(self.delivery.stages(), self.bell)
+
+    def open(self, name, open_it) -> None:
+        """Open a front door."""
+        door = open_it(self.delivery, self.bell)
+        self.delivery.front_doors = {name: door}
+        stages: list[Stage] = [*door.intake(), *self.delivery.stages(), *door.outlet()]
+        self.worker = Worker(stages, self.bell)
+
+    def turn(self, *, now=None) -> bool:
+        """Make one turn that looks for rows, too; return whether there is more to do."""
+        self.worker._look_at = 0.0
+        return self.worker.turn(now=now or timezone.now())
+
+    def turn_until(self, is_over: Callable[[], object], *, seconds: float = 20, now=None) -> None:
+        """Make turns, each when the bell rings, until it is so."""
+        deadline = monotonic() + seconds
+        while not is_over():
+            assert monotonic() < deadline, "it does not come to an end"
+            if not self.turn(now=now) and not is_over():
+                self.wait()
+
+    def wait(self, seconds: float = 0.05) -> None:
+        """Wait until the bell rings."""
+        readable, _, _ = select.select([self.bell], [], [], seconds)
+        if readable:
+            self.bell.hush()
+
+    def work_off(self, *, now=None) -> None:
+        """Make turns until nothing is left to do."""
+        while self.turn(now=now) or self.delivery.flights.under_way or self.delivery.lanes.has_room_again():
+            if not self.delivery.flights.has_results():
+                self.wait()
 
 
 def other_session() -> psycopg.Connection[Any]:
@@ -56,21 +113,52 @@ def prove(*keys: ChannelKey) -> None:
         Channel.objects.create(**key._asdict(), since=LONG_AGO, last_success_at=LONG_AGO)
 
 
-def send(*notifications, gateway=None, lease=LEASE, **options) -> set[int]:
-    """Deliver; returns the requests concerned."""
-    gateway = gateway or RecordingGateway()
-    return set().union(*deliver([n.pk for n in notifications], gateway, lease=lease, **options))
+@contextmanager
+def only(notifications) -> Iterator[None]:
+    """Nothing but these is due meanwhile."""
+    others = Notification.objects.filter(state__in=DUE).exclude(pk__in=[n.pk for n in notifications])
+    held = list(others.filter(next_attempt_at__isnull=False).only("pk", "next_attempt_at"))
+    others.update(next_attempt_at=None)
+    yield
+    Notification.objects.bulk_update(held, ["next_attempt_at"])
+
+
+def send(*notifications, gateway=None, **options) -> set[int]:
+    """Deliver these, until nothing is under way; returns the requests concerned."""
+    before = set(Attempt.objects.values_list("pk", flat=True))
+    with only(notifications):
+        Desk(gateway, **options).work_off()
+    return set(Attempt.objects.exclude(pk__in=before).values_list("notification__request", flat=True))
+
+
+def take(*, limit=1000, now=NOW, lanes=None) -> list[Claim]:
+    """Claim whatever is due."""
+    return claim(limit=limit, now=now, lease=LEASE, lanes=lanes or Lanes(1000)).claims
 
 
 def claimed(*notifications, now=NOW) -> list[Claim]:
     """Those that a worker with room for all of them takes."""
-    ids = [n.pk for n in notifications]
-    return claim(ids, gateway_name="recording", now=now, lease=LEASE, lanes=Lanes(1000)).claims
+    with only(notifications):
+        return take(now=now)
+
+
+def due_ids(*, now=NOW, lanes=None) -> list[int]:
+    """Which notifications a worker would claim: those that are due and may be sent."""
+    with transaction.atomic():
+        ids = [held.notification_id for held in take(now=now, lanes=lanes)]
+        transaction.set_rollback(True)
+    return ids
+
+
+def recorded(results, *, now=NOW) -> None:
+    """Record results as a turn does, with what comes after its commit."""
+    record(results, now=now)
+    close_breakers(results, now=now)
 
 
 def answered(result, *notifications, now=NOW) -> None:
     """Try them, and record the same result for each."""
-    record([(held, result) for held in claimed(*notifications, now=now)], now=now)
+    recorded([(held, result) for held in claimed(*notifications, now=now)], now=now)
 
 
 def fresh(row):

@@ -8,8 +8,10 @@ from threading import Thread
 
 class Gorush(BaseHTTPRequestHandler):
     status = 200
+    asked: int
 
     def do_GET(self) -> None:
+        type(self).asked += 1
         self.send_response(self.status)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -20,8 +22,8 @@ class Gorush(BaseHTTPRequestHandler):
 
 @contextmanager
 def serve_gorush() -> Iterator[ThreadingHTTPServer]:
-    """A test breaks it by the ``status`` of its handler class."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Gorush", (Gorush,), {}))
+    """A test breaks it by the ``status`` of its handler class, which counts in ``asked``."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Gorush", (Gorush,), {"asked": 0}))
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield server

@@ -59,7 +59,7 @@ def _is_test(node_id: str) -> bool:
 def _tests(path: str) -> frozenset[str]:
     """The tests of a file as pytest names them, without parameters."""
     body = ast.parse((ROOT / path).read_text()).body
-    found = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+    found = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     for node in body:
         if isinstance(node, ast.ClassDef):
             found |= {f"{node.name}::{member.name}" for member in node.body if isinstance(member, ast.FunctionDef)}

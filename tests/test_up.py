@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import time
-from signal import SIGKILL, SIGTERM
+from signal import SIGKILL, SIGTERM, SIGUSR1
 
 import httpx
 import psutil
@@ -16,10 +16,13 @@ import pytest
 from django.conf import settings
 
 from pushserver.embedded.ports import free_port
+from tests.folders import open_folder
 
 pytestmark = pytest.mark.slow
 
 START_SECONDS = 90
+# The guard is among the children, too.
+PARTS_THAT_STAY = ("guard", "postgres", "valkey", "node", "gorush")
 CONFIGURED = {"DATABASE_URL", "REDIS_URL", "SECRET_KEY", "FIELD_ENCRYPTION_KEYS", "SERVER_PRIVATE_KEY"}
 MANAGE = [sys.executable, str(settings.BASE_DIR / "manage.py")]
 
@@ -70,12 +73,18 @@ def is_alive(process):
 
 
 @pytest.fixture
-def start(tmp_path):
+def open_path():
+    with open_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def start(open_path):
     lives = []
     port = free_port()
 
     def start_up():
-        lives.append(Up(tmp_path / "data", port, tmp_path / f"log{len(lives)}"))
+        lives.append(Up(open_path / "data", port, open_path / f"log{len(lives)}"))
         return lives[-1]
 
     yield start_up
@@ -84,7 +93,7 @@ def start(tmp_path):
             life.ends(SIGKILL)
 
 
-def test_up_starts_survives_and_stops(start, tmp_path):
+def test_up_starts_survives_and_stops(start, open_path):
     first = start()
     first.says("Ready. Console: ")
     assert_everything_answers(first)
@@ -96,12 +105,13 @@ def test_up_starts_survives_and_stops(start, tmp_path):
     second = start()
     second.says("Ready. Console: ")
     assert "password" not in second.output()
-    assert_the_password_stands_nowhere(password, tmp_path / "data")
+    assert_the_password_stands_nowhere(password, open_path / "data")
     assert_the_admin_can_log_in(second, password)
     assert "Traceback" not in first.output() + second.output()
     assert_a_killed_database_comes_back(second)
+    assert_all_processes_are_replaced(second)
     assert second.ends(SIGTERM) == 0
-    assert not (tmp_path / "data" / "embedded.json").exists()
+    assert not (open_path / "data" / "embedded.json").exists()
 
 
 def assert_everything_answers(up):
@@ -150,6 +160,20 @@ def assert_the_admin_can_log_in(up, password):
         token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page.text).group(1)
         form = {"username": "admin", "password": password, "csrfmiddlewaretoken": token, "next": "/admin/"}
         assert "/admin/logout/" in browser.post("/admin/login/", data=form).text
+
+
+def assert_all_processes_are_replaced(up):
+    """Of the server, while the embedded ones stay."""
+    before = {process.pid: process.name() for process in up.process.children()}
+    up.process.send_signal(SIGUSR1)
+    up.says("Replaced.")
+    kept = {before[process.pid] for process in up.process.children() if process.pid in before}
+    new = [process for process in up.process.children() if process.pid not in before]
+    assert {"postgres", "valkey-server"} <= kept
+    assert sorted(before.values()).count("postgres") == 1
+    assert len(new) == len(before) - len(PARTS_THAT_STAY)
+    assert "Not replaced" not in up.output()
+    assert httpx.get(f"{up.url}/readyz", timeout=30).status_code == 200
 
 
 def assert_a_killed_database_comes_back(up):

@@ -1,4 +1,4 @@
-"""Envelopes that came in and replies that went out, how far stores were read, and what nobody could read."""
+"""Envelopes that came in, replies that went out, how far stores were read, and messages that could not be read."""
 
 from typing import Any, ClassVar
 
@@ -6,8 +6,7 @@ from django.contrib import admin
 from django.db.models import Q
 from django.urls import reverse
 
-from notifications.models import NotificationRequest
-from registrations.console.columns import (
+from kit.admin.columns import (
     Column,
     age,
     full_hash,
@@ -20,17 +19,18 @@ from registrations.console.columns import (
     word,
     yes_no,
 )
-from registrations.console.facts import FactAdmin, FactInline
-from registrations.console.filters import LabelFilter, RecentValuesFilter, WordFilter
-from registrations.console.operations import Operated
-from registrations.console.search import by_hash, hash_digits
+from kit.admin.facts import FactAdmin, FactInline
+from kit.admin.filters import LabelFilter, RecentValuesFilter, WordFilter
+from kit.admin.operations import Operated
+from kit.admin.search import by_hash, hash_digits
+from notifications.models import NotificationRequest
 from waku_bridge.console import DropEnvelopes, DropLetters, ProcessAgain, ReadLettersAgain
 from waku_bridge.models import CanaryRun, DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark, StoreWindow
 from waku_bridge.reading.dead_letters import without_payloads
-from waku_bridge.reading.leases import LeaseName, holders
+from waku_bridge.reading.lock import holder
 
 HASH_BYTES = 32
-# More than these have the same first digits only when hardly any were typed.
+# More requests than this begin with the same digits only when hardly any digits were typed.
 MAX_REQUESTS = 100
 
 
@@ -69,7 +69,6 @@ class InboundEnvelopeAdmin(Operated, FactAdmin):
         "Where it came from": (host("source", "node"), word("path"), "pubsub_topic", "content_topic"),
         "Times": (
             moment("received_at", "received"),
-            moment("enqueued_at", "given to a worker"),
             moment("processed_at", "processed"),
         ),
     }
@@ -78,13 +77,13 @@ class InboundEnvelopeAdmin(Operated, FactAdmin):
     unread = ("payload",)
 
     def matching(self, term: str) -> Q:
-        """Requests know their envelope, and have an index over their ids; envelopes have none over theirs."""
+        """Return the condition by way of requests, which have an index over their ids that envelopes lack."""
         digits = hash_digits(term)
-        asked_by = by_hash(digits, (("amm_message_id", HASH_BYTES),)) if digits else Q()
+        asked_by = by_hash(digits, (("request_key", HASH_BYTES),)) if digits else Q()
         if not asked_by:
             return super().matching(term)
-        # Looked up at once: "or in (select ...)" would make the database read every envelope.
-        requests = NotificationRequest.objects.filter(asked_by).values_list("envelope_hash", flat=True)
+        # The requests are read at once: with "or in (select ...)" the database would read every envelope.
+        requests = NotificationRequest.objects.filter(asked_by).values_list("source_key", flat=True)
         return super().matching(term) | Q(hash__in=list(requests[:MAX_REQUESTS]))
 
 
@@ -121,7 +120,6 @@ class OutboundReplyAdmin(FactAdmin):
         ),
         "Times": (
             moment("created_at", "created"),
-            moment("enqueued_at", "given to a worker"),
             moment("next_attempt_at", "next attempt"),
             moment("published_at", "published"),
             moment("confirmed_at", "confirmed"),
@@ -140,7 +138,7 @@ class StoreWindowInline(FactInline):
 
 @admin.register(StoreWatermark)
 class StoreWatermarkAdmin(FactAdmin):
-    """How far each store was read, and what is still to be read of the past."""
+    """The page of stores: how far each was read, and what is still to be read of the past."""
 
     list_display = (host("node"), "pubsub_topic", age("watermark_at", "read up to"))
     shown: ClassVar[Any] = {
@@ -150,33 +148,24 @@ class StoreWatermarkAdmin(FactAdmin):
             moment("watermark_at", "read up to"),
             moment("late_searched_at", "searched for late messages"),
         ),
-        "Readers": ("store_reader", "live_reader"),
+        "Reader": ("reader",),
     }
     inlines = (StoreWindowInline,)
 
-    @admin.display(description="store read by")
-    def store_reader(self, row: StoreWatermark) -> str:
-        return _holder("store", row)
-
-    @admin.display(description="live path read by")
-    def live_reader(self, row: StoreWatermark) -> str:
-        return _holder("live", row)
-
-
-def _holder(kind: str, row: StoreWatermark) -> str:
-    """Host and process of the bridge that has the lease now."""
-    name = LeaseName(kind, row.node, row.pubsub_topic)
-    return holders([name]).get(name, "nobody")
+    @admin.display(description="read by")
+    def reader(self, _row: StoreWatermark) -> str:
+        """Return host and process of the bridge that reads now."""
+        return holder() or "nobody"
 
 
 def _link_columns() -> list[Column]:
-    """How long each link took, in the order of the chain."""
+    """Return a column for the time that each link took, in the order of the chain."""
     return [number(f"{link.value}_ms", link.value.replace("_", " ")) for link in CanaryRun.Link]
 
 
 @admin.register(CanaryRun)
 class CanaryRunAdmin(FactAdmin):
-    """Each round trip of the canary: what was broken, and how long each link took, in milliseconds."""
+    """The page of the canary's round trips: what was broken, and how long each link took, in milliseconds."""
 
     list_display = (age("started_at", "started"), state("state"), word("cause"), word("detail"), *_link_columns())
     list_filter = (("state", WordFilter), ("cause", WordFilter))

@@ -1,11 +1,11 @@
-"""What operators do to envelopes and dead letters, as the console offers it."""
+"""The operations on envelopes and dead letters that the console offers."""
 
 from collections.abc import Iterable, Sequence
 
 from django.utils import timezone
 
-from registrations.console.operations import Done, Operation
-from waku_bridge import by_hand
+from kit.admin.operations import Done, Operation
+from waku_bridge import operator_actions
 from waku_bridge.models import DeadLetter, InboundEnvelope
 
 ALREADY = "Already done: nothing was changed."
@@ -20,7 +20,7 @@ class ProcessAgain(Operation):
         yield "Their senders may have given up waiting for the answer; a notification in them is still sent."
 
     def run(self, rows: Sequence[InboundEnvelope], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        count = by_hand.process_again([row.hash for row in rows])
+        count = operator_actions.process_again([row.hash for row in rows])
         return Done(f"Envelopes to be processed again: {count}.") if count else Done(ALREADY, is_change=False)
 
 
@@ -33,7 +33,7 @@ class DropEnvelopes(Operation):
         yield f"{_failed(rows)} of {len(rows)} envelopes failed, and would never be processed. What they said is lost."
 
     def run(self, rows: Sequence[InboundEnvelope], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        count = by_hand.drop_envelopes([row.hash for row in rows])
+        count = operator_actions.drop_envelopes([row.hash for row in rows])
         return Done(f"Dropped envelopes: {count}.") if count else Done(ALREADY, is_change=False)
 
 
@@ -50,7 +50,7 @@ class ReadLettersAgain(Operation):
         yield f"{len(rows)} dead letters are read once more. What can be read now goes into the inbox; the rest stays."
 
     def run(self, rows: Sequence[DeadLetter], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        read = by_hand.read_again([row.digest for row in rows], now=timezone.now())
+        read = operator_actions.read_again([row.digest for row in rows], now=timezone.now())
         message = f"Put into the inbox: {read.taken}. Still not readable: {read.unreadable}."
         return Done(message, is_change=bool(read.taken))
 
@@ -64,5 +64,5 @@ class DropLetters(Operation):
         yield f"{len(rows)} dead letters are removed, with all that is known of them."
 
     def run(self, rows: Sequence[DeadLetter], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        count = by_hand.drop_letters([row.digest for row in rows])
+        count = operator_actions.drop_letters([row.digest for row in rows])
         return Done(f"Dropped dead letters: {count}.") if count else Done(ALREADY, is_change=False)

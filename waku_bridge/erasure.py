@@ -1,9 +1,9 @@
-"""Forgetting a user: everything that is stored about a key hash, at once and for good.
+"""Erasing a user: everything that is stored about a key hash is removed at once and finally.
 
 Unregistering keeps key hash and version, so that an older registration replayed later stays refused. This keeps
-nothing: whatever that client or somebody with an old message of it says next counts as new. What stays names nobody any
+nothing: what that client, or somebody with an old message of it, says next counts as new. What stays names nobody any
 more: the history of installations (its pseudonyms are random, and only registrations say whose they are), hashes of
-envelopes (else a copy from another node would be taken for new), and what other people stored for themselves.
+envelopes (without which a copy from another node would be taken for new), and what other people stored for themselves.
 """
 
 from collections.abc import Collection
@@ -28,7 +28,7 @@ _WAITING = (InboundEnvelope.State.RECEIVED, InboundEnvelope.State.UNKEYED, Inbou
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """How much there is about somebody."""
+    """How much there is about a key hash."""
 
     registrations: int
     grants: int
@@ -46,6 +46,7 @@ class Traces:
 
 
 def find_traces(key_hash: bytes) -> Traces:
+    """Return how much is stored about a key hash."""
     return Traces(
         Registration.objects.filter(public_key_hash=key_hash).count(),
         Grant.objects.filter(registration__public_key_hash=key_hash).count(),
@@ -56,7 +57,10 @@ def find_traces(key_hash: bytes) -> Traces:
 
 @transaction.atomic
 def forget(key_hash: bytes, *, now: datetime) -> Traces:
-    """Returns what was removed. A push that a worker is sending at this moment may still arrive."""
+    """Remove everything about a key hash, and return what was removed.
+
+    A push that a worker is sending at this moment may still arrive.
+    """
     name = topics.query_name(key_hash)
     asked = _lock_queries(name)
     lock_all_about(key_hash)
@@ -69,8 +73,9 @@ def forget(key_hash: bytes, *, now: datetime) -> Traces:
 
 
 def _lock_queries(name: str) -> list[bytes]:
-    """Hashes of what others asked about this user. Read once: envelopes have no index by topic, as every message would
-    pay for it.
+    """Lock what others asked about this user, and return the hashes.
+
+    They are read once: envelopes have no index by topic, because every message would pay for it.
     """
     if _is_shared(name):
         return []
@@ -79,7 +84,7 @@ def _lock_queries(name: str) -> list[bytes]:
 
 
 def _is_shared(name: str) -> bool:
-    """Whether the four bytes of this query topic are somebody else's, too."""
+    """Return whether the four bytes of this query topic are those of somebody else too."""
     return TopicKey.objects.filter(topic=int.from_bytes(topics.topic(name))).exclude(name=name).exists()
 
 
@@ -91,7 +96,7 @@ def _remove_registrations(registrations: QuerySet[Registration], *, now: datetim
 
 
 def _end_history(registrations: QuerySet[Registration], *, now: datetime) -> None:
-    """Reports count who is active by the last event of each pseudonym."""
+    """Write a last event for each pseudonym, because reports count who is active by the last event."""
     active = registrations.filter(state=Registration.State.ACTIVE, route__isnull=False)
     RegistrationEvent.objects.bulk_create(
         RegistrationEvent(
@@ -107,19 +112,19 @@ def _end_history(registrations: QuerySet[Registration], *, now: datetime) -> Non
 
 
 def _remove_notifications(own: QuerySet[Notification]) -> None:
-    """Requests about nobody else go with them, and with these their answers."""
+    """Remove the notifications, with them requests about nobody else, and with these their answers."""
     request_ids = set(own.values_list("request", flat=True))
     own.delete()
     about_others = Notification.objects.filter(request__in=request_ids).values_list("request", flat=True)
     requests = NotificationRequest.objects.filter(pk__in=request_ids - set(about_others))
-    envelope_hashes = [bytes(envelope_hash) for envelope_hash in requests.values_list("envelope_hash", flat=True)]
+    envelope_hashes = [bytes(envelope_hash) for envelope_hash in requests.values_list("source_key", flat=True)]
     requests.delete()
     OutboundReply.objects.filter(envelope_hash__in=envelope_hashes).delete()
     InboundEnvelope.objects.filter(hash__in=envelope_hashes).update(message_id=None)
 
 
 def _remove_query_topic(name: str, asked: Collection[bytes], *, now: datetime) -> None:
-    """Also what others asked about this user, in envelopes of these hashes: their bare rows stay."""
+    """Remove the topic and what others asked about this user, in envelopes of these hashes, whose bare rows stay."""
     stop_listening_to(name)
     if not _is_shared(name):
         DeadLetter.objects.filter(content_topic=topics.content_topic(name)).delete()

@@ -1,34 +1,43 @@
-"""Processing envelopes: decode them, have them decided, and record every consequence in one commit.
+"""Processing envelopes: decode them, have them decided, and record every consequence in the turn's one commit.
 
-Safe to run twice, and with several workers: an envelope is processed by whoever locks it first. One that cannot be
-decoded is dropped with its reason; one that trips over a fault of ours is set aside and does not stop its neighbours.
+It is safe to run twice, and in several workers: the worker that locks an envelope first processes it. An envelope that
+cannot be decoded is dropped with its reason. One that fails because of a fault of ours is set aside and does not stop
+its neighbours.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
+from typing import LiteralString, NamedTuple
 
 import structlog
-from django.db import IntegrityError, InterfaceError, OperationalError, connection, transaction
-from django.utils import timezone
+from django.conf import settings
+from django.db import transaction
 
-from measuring.batches import count, observe
+from kit.db.clock import clock
+from kit.db.statements import fetch
+from kit.hands import Hands, LeftBehind
+from kit.metrics.batches import count, observe
+from kit.turns import BaseStage
 from notifications import acceptance
+from notifications.acceptance import Accepted, Sending
+from notifications.delivery.desk import Delivery
 from notifications.messages import PushRequest
 from registrations import intake, lookup
+from registrations.messages import QueryInfo, RegistrationMessage
 from registrations.pairs import InstallationKey
-from registrations.rules import Acceptance, Refusal
-from waku_bridge import outbound, query_topics, unkeyed
+from registrations.rules import Acceptance, Refusal, is_device_token
+from waku_bridge import query_topics
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import CodecError, NotDecryptable
 from waku_bridge.codec.keys import DecryptionKey, key_hash
-from waku_bridge.identity import own_content_topics, server_identity
+from waku_bridge.identity import identities_by_topic, server_identities, server_identity
 from waku_bridge.messages import (
     Body,
     Decoded,
     MessageType,
-    PushResponse,
     Query,
     QueryResponse,
     Registration,
@@ -37,22 +46,31 @@ from waku_bridge.messages import (
 )
 from waku_bridge.metrics import ENVELOPES_PROCESSED, INBOX_WAIT_SECONDS
 from waku_bridge.models import InboundEnvelope
-from waku_bridge.outbound import Reply
+from waku_bridge.outbound import MAX_PARTS, Reply, return_address
+from waku_bridge.queries import Asked, Limits
 
 log = structlog.get_logger(__name__)
 State = InboundEnvelope.State
+FRONT_DOOR = "waku"
 
-# Another batch may insert the same installation, request or push at the same moment. It is committed by the time we
-# fail on it, so the next try sees it.
-MAX_TRIES = 3
-CONFLICTS = {"40001", "40P01"}  # SQLSTATE: serialization failure, deadlock
-TOO_LARGE_FOR_IT = "54"  # SQLSTATE class "program limit exceeded", which Django counts as OperationalError
+# One turn loads at most so much, whatever the number of envelopes.
+MAX_BATCH_BYTES = 8 * 1024 * 1024
+
+# An envelope that so many processes died with is taken alone the next time.
+DEATHS_BEFORE_ALONE = 2
+PROCESS_DIED = "process_died"
 
 # What a refused registration is told (71/STATUS-PUSH-NOTIFICATION-SERVER, PushNotificationRegistrationResponse).
 REGISTRATION_ERRORS = {
     Refusal.MALFORMED: RegistrationError.MALFORMED_MESSAGE,
     Refusal.STALE_VERSION: RegistrationError.VERSION_MISMATCH,
     Refusal.UNSUPPORTED_TOKEN_TYPE: RegistrationError.UNSUPPORTED_TOKEN_TYPE,
+    Refusal.IMPLAUSIBLE_TOKEN: RegistrationError.MALFORMED_MESSAGE,
+    Refusal.BAD_APP_TOPIC: RegistrationError.MALFORMED_MESSAGE,
+    # A client ignores errors and repeats what it said for days, so that it gets in when there is room again.
+    Refusal.TOO_MANY_INSTALLATIONS: RegistrationError.INTERNAL_ERROR,
+    Refusal.TOO_MANY_NEW: RegistrationError.INTERNAL_ERROR,
+    Refusal.FULL: RegistrationError.INTERNAL_ERROR,
 }
 MESSAGE_TYPES: dict[type[Body], MessageType] = {
     Registration: MessageType.REGISTRATION,
@@ -60,133 +78,235 @@ MESSAGE_TYPES: dict[type[Body], MessageType] = {
     PushRequest: MessageType.REQUEST,
 }
 
+ACCEPTED = frozenset(MESSAGE_TYPES.values())
 
-@dataclass(frozen=True, slots=True)
-class Processed:
-    """What is to be done after the commit, as ids."""
 
-    reply_ids: list[int] = field(default_factory=list)
-    notification_ids: list[int] = field(default_factory=list)
-    waiting_request_ids: list[int] = field(default_factory=list)
-    needs_keys: bool = False  # some envelopes stepped aside, see `unkeyed`
+class Envelope(NamedTuple):
+    """One envelope as it waits in the inbox."""
+
+    hash: bytes
+    pubsub_topic: str
+    content_topic: str
+    payload: bytes
+    received_at: datetime
+
+
+class Taken(NamedTuple):
+    """Envelopes that this worker alone processes, and whether there are more."""
+
+    envelopes: list[Envelope]
+    is_more_left: bool
 
 
 @dataclass(slots=True)
 class _Item:
-    """One envelope of a batch: what it says (None when it is dropped), and how it ended."""
+    """One envelope of a batch: what it says (None when it is not processed), and how it ended."""
 
-    hash: bytes
-    decoded: Decoded | None
+    envelope: Envelope
+    decoded: Decoded | None = None
+    state: InboundEnvelope.State = State.DROPPED
     reason: str = ""
 
     @property
-    def state(self) -> InboundEnvelope.State:
-        return State.PROCESSED if self.decoded else State.DROPPED
+    def hash(self) -> bytes:
+        return self.envelope.hash
 
     def drop(self, reason: str) -> None:
-        self.decoded, self.reason = None, reason
+        self.decoded = None
+        self.state = State.DROPPED
+        self.reason = reason
 
 
-def process(envelope_hashes: Sequence[bytes], *, now: datetime) -> Processed:
-    """Process those envelopes that still wait for it.
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """What a batch of envelopes led to."""
 
-    Raises OperationalError or InterfaceError while the database is away; nothing is lost then, and all can be repeated.
+    replies: list[Reply] = field(default_factory=list)
+    accepted: Accepted = field(default_factory=Accepted)
+    needs_keys: bool = False  # some envelopes wait for the key of their topic
+
+
+class Inbox(BaseStage):
+    """The stage that takes envelopes from the inbox.
+
+    ``reply`` takes what is answered at once, and ``want_keys`` is called when envelopes wait for keys. In ``hands`` the
+    process notes what it works on, so that others learn what it died with.
     """
-    items, unkeyed_hashes = _decode_all(_load(envelope_hashes), now=now)
-    unkeyed.step_aside(unkeyed_hashes)
-    return replace(_process(items, now=now), needs_keys=bool(unkeyed_hashes))
+
+    waits: LiteralString = "SELECT FROM waku_bridge_inboundenvelope WHERE state = 'received'"
+    announced_as = "inbox"
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        reply: Callable[[Sequence[Reply]], None],
+        want_keys: Callable[[], None],
+        hands: Hands,
+    ) -> None:
+        self._delivery = delivery
+        self._reply = reply
+        self._want_keys = want_keys
+        self._hands = hands
+        self._left_behind = LeftBehind(hands.path.parent)
+        self._takes_one_alone = False
+        self._taken = Taken([], is_more_left=False)
+        self._processed = Processed()
+
+    def work(self, limit: int, *, now: datetime) -> bool:
+        """Process what waits. Answers and replies are handed on within the same turn."""
+        sending = Sending(self._delivery.lease, self._delivery.lanes)
+        self._taken = self._take(limit, now=now)
+        self._hands.hold([envelope.hash for envelope in self._taken.envelopes])
+        self._processed = process(self._taken.envelopes, sending=sending, now=now)
+        self._reply(self._processed.replies)
+        self._delivery.answer(self._processed.accepted.answers, now=now)
+        return self._taken.is_more_left
+
+    def _take(self, limit: int, *, now: datetime) -> Taken:
+        """Take envelopes, and care for those that processes died with.
+
+        After two deaths an envelope is taken alone, every other turn, so that it neither takes neighbours with it nor
+        makes all others wait. When a process dies with it then, it is given up.
+        """
+        deaths = self._left_behind.count()
+        if not deaths:
+            return take(limit)
+        waiting = {envelope_hash for (envelope_hash,) in fetch(_STILL_WAITING, [list(deaths)])}
+        self._left_behind.forget(deaths.keys() - waiting)
+        give_up([each for each in waiting if deaths[each] > DEATHS_BEFORE_ALONE], now=now)
+        suspects = [each for each in waiting if deaths[each] == DEATHS_BEFORE_ALONE]
+        if not suspects:
+            return take(limit)
+        self._takes_one_alone = not self._takes_one_alone
+        if self._takes_one_alone:
+            return Taken(take(1, _ONLY, suspects).envelopes, is_more_left=True)
+        return take(limit, _BUT, suspects)._replace(is_more_left=True)
+
+    def committed(self) -> None:
+        """Send the pushes that were claimed."""
+        self._hands.let_go()
+        accepted = self._processed.accepted
+        self._delivery.accepted(accepted.claims, accepted.waiting)
+        if self._processed.needs_keys:
+            self._want_keys()
+        self._processed = Processed()
+
+    def undone(self) -> None:
+        """Forget what was decided."""
+        self._hands.let_go()
+        self._processed = Processed()
+
+    def set_aside(self, error: Exception, *, now: datetime) -> None:
+        """Mark the envelope that was taken alone as failed. Its payload is kept, so that it can be processed again."""
+        for envelope in self._taken.envelopes:
+            _set_aside(envelope, error, now=now)
 
 
-def _process(items: Sequence[_Item], *, now: datetime) -> Processed:
-    """A batch that trips is halved until the envelope that it trips over is alone."""
-    if not items:
-        return Processed()
-    try:
-        return _decide_despite_conflicts(items, now=now)
-    except Exception as error:
-        if _is_about_the_database(error):
-            raise
-        if len(items) == 1:
-            _set_aside(items[0].hash, error, now=now)
-            return Processed()
-        log.warning("batch_split", error=type(error).__name__, size=len(items))
-    middle = len(items) // 2
-    return _merge(_process(half, now=now) for half in (items[:middle], items[middle:]))
+def process(envelopes: Sequence[Envelope], *, sending: Sending, now: datetime) -> Processed:
+    """Process envelopes that were taken, in the same transaction."""
+    items = _decode_all(envelopes, now=now)
+    replies = _register(items, now=now) + _answer_queries(items)
+    accepted = _accept_requests(items, sending=sending, now=now)
+    _close(items, now=now)
+    _tell(items)
+    return Processed(replies, accepted, needs_keys=any(item.state is State.UNKEYED for item in items))
 
 
-def _decide_despite_conflicts(items: Sequence[_Item], *, now: datetime) -> Processed:
-    for _ in range(MAX_TRIES - 1):
-        try:
-            return _decide_and_record(items, now=now)
-        except (IntegrityError, OperationalError) as error:
-            if not isinstance(error, IntegrityError) and _sqlstate(error) not in CONFLICTS:
-                raise
-            log.info("batch_collided", error=type(error).__name__, size=len(items))
-    return _decide_and_record(items, now=now)
+_TAKE = """
+    WITH waiting AS (
+        SELECT hash, pubsub_topic, content_topic, coalesce(payload, '') AS payload, received_at,
+               sum(length(coalesce(payload, ''))) OVER (ORDER BY received_at, timestamp_ns, hash) AS bytes,
+               count(*) OVER () AS locked
+        FROM (
+            SELECT * FROM waku_bridge_inboundenvelope WHERE state = 'received' {}
+            ORDER BY received_at, timestamp_ns LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        ) AS locked
+    )
+    SELECT hash, pubsub_topic, content_topic, payload, received_at, locked FROM waiting
+    WHERE bytes - length(payload) < %(max_bytes)s ORDER BY received_at, bytes
+"""
+_ALL: LiteralString = _TAKE.format("")
+_ONLY: LiteralString = _TAKE.format("AND hash = ANY (%(suspects)s::bytea[])")
+_BUT: LiteralString = _TAKE.format("AND hash <> ALL (%(suspects)s::bytea[])")
+_STILL_WAITING = """
+    SELECT hash FROM waku_bridge_inboundenvelope WHERE hash = ANY (%s::bytea[]) AND state IN ('received', 'unkeyed')
+"""
 
 
-def _is_about_the_database(error: Exception) -> bool:
-    """Rather than about what it was asked to store: then the envelopes are not to blame."""
-    return isinstance(error, OperationalError | InterfaceError) and not _sqlstate(error).startswith(TOO_LARGE_FOR_IT)
+def take(limit: int, sql: LiteralString = _ALL, suspects: Collection[bytes] = ()) -> Taken:
+    """Lock envelopes that wait and that no other worker has, the oldest first, up to a bound in bytes."""
+    parameters: dict[str, object] = {"limit": limit, "max_bytes": MAX_BATCH_BYTES}
+    rows = fetch(sql, parameters | ({"suspects": list(suspects)} if suspects else {}))
+    locked = max((locked for *_, locked in rows), default=0)  # the same in every row
+    envelopes = [Envelope._make(columns) for *columns, _ in rows]
+    return Taken(envelopes, is_more_left=locked == limit or locked > len(envelopes))
 
 
-def _sqlstate(error: Exception) -> str:
-    return getattr(error.__cause__, "sqlstate", None) or ""
+def give_up(envelope_hashes: Collection[bytes], *, now: datetime) -> None:
+    """Mark envelopes as failed because a process dies with each of them. Their payloads are kept."""
+    if envelope_hashes:
+        log.error("envelopes_given_up", envelope_hashes=[each.hex() for each in envelope_hashes])
+        InboundEnvelope.objects.filter(hash__in=envelope_hashes, state=State.RECEIVED).update(
+            state=State.FAILED, reason=PROCESS_DIED, processed_at=now
+        )
+        count(ENVELOPES_PROCESSED, {("unknown", "failed"): len(envelope_hashes)})
 
 
-def _set_aside(envelope_hash: bytes, error: Exception, *, now: datetime) -> None:
+def _set_aside(envelope: Envelope, error: Exception, *, now: datetime) -> None:
     # The type only: the text of an exception may quote the data that caused it.
-    log.error("envelope_failed", envelope_hash=envelope_hash.hex(), error=type(error).__name__)
-    InboundEnvelope.objects.filter(hash=envelope_hash, state=State.RECEIVED).update(
+    log.error("envelope_failed", envelope_hash=envelope.hash.hex(), error=type(error).__name__)
+    InboundEnvelope.objects.filter(hash=envelope.hash, state=State.RECEIVED).update(
         state=State.FAILED, reason=type(error).__name__, processed_at=now
     )
     count(ENVELOPES_PROCESSED, [("unknown", "failed")])
 
 
-def _merge(parts: Iterable[Processed]) -> Processed:
-    merged = Processed()
-    for part in parts:
-        merged.reply_ids.extend(part.reply_ids)
-        merged.notification_ids.extend(part.notification_ids)
-        merged.waiting_request_ids.extend(part.waiting_request_ids)
-    return merged
+def _decode_all(envelopes: Sequence[Envelope], *, now: datetime) -> list[_Item]:
+    """Return what the envelopes say. Those that a key still to be derived may open wait for that key."""
+    own_topics = identities_by_topic()
+    others = {envelope.content_topic for envelope in envelopes if envelope.content_topic not in own_topics}
+    topic_keys = query_topics.load_keys(others) if others else query_topics.Keys({}, set())
+    return list(_decode_each(envelopes, topic_keys, now=now))
 
 
-def _load(envelope_hashes: Sequence[bytes]) -> list[tuple[bytes, str, bytes]]:
-    """Hash, content topic and payload, in the order of arrival."""
-    waiting = InboundEnvelope.objects.filter(hash__in=envelope_hashes, state=State.RECEIVED)
-    rows = waiting.order_by("received_at", "timestamp_ns").values_list("hash", "content_topic", "payload")
-    return [(bytes(envelope_hash), topic, bytes(payload or b"")) for envelope_hash, topic, payload in rows]
-
-
-def _decode_all(envelopes: Sequence[tuple[bytes, str, bytes]], *, now: datetime) -> tuple[list[_Item], list[bytes]]:
-    """What the envelopes say, and the hashes of those that a key still to be derived may open."""
-    identity, own_topics = server_identity(), own_content_topics()
-    topic_keys = query_topics.load_keys({topic for _, topic, _ in envelopes})
-    items, unkeyed_hashes = [], []
-    for envelope_hash, topic, payload in envelopes:
-        keys: list[DecryptionKey] = [*([identity] if topic in own_topics else []), *topic_keys.known.get(topic, ())]
-        item = _Item(envelope_hash, None)
+def _decode_each(envelopes: Iterable[Envelope], topic_keys: query_topics.Keys, *, now: datetime) -> Iterator[_Item]:
+    own_topics = identities_by_topic()
+    for envelope in envelopes:
+        topic = envelope.content_topic
+        item = _Item(envelope)
+        keys: list[DecryptionKey] = [*own_topics.get(topic, ()), *topic_keys.known.get(topic, ())]
         try:
-            item.decoded = decode(payload, keys, identity)
+            item.decoded = decode(envelope.payload, keys, server_identity(), accepted=ACCEPTED)
         except CodecError as error:
-            if isinstance(error, NotDecryptable) and topic in topic_keys.missing:
-                unkeyed_hashes.append(envelope_hash)
-                continue
             item.reason = error.reason
+            if isinstance(error, NotDecryptable) and topic in topic_keys.missing:
+                item.state = State.UNKEYED
+                item.reason = ""
         except Exception as error:  # noqa: BLE001 - a fault of the codec concerns this envelope alone
-            _set_aside(envelope_hash, error, now=now)
+            _set_aside(envelope, error, now=now)
             continue
         else:
+            item.state = State.PROCESSED
             _drop_unusable(item, item.decoded.body)
-        items.append(item)
-    return items, unkeyed_hashes
+        yield item
+
+
+def _tell(items: Sequence[_Item]) -> None:
+    """Count, and write a line per batch: at debug level while all is well, and as information when something was
+    dropped or refused.
+    """
+    closed = [item for item in items if item.state is not State.UNKEYED]
+    if not closed:
+        return
+    count(ENVELOPES_PROCESSED, ((_type_of(item), item.reason or "accepted") for item in closed))
+    decided_at = clock.now()
+    observe(INBOX_WAIT_SECONDS, [(decided_at - item.envelope.received_at).total_seconds() for item in closed])
+    outcomes = Counter(item.reason or "accepted" for item in closed)
+    (log.debug if outcomes.keys() == {"accepted"} else log.info)("envelopes_processed", **outcomes)
 
 
 def _drop_unusable(item: _Item, body: Body) -> None:
-    if type(body) not in MESSAGE_TYPES:
-        item.drop("not_for_servers")
-    elif isinstance(body, PushRequest):
+    if isinstance(body, PushRequest):
         if not body.message_id:
             item.drop("no_message_id")
         # PostgreSQL's text cannot hold NUL, and no installation id has one.
@@ -194,51 +314,36 @@ def _drop_unusable(item: _Item, body: Body) -> None:
             item.drop("malformed_body")
 
 
-def _decide_and_record(items: Sequence[_Item], *, now: datetime) -> Processed:
-    with transaction.atomic(durable=True):
-        items = _lock(items)
-        replies = _register(items, now=now) + _answer_queries(items)
-        accepted = _accept_requests(items, now=now)
-        replies += [Reply(a.envelope_hash, a.reply_to, PushResponse(a.message_id, a.reports)) for a in accepted.answers]
-        reply_ids = outbound.record(replies, now=now)
-        received = _close(items, now=now)
-        count(ENVELOPES_PROCESSED, ((_type_of(item), item.reason or "accepted") for item in items))
-        decided_at = timezone.now()
-        observe(INBOX_WAIT_SECONDS, ((decided_at - at).total_seconds() for at in received))
-    outcomes = Counter(item.reason or "accepted" for item in items)
-    # A line per batch is noise while all is well, and at once when something was dropped or refused.
-    (log.debug if outcomes.keys() == {"accepted"} else log.info)("envelopes_processed", **outcomes)
-    return Processed(reply_ids, accepted.notification_ids, accepted.waiting_request_ids)
-
-
-def _lock(items: Sequence[_Item]) -> list[_Item]:
-    """Those that nobody else has processed or is processing."""
-    waiting = InboundEnvelope.objects.select_for_update(skip_locked=True).filter(
-        hash__in=[item.hash for item in items], state=State.RECEIVED
-    )
-    locked = {bytes(envelope_hash) for envelope_hash in waiting.order_by("hash").values_list("hash", flat=True)}
-    return [item for item in items if item.hash in locked]
-
-
 def _register(items: Iterable[_Item], *, now: datetime) -> list[Reply]:
     registrations = [
         (i, i.decoded, i.decoded.body) for i in items if i.decoded and isinstance(i.decoded.body, Registration)
     ]
     submissions = [
-        intake.Submission(key_hash(decoded.author), body.content, body.registration, body.grant_verified)
+        intake.Submission(
+            key_hash(decoded.author),
+            body.content,
+            body.registration,
+            body.grant_verified,
+            decoded.recipient or server_identity().pub33,
+        )
         for _, decoded, body in registrations
     ]
     if not submissions:
         return []
-    outcomes = intake.register(submissions, server_public_key=server_identity().pub33, now=now)
+    outcomes = intake.register(submissions, gateway=settings.STATUS_GATEWAY, is_address=_is_address, now=now)
     accepted = {s.public_key_hash for s, outcome in zip(submissions, outcomes, strict=True) if outcome.is_accepted}
     query_topics.listen_to(accepted, now=now)
     acceptance.withdraw(_unregistered(submissions, outcomes), now=now)
     replies = []
     for (item, decoded, body), outcome in zip(registrations, outcomes, strict=True):
         item.reason = "" if outcome.is_accepted else str(outcome.decision)
-        replies.append(Reply(item.hash, decoded.author, _registration_response(body, outcome.decision)))
+        replies.append(_reply(item, decoded, _registration_response(body, outcome.decision)))
     return replies
+
+
+def _is_address(message: RegistrationMessage) -> bool:
+    """Return whether Apple or Firebase can have made the token, unless the operator does not want to know."""
+    return is_device_token(message) if settings.CHECK_DEVICE_TOKENS else True
 
 
 def _unregistered(submissions: Iterable[intake.Submission], outcomes: Iterable[intake.Outcome]) -> set[InstallationKey]:
@@ -256,55 +361,91 @@ def _registration_response(body: Registration, decision: Acceptance | Refusal) -
 
 
 def _answer_queries(items: Iterable[_Item]) -> list[Reply]:
-    """A query that finds nothing gets no answer: another server may know, and the sender waits for it."""
+    """Return the answers to queries.
+
+    A query that finds nothing gets none: another server may know, and the sender waits for it.
+    """
     queries = [(i, i.decoded, i.decoded.body) for i in items if i.decoded and isinstance(i.decoded.body, Query)]
-    wanted = {public_key_hash for _, _, body in queries for public_key_hash in body.public_key_hashes}
-    found = lookup.find(wanted, server_public_key=server_identity().pub33) if wanted else {}
-    replies = []
-    for item, decoded, body in queries:
-        info = [i for public_key_hash in dict.fromkeys(body.public_key_hashes) for i in found.get(public_key_hash, ())]
-        if info:
-            item.reason = ""  # an earlier try of this batch may have found nothing yet
-            response = QueryResponse(decoded.message_id, success=True, info=tuple(info))
-            replies.append(Reply(item.hash, decoded.author, response))
+    if not queries:
+        return []
+    asked = [Asked(d.author, body.public_key_hashes, len(i.envelope.payload)) for i, d, body in queries]
+    verdicts = _query_limits(settings.QUERIES_PER_KEY_PER_MINUTE).judge(asked)
+    wanted = {key for keys in verdicts.wanted if not isinstance(keys, str) for key in keys}
+    own_keys = [identity.pub33 for identity in server_identities()]
+    found = lookup.find(wanted, server_public_keys=own_keys) if wanted else {}
+    replies: list[Reply] = []
+    for (item, decoded, _), query, keys in zip(queries, asked, verdicts.wanted, strict=True):
+        infos = () if isinstance(keys, str) else (info for key in keys for info in found.get(key, ()))
+        if told := tuple(verdicts.fitting(query, infos)):
+            item.reason = ""  # an earlier attempt at this batch may have found nothing yet
+            replies += _answers(item, decoded, told)
         else:
-            item.reason = "nothing_found"
+            item.reason = keys if isinstance(keys, str) else "nothing_found"
+    transaction.on_commit(verdicts.take)
     return replies
 
 
-def _accept_requests(items: Iterable[_Item], *, now: datetime) -> acceptance.Accepted:
+@cache
+def _query_limits(per_minute: int) -> Limits:
+    return Limits(per_minute)
+
+
+def _answers(item: _Item, decoded: Decoded, infos: Sequence[QueryInfo]) -> Iterator[Reply]:
+    """Yield the answer of each identity of ours that has something to tell: its clients verify grants against it."""
+    for number, identity in enumerate(server_identities()):
+        own = tuple(replace(i, server_public_key=b"") for i in infos if i.server_public_key == identity.pub33)
+        if own:
+            body = QueryResponse(decoded.message_id, success=True, info=own)
+            yield replace(_reply(item, decoded, body), sender=identity.pub33, first_part=number * MAX_PARTS)
+
+
+def _reply(item: _Item, decoded: Decoded, body: RegistrationResponse | QueryResponse) -> Reply:
+    return Reply(item.hash, item.envelope.pubsub_topic, decoded.author, body, decoded.recipient)
+
+
+def _accept_requests(items: Iterable[_Item], *, sending: Sending, now: datetime) -> Accepted:
     batch = [
-        acceptance.Incoming(item.decoded.message_id, item.hash, item.decoded.author, item.decoded.body)
+        acceptance.Incoming(
+            request_key=item.decoded.message_id,
+            source_key=item.hash,
+            reply_address=return_address(
+                item.decoded.author, item.envelope.pubsub_topic, sender=item.decoded.recipient
+            ),
+            sender=item.decoded.author,
+            request=item.decoded.body,
+        )
         for item in items
         if item.decoded and isinstance(item.decoded.body, PushRequest)
     ]
-    return acceptance.accept(batch, now=now) if batch else acceptance.Accepted([], [], [])
+    return acceptance.accept(FRONT_DOOR, batch, sending=sending, now=now) if batch else Accepted()
 
 
 def _type_of(item: _Item) -> str:
     return MESSAGE_TYPES[type(item.decoded.body)].name.lower() if item.decoded else "unknown"
 
 
-def _close(items: Sequence[_Item], *, now: datetime) -> list[datetime]:
-    """Every envelope with how it ended, in one statement, and without its payload. Returns when each was received."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            UPDATE waku_bridge_inboundenvelope AS envelope
-            SET state = item.state, reason = item.reason, message_type = item.message_type,
-                message_id = item.message_id, processed_at = %s, payload = NULL
-            FROM unnest(%s::bytea[], %s::text[], %s::text[], %s::smallint[], %s::bytea[])
-                AS item (hash, state, reason, message_type, message_id)
-            WHERE envelope.hash = item.hash
-            RETURNING received_at
-            """,
-            [
-                now,
-                [item.hash for item in items],
-                [str(item.state) for item in items],
-                [item.reason for item in items],
-                [MESSAGE_TYPES[type(item.decoded.body)] if item.decoded else None for item in items],
-                [item.decoded.message_id if item.decoded else None for item in items],
-            ],
+_CLOSE = """
+    UPDATE waku_bridge_inboundenvelope AS envelope
+    SET state = item.state, reason = item.reason, message_type = item.message_type, message_id = item.message_id,
+        processed_at = CASE item.state WHEN 'unkeyed' THEN NULL ELSE %(now)s::timestamptz END,
+        payload = CASE item.state WHEN 'unkeyed' THEN envelope.payload END
+    FROM unnest(%(hashes)b::bytea[], %(states)b::text[], %(reasons)b::text[], %(types)b::smallint[], %(ids)b::bytea[])
+        AS item (hash, state, reason, message_type, message_id)
+    WHERE envelope.hash = item.hash
+"""
+
+
+def _close(items: Sequence[_Item], *, now: datetime) -> None:
+    """Write how every envelope ended, in one statement, and drop the payloads that have served."""
+    if items:
+        fetch(
+            _CLOSE,
+            {
+                "now": now,
+                "hashes": [item.hash for item in items],
+                "states": [str(item.state) for item in items],
+                "reasons": [item.reason for item in items],
+                "types": [int(MESSAGE_TYPES[type(i.decoded.body)]) if i.decoded else None for i in items],
+                "ids": [item.decoded.message_id if item.decoded else None for item in items],
+            },
         )
-        return [received_at for (received_at,) in cursor.fetchall()]

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
+from typing import Any
 
 from django.db import connection
 
-from measuring.batches import count
+from kit.metrics.batches import count
 from waku_bridge.messages import WakuMessage
 from waku_bridge.metrics import INBOX_ENVELOPES
 from waku_bridge.models import InboundEnvelope
@@ -23,54 +24,50 @@ class Envelope:
     message: WakuMessage
 
 
-def store(envelopes: Sequence[Envelope], *, source: str, now: datetime, path: Path = Path.LIVE) -> list[bytes]:
-    """Write what is new and return its hashes. An envelope that another node or path told us before is left alone.
+# Workers are told of new rows at the commit: `kit.turns.CHANNEL`.
+INSERT = """
+    WITH new AS (
+        INSERT INTO waku_bridge_inboundenvelope
+            (hash, pubsub_topic, content_topic, timestamp_ns, payload,
+             source, path, state, reason, received_at)
+        SELECT *, %s::text, %s::text, 'received', '', %s::timestamptz
+        FROM unnest(%s::bytea[], %s::text[], %s::text[], %s::bigint[], %s::bytea[])
+        ON CONFLICT (hash) DO NOTHING
+        RETURNING hash
+    )
+    SELECT hash FROM new, (SELECT pg_notify('turns', 'inbox') WHERE EXISTS (SELECT FROM new)) AS announced
+"""
+KNOWN = "SELECT hash FROM waku_bridge_inboundenvelope WHERE hash = ANY(%s::bytea[])"
 
-    In one order everywhere: several paths bring the same envelopes at the same time, and wait for each other's rows.
+
+def insert_values(envelopes: Sequence[Envelope], *, source: str, path: Path, now: datetime) -> list[Any]:
+    """Return the values for `INSERT`.
+
+    They are in one order everywhere, because several paths bring the same envelopes at the same time and wait for each
+    other's rows.
+    """
+    rows = sorted(envelopes, key=lambda envelope: envelope.hash)
+    return [
+        source,
+        path.value,
+        now,
+        [e.hash for e in rows],
+        [e.pubsub_topic for e in rows],
+        [e.message.content_topic for e in rows],
+        [e.message.timestamp_ns for e in rows],
+        [e.message.payload for e in rows],
+    ]
+
+
+def store(envelopes: Sequence[Envelope], *, source: str, now: datetime, path: Path = Path.LIVE) -> list[bytes]:
+    """Write what is new and return its hashes. An envelope that came before from another node or path is left alone.
+
+    The bridge does the same on a connection of its own, see `reading.intake`.
     """
     if not envelopes:
         return []
-    rows = sorted(envelopes, key=lambda envelope: envelope.hash)
     with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            INSERT INTO waku_bridge_inboundenvelope
-                (hash, pubsub_topic, content_topic, timestamp_ns, payload,
-                 source, path, state, reason, received_at, enqueued_at)
-            SELECT *, %s, %s, 'received', '', %s, %s
-            FROM unnest(%s::bytea[], %s::text[], %s::text[], %s::bigint[], %s::bytea[])
-            ON CONFLICT (hash) DO NOTHING
-            RETURNING hash
-            """,
-            [
-                source,
-                path,
-                now,
-                now,
-                [e.hash for e in rows],
-                [e.pubsub_topic for e in rows],
-                [e.message.content_topic for e in rows],
-                [e.message.timestamp_ns for e in rows],
-                [e.message.payload for e in rows],
-            ],
-        )
-        new = {bytes(row[0]) for row in cursor.fetchall()}
+        cursor.execute(INSERT, insert_values(envelopes, source=source, path=path, now=now))
+        new = {bytes(envelope_hash) for (envelope_hash,) in cursor.fetchall()}
     count(INBOX_ENVELOPES, {("new",): len(new), ("duplicate",): len(envelopes) - len(new)})
     return [envelope_hash for envelope_hash in dict.fromkeys(e.hash for e in envelopes) if envelope_hash in new]
-
-
-def known(hashes: Sequence[bytes]) -> set[bytes]:
-    """Those of these hashes that were ours and came before."""
-    if not hashes:
-        return set()
-    return set(InboundEnvelope.objects.filter(hash__in=hashes).values_list("hash", flat=True))
-
-
-def hand_out_left_behind(*, now: datetime, limit: int, patience: timedelta) -> list[bytes]:
-    """Envelopes whose queue entry seems lost, for instance with a worker or with the broker: it is older than
-    ``patience``. Too little of that costs an empty task, nothing else.
-    """
-    waiting = InboundEnvelope.objects.filter(state=InboundEnvelope.State.RECEIVED, enqueued_at__lte=now - patience)
-    hashes = list(waiting.order_by("enqueued_at").values_list("hash", flat=True)[:limit])
-    InboundEnvelope.objects.filter(hash__in=hashes).update(enqueued_at=now)
-    return [bytes(envelope_hash) for envelope_hash in hashes]

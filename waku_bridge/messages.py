@@ -1,4 +1,4 @@
-"""Messages as they travel between the node, the codec and the use cases: plain values, no Django, no protobuf."""
+"""Messages as they travel between the node, the codec and the use cases: plain values, without Django and protobuf."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -8,7 +8,7 @@ from registrations.messages import QueryInfo, RegistrationMessage
 
 
 class MessageType(IntEnum):
-    """ApplicationMetadataMessage.Type, the values that concern push notifications."""
+    """The types of ApplicationMetadataMessage that concern push notifications, in wire values."""
 
     CONTACT_CODE_ADVERTISEMENT = 15
     REGISTRATION = 16
@@ -20,7 +20,7 @@ class MessageType(IntEnum):
 
 
 class RegistrationError(IntEnum):
-    """PushNotificationRegistrationResponse.ErrorType, wire values."""
+    """The error of an answer (PushNotificationRegistrationResponse.ErrorType), in wire values."""
 
     NONE = 0
     MALFORMED_MESSAGE = 1
@@ -31,7 +31,9 @@ class RegistrationError(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class WakuMessage:
-    """14/WAKU2-MESSAGE. ``timestamp_ns`` is the sender's Unix time in nanoseconds (signed 64 bit)."""
+    """A message of Waku (14/WAKU2-MESSAGE). ``timestamp_ns`` is the sender's Unix time in
+    nanoseconds (signed 64 bit).
+    """
 
     payload: bytes
     content_topic: str
@@ -66,14 +68,14 @@ class RegistrationResponse:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Asks which installations belong to these key hashes."""
+    """A sender's query for the installations of these key hashes."""
 
     public_key_hashes: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResponse:
-    """``message_id`` is the id of the QUERY answered (32 bytes)."""
+    """Our answer to a QUERY. ``message_id`` is the id of that query (32 bytes)."""
 
     message_id: bytes
     success: bool
@@ -82,7 +84,7 @@ class QueryResponse:
 
 @dataclass(frozen=True, slots=True)
 class PushResponse:
-    """``message_id`` is the one of the request, not the id of the Waku or metadata message."""
+    """Our answer to a REQUEST. ``message_id`` is the one in the request, not the id of the Waku or metadata message."""
 
     message_id: bytes
     reports: tuple[Report, ...] = ()
@@ -102,11 +104,13 @@ Body = (
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """One message opened: who signed it, its id, and what it says.
+    """One message opened: its author, its id, and what it says.
 
     ``author`` is the compressed key (33 bytes) that signed the ApplicationMetadataMessage, never the outer frame's.
+    ``recipient`` is the key (33 bytes) that it was sealed for, and empty when everybody could open it.
     """
 
     author: bytes
     message_id: bytes
     body: Body
+    recipient: bytes = b""

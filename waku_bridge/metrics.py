@@ -1,20 +1,20 @@
-"""What this app measures. The text of each metric says what it is and, after "When it moves:", what an operator does.
+"""The metrics of this app. The text of each says what it is and, after "When it moves:", what an operator does.
 
 Only shells and modules that do I/O count, in sums per batch and after the commit. A label is a word from a fixed set,
-or names a part of our own configuration: ``node`` is host and port of a node's URL. Never a hash, a key or a token.
-
-Gauges are of living processes only (``live…``): what a dead one said last is forgotten. Times are exported as such, so
-that `time() - x` goes on growing when nobody moves them.
+or names a part of our own configuration: ``node`` is host and port of a node's URL. It is never a hash, a key or a
+token. Gauges are of living processes only (``live…``): what a dead one set last is forgotten. Times are exported as
+such, so that `time() - x` goes on growing when nothing sets them.
 """
 
 from prometheus_client import Counter, Gauge
 
-from measuring.kinds import BatchHistogram, StoredGauge
+from kit.metrics.kinds import BatchHistogram, StoredGauge
 
 # Reading --------------------------------------------------------------------------------------------------------------
 MESSAGES_READ = Counter(
     "pushserver_bridge_messages_read_total",
-    "Messages that nodes handed out, for us or not; path is live or store. "
+    "Messages that nodes handed out, for us or not; path is live, store, backfill, or hashes for what a store "
+    "told the hash of and nothing more. "
     "When it moves: a live path at zero while other nodes of the shard are busy has lost its peers; see its /health.",
     ["node", "path"],
 )
@@ -47,7 +47,7 @@ RING_FILL_RATIO = BatchHistogram(
 LAST_READ_TIMESTAMP_SECONDS = Gauge(
     "pushserver_bridge_last_read_timestamp_seconds",
     "When the node's cache was last read, in Unix time. "
-    "When it moves: older than 15 s, the node does not answer or no bridge holds the lease; see the bridge's log.",
+    "When it moves: older than 15 s, the node does not answer or no bridge reads; see the bridge's log.",
     ["node", "pubsub_topic"],
     multiprocess_mode="livemax",
 )
@@ -70,18 +70,6 @@ STORE_ONLY = Counter(
     "When it moves: compare with restarts of node and bridge and with the ring fill; steadily: add a second node.",
     ["node"],
 )
-LIVE_ONLY = Counter(
-    "pushserver_bridge_live_only_total",
-    "Messages of ours that the live path brought and that the node's store did not have two minutes later. "
-    "When it moves: check the clocks of node and senders, and whether the node's store is on; nothing is lost yet.",
-    ["node"],
-)
-STORE_MISSING = Counter(
-    "pushserver_bridge_store_missing_total",
-    "Messages of ours that another store had and this one did not: the difference of the nodes' sets of hashes. "
-    "When it moves: look at the node's archive (waku_archive_errors) and at --store-sync.",
-    ["node"],
-)
 STORE_WATERMARK_TIMESTAMP_SECONDS = Gauge(
     "pushserver_bridge_store_watermark_timestamp_seconds",
     "Up to when the store was searched completely, in Unix time. "
@@ -91,15 +79,15 @@ STORE_WATERMARK_TIMESTAMP_SECONDS = Gauge(
 )
 STORE_WINDOW_SECONDS = BatchHistogram(
     "pushserver_bridge_store_window_seconds",
-    "How long it took to search one window of the store; loop is fast, slow or backfill. "
+    "How long it took to search one window of the store; loop is fast, urgent, settle, slow or backfill. "
     "When it moves: the node's database is slow (nwaku #4106: index bloat), or the window covers an outage.",
     ["node", "loop"],
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
 )
 STORE_PAGES = Counter(
     "pushserver_bridge_store_pages_total",
-    "Pages read from the store; loop is fast, slow, backfill, or topics for those that are new to us. Without the "
-    "last, and with the count of windows, how many each took. "
+    "Pages read from the store; loop is fast, urgent, settle, slow, backfill, or topics for those that are new to us. "
+    "Without the last, and with the count of windows, how many each took. "
     "When it moves: it follows the traffic of the shard; a jump without traffic is an outage being caught up.",
     ["node", "loop"],
 )
@@ -144,11 +132,10 @@ NODE_CLOCK_SKEW_SECONDS = Gauge(
     ["node"],
     multiprocess_mode="livemostrecent",
 )
-LEASE_HELD = Gauge(
-    "pushserver_bridge_lease_held",
-    "Bridges that hold the lease of this node and shard: 1. "
-    "When it moves: 0 for more than 10 s means that no bridge reads it; start one. 2 cannot be: report it.",
-    ["node", "pubsub_topic"],
+LOCK_HELD = Gauge(
+    "pushserver_bridge_lock_held",
+    "Bridges that hold the lock and read: 1. "
+    "When it moves: 0 for more than 10 s means that nobody reads; start a bridge. 2 cannot be: report it.",
     multiprocess_mode="livesum",
 )
 QUERY_TOPICS = Gauge(
@@ -175,15 +162,8 @@ ENVELOPES_PROCESSED = Counter(
 INBOX_WAIT_SECONDS = BatchHistogram(
     "pushserver_inbox_wait_seconds",
     "From the reception of an envelope by the bridge to the decision about it. "
-    "When it moves: workers of the queue `envelopes` are too few, away, or wait for the database.",
+    "When it moves: workers of the queue `turns` are too few, away, or wait for the database.",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600),
-)
-SWEPT = Counter(
-    "pushserver_swept_total",
-    "Rows that the sweep put into a queue again, by kind: envelopes, notifications, replies, overdue_requests, "
-    "lost_pushes. "
-    "When it moves: retries are normal for notifications; envelopes and lost_pushes follow the death of a worker.",
-    ["kind"],
 )
 
 # Publishing -----------------------------------------------------------------------------------------------------------
@@ -230,7 +210,7 @@ PUBLISH_ERRORS = Counter(
 PUBLISH_SECONDS = BatchHistogram(
     "pushserver_replies_publish_seconds",
     "From the commit of a reply into the outbox to the node that took it. "
-    "When it moves: clients wait 3 s; workers of the queue `replies` are too few, or the first node is slow.",
+    "When it moves: clients wait 3 s; the first node is slow, or workers of the queue `turns` are too few.",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 10, 60, 600),
 )
 
@@ -280,25 +260,25 @@ INBOX_DEPTH = StoredGauge(
     "When it moves: see the age of the oldest; when that is young the queue is long and moving.",
     sql="""
         SELECT count(*) FROM (
-            SELECT FROM waku_bridge_inboundenvelope WHERE state = 'received' ORDER BY enqueued_at LIMIT 100000
+            SELECT FROM waku_bridge_inboundenvelope WHERE state = 'received' ORDER BY received_at LIMIT 100000
         ) AS waiting
     """,
 )
 INBOX_OLDEST_AGE_SECONDS = StoredGauge(
     "pushserver_inbox_oldest_age_seconds",
     "For how long the oldest envelope has been waiting in the inbox. "
-    "When it moves: beyond a few seconds workers of the queue `envelopes` are away or too few.",
+    "When it moves: beyond a few seconds workers of the queue `turns` are away or too few.",
     sql="""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(received_at)), 0)) FROM (
             SELECT received_at FROM waku_bridge_inboundenvelope
-            WHERE state = 'received' ORDER BY enqueued_at LIMIT 100000
+            WHERE state = 'received' ORDER BY received_at LIMIT 100000
         ) AS waiting
     """,
 )
 REPLIES_PENDING = StoredGauge(
     "pushserver_replies_pending",
     "Replies in the outbox that no node has taken yet, counted up to 100 000. "
-    "When it moves: workers of the queue `replies` are away, or no node takes replies; see the publish errors.",
+    "When it moves: no node takes replies, see the publish errors; or workers of the queue `turns` are away.",
     sql="""
         SELECT count(*) FROM (
             SELECT FROM waku_bridge_outboundreply WHERE state = 'pending' ORDER BY next_attempt_at LIMIT 100000

@@ -1,13 +1,13 @@
-"""The inbox of envelopes and the outbox of replies: what makes every step repeatable. And how far stores were read.
+"""The inbox of envelopes and the outbox of replies, which make every step repeatable, and how far stores were read.
 
-Payloads are dropped as soon as they have served; hashes stay for deduplication.
+Payloads are dropped as soon as they have served. Hashes stay for deduplication.
 """
 
 from typing import ClassVar
 
 from django.db import models
 
-from registrations.fields import BytesField
+from kit.db.fields import BytesField
 from waku_bridge.messages import MessageType
 
 
@@ -19,7 +19,7 @@ class InboundEnvelope(models.Model):
         UNKEYED = "unkeyed"  # on a query topic whose key is still to be derived: waits for that, not for a worker
         PROCESSED = "processed"
         DROPPED = "dropped"  # nothing we can or may answer; `reason` says why
-        FAILED = "failed"  # a fault of ours; the payload is kept for another try
+        FAILED = "failed"  # a fault of ours; the payload is kept so that it can be processed again
 
     class Types(models.IntegerChoices):
         CONTACT_CODE_ADVERTISEMENT = MessageType.CONTACT_CODE_ADVERTISEMENT, "contact code"
@@ -33,7 +33,7 @@ class InboundEnvelope(models.Model):
     class Path(models.TextChoices):
         LIVE = "live"
         STORE = "store"  # by the walker
-        BACKFILL = "backfill"  # from a store too, for a topic that was new
+        BACKFILL = "backfill"  # from a store as well, for a topic that was new
 
     hash = BytesField(primary_key=True)  # 32 bytes
     pubsub_topic = models.TextField()
@@ -41,20 +41,20 @@ class InboundEnvelope(models.Model):
     timestamp_ns = models.BigIntegerField()  # the sender's clock
     payload = BytesField(null=True)  # encrypted; dropped once processed
     state = models.TextField(choices=State.choices, default=State.RECEIVED)
-    reason = models.TextField(blank=True)  # of a drop, a refusal or a failure
+    reason = models.TextField(blank=True)  # the reason of a drop, a refusal or a failure
     message_type = models.PositiveSmallIntegerField(choices=Types.choices, null=True)
-    message_id = BytesField(null=True)  # of the metadata message, 32 bytes
+    message_id = BytesField(null=True)  # id of the metadata message, 32 bytes
     source = models.TextField()  # the node that told us first
-    path = models.TextField(choices=Path.choices, db_default=Path.LIVE)  # on which it came first
+    path = models.TextField(choices=Path.choices, db_default=Path.LIVE)  # the path on which it came first
     received_at = models.DateTimeField(db_index=True)
-    enqueued_at = models.DateTimeField()
     processed_at = models.DateTimeField(null=True)
 
     class Meta:
         indexes: ClassVar = [
-            models.Index(fields=["enqueued_at"], condition=models.Q(state="received"), name="envelope_waiting"),
+            models.Index(fields=["received_at"], condition=models.Q(state="received"), name="envelope_waiting"),
             models.Index(fields=["received_at"], condition=models.Q(state="unkeyed"), name="envelope_unkeyed"),
-            # What the console lists, without what nearly every envelope is: an index of that would cost each of them.
+            # What the console lists. Processed envelopes, nearly all, are left out: an index of those would cost each
+            # of them.
             models.Index(
                 fields=["state", "received_at"],
                 condition=models.Q(state__in=["dropped", "failed"]),
@@ -74,7 +74,7 @@ class InboundEnvelope(models.Model):
         return f"Envelope {bytes(self.hash).hex()[:16]}"
 
 
-# No node took it, or no store had it. Without a repetition no store answered, which says nothing about the reply.
+# Replies that no node took or no store had. Without a repetition no store answered, which says nothing about the reply.
 LOST_REPLIES = models.Q(state="abandoned") | models.Q(state="unconfirmed", repeat_count__gt=0)
 
 
@@ -99,16 +99,16 @@ class OutboundReply(models.Model):
     content_topic = models.TextField()
     payload = BytesField(null=True)  # encrypted; dropped with the last state
     timestamp_ns = models.BigIntegerField()
-    message_hash = BytesField(null=True)  # by which stores know it, once a node took it; 32 bytes
+    message_hash = BytesField(null=True)  # the hash by which stores know it, once a node took it; 32 bytes
     state = models.TextField(choices=State.choices, default=State.PENDING)
     attempt_count = models.PositiveSmallIntegerField(default=0)  # how often nodes were offered it
-    repeat_count = models.PositiveSmallIntegerField(default=0)  # how often no store had it, so that it went out again
+    # How often no store had it, so that it was published again.
+    repeat_count = models.PositiveSmallIntegerField(default=0)
     next_attempt_at = models.DateTimeField()  # at nodes while pending, at stores while published
-    enqueued_at = models.DateTimeField()
     created_at = models.DateTimeField(db_index=True)
-    published_at = models.DateTimeField(null=True)  # last
+    published_at = models.DateTimeField(null=True)  # the last time
     confirmed_at = models.DateTimeField(null=True)
-    node = models.TextField(blank=True)  # the one that took it last
+    node = models.TextField(blank=True)  # the node that took it last
 
     class Meta:
         verbose_name_plural = "outbound replies"
@@ -118,13 +118,13 @@ class OutboundReply(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["next_attempt_at"], condition=models.Q(state="pending"), name="reply_pending"),
             models.Index(fields=["next_attempt_at"], condition=models.Q(state="published"), name="reply_published"),
-            # The console lists them; nearly all others are confirmed.
+            # The console lists these; nearly all others are confirmed.
             models.Index(
                 fields=["id"], condition=models.Q(state__in=["unconfirmed", "abandoned"]), name="reply_given_up"
             ),
-            # By far the fewest: where no store answers, all others are unconfirmed.
+            # These are by far the fewest: where no store answers, all others are unconfirmed.
             models.Index(fields=["id"], condition=models.Q(state="abandoned"), name="reply_abandoned"),
-            # The dashboard counts them.
+            # The dashboard counts these.
             models.Index(fields=["created_at"], condition=LOST_REPLIES, name="reply_lost"),
             models.Index(
                 fields=["message_type", "id"],
@@ -138,7 +138,7 @@ class OutboundReply(models.Model):
 
 
 class StoreWatermark(models.Model):
-    """Up to when the store of a node was read completely for a shard: a time, never a place in somebody's pages."""
+    """Up to when the store of a node was read completely for a shard: a time, never a place in a store's pages."""
 
     node = models.TextField()
     pubsub_topic = models.TextField()
@@ -158,15 +158,14 @@ class StoreWindow(models.Model):
     """A stretch of the past that is still to be read from a store: newest first, so that ``end_at`` moves down."""
 
     class Reason(models.TextChoices):
-        OUTAGE = "outage"  # nobody read the store for a while
-        LOST_REPLY = "lost_reply"  # a live read failed, and what it drained may be lost
-        LATE = "late"  # searched again and again, as stores insert old messages
+        OUTAGE = "outage"  # the store was not read for a while
+        LATE = "late"  # searched again and again, because stores insert old messages
 
     watermark = models.ForeignKey(StoreWatermark, models.CASCADE, related_name="windows")
     reason = models.TextField(choices=Reason.choices)
     start_at = models.DateTimeField()
     end_at = models.DateTimeField()
-    # Of the next page in the newest slice, in the store's own words; only a help to go on after a restart.
+    # The cursor of the next page in the newest slice, in the store's own words. It only helps to go on after a restart.
     cursor = models.TextField(blank=True, default="")
     created_at = models.DateTimeField()
 
@@ -182,7 +181,7 @@ class DeadLetter(models.Model):
     pubsub_topic = models.TextField()
     content_topic = models.TextField(blank=True)
     raw = models.TextField()  # JSON, cut off at some size
-    size_bytes = models.PositiveIntegerField()  # of the whole
+    size_bytes = models.PositiveIntegerField()  # size of the whole message
     source = models.TextField()
     path = models.TextField(choices=InboundEnvelope.Path.choices)
     received_at = models.DateTimeField(db_index=True)
@@ -205,10 +204,10 @@ class CanaryRun(models.Model):
         RUNNING = "running"
         PASSED = "passed"
         BROKEN = "broken"  # at `broken_link`, because of `cause`
-        INTERRUPTED = "interrupted"  # whoever ran it is gone
+        INTERRUPTED = "interrupted"  # the process that ran it is gone
 
     class Link(models.TextChoices):
-        """In the order of the chain. A question takes until a node has it, an answer until it is heard."""
+        """The links, in the order of the chain. A question takes until a node has it, an answer until it is read."""
 
         REGISTER = "register"
         REGISTER_ANSWER = "register_answer"
@@ -243,8 +242,8 @@ class CanaryRun(models.Model):
     request_answer_ms = models.PositiveIntegerField(null=True)
     unregister_ms = models.PositiveIntegerField(null=True)
     unregister_answer_ms = models.PositiveIntegerField(null=True)
-    work_ms = models.PositiveIntegerField(null=True)  # CPU time of its own
-    pseudonym = models.UUIDField(null=True)  # of its registration: its events and reports are told by it
+    work_ms = models.PositiveIntegerField(null=True)  # CPU time of the canary itself
+    pseudonym = models.UUIDField(null=True)  # the pseudonym of its registration in events and reports
 
     class Meta:
         constraints: ClassVar = [
@@ -255,12 +254,12 @@ class CanaryRun(models.Model):
         return f"Canary {self.pk} ({self.state})"
 
     def timings(self) -> dict[str, int | None]:
-        """Milliseconds by link, in the order of the chain."""
+        """Return the milliseconds by link, in the order of the chain."""
         return {link.value: getattr(self, f"{link.value}_ms") for link in self.Link}
 
 
 class CanaryEnvelope(models.Model):
-    """The hash of a message that the canary said: marks its envelope and what came of it as no real traffic."""
+    """The hash of a message that the canary published. It marks its envelope and what came of it as no real traffic."""
 
     hash = BytesField(primary_key=True)  # 32 bytes
     said_at = models.DateTimeField()

@@ -1,23 +1,44 @@
-"""Forgetting envelopes and replies.
+"""Removing old envelopes and replies.
 
-An envelope's hash recognises a repeat from another node or from a store: it must be kept longer than any of these keep
-the message itself, which is why the setting has a minimum.
+An envelope's hash recognises a repeat from another node or from a store. So it must be kept longer than any of these
+keep the message itself, which is why the setting has a minimum.
 """
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import chain
+from typing import LiteralString
 
-from registrations.retention import delete_in_chunks
-from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
+from kit.db.deleting import SET_SIZE, delete_in_chunks, remove
+from waku_bridge.models import DeadLetter
+
+_ENVELOPES: LiteralString = f"""
+    WITH old AS (
+        SELECT hash FROM waku_bridge_inboundenvelope WHERE received_at < %(before)s AND state <> 'received'
+        ORDER BY received_at LIMIT {SET_SIZE} FOR UPDATE SKIP LOCKED
+    ), removed AS (
+        DELETE FROM waku_bridge_inboundenvelope AS envelope USING old WHERE envelope.hash = old.hash RETURNING 1
+    )
+    SELECT count(*) FROM removed
+"""  # noqa: S608 - a number of ours
+_REPLIES: LiteralString = f"""
+    WITH old AS (
+        SELECT id FROM waku_bridge_outboundreply WHERE created_at < %(before)s AND state <> 'pending'
+        ORDER BY created_at LIMIT {SET_SIZE} FOR UPDATE SKIP LOCKED
+    ), removed AS (
+        DELETE FROM waku_bridge_outboundreply AS reply USING old WHERE reply.id = old.id RETURNING 1
+    )
+    SELECT count(*) FROM removed
+"""  # noqa: S608 - a number of ours
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Remove envelopes, replies and dead letters older than ``keep``, but none that still waits for its turn."""
-    envelopes = InboundEnvelope.objects.filter(received_at__lt=now - keep).exclude(state=InboundEnvelope.State.RECEIVED)
-    replies = OutboundReply.objects.filter(created_at__lt=now - keep).exclude(state=OutboundReply.State.PENDING)
+    """Remove envelopes, replies and dead letters older than ``keep``, but none that still waits for its turn.
+
+    Yield how many rows each step removed.
+    """
     return chain(
-        delete_in_chunks(envelopes.order_by("received_at")),
-        delete_in_chunks(replies.order_by("created_at")),
+        remove(_ENVELOPES, before=now - keep),
+        remove(_REPLIES, before=now - keep),
         delete_in_chunks(DeadLetter.objects.filter(received_at__lt=now - keep).order_by("received_at")),
     )

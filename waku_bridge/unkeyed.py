@@ -1,7 +1,4 @@
-"""Envelopes on query topics whose keys are not derived yet: they step aside, so that nothing behind them waits."""
-
-from collections.abc import Sequence
-from datetime import datetime
+"""Envelopes whose topic has a pending key: they step aside, so that nothing behind them waits."""
 
 from waku_bridge import query_topics
 from waku_bridge.models import InboundEnvelope
@@ -10,19 +7,15 @@ from waku_bridge.query_topics import CpuBudget
 State = InboundEnvelope.State
 
 
-def step_aside(envelope_hashes: Sequence[bytes]) -> None:
-    if envelope_hashes:
-        waiting = InboundEnvelope.objects.filter(hash__in=envelope_hashes, state=State.RECEIVED)
-        waiting.update(state=State.UNKEYED)
+def call_back(*, budget: CpuBudget, limit: int) -> list[bytes]:
+    """Derive keys that envelopes wait for, as far as the budget goes, and return the hashes of those that need not
+    wait.
 
-
-def call_back(*, budget: CpuBudget, now: datetime, limit: int) -> list[bytes]:
-    """Derive keys that envelopes wait for, as far as the budget goes, and return the hashes of those that need not wait
-    any longer. The newest first: their senders may still be waiting, and a heap of nonsense before them does not count.
+    The newest come first: their senders may still be waiting, and a heap of nonsense before them does not count.
     """
     unkeyed = InboundEnvelope.objects.filter(state=State.UNKEYED).order_by("-received_at")
     content_topics = dict(unkeyed.values_list("hash", "content_topic")[:limit])
     missing = query_topics.derive_keys(set(content_topics.values()), budget=budget)
     hashes = [envelope_hash for envelope_hash, topic in content_topics.items() if topic not in missing]
-    InboundEnvelope.objects.filter(hash__in=hashes, state=State.UNKEYED).update(state=State.RECEIVED, enqueued_at=now)
+    InboundEnvelope.objects.filter(hash__in=hashes, state=State.UNKEYED).update(state=State.RECEIVED)
     return hashes

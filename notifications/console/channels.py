@@ -6,22 +6,25 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin
+from django.db.models import Case, IntegerField, Q, QuerySet, When
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextInputWidget
 
+from kit.admin.columns import age, moment, number, state, word
+from kit.admin.facts import FactPage
+from kit.admin.links import Link
+from kit.admin.operations import Done, Operation, Place, confirm
+from kit.admin.times import exact
 from notifications import channels, disabling
+from notifications.admission import Share, load_shares, unproven_limit
+from notifications.delivery.lanes import UNPROVEN
 from notifications.messages import ChannelKey
 from notifications.models import Channel
-from registrations.console.columns import age, moment, state, word
-from registrations.console.facts import FactPage
-from registrations.console.links import Link
-from registrations.console.operations import Done, Operation, Place, confirm
-from registrations.console.times import exact
 
-# Tokens die for some time before the breaker notices.
+# Undoing offers this much time before the trip, because tokens die for a while before the breaker notices.
 UNDO_FROM = timedelta(hours=1)
 
 
@@ -29,7 +32,7 @@ ALREADY = "Nothing was changed: {} is {} already."
 
 
 class ChannelOperation(Operation):
-    """Of one channel, though operations can be of several rows."""
+    """An operation on one channel, though operations in general can be on several rows."""
 
     permission = "notifications.operate_channel"
 
@@ -99,9 +102,22 @@ def _key(channel: Channel) -> ChannelKey:
     return ChannelKey(channel.token_type, channel.apn_topic)
 
 
+def _with_shares(rows: QuerySet[Channel], shares: Sequence[Share]) -> QuerySet[Channel]:
+    own = [(Q(**share.lane._asdict(), last_success_at__isnull=False), share) for share in shares]
+    common = [(Q(token_type=share.lane.token_type), share) for share in shares if share.lane.apn_topic == UNPROVEN]
+    waiting = [When(condition, then=share.waiting) for condition, share in own + common]
+    limits = [When(condition, then=share.limit) for condition, share in own]
+    return rows.annotate(
+        share_waiting=Case(*waiting, default=0, output_field=IntegerField()),
+        share_limit=Case(*limits, default=unproven_limit(), output_field=IntegerField()),
+    )
+
+
 @admin.register(Channel)
 class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no types
-    """Nobody edits a row: each operation is a use case of its own, with its own permission, page and log entry."""
+    """The page of channels. Nobody edits a row: each operation is a use case with its own permission, page and log
+    entry.
+    """
 
     list_display = (
         "__str__",
@@ -110,6 +126,8 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
         word("changed_by", "by"),
         age("since", "since"),
         age("last_success_at", "last success"),
+        number("share_waiting", "waits in its share"),
+        number("share_limit", "may wait"),
     )
     list_filter = ("state", "token_type")
     ordering: ClassVar[Any] = ("token_type", "apn_topic")
@@ -124,7 +142,15 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
             moment("next_probe_at", "next probe"),
             moment("last_success_at", "last success"),
         ),
+        "Share of what may wait": (
+            number("share_waiting", "waits in its share"),
+            number("share_limit", "may wait before new requests are refused"),
+        ),
     }
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Channel]:
+        """Return the channels with how full their shares are. Those that are not proven share one on each platform."""
+        return _with_shares(super().get_queryset(request), load_shares(now=timezone.now()))
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.operate)
@@ -132,7 +158,8 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
         return [path("<int:channel_id>/operate/<slug:operation>/", view, name=name), *super().get_urls()]
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
-        name, row = "admin:notifications_channel_operate", context["original"]
+        name = "admin:notifications_channel_operate"
+        row = context["original"]
         may = request.user.has_perm(ChannelOperation.permission)
         context["operations"] = [
             Link(form.label, reverse(name, args=[row.pk, key])) for key, form in OPERATIONS.items() if may
@@ -140,7 +167,8 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
         return super().render_change_form(request, context, *args, **kwargs)
 
     def operate(self, request: HttpRequest, channel_id: int, operation: str) -> HttpResponse:
-        channel, form_class = Channel.objects.filter(pk=channel_id).first(), OPERATIONS.get(operation)
+        channel = Channel.objects.filter(pk=channel_id).first()
+        form_class = OPERATIONS.get(operation)
         if channel is None or form_class is None:
             raise Http404
         back = reverse("admin:notifications_channel_change", args=[channel_id])

@@ -1,29 +1,14 @@
-"""Delivering notifications: claim them and write the attempts, send without holding anything open, record the results.
+"""Delivery: from an accepted notification to an answer, in the turns of a worker process.
 
-Also what belongs to it over time: which are due, what a crash left behind, which requests can be answered now.
+    accepted, or due again          the loop of the process               this process' memory
+            │                                 │                                    │
+      claim: attempt written ──commit──▶ Flights: one POST each ──results──▶ record: states written
+            │                                                                      │
+            └──▶ WaitingRequests ◀────────────── what each result says ────────────┘
+                        │ all tried, or overdue
+                        ▼
+                 settle: reports fixed ──▶ the request's front door
+
+A push is sent by the process that wrote its attempt, after the commit. When that process dies, the lease of its
+notifications ends, they are ambiguous and due again. A request whose worker died is overdue, and any worker settles it.
 """
-
-from notifications.delivery.claim import Claim, Claimed, claim
-from notifications.delivery.deliver import deliver
-from notifications.delivery.lanes import Lanes
-from notifications.delivery.queueing import BATCH_SIZE, hand_out_due, split_by_lane, take_up_lost
-from notifications.delivery.recording import FINISHED_BY, record
-from notifications.delivery.settling import overdue_request_ids, settle
-from notifications.transitions import DUE
-
-__all__ = [
-    "BATCH_SIZE",
-    "DUE",
-    "FINISHED_BY",
-    "Claim",
-    "Claimed",
-    "Lanes",
-    "claim",
-    "deliver",
-    "hand_out_due",
-    "overdue_request_ids",
-    "record",
-    "settle",
-    "split_by_lane",
-    "take_up_lost",
-]

@@ -1,80 +1,87 @@
-"""How many pushes of each channel this process has under way: one channel that hangs must not take all there is.
+"""How many pushes of each channel this process has under way, so that one channel that hangs does not take all there
+is.
 
-A lane is a channel's own once something was delivered to it. All others of its platform share one: clients choose the
-app topic, and whoever makes up many must not get a lane, and a task, for each.
-
-Per process, not for the fleet: what a hanging channel uses up is this process's threads and connections.
+A channel has a lane of its own once something was delivered to it. All others of its platform share one lane: clients
+choose the app topic, and a client that makes up many of them must not get a lane for each. Lanes are counted per
+process and not for the fleet, because a hanging channel uses up the connections of a process.
 """
 
-from collections import Counter
-from collections.abc import Container, Iterable
-from threading import Condition
-from time import monotonic
+from collections import Counter, deque
+from collections.abc import Container
+from typing import NamedTuple
 
-from django.conf import settings
-
-from notifications.connections import once
 from notifications.messages import ChannelKey
 
-# Stands for every app topic that is not proven.
+# It stands for every app topic that is not proven.
 UNPROVEN = "(unproven)"
 
 
 def lane_of(channel: ChannelKey, proven: Container[ChannelKey]) -> ChannelKey:
+    """Return the lane that pushes of this channel belong to."""
     return channel if channel in proven else ChannelKey(channel.token_type, UNPROVEN)
 
 
+class FullLanes(NamedTuple):
+    """The lanes without room: channels with a lane of their own, and platforms whose shared lane is full."""
+
+    channels: list[ChannelKey]
+    unproven_platforms: list[int]
+
+
 class Lanes:
-    """Counts pushes by channel, at most ``width`` each. A channel is slow while a push of it is overdue."""
+    """A counter of the pushes in each lane, at most ``width`` in one."""
 
     def __init__(self, width: int) -> None:
         self._width = width
         self._taken: Counter[ChannelKey] = Counter()
-        self._overdue: Counter[ChannelKey] = Counter()
-        self._changed = Condition()
+        self._new: list[ChannelKey] = []  # entered by a turn that is not committed yet
+        self._crowded: set[ChannelKey] = set()  # somebody found no room in them
+        self._landed: deque[ChannelKey] = deque()  # the loop appends, turns take away
 
-    def enter(self, channel: ChannelKey) -> bool:
-        """Take room for one push, if there is any."""
-        with self._changed:
-            if self._taken[channel] >= self._width:
-                return False
-            self._taken[channel] += 1
-            return True
-
-    def leave(self, channels: Iterable[ChannelKey], *, overdue: Iterable[ChannelKey] = ()) -> None:
-        """``channels`` has one for each push that is over, ``overdue`` those of them that were marked so."""
-        with self._changed:
-            _decrease(self._taken, channels)
-            _decrease(self._overdue, overdue)
-            self._changed.notify_all()
-
-    def mark_overdue(self, channels: Iterable[ChannelKey]) -> None:
-        with self._changed:
-            self._overdue.update(channels)
-            self._changed.notify_all()
-
-    def is_slow(self, channel: ChannelKey) -> bool:
-        with self._changed:
-            return channel in self._overdue
-
-    def wait_for_room(self, channel: ChannelKey, wanted: int, *, until: float) -> bool:
-        """Whether there is room for ``wanted`` pushes by then (monotonic). Nobody waits for a slow channel."""
-        with self._changed:
-            while self._width - self._taken[channel] < min(wanted, self._width):
-                if channel in self._overdue or not self._changed.wait(until - monotonic()):
-                    return False
+    def enter(self, lane: ChannelKey) -> bool:
+        """Take room for one push, and return whether there was any."""
+        self._take_back_landed()
+        if self._taken[lane] >= self._width:
+            self._crowded.add(lane)
+            return False
+        self._taken[lane] += 1
+        self._new.append(lane)
         return True
 
+    def keep(self) -> None:
+        """Keep the room that this turn took, because it is committed and the pushes are sent."""
+        self._new.clear()
 
-def _decrease(counts: Counter[ChannelKey], channels: Iterable[ChannelKey]) -> None:
-    """Without leaving zeros behind: clients choose the app topic, so there is no end of channels."""
-    for channel in channels:
-        counts[channel] -= 1
-        if counts[channel] <= 0:
-            del counts[channel]
+    def give_back(self) -> None:
+        """Give back the room that this turn took: nothing of it was written."""
+        for lane in self._new:
+            self._leave(lane)
+        self._new.clear()
 
+    def land(self, lane: ChannelKey) -> None:
+        """Give back the room of a push that the gateway has answered. Any thread may call this."""
+        self._landed.append(lane)
 
-@once
-def own_lanes() -> Lanes:
-    """Those of this process."""
-    return Lanes(settings.CHANNEL_IN_FLIGHT)
+    def _take_back_landed(self) -> None:
+        while self._landed:
+            self._leave(self._landed.popleft())
+
+    def _leave(self, lane: ChannelKey) -> None:
+        self._taken[lane] -= 1
+        if self._taken[lane] <= 0:  # clients choose the app topic, so there is no end of lanes
+            del self._taken[lane]
+
+    def pass_over_full(self) -> FullLanes:
+        """Return the lanes that have no room. From now on these count as crowded, and no others."""
+        self._take_back_landed()
+        full = [lane for lane, taken in self._taken.items() if taken >= self._width]
+        self._crowded = set(full)
+        return FullLanes(
+            [lane for lane in full if lane.apn_topic != UNPROVEN],
+            [lane.token_type for lane in full if lane.apn_topic == UNPROVEN],
+        )
+
+    def has_room_again(self) -> bool:
+        """Return whether a lane in which somebody found no room has some now."""
+        self._take_back_landed()
+        return any(self._taken[lane] < self._width for lane in self._crowded)

@@ -1,103 +1,181 @@
-"""Recording what the gateway said: attempts, routes, channels and notifications, in one transaction."""
+"""Recording what the gateway answered: attempts, routes, channels and notifications.
+
+A result that ends a notification ends it, whichever attempt it came from. Any other result changes the notification
+only while its attempt holds it, because the next attempt decides once the lease was lost.
+"""
 
 import random
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from time import monotonic, sleep
+from typing import NamedTuple
 
 import structlog
-from django.db import InterfaceError, OperationalError, close_old_connections, transaction
-from django.db.models import QuerySet, Value
-from django.db.models.functions import Coalesce
-from django.utils import timezone
 
-from measuring.batches import count, observe
-from notifications import breakers, channels, disabling
+from kit.db.statements import fetch
+from kit.metrics.batches import count, observe
+from notifications import breakers, channels, disabling, outages
+from notifications.channels import Channels
 from notifications.delivery.claim import Claim
-from notifications.delivery.doubts import find_left_alone
-from notifications.delivery.rows import AttemptResult, complete_attempts
-from notifications.delivery.sending import Done
-from notifications.messages import DRY_RUN, ChannelKey, Outcome, Result, platform
-from notifications.metrics import ATTEMPTS, GATEWAY_SECONDS
+from notifications.delivery.flights import Done
+from notifications.messages import ChannelKey, Outcome, Result, platform
+from notifications.metrics import ATTEMPTS, FINISHED, GATEWAY_SECONDS
 from notifications.models import Notification
-from notifications.policy import may_help_to_drop_payload, retry_at, retry_base_seconds, retry_max_seconds
-from notifications.transitions import OVER, move
+from notifications.policy import (
+    CONFIG_RETRY_SECONDS,
+    WORKER_LOST,
+    Standing,
+    ambiguous_retry_at,
+    is_left_alone,
+    may_help_to_drop_payload,
+    report_error,
+    retry_at,
+    retry_base_seconds,
+    retry_max_seconds,
+)
+from notifications.reports import REPORTS
 
 log = structlog.get_logger(__name__)
 State = Notification.State
 
-FIRST_PAUSE_SECONDS = 0.1
-MAX_PAUSE_SECONDS = 5.0
 FINISHED_BY = {
     Outcome.DELIVERED: State.DELIVERED,
     Outcome.DEAD: State.DEAD_TOKEN,
     Outcome.PAYLOAD: State.UNDELIVERABLE,
 }
-# What the sender of the others is told: success.
-REPORTS_BY = {Outcome.DEAD: Notification.Reports.NOT_REGISTERED}
 
 
-def record_however_long_it_takes(results: Sequence[Done], *, patience: timedelta) -> None:
-    """What was sent is known nowhere but here: not recorded, it would be taken for lost and sent a second time."""
-    deadline, pause = monotonic() + patience.total_seconds(), FIRST_PAUSE_SECONDS
-    while True:
-        try:
-            return record(results, now=timezone.now())
-        except (OperationalError, InterfaceError) as error:
-            if monotonic() + pause > deadline:
-                raise
-            log.warning("results_not_recorded", count=len(results), error=type(error).__name__)
-        sleep(pause)
-        pause = min(pause * 2, MAX_PAUSE_SECONDS)
-        close_old_connections()
+class Change(NamedTuple):
+    """What a result makes of its notification, while its attempt holds it."""
+
+    notification_id: int
+    attempt_number: int
+    state: str
+    ambiguous_count: int = 0
+    next_attempt_at: datetime | None = None
+    is_payload_dropped: bool = False
 
 
-def record(results: Sequence[Done], *, now: datetime) -> None:
-    """Write what the gateway said. What ends a notification ends it, whoever holds it by now; anything else changes
-    it only while its attempt holds it, for once the lease was lost the next attempt decides.
+class Recorded(NamedTuple):
+    """A result, as far as it matters to the sender."""
+
+    claim: Claim
+    standing: Standing
+    is_token_dead: bool
+
+
+def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
+    """Write what the gateway answered, in the transaction of a turn, and return what it means for the senders.
+
+    `close_breakers` is to be called after the commit.
     """
-    _record(results, now=now)
-    # Not before the commit: closing locks the channel and then all that is parked for it, which goes badly with the
-    # routes and notifications that are locked here. A breaker that stays open after a crash gets its next probe.
+    _complete_attempts(results)
+    known = channels.snapshot()
+    outages.begin(((claim.gateway, result) for claim, result in results), known.unreachable, now=now)
+    doubted = breakers.judge(results, known.rows, now=now)
+    believed = [(claim, _believe(claim.channel, result, doubted)) for claim, result in results]
+    channels.note_success({claim.channel for claim, result in believed if _proves(result)}, known.rows, now=now)
+    # Routes are written before notifications, as in unregistering: the other way round they would dead-lock.
+    _note_routes(believed, known, now=now)
+    changes = [_change(claim, result, now=now) for claim, result in believed]
+    _finish([change for change in changes if State(change.state).is_terminal], now=now)
+    _schedule([change for change in changes if not State(change.state).is_terminal])
+    _measure(results, known)
+    return [_recorded(claim, change) for (claim, _), change in zip(believed, changes, strict=True)]
+
+
+def close_breakers(results: Sequence[Done], *, now: datetime) -> None:
+    """Close the breakers of channels whose probe came through, and end the outages of gateways that a probe reached,
+    after the commit of the results.
+
+    Closing locks the channel and then all that is parked for it, which could dead-lock with the routes and
+    notifications that recording locks. A breaker that stays open after a crash gets its next probe.
+    """
     for channel in sorted({claim.channel for claim, result in results if claim.is_probe and _proves(result)}):
         channels.close_breaker(channel, now=now)
+    for gateway in sorted(
+        {claim.gateway for claim, result in results if claim.is_probe and outages.is_contact(result)}
+    ):
+        outages.end(gateway, now=now)
 
 
 def _proves(result: Result) -> bool:
-    """A dry run proves nothing about Apple and Google."""
-    return result.outcome is Outcome.DELIVERED and result.code != DRY_RUN
-
-
-@transaction.atomic
-def _record(results: Sequence[Done], *, now: datetime) -> None:
-    complete_attempts(
-        [AttemptResult(c.attempt_id, r.outcome.value, r.code, r.latency_ms, r.is_guarded) for c, r in results]
-    )
-    known = channels.find({claim.channel for claim, _ in results})
-    doubted = breakers.judge([(claim.channel, result) for claim, result in results], known, now=now)
-    believed = [(claim, _believe(claim.channel, result, doubted)) for claim, result in results]
-    channels.note_success({claim.channel for claim, result in believed if _proves(result)}, known, now=now)
-    # Routes before notifications, as in unregistering: the other way round they would dead-lock.
-    _note_routes(believed, known, now=now)
-    _finish_or_try_again(believed, now=now)
-    _measure(results, known)
+    """Return whether a result proves that the channel works. A dry run proves nothing about Apple and Google."""
+    return result.outcome is Outcome.DELIVERED and not result.is_dry_run
 
 
 def _believe(channel: ChannelKey, result: Result, doubted: set[ChannelKey]) -> Result:
-    """While tokens seem to die because of the set-up, such a verdict is about the set-up."""
+    """Return the result as it is acted on. While tokens seem to die because of the set-up, a dead token is a fault of
+    the set-up.
+    """
     is_doubtful = result.outcome is Outcome.DEAD and result.is_guarded and channel in doubted
     return replace(result, outcome=Outcome.CONFIG) if is_doubtful else result
 
 
-def _note_routes(results: Sequence[Done], known: channels.Known, *, now: datetime) -> None:
+_COMPLETE = """
+    UPDATE notifications_attempt AS attempt
+    SET outcome = result.outcome, code = result.code, latency_ms = result.latency_ms, is_guarded = result.is_guarded
+    FROM unnest(%b::bigint[], %b::text[], %b::text[], %b::integer[], %b::boolean[])
+        AS result (id, outcome, code, latency_ms, is_guarded)
+    WHERE attempt.id = result.id
+"""
+
+
+# An attempt that failed as the one before it is counted there, and its own row is removed.
+_COUNT_REPEATED = """
+    WITH same AS (
+        SELECT this.id, this.started_at, before.id AS before_id
+        FROM unnest(%b::bigint[], %b::text[], %b::text[]) AS result (id, outcome, code)
+        JOIN notifications_attempt AS this ON this.id = result.id
+        CROSS JOIN LATERAL (
+            SELECT id, outcome, code FROM notifications_attempt AS earlier
+            WHERE earlier.notification_id = this.notification_id AND earlier.number < this.number
+            ORDER BY earlier.number DESC LIMIT 1
+        ) AS before
+        WHERE before.outcome = result.outcome AND before.code = result.code
+    ), counted AS (
+        UPDATE notifications_attempt AS before
+        SET repeat_count = before.repeat_count + 1, repeated_at = same.started_at
+        FROM same WHERE before.id = same.before_id
+    )
+    DELETE FROM notifications_attempt AS attempt USING same WHERE attempt.id = same.id
+"""
+# Outcomes that may come again and again: the others end a notification, or come four times at most.
+REPEATED = frozenset({Outcome.TRANSIENT, Outcome.CONFIG})
+
+
+def _count_repeated(results: Sequence[Done]) -> None:
+    again = [(c, r) for c, r in results if c.push.attempt_number > 1 and r.outcome in REPEATED]
+    if again:
+        ids, outcomes = [claim.attempt_id for claim, _ in again], [result.outcome.value for _, result in again]
+        fetch(_COUNT_REPEATED, [ids, outcomes, [result.code for _, result in again]])
+
+
+def _complete_attempts(results: Sequence[Done]) -> None:
+    _count_repeated(results)
+    fetch(
+        _COMPLETE,
+        [
+            [claim.attempt_id for claim, _ in results],
+            [result.outcome.value for _, result in results],
+            [result.code for _, result in results],
+            [result.latency_ms for _, result in results],
+            [result.is_guarded for _, result in results],
+        ],
+    )
+
+
+def _note_routes(results: Sequence[Done], known: Channels, *, now: datetime) -> None:
+    """Write what is new about routes. For a route that just works there is nothing to write."""
     failed = [claim for claim, r in results if r.outcome is Outcome.TRANSIENT]
     dead = [(claim, r.code) for claim, r in results if r.outcome is Outcome.DEAD]
-    succeeded_ids = {claim.route_id for claim, r in results if r.outcome is Outcome.DELIVERED}
+    succeeded_ids = {c.route_id for c, r in results if r.outcome is Outcome.DELIVERED and not c.is_route_noted}
     failed_ids = {claim.route_id for claim in failed} | {claim.route_id for claim, _ in dead}
-    disabling.note_success(disabling.lock_in_order(succeeded_ids, failed_ids, now=now), now=now)
+    if failed_ids:
+        disabling.lock_in_order(succeeded_ids | failed_ids)
+    disabling.note_success(succeeded_ids, now=now)
     for channel in sorted({claim.channel for claim in failed}):
-        row = known.get(channel)
+        row = known.rows.get(channel)
         disabling.note_failure(
             [claim.route_id for claim in failed if claim.channel == channel],
             channel_success_at=row.last_success_at if row else None,
@@ -107,76 +185,159 @@ def _note_routes(results: Sequence[Done], known: channels.Known, *, now: datetim
         disabling.disable_dead(claim.route_id, claim.route_generation, code, now=now)
 
 
-def _finish_or_try_again(results: Sequence[Done], *, now: datetime) -> None:
-    smaller = [(c, r) for c, r in results if r.outcome is Outcome.PAYLOAD and may_help_to_drop_payload(c.push, r.code)]
-    for claim, _ in smaller:
-        _try_without_payload(claim, now=now)
-    kept = {claim.attempt_id for claim, _ in smaller}
-    for outcome, state in FINISHED_BY.items():
-        over = [c.notification_id for c, r in results if r.outcome is outcome and c.attempt_id not in kept]
-        if over:
-            # In the same write as the end, unless the sender was told before it.
-            report = Coalesce("report", Value(REPORTS_BY.get(outcome, Notification.Reports.SUCCESS)))
-            move(Notification.objects.filter(pk__in=over), state, finished_at=now, report=report, **OVER)
-    ambiguous = [claim for claim, result in results if result.outcome is Outcome.AMBIGUOUS]
-    left_alone = find_left_alone({claim.notification_id: claim.ambiguous_count + 1 for claim in ambiguous})
-    for claim, result in results:
-        if result.outcome is Outcome.AMBIGUOUS and claim.notification_id in left_alone:
-            move(_held(claim), State.UNCONFIRMED, finished_at=now, **OVER)
-        elif result.outcome not in FINISHED_BY:
-            _schedule_again(claim, result, now=now)
+def _change(claim: Claim, result: Result, *, now: datetime) -> Change:
+    if result.outcome is Outcome.PAYLOAD and may_help_to_drop_payload(claim.push, result):
+        return _retry(claim, State.RETRYING, now, is_payload_dropped=True)
+    if result.outcome in FINISHED_BY:
+        return Change(claim.notification_id, claim.push.attempt_number, FINISHED_BY[result.outcome])
+    jitter = random.random()  # noqa: S311 - spreads load, guards nothing
+    if result.outcome is Outcome.AMBIGUOUS:
+        return _send_again(claim, result, jitter=jitter, now=now)
+    next_attempt_at = retry_at(
+        now,
+        claim.push.attempt_number,
+        jitter=jitter,
+        base_seconds=retry_base_seconds(result),
+        max_seconds=retry_max_seconds(result),
+        after_seconds=result.retry_after_seconds,
+    )
+    return _retry(claim, State.RETRYING, next_attempt_at)
 
 
-def _measure(results: Sequence[Done], known: channels.Known) -> None:
+def _send_again(claim: Claim, result: Result, *, jitter: float, now: datetime) -> Change:
+    ambiguous_count = claim.ambiguous_count + 1
+    if is_left_alone(ambiguous_count):
+        return Change(claim.notification_id, claim.push.attempt_number, State.UNCONFIRMED)
+    again_at = ambiguous_retry_at(now, ambiguous_count, jitter=jitter, after_seconds=result.retry_after_seconds)
+    return _retry(claim, State.AMBIGUOUS, again_at, ambiguous_count=ambiguous_count)
+
+
+def _retry(
+    claim: Claim,
+    state: Notification.State,
+    next_attempt_at: datetime,
+    *,
+    ambiguous_count: int | None = None,
+    is_payload_dropped: bool = False,
+) -> Change:
+    if next_attempt_at >= claim.expires_at:
+        return Change(claim.notification_id, claim.push.attempt_number, State.EXPIRED)
+    return Change(
+        claim.notification_id,
+        claim.push.attempt_number,
+        state,
+        claim.ambiguous_count if ambiguous_count is None else ambiguous_count,
+        next_attempt_at,
+        is_payload_dropped,
+    )
+
+
+# A notification that another attempt ended meanwhile is left alone. An end that only this attempt may decide (expired,
+# unconfirmed) requires that the attempt still holds the notification.
+_FINISH = """
+    UPDATE notifications_notification AS n
+    SET state = item.state, finished_at = %(now)s, lease_until = NULL, next_attempt_at = NULL, chat_id = NULL,
+        message = NULL, wake = NULL, report = coalesce(n.report, item.report)
+    FROM unnest(%(ids)b::bigint[], %(numbers)b::integer[], %(states)b::text[], %(reports)b::text[])
+        AS item (id, attempt_number, state, report)
+    WHERE n.id = item.id AND (
+        n.state = 'in_flight' AND n.attempt_count = item.attempt_number
+        OR item.report IS NOT NULL AND n.state IN ('in_flight', 'retrying', 'ambiguous')
+    )
+    RETURNING n.state
+"""
+
+
+def _finish(changes: Sequence[Change], *, now: datetime) -> None:
+    """Write the ends of notifications, and with them what their senders are told, unless they were told before."""
+    if not changes:
+        return
+    told = {state: REPORTS[report_error(is_token_dead=state is State.DEAD_TOKEN)] for state in FINISHED_BY.values()}
+    finished = fetch(
+        _FINISH,
+        {
+            "now": now,
+            "ids": [change.notification_id for change in changes],
+            "numbers": [change.attempt_number for change in changes],
+            "states": [str(change.state) for change in changes],
+            "reports": [str(told[State(c.state)]) if c.state in told else None for c in changes],
+        },
+    )
+    count(FINISHED, ((state,) for (state,) in finished))
+
+
+_SCHEDULE = """
+    UPDATE notifications_notification AS n
+    SET state = item.state, ambiguous_count = item.ambiguous_count, next_attempt_at = item.next_attempt_at,
+        lease_until = NULL, payload_dropped = n.payload_dropped OR item.is_payload_dropped,
+        message = CASE WHEN item.is_payload_dropped THEN NULL ELSE n.message END
+    FROM unnest(%b::bigint[], %b::integer[], %b::text[], %b::smallint[], %b::timestamptz[], %b::boolean[])
+        AS item (id, attempt_number, state, ambiguous_count, next_attempt_at, is_payload_dropped)
+    WHERE n.id = item.id AND n.state = 'in_flight' AND n.attempt_count = item.attempt_number
+"""
+
+
+def _schedule(changes: Sequence[Change]) -> None:
+    if changes:
+        fetch(
+            _SCHEDULE,
+            [
+                [change.notification_id for change in changes],
+                [change.attempt_number for change in changes],
+                [str(change.state) for change in changes],
+                [change.ambiguous_count for change in changes],
+                [change.next_attempt_at for change in changes],
+                [change.is_payload_dropped for change in changes],
+            ],
+        )
+
+
+def _recorded(claim: Claim, change: Change) -> Recorded:
+    standing = Standing.ENDED if State(change.state) in FINISHED_BY.values() else Standing.OPEN
+    return Recorded(claim, standing, is_token_dead=change.state == State.DEAD_TOKEN)
+
+
+def _measure(results: Sequence[Done], known: Channels) -> None:
     count(ATTEMPTS, ((r.outcome, platform(c.channel.token_type), _app(c.channel, known)) for c, r in results))
     for token_type in {claim.channel.token_type for claim, _ in results}:
         sent = (r.latency_ms / 1000 for c, r in results if c.channel.token_type == token_type and r.latency_ms)
         observe(GATEWAY_SECONDS, sent, platform(token_type))
 
 
-def _app(channel: ChannelKey, known: channels.Known) -> str:
-    """Clients choose the app topic, so one is named only once something was delivered to it."""
-    row = known.get(channel)
-    return channel.apn_topic if not channel.apn_topic or (row and row.last_success_at) else "other"
+def _app(channel: ChannelKey, known: Channels) -> str:
+    """Return the label of a channel's app. Clients choose the topic, so it is named only once something was delivered
+    to it.
+    """
+    return channel.apn_topic if not channel.apn_topic or channel in known.proven else "other"
 
 
-def _held(claim: Claim) -> QuerySet[Notification]:
-    """Only while this attempt holds it: once the lease was lost, the next attempt decides."""
-    return Notification.objects.filter(
-        pk=claim.notification_id, state=State.IN_FLIGHT, attempt_count=claim.push.attempt_number
+_TAKE_UP_LOST = """
+    WITH lost AS (
+        SELECT id FROM notifications_notification WHERE state = 'in_flight' AND lease_until <= %(now)s
+        ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    ), completed AS (
+        UPDATE notifications_attempt AS attempt SET outcome = 'ambiguous', code = %(code)s
+        FROM lost WHERE attempt.notification_id = lost.id AND attempt.outcome IS NULL
     )
-
-
-def _try_without_payload(claim: Claim, *, now: datetime) -> None:
-    move(
-        _held(claim),
-        State.RETRYING,
-        payload_dropped=True,
-        message=None,
-        next_attempt_at=now,
-        enqueued_at=None,
-        lease_until=None,
+    UPDATE notifications_notification AS n SET state = 'ambiguous', next_attempt_at = %(now)s, lease_until = NULL
+    FROM lost WHERE n.id = lost.id
+    RETURNING n.id
+"""
+_POSTPONE_FIRST_LOST = """
+    UPDATE notifications_notification SET lease_until = %(later)s
+    WHERE id = (
+        SELECT id FROM notifications_notification WHERE state = 'in_flight' AND lease_until <= %(now)s
+        ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
     )
+"""
+LOST = "SELECT FROM notifications_notification WHERE state = 'in_flight' AND lease_until <= %(now)s"
 
 
-def _schedule_again(claim: Claim, result: Result, *, now: datetime) -> None:
-    is_ambiguous = result.outcome is Outcome.AMBIGUOUS
-    next_attempt_at = retry_at(
-        now,
-        claim.push.attempt_number,
-        jitter=random.random(),  # noqa: S311 - spreads load, guards nothing
-        base_seconds=retry_base_seconds(result),
-        max_seconds=retry_max_seconds(result),
-        after_seconds=result.retry_after_seconds,
-    )
-    if next_attempt_at >= claim.expires_at:
-        move(_held(claim), State.EXPIRED, finished_at=now, **OVER)
-        return
-    move(
-        _held(claim),
-        State.AMBIGUOUS if is_ambiguous else State.RETRYING,
-        ambiguous_count=claim.ambiguous_count + is_ambiguous,
-        next_attempt_at=next_attempt_at,
-        enqueued_at=None,
-        lease_until=None,
-    )
+def postpone_first_lost(*, now: datetime) -> None:
+    """Put off the notification that `take_up_lost` takes first."""
+    fetch(_POSTPONE_FIRST_LOST, {"now": now, "later": now + timedelta(seconds=CONFIG_RETRY_SECONDS)})
+
+
+def take_up_lost(*, now: datetime, limit: int) -> int:
+    """Make what a dead worker held ambiguous and due, because its pushes may have left. Return how many there were."""
+    return len(fetch(_TAKE_UP_LOST, {"now": now, "limit": limit, "code": WORKER_LOST}))

@@ -1,38 +1,246 @@
-"""Which requests can be answered now, and what their senders are told."""
+"""Which requests can be answered, and what their senders are told.
 
-from collections.abc import Iterable
-from datetime import datetime
+The process that accepted a request remembers it until it is answered, so that nothing is read again when all its
+notifications have ended in time. In any other case (a result is still open, or the worker is another one) the request
+is settled from what is stored.
+"""
 
-from django.db import transaction
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from heapq import heappop, heappush
+from typing import NamedTuple
 
-from measuring.batches import observe
-from notifications.delivery.rows import fix_reports, lock_answerable
-from notifications.messages import Answer
+from kit.db.statements import fetch
+from kit.metrics.batches import observe
+from notifications.delivery.recording import Recorded
+from notifications.messages import Answer, Report
 from notifications.metrics import ANSWER_SECONDS
-from notifications.models import NotificationRequest
-from notifications.reports import load_reports
+from notifications.models import Notification
+from notifications.policy import Standing, is_answerable, report_error
+from notifications.reports import REPORTS, report_of, unpack_reports
+
+State = Notification.State
+# Another worker settles a request only when the one that accepted it is late by this much.
+GRACE = timedelta(seconds=0.5)
+OVERDUE = """
+    SELECT FROM notifications_notificationrequest
+    WHERE state = 'waiting' AND reply_due_at <= %(now)s - interval '0.5 seconds'
+"""
+
+
+@dataclass(slots=True)
+class WaitingRequest:
+    """A request that this process accepted and that is not answered yet.
+
+    ``reports`` has one entry for each notification that is reported, in order, and None while the report is not known.
+    ``positions`` has, by notification id, the place in ``reports``, the key hash and the installation id.
+    """
+
+    request_id: int
+    front_door: str
+    source_key: bytes
+    reply_address: bytes
+    message_id: bytes
+    received_at: datetime
+    due_at: datetime
+    reports: list[Report | None]
+    positions: dict[int, tuple[int, bytes, str]]
+    is_open: bool = False  # some notification was attempted and has not ended
+
+    def note(self, recorded: Recorded) -> bool:
+        """Take in one result, and return whether all are known now."""
+        place = self.positions.pop(recorded.claim.notification_id, None)
+        if place is not None:
+            position, public_key_hash, installation_id = place
+            self.is_open |= recorded.standing is not Standing.ENDED
+            error = report_error(is_token_dead=recorded.is_token_dead)
+            self.reports[position] = Report(public_key_hash, installation_id, success=not error, error=error)
+        return place is not None and not self.positions
+
+    def answer(self) -> Answer:
+        """Return the answer, once all reports are known."""
+        reports = tuple(report for report in self.reports if report is not None)
+        return Answer(self.front_door, self.source_key, self.reply_address, self.message_id, reports)
+
+
+@dataclass(slots=True)
+class WaitingRequests:
+    """The requests that this process accepted and has not answered, and when each is due at the latest."""
+
+    _by_id: dict[int, WaitingRequest] = field(default_factory=dict)
+    _due: list[tuple[datetime, int]] = field(default_factory=list)
+    _ready: dict[int, WaitingRequest] = field(default_factory=dict)
+
+    def add(self, requests: Iterable[WaitingRequest]) -> None:
+        """Remember requests that have just been stored."""
+        for request in requests:
+            self._by_id[request.request_id] = request
+            heappush(self._due, (request.due_at, request.request_id))
+
+    def note(self, results: Iterable[Recorded]) -> None:
+        """Take in results that have just been stored."""
+        for recorded in results:
+            request = self._by_id.get(recorded.claim.request_id)
+            if request and request.note(recorded):
+                self._ready[request.request_id] = request
+
+    def doubt(self, request_ids: Iterable[int]) -> None:
+        """Have these requests settled from what is stored, because what is remembered of them may be wrong."""
+        for request_id in request_ids:
+            if request_id in self._by_id:
+                self._by_id[request_id].is_open = True
+
+    def next_due_at(self) -> datetime | None:
+        """Return when the next answer is due at the latest, or None when no request waits."""
+        while self._due and self._due[0][1] not in self._by_id:
+            heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    def has_ready(self) -> bool:
+        """Return whether some request can be answered at once."""
+        return bool(self._ready)
+
+    def ready(self, limit: int) -> list[WaitingRequest]:
+        """Return requests all of whose notifications were attempted."""
+        return [request for request, _ in zip(self._ready.values(), range(limit), strict=False)]
+
+    def overdue(self, limit: int, *, now: datetime) -> list[WaitingRequest]:
+        """Return requests whose answer is due though some notification was not attempted."""
+        first_at = self.next_due_at()
+        if first_at is None or first_at > now:
+            return []
+        due = (request for at, pk in sorted(self._due) if at <= now and (request := self._by_id.get(pk)))
+        return [request for request, _ in zip(due, range(limit), strict=False) if request.request_id not in self._ready]
+
+    def forget(self, request_ids: Iterable[int]) -> None:
+        """Forget requests that were answered, by this or by another process."""
+        for request_id in request_ids:
+            self._by_id.pop(request_id, None)
+            self._ready.pop(request_id, None)
+
+
+_ANSWER = """
+    UPDATE notifications_notificationrequest
+    SET state = 'answered', answered_at = %(now)s, reply_address = NULL, decided_names = NULL
+    WHERE id = ANY (%(ids)b::bigint[]) AND state = 'waiting' RETURNING id
+"""
+
+
+def answer_ended(requests: Sequence[WaitingRequest], *, now: datetime) -> list[Answer]:
+    """Answer requests whose notifications have all ended. Their reports were fixed when that was recorded."""
+    if not requests:
+        return []
+    rows = fetch(_ANSWER, {"now": now, "ids": [request.request_id for request in requests]})
+    answered = {request_id for (request_id,) in rows}
+    ours = [request for request in requests if request.request_id in answered]
+    observe(ANSWER_SECONDS, ((now - request.received_at).total_seconds() for request in ours))
+    return [request.answer() for request in ours]
+
+
+class Stored(NamedTuple):
+    """A request that waits, as it is stored."""
+
+    id: int
+    front_door: str
+    source_key: bytes
+    reply_address: bytes | None
+    message_id: bytes
+    received_at: datetime
+    reply_due_at: datetime
+    decided: bytes | None
+    decided_names: bytes | None
+
+
+class StoredNotification(NamedTuple):
+    """A notification of a request that waits, as far as it matters to the sender."""
+
+    id: int
+    request_id: int
+    position: int
+    public_key_hash: bytes
+    installation_id: str
+    state: str
+    attempt_count: int
+    report: str | None
+
+
+_LOCK_WAITING = """
+    SELECT id, front_door, source_key, reply_address, message_id, received_at, reply_due_at, decided, decided_names
+    FROM notifications_notificationrequest WHERE id = ANY (%(ids)b::bigint[]) AND state = 'waiting'
+    ORDER BY id FOR UPDATE SKIP LOCKED
+"""
+_LOCK_NOTIFICATIONS = """
+    SELECT id, request_id, position, public_key_hash, installation_id, state, attempt_count, report
+    FROM notifications_notification WHERE request_id = ANY (%(ids)b::bigint[])
+    ORDER BY request_id, position FOR NO KEY UPDATE
+"""
+_FIX_REPORTS = """
+    UPDATE notifications_notification AS n SET report = fixed.report
+    FROM unnest(%(ids)b::bigint[], %(reports)b::text[]) AS fixed (id, report) WHERE n.id = fixed.id
+"""
 
 
 def settle(request_ids: Iterable[int], *, now: datetime) -> list[Answer]:
-    """Fix the reports of requests whose notifications were all tried once, or whose reply is due, and return them.
+    """Answer the requests that can be answered, from what is stored; belongs into a transaction.
 
-    Each request is answered once: whoever changes its state takes the answer.
+    Each is answered once, by the worker that locks it.
     """
-    with transaction.atomic(savepoint=False):
-        requests = lock_answerable(request_ids, now=now)
-        if not requests:
-            return []
-        ids = [request.id for request in requests]
-        fix_reports(ids)
-        reports = load_reports(ids)
-        NotificationRequest.objects.filter(pk__in=ids).update(
-            state=NotificationRequest.State.ANSWERED, answered_at=now, reply_to=None
-        )
-        observe(ANSWER_SECONDS, ((now - request.received_at).total_seconds() for request in requests))
-    return [Answer(r.envelope_hash, r.reply_to or b"", r.message_id, tuple(reports[r.id])) for r in requests]
+    waiting = [Stored._make(row) for row in fetch(_LOCK_WAITING, {"ids": list(request_ids)})]
+    if not waiting:
+        return []
+    by_request: defaultdict[int, list[StoredNotification]] = defaultdict(list)
+    for row in fetch(_LOCK_NOTIFICATIONS, {"ids": [request.id for request in waiting]}):
+        notification = StoredNotification._make(row)
+        by_request[notification.request_id].append(notification)
+    settled = [request for request in waiting if _is_answerable(request, by_request[request.id], now=now)]
+    reports = _fix_reports([n for request in settled for n in by_request[request.id]])
+    fetch(_ANSWER, {"now": now, "ids": [request.id for request in settled]})
+    observe(ANSWER_SECONDS, ((now - request.received_at).total_seconds() for request in settled))
+    return [_answer(request, {n.position: reports[n.id] for n in by_request[request.id]}) for request in settled]
+
+
+def _is_answerable(request: Stored, notifications: Iterable[StoredNotification], *, now: datetime) -> bool:
+    return is_answerable(map(_standing, notifications), is_overdue=request.reply_due_at <= now)
+
+
+def _standing(notification: StoredNotification) -> Standing:
+    state = State(notification.state)
+    is_untried = state is State.PENDING or (state is State.IN_FLIGHT and notification.attempt_count == 1)
+    return Standing.UNTRIED if is_untried else Standing.ENDED if state.is_terminal else Standing.OPEN
+
+
+def _fix_reports(notifications: Sequence[StoredNotification]) -> dict[int, Report]:
+    """Fix the reports that are not fixed yet, and return all of them."""
+    fixed = {n.id: n.report or _report(n) for n in notifications}
+    new = [n.id for n in notifications if n.report is None]
+    if new:
+        fetch(_FIX_REPORTS, {"ids": new, "reports": [fixed[pk] for pk in new]})
+    return {n.id: report_of(n.public_key_hash, n.installation_id, fixed[n.id]) for n in notifications}
+
+
+def _report(notification: StoredNotification) -> str:
+    return str(REPORTS[report_error(is_token_dead=notification.state == State.DEAD_TOKEN)])
+
+
+def _answer(request: Stored, reports: dict[int, Report]) -> Answer:
+    by_position = unpack_reports(request.decided, request.decided_names) | reports
+    in_order = tuple(by_position[position] for position in sorted(by_position))
+    return Answer(request.front_door, request.source_key, request.reply_address or b"", request.message_id, in_order)
+
+
+_OVERDUE_IDS = """
+    SELECT id FROM notifications_notificationrequest
+    WHERE state = 'waiting' AND reply_due_at <= %(late)s ORDER BY reply_due_at LIMIT %(limit)s
+"""
 
 
 def overdue_request_ids(*, now: datetime, limit: int) -> list[int]:
-    """Requests whose reply is late: a worker died, or nobody tried their notifications in time."""
-    waiting = NotificationRequest.objects.filter(state=NotificationRequest.State.WAITING, reply_due_at__lte=now)
-    return list(waiting.order_by("reply_due_at").values_list("pk", flat=True)[:limit])
+    """Return requests that the worker which accepted them should have answered: it died, or it hangs."""
+    return [request_id for (request_id,) in fetch(_OVERDUE_IDS, {"late": now - GRACE, "limit": limit})]
+
+
+def give_up(request_ids: Iterable[int], *, now: datetime) -> None:
+    """Close requests that cannot be answered, without an answer."""
+    fetch(_ANSWER, {"now": now, "ids": list(request_ids)})

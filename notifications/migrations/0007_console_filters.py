@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-from registrations.concurrently import AddIndexAnew
+from kit.db.concurrently import AddIndexAnew
 
 
 class Migration(migrations.Migration):

@@ -20,7 +20,7 @@ def rows(client: Client, path: str, query: str = "") -> set[str]:
     return set(re.findall(rf'href="{path}(\d+)/change/', html))
 
 
-@pytest.mark.parametrize("field", ["amm_message_id", "message_id"])
+@pytest.mark.parametrize("field", ["request_key", "message_id"])
 @pytest.mark.parametrize("digits", [64, 8, 11])
 def test_finds_a_request_by_its_ids(admin_client: Client, field: str, digits: int) -> None:
     wanted = factories.make_request()

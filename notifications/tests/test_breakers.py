@@ -1,15 +1,18 @@
 """What trips a channel by itself: refusals for the set-up, and tokens that die in numbers."""
 
+import re
+import secrets
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from notifications import channels
-from notifications.delivery import record
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Attempt, Channel, Notification
 from registrations.models import RegistrationEvent, Route
-from tests.delivering import APP, NOW, answered, claimed, fresh, make_due, make_due_to_app, prove
+from tests.delivering import APP, LONG_AGO, NOW, answered, claimed, fresh, make_due, prove, recorded
+from tests.factories import make_registration, make_request, make_route
 
 APPLE = ChannelKey(1, APP)
 DEAD = Result(Outcome.DEAD, "BadDeviceToken", is_guarded=True)
@@ -25,8 +28,15 @@ def _limits(settings):
     settings.CONFIG_TRIP_COUNT, settings.CONFIG_TRIP_SECONDS, settings.DEAD_TOKEN_SHARE = 5, 300, 0.2
 
 
-def sends(result, count, *, now=NOW):
-    answered(result, *[make_due_to_app() for _ in range(count)], now=now)
+def make_due_to_app(apn_topic=APP, *, is_proven=True, sender=None):
+    """A notification that somebody else asked for each time, to an address that was reached before."""
+    route = make_route(token_type=1, apn_topic=apn_topic, last_success_at=LONG_AGO if is_proven else None)
+    request = make_request(sender_digest=sender or secrets.token_bytes(32))
+    return make_due(route=make_registration(route=route).route, request=request)
+
+
+def sends(result, count, *, now=NOW, **who):
+    answered(result, *[make_due_to_app(**who) for _ in range(count)], now=now)
 
 
 def is_tripped(key=APPLE):
@@ -67,6 +77,11 @@ def test_an_app_that_works_is_tripped_however_many_are_made_up(monkeypatch):
     prove(APPLE)
     sends(REFUSED, 5)
     assert is_tripped()
+
+
+def test_what_was_not_even_tried_does_not():
+    sends(replace(REFUSED, is_untried=True), 20)
+    assert not is_tripped()
 
 
 def test_a_few_refusals_among_many_sends_do_not():
@@ -124,7 +139,7 @@ def test_what_met_a_doubtful_verdict_is_kept_and_tried_again():
 def test_results_that_come_in_after_the_trip_disable_nothing():
     late = [(held, DEAD) for held in claimed(make_due_to_app())]
     channels.trip(APPLE, reason="", now=NOW)
-    record(late, now=NOW)
+    recorded(late)
     assert disabled_count() == 0
 
 
@@ -138,7 +153,7 @@ def test_verdicts_that_no_set_up_explains_are_always_believed():
     sends(Result(Outcome.DEAD, "Unregistered"), 30)
     assert (is_tripped(), disabled_count()) == (False, 30)
     channels.trip(APPLE, reason="", now=NOW)
-    record([(held, Result(Outcome.DEAD)) for held in claimed(make_due_to_app(), now=NOW + timedelta(hours=1))], now=NOW)
+    recorded([(held, Result(Outcome.DEAD)) for held in claimed(make_due_to_app(), now=NOW + timedelta(hours=1))])
     assert disabled_count() == 31
 
 
@@ -146,3 +161,47 @@ def test_deaths_of_more_than_an_hour_ago_do_not_count():
     sends(DEAD, 19, now=NOW - timedelta(hours=1, seconds=1))
     sends(DEAD, 19)
     assert not is_tripped()
+
+
+# Strangers ------------------------------------------------------------------------------------------------------------
+
+
+def test_made_up_tokens_trip_no_app_that_works():
+    """They cost nothing: twenty of them used to stop everybody's pushes, and five refusals in a row did."""
+    prove(APPLE)
+    sends(DEAD, 40, is_proven=False)
+    sends(REFUSED, 40, is_proven=False)
+    assert (is_tripped(), disabled_count()) == (False, 40)
+
+
+def test_a_flood_of_made_up_tokens_does_not_hide_that_real_ones_die():
+    prove(APPLE)
+    sends(DEAD, 19)
+    sends(DEAD, 60, is_proven=False)
+    sends(DEAD, 1)
+    assert is_tripped()
+
+
+def test_refusals_that_a_few_senders_asked_for_trip_nothing():
+    prove(APPLE)
+    sends(REFUSED, 20, sender=b"mallory")
+    sends(REFUSED, 20, sender=b"her brother")
+    assert not is_tripped()
+    sends(REFUSED, 1)
+    assert is_tripped()
+
+
+@pytest.mark.parametrize("is_proven", [True, False])
+def test_a_refusal_that_may_be_the_tokens_fault_counts_for_addresses_that_were_reached_before(is_proven):
+    sends(replace(REFUSED, code="third_party_auth", is_guarded=True), 20, is_proven=is_proven)
+    assert is_tripped() == is_proven
+
+
+def test_an_app_that_never_worked_is_tripped_by_any_refusals():
+    sends(REFUSED, 5, is_proven=False)
+    assert is_tripped()
+
+
+def test_nobody_else_can_name_the_channel_of_the_canary(settings):
+    assert re.fullmatch(r"canary\.[0-9a-f]{32}", settings.CANARY_DRY_RUN_TOPIC)
+    assert settings.CANARY_DRY_RUN_TOPIC.removeprefix("canary.") not in settings.CANARY_DRY_RUN_TOKEN

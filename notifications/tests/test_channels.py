@@ -6,11 +6,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from notifications import channels
-from notifications.delivery import hand_out_due, record
-from notifications.messages import DRY_RUN, ChannelKey, Outcome, Result, channel_key
+from notifications.messages import ChannelKey, Outcome, Result, channel_key
 from notifications.metrics import CHANNEL_TRIPS
 from notifications.models import Attempt, Channel, Notification
-from tests.delivering import APP, LEASE, NOW, answered, claimed, fresh, make_due, make_due_to_app, send
+from notifications.transitions import DUE
+from tests.delivering import APP, NOW, answered, claimed, fresh, make_due, make_due_to_app, recorded, send
 
 pytestmark = pytest.mark.django_db
 APPLE, GOOGLE = ChannelKey(1, APP), ChannelKey(2, "")
@@ -28,7 +28,9 @@ def state_of(key):
 
 
 def due_ids(now=NOW):
-    return hand_out_due(now=now, limit=100, patience=LEASE)
+    """What a worker looks at when it looks for what is due."""
+    due = Notification.objects.filter(state__in=DUE, next_attempt_at__lte=now)
+    return list(due.order_by("next_attempt_at", "pk").values_list("pk", flat=True))
 
 
 def test_the_app_topic_of_a_firebase_registration_means_nothing():
@@ -100,9 +102,9 @@ def test_firebase_is_one_channel_whatever_app_topic_its_routes_carry():
     assert channels.resume(GOOGLE, by="ann", now=NOW).released_count == 1
 
 
-def test_the_sweep_does_not_hand_out_what_is_parked_again_and_again():
+def test_what_is_parked_is_not_looked_at_again_and_again():
     channels.pause(APPLE, by="ann", why="", now=NOW)
-    waiting = make_due_to_app(state=State.RETRYING, enqueued_at=None)
+    waiting = make_due_to_app(state=State.RETRYING)
     assert due_ids() == [waiting.pk]
     send(waiting)
     assert due_ids(NOW + timedelta(days=1)) == []
@@ -153,6 +155,7 @@ def test_a_probe_is_taken_from_what_is_parked_the_least_tried_first():
     tried, untried = make_due_to_app(attempt_count=3), make_due_to_app()
     channels.park([tried.pk, untried.pk])
     assert due_ids() == []
+    channels.release_probes(now=NOW + PROBE)
     assert due_ids(NOW + PROBE) == [untried.pk]
 
 
@@ -176,7 +179,7 @@ def test_a_probe_that_fails_leaves_the_breaker_open(outcome):
 def test_the_success_of_a_push_sent_before_the_trip_does_not_close_the_breaker():
     held = claimed(make_due_to_app())
     channels.trip(APPLE, reason="", now=NOW)
-    record([(claim, Result(Outcome.DELIVERED)) for claim in held], now=NOW)
+    recorded([(claim, Result(Outcome.DELIVERED)) for claim in held])
     assert state_of(APPLE) == Channel.State.TRIPPED
 
 
@@ -191,7 +194,7 @@ def test_the_last_success_is_noted_by_the_minute():
 def test_a_dry_run_neither_closes_a_breaker_nor_counts_as_a_success_of_its_channel():
     probe = make_due_to_app()
     channels.trip(APPLE, reason="test", now=NOW)
-    answered(Result(Outcome.DELIVERED, DRY_RUN), probe, now=NOW + PROBE)
+    answered(Result(Outcome.DELIVERED, is_dry_run=True), probe, now=NOW + PROBE)
     assert fresh(probe).state == State.DELIVERED
     assert state_of(APPLE) == "tripped"
     assert Channel.objects.get().last_success_at is None

@@ -1,5 +1,6 @@
 """Operating channels in the console: who may, what it says before, and what it leaves behind."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -8,10 +9,11 @@ from django.contrib.auth.models import Permission, User
 from django.utils import timezone
 
 from notifications import channels
+from notifications.messages import ChannelKey
 from notifications.models import Channel
 from registrations.models import Route
-from tests.delivering import APP, make_due_to_app
-from tests.factories import make_route
+from tests.delivering import APP, LONG_AGO, make_due, make_due_to_app, prove
+from tests.factories import make_registration, make_route
 
 pytestmark = pytest.mark.django_db
 PAGES = "/admin/notifications/channel/"
@@ -120,3 +122,13 @@ def test_operators_find_the_operations_on_the_page_of_a_channel(client, channel)
 def test_what_does_not_exist_is_not_found(admin_client, channel):
     assert admin_client.get(page(channel, "explode")).status_code == 404
     assert admin_client.get(f"{PAGES}987654/operate/pause/").status_code == 404
+
+
+def test_the_list_says_how_full_each_share_is(admin_client, settings):
+    settings.MAX_OPEN_NOTIFICATIONS = 1000
+    prove(ChannelKey(1, APP), ChannelKey(2, ""))
+    reached = make_route(token_type=2, last_success_at=LONG_AGO)
+    make_due(route=make_registration(route=reached).route)
+    html = admin_client.get(PAGES).content.decode()
+    cells = re.findall(r"<td[^>]*field-\w*share_(waiting|limit)[^>]*>\s*(?:<[^>]*>\s*)*([0-9]+)", html)
+    assert cells == [("waiting", "0"), ("limit", "450"), ("waiting", "1"), ("limit", "450")]

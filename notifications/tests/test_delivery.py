@@ -3,13 +3,18 @@
 import asyncio
 import threading
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from django.db import OperationalError, connection, transaction
+from django.utils import timezone
 
-from notifications import delivery
-from notifications.delivery import BATCH_SIZE, FINISHED_BY, hand_out_due, record, settle, split_by_lane, take_up_lost
-from notifications.messages import ChannelKey, Outcome, ReportError, Result
+from notifications import draining
+from notifications.delivery.lanes import Lanes
+from notifications.delivery.recording import FINISHED_BY, record, take_up_lost
+from notifications.delivery.settling import GRACE, overdue_request_ids, settle
+from notifications.gateways.registry import gateway_for
+from notifications.messages import ChannelKey, Outcome, Push, ReportError, Result
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.encryption import Keyring, Purpose
 from registrations.models import Registration, RegistrationEvent, Route
@@ -18,14 +23,20 @@ from tests.delivering import (
     LEASE,
     LONG_AGO,
     NOW,
+    Desk,
     RecordingGateway,
     answered,
     claimed,
+    due_ids,
     fresh,
     make_due,
     make_due_to_app,
+    only,
+    other_session,
     prove,
+    recorded,
     send,
+    take,
 )
 from tests.factories import make_notification, make_registration, make_request, make_route
 
@@ -49,7 +60,7 @@ def test_what_the_gateway_says_decides_the_state(outcome, state):
     assert send(notification, gateway=RecordingGateway(outcome)) == {notification.request_id}
     row, attempt = fresh(notification), Attempt.objects.get()
     assert (row.state, row.attempt_count, row.lease_until) == (state, 1, None)
-    assert (attempt.number, attempt.gateway, attempt.outcome) == (1, "recording", outcome)
+    assert (attempt.number, attempt.gateway, attempt.outcome) == (1, "gorush", outcome)
     assert (attempt.code, attempt.latency_ms) == ("code", 7)
     is_over = State(row.state).is_terminal
     assert (row.chat_id is None, row.message is None, row.finished_at is not None) == (is_over,) * 3
@@ -65,7 +76,7 @@ def test_tells_the_gateway_everything_about_the_push():
     send(notification, gateway=gateway)
     [push] = gateway.pushes
     assert (push.notification_id, push.attempt_number, push.type) == (notification.pk, 1, 2)
-    assert (push.token_type, push.device_token, push.apn_topic) == (1, "device-token", "im.status")
+    assert (push.channel, push.address) == (ChannelKey(1, "im.status"), b"device-token")
     assert (push.public_key_hash, push.chat_id, push.message) == (bytes(registration.public_key_hash), b"c", b"m")
     assert "device-token" not in repr(push)
 
@@ -77,7 +88,7 @@ def test_the_attempt_is_written_before_the_gateway_is_called():
     attempt = Attempt.objects.get()
     assert (attempt.outcome, attempt.latency_ms, attempt.started_at) == (None, None, NOW)
     assert fresh(notification).state == State.IN_FLIGHT
-    record([(held, Result(Outcome.TRANSIENT, "unreachable", latency_ms=3))], now=NOW)
+    recorded([(held, Result(Outcome.TRANSIENT, "unreachable", latency_ms=3))])
     attempt.refresh_from_db()
     assert (attempt.outcome, attempt.code, attempt.latency_ms, attempt.started_at) == (
         "transient",
@@ -88,7 +99,7 @@ def test_the_attempt_is_written_before_the_gateway_is_called():
 
 
 @pytest.mark.django_db
-def test_delivering_the_same_ids_again_sends_nothing():
+def test_what_is_over_is_not_sent_again():
     notification = make_due()
     gateway = RecordingGateway()
     send(notification, gateway=gateway)
@@ -110,6 +121,24 @@ def test_every_attempt_carries_the_same_collapse_id():
 
 
 @pytest.mark.django_db
+def test_an_attempt_after_the_dedup_key_was_released_still_carries_the_same_collapse_id():
+    """With a time to live of more than a day, a repeat would otherwise stand beside the first push on the device."""
+    notification = make_due(collapse_id=b"\x05" * 16)
+    gateway = RecordingGateway(Outcome.AMBIGUOUS)
+    send(notification, gateway=gateway)
+    Notification.objects.update(next_attempt_at=LONG_AGO, dedup_key=None)
+    send(notification, gateway=gateway)
+    assert [push.collapse_id for push in gateway.pushes] == ["05" * 16] * 2
+
+
+@pytest.mark.django_db
+def test_a_notification_may_be_tried_more_often_than_a_smallint_counts():
+    notification = make_due(state=State.RETRYING, attempt_count=32_767)
+    assert send(notification) == {notification.request_id}
+    assert (fresh(notification).attempt_count, Attempt.objects.get().number) == (32_768, 32_768)
+
+
+@pytest.mark.django_db
 def test_a_first_attempt_does_not_wait_for_a_clock_that_is_behind():
     pending = make_due(next_attempt_at=NOW + timedelta(seconds=1))
     retrying = make_due(state=State.RETRYING, next_attempt_at=NOW + timedelta(seconds=1))
@@ -123,16 +152,33 @@ def test_two_workers_never_claim_the_same_notification():
 
     def work():
         start.wait()
-        taken.append({held.notification_id for held in claimed(*notifications)})
+        with transaction.atomic():
+            taken.append({held.notification_id for held in take()})
         connection.close()
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
+    in_threads(work, work)
+    assert taken[0] & taken[1] == set()
+    left = {held.notification_id for held in take()}
+    assert taken[0] | taken[1] | left == {n.pk for n in notifications}
+    assert Attempt.objects.count() == len(notifications)
+
+
+def in_threads(*functions):
+    threads = [threading.Thread(target=function) for function in functions]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
-    assert taken[0] & taken[1] == set()
-    assert Attempt.objects.count() == len(taken[0] | taken[1])
+        thread.join(timeout=60)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_another_session_holds_neither_delays_a_claim_nor_is_lost():
+    held, free = make_due(), make_due()
+    with other_session() as other:
+        other.execute("SELECT FROM notifications_notification WHERE id = %s FOR UPDATE", [held.pk])
+        with transaction.atomic():
+            assert [claim.notification_id for claim in take()] == [free.pk]
+    assert [claim.notification_id for claim in take()] == [held.pk]
 
 
 @pytest.mark.django_db
@@ -149,13 +195,40 @@ def test_a_gateway_that_raises_leaves_an_ambiguous_attempt_and_does_not_stop_the
 
 
 @pytest.mark.django_db
+def test_a_gateway_that_cannot_be_opened_leaves_an_ambiguous_attempt_and_does_not_stop_the_others():
+    def open_gateway(name):
+        if name == "broken":
+            raise RuntimeError("a fault of ours")
+        return working
+
+    working = RecordingGateway()
+    broken, other = make_due(route=make_registration(route=make_route(gateway="broken")).route), make_due()
+    Desk(gateways=open_gateway).work_off()
+    assert (fresh(broken).state, fresh(other).state) == (State.AMBIGUOUS, State.DELIVERED)
+    assert Attempt.objects.get(notification=broken).code == "gateway_failed"
+
+
+@pytest.mark.django_db
+def test_a_gateway_that_cannot_be_refreshed_gets_its_pushes_all_the_same():
+    class Stale(RecordingGateway):
+        def refresh(self, **_):
+            raise RuntimeError("a fault of ours")
+
+    notification = make_due()
+    Desk(Stale()).work_off()
+    assert fresh(notification).state == State.DELIVERED
+
+
+@pytest.mark.django_db
 def test_a_gateway_that_hangs_is_given_up_before_the_lease_ends():
     class Hanging(RecordingGateway):
         async def send(self, _push):
             await asyncio.sleep(60)
 
-    notification = make_due()
-    send(notification, gateway=Hanging(), lease=timedelta(seconds=0.3), patience=timedelta(seconds=30))
+    notification, desk = make_due(), Desk(Hanging(), lease=LEASE)
+    assert desk.delivery.flights._timeout_seconds == 0.9 * LEASE.total_seconds()
+    desk.delivery.flights._timeout_seconds = 0.1
+    desk.work_off()
     assert fresh(notification).state == State.AMBIGUOUS
     assert Attempt.objects.get().code == "timeout"
 
@@ -163,32 +236,27 @@ def test_a_gateway_that_hangs_is_given_up_before_the_lease_ends():
 @pytest.mark.django_db(transaction=True)
 def test_a_result_is_recorded_again_when_the_database_refused_it_the_first_time():
     """Here for a lock; a restart or a deadlock is told by the same exception."""
-    notification, locked = make_due(), threading.Event()
-
-    def hold_the_row():
-        with transaction.atomic():
-            Notification.objects.select_for_update().get()
-            locked.set()
-            threading.Event().wait(0.5)
-        connection.close()
-
-    def answer(_push):
-        threading.Thread(target=hold_the_row).start()
-        assert locked.wait(10)
-        return Result(Outcome.DELIVERED)
-
-    with connection.cursor() as cursor:
+    notification, desk = make_due(), Desk()
+    desk.turn()
+    while not desk.delivery.flights.has_results():
+        desk.wait()
+    with other_session() as other, connection.cursor() as cursor:
+        other.execute("SELECT FROM notifications_notification FOR UPDATE")
         cursor.execute("SET lock_timeout = '50ms'")
-    send(notification, gateway=RecordingGateway(answer))
-    connection.close()  # and with it the setting
+        with pytest.raises(OperationalError):
+            desk.turn()
+        cursor.execute("RESET lock_timeout")
+    assert fresh(notification).state == State.IN_FLIGHT
+    desk.turn()
     assert fresh(notification).state == State.DELIVERED
+    assert (len(desk.gateway.pushes), desk.delivery.flights.under_way) == (1, 0)
 
 
 @pytest.mark.django_db
 def test_a_token_that_does_not_decrypt_waits_for_the_operator_and_stops_nobody_else():
-    sealed = Keyring([b"\x77" * 32]).encrypt(Purpose.DEVICE_TOKEN, b"lost")
+    sealed = Keyring([b"\x77" * 32]).encrypt(Purpose.ADDRESS, b"lost")
     lost, other = make_due(route=make_route(device_token="x")), make_due()
-    Route.objects.filter(pk=lost.route_id).update(device_token_encrypted=sealed)
+    Route.objects.filter(pk=lost.route_id).update(address_encrypted=sealed)
     send(lost, other)
     assert fresh(other).state == State.DELIVERED
     row = fresh(lost)
@@ -249,7 +317,8 @@ def test_a_notification_whose_route_is_gone_or_dead_is_not_sent():
         (Result(Outcome.TRANSIENT), 0, 2),
         (Result(Outcome.TRANSIENT, retry_after_seconds=300), 300, 300),
         (Result(Outcome.CONFIG), 0, 60),
-        (Result(Outcome.AMBIGUOUS), 0, 2),
+        (Result(Outcome.AMBIGUOUS), 10, 12),
+        (Result(Outcome.AMBIGUOUS, retry_after_seconds=300), 300, 300),
         (Result(Outcome.TRANSIENT, retry_base_seconds=60, retry_after_seconds=3), 3, 60),
     ],
 )
@@ -259,7 +328,6 @@ def test_the_first_retry_comes_in_its_time(result, earliest, latest):
     record([(held, result)], now=NOW)
     wait = (fresh(notification).next_attempt_at - NOW).total_seconds()
     assert earliest <= wait <= latest
-    assert fresh(notification).enqueued_at is None
 
 
 @pytest.mark.django_db
@@ -279,24 +347,46 @@ def test_a_notification_past_its_time_to_live_is_not_sent():
 
 
 @pytest.mark.django_db
-def test_what_may_have_arrived_is_tried_once_more_and_then_left():
+def test_what_may_have_arrived_is_tried_three_times_more_with_the_same_collapse_id_and_then_left():
     notification = make_due()
     gateway = RecordingGateway(Outcome.AMBIGUOUS)
-    for expected in (State.AMBIGUOUS, State.UNCONFIRMED):
+    for expected in (State.AMBIGUOUS, State.AMBIGUOUS, State.AMBIGUOUS, State.UNCONFIRMED):
         send(notification, gateway=gateway)
         assert fresh(notification).state == expected
         Notification.objects.update(next_attempt_at=LONG_AGO)
     send(notification, gateway=gateway)
-    assert len(gateway.pushes) == 2
+    assert len(gateway.pushes) == 4
+    assert len({push.collapse_id for push in gateway.pushes}) == 1
     assert fresh(notification).message is None
+
+
+@pytest.mark.django_db
+def test_pauses_before_what_may_have_arrived_is_sent_again_grow():
+    notification, now, pauses = make_due(), NOW, []
+    for _ in range(3):
+        answered(Result(Outcome.AMBIGUOUS), notification, now=now)
+        pauses.append((fresh(notification).next_attempt_at - now).total_seconds())
+        now = fresh(notification).next_attempt_at
+    assert all(at_least <= pause <= at_least * 1.2 for at_least, pause in zip((10, 20, 40), pauses, strict=True))
+
+
+@pytest.mark.django_db
+def test_certainty_ends_what_was_in_doubt():
+    notification = make_due()
+    answers = iter([Outcome.AMBIGUOUS, Outcome.AMBIGUOUS, Outcome.DELIVERED])
+    gateway = RecordingGateway(lambda _: Result(next(answers)))
+    for _ in range(4):
+        Notification.objects.filter(next_attempt_at__isnull=False).update(next_attempt_at=LONG_AGO)
+        send(notification, gateway=gateway)
+    assert (fresh(notification).state, len(gateway.pushes)) == (State.DELIVERED, 3)
 
 
 @pytest.mark.django_db
 def test_failures_between_do_not_buy_an_ambiguous_push_more_attempts():
     notification = make_due()
-    answers = iter([Outcome.AMBIGUOUS, Outcome.TRANSIENT, Outcome.AMBIGUOUS])
+    answers = iter([*[Outcome.AMBIGUOUS, Outcome.TRANSIENT] * 3, Outcome.AMBIGUOUS])
     gateway = RecordingGateway(lambda _: Result(next(answers)))
-    for _ in range(3):
+    for _ in range(7):
         Notification.objects.update(next_attempt_at=LONG_AGO)
         send(notification, gateway=gateway)
     assert fresh(notification).state == State.UNCONFIRMED
@@ -318,104 +408,141 @@ def test_what_is_too_large_is_tried_once_more_without_its_ciphertext():
 def test_a_late_payload_error_does_not_touch_the_attempt_that_is_under_way():
     notification = make_due()
     [lost] = claimed(notification)
-    take_up_lost(now=NOW + LEASE)
+    take_up_lost(now=NOW + LEASE, limit=10)
     [_current] = claimed(notification, now=NOW + LEASE)
     record([(lost, Result(Outcome.PAYLOAD))], now=NOW + LEASE)
     assert (fresh(notification).state, bytes(fresh(notification).message)) == (State.IN_FLIGHT, b"m")
 
 
 @pytest.mark.django_db
-def test_what_gorush_would_drop_without_a_word_is_not_even_sent():
-    gateway = RecordingGateway()
-    notification = make_due(route=make_registration(route=make_route(token_type=3)).route)
+def test_what_the_gateway_finds_faulty_is_not_even_sent():
+    class Strict(RecordingGateway):
+        def find_fault(self, _push: Push) -> Result | None:
+            return Result(Outcome.PAYLOAD, "unknown_platform", is_untried=True)
+
+    gateway = Strict()
+    notification = make_due()
     send(notification, gateway=gateway)
     assert (gateway.pushes, fresh(notification).state) == ([], State.UNDELIVERABLE)
     assert (Attempt.objects.get().outcome, Attempt.objects.get().code) == ("payload", "unknown_platform")
 
 
 @pytest.mark.django_db
-def test_tasks_hold_notifications_of_one_channel_each():
-    apple, other_app = [make_due_to_app() for _ in range(2)], make_due_to_app("im.status.pr")
-    google = [make_due(route=make_registration(route=make_route(apn_topic=topic)).route) for topic in ("", "x")]
-    prove(ChannelKey(1, APP), ChannelKey(1, "im.status.pr"), ChannelKey(2, ""))
-    batches = list(split_by_lane([n.pk for n in (*apple, other_app, *google)]))
-    assert sorted(batches) == sorted([[n.pk for n in apple], [other_app.pk], [n.pk for n in google]])
+def test_what_belongs_to_a_gateway_that_is_gone_waits_for_it():
+    notification = make_due(route=make_registration(route=make_route(gateway="gone")).route)
+    with only([notification]):
+        Desk(gateways=gateway_for).work_off()
+    attempt = Attempt.objects.get()
+    assert (attempt.gateway, attempt.outcome, attempt.code) == ("gone", "config", "no_gateway")
+    assert (fresh(notification).state, bytes(fresh(notification).message)) == (State.RETRYING, b"m")
 
 
 @pytest.mark.django_db
-def test_made_up_apps_share_their_tasks():
-    prove(ChannelKey(1, APP))
-    strangers, app = [make_due_to_app(f"made.up.{number}").pk for number in range(3)], make_due_to_app().pk
-    assert sorted(split_by_lane([*strangers, app])) == [strangers, [app]]
+def test_each_push_goes_to_the_gateway_of_its_route():
+    gateways = {name: RecordingGateway() for name in ("one", "two")}
+    due = [make_due(route=make_registration(route=make_route(gateway=name)).route) for name in gateways]
+    Desk(gateways=gateways.__getitem__).work_off()
+    assert [[p.notification_id for p in g.pushes] for g in gateways.values()] == [[n.pk] for n in due]
+    assert list(Attempt.objects.order_by("notification").values_list("gateway", flat=True)) == ["one", "two"]
+
+
+# What is taken --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db
-def test_a_task_holds_no_more_than_a_batch():
-    route = make_registration().route
-    ids = [make_due(route=route).pk for _ in range(BATCH_SIZE + 1)]
-    assert list(split_by_lane(ids)) == [ids[:BATCH_SIZE], ids[BATCH_SIZE:]]
+def test_takes_what_is_due_and_nobody_holds():
+    retry = make_due(state=State.RETRYING, next_attempt_at=NOW)
+    in_doubt = make_due(state=State.AMBIGUOUS, next_attempt_at=NOW)
+    new = make_due()
+    make_due(state=State.RETRYING, next_attempt_at=NOW + timedelta(seconds=1))
+    make_due(state=State.IN_FLIGHT, next_attempt_at=None)
+    make_due(state=State.DELIVERED, next_attempt_at=None)
+    assert {held.notification_id for held in take()} == {retry.pk, in_doubt.pk, new.pk}
+    assert take() == []
 
 
 @pytest.mark.django_db
-def test_hands_out_what_is_due_and_not_in_the_queue():
-    patience = timedelta(seconds=30)
-    retry = make_due(state=State.RETRYING, enqueued_at=None, next_attempt_at=NOW)
-    lost = make_due(enqueued_at=NOW - patience)
-    make_due(enqueued_at=NOW - patience + timedelta(seconds=1))
-    make_due(state=State.RETRYING, enqueued_at=None, next_attempt_at=NOW + timedelta(seconds=1))
-    make_due(state=State.IN_FLIGHT, enqueued_at=None)
-    make_due(state=State.DELIVERED, enqueued_at=None)
-    assert set(hand_out_due(now=NOW, limit=10, patience=patience)) == {retry.pk, lost.pk}
-    assert hand_out_due(now=NOW, limit=10, patience=patience) == []
-
-
-@pytest.mark.django_db
-def test_hands_out_no_more_than_it_may_and_the_oldest_first():
+def test_takes_no_more_than_it_may_and_the_oldest_first():
     _later = make_due(state=State.RETRYING, next_attempt_at=NOW)
     sooner = make_due(state=State.RETRYING, next_attempt_at=NOW - timedelta(hours=1))
-    assert hand_out_due(now=NOW, limit=1, patience=LEASE) == [sooner.pk]
+    assert [held.notification_id for held in take(limit=1)] == [sooner.pk]
+
+
+@pytest.mark.django_db
+def test_a_channel_with_much_to_do_does_not_hide_what_waits_behind_it():
+    prove(ChannelKey(1, APP), ChannelKey(1, "another.app"), ChannelKey(2, ""))
+    busy = [make_due_to_app(next_attempt_at=LONG_AGO - timedelta(hours=1)).pk for _ in range(12)]
+    others = {make_due_to_app("another.app").pk, make_due().pk}
+    lanes = Lanes(3)
+    assert {held.notification_id for held in take(limit=8, lanes=lanes)} < set(busy)
+    assert {held.notification_id for held in take(limit=8, lanes=lanes)} == others
+
+
+@pytest.mark.django_db
+def test_made_up_apps_together_do_not_hide_what_waits_behind_them():
+    prove(ChannelKey(1, APP), ChannelKey(2, ""))
+    for number in range(12):
+        make_due_to_app(f"made.up.{number}", next_attempt_at=LONG_AGO - timedelta(hours=1))
+    others = {make_due_to_app().pk, make_due().pk}
+    lanes = Lanes(3)
+    assert len(take(limit=8, lanes=lanes)) == 3
+    assert {held.notification_id for held in take(limit=8, lanes=lanes)} == others
+    assert take(limit=8, lanes=lanes) == []
+
+
+@pytest.mark.django_db
+def test_what_has_no_route_or_a_dead_one_is_closed_behind_full_lanes_too():
+    prove(ChannelKey(2, ""))
+    lanes = Lanes(1)
+    lanes.enter(ChannelKey(2, ""))
+    gone = make_notification(at=LONG_AGO, expires_at=datetime(2100, 1, 1, tzinfo=UTC))
+    assert take(lanes=lanes) == []
+    assert fresh(gone).state == State.WITHDRAWN
+
+
+@pytest.mark.django_db
+def test_what_one_turn_cannot_take_the_next_ones_do():
+    notifications = [make_due() for _ in range(9)]
+    desk = Desk(lane_width=4)
+    desk.work_off()
+    assert {fresh(n).state for n in notifications} == {State.DELIVERED}
+    assert len(desk.gateway.pushes) == 9
+
+
+@pytest.mark.django_db
+def test_drained_delivery_takes_nothing():
+    waiting = make_due()
+    draining.start(by="ann", why="gorush moves", now=NOW)
+    assert take() == []
+    draining.stop()
+    assert [held.notification_id for held in take()] == [waiting.pk]
+
+
+@pytest.mark.django_db
+def test_one_that_nobody_can_claim_is_put_off_and_stops_nobody_else():
+    broken, others = make_due(next_attempt_at=LONG_AGO - timedelta(hours=1)), [make_due() for _ in range(3)]
+    # A number that the column of attempts cannot hold.
+    Notification.objects.filter(pk=broken.pk).update(attempt_count=2_147_483_647)
+    desk = Desk()
+    desk.turn_until(lambda: all(fresh(n).state == State.DELIVERED for n in others))
+    row = fresh(broken)
+    assert (row.state, row.attempt_count) == (State.PENDING, 2_147_483_647)
+    assert row.next_attempt_at > timezone.now() + timedelta(seconds=30)
 
 
 # Lost workers ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db
-def test_a_channel_with_much_to_do_leaves_room_in_a_sweep_for_the_others():
-    prove(ChannelKey(1, APP), ChannelKey(1, "another.app"), ChannelKey(2, ""))
-    busy = [make_due_to_app().pk for _ in range(12)]
-    others = [make_due_to_app("another.app").pk, make_due().pk]
-    handed_out = hand_out_due(now=NOW, limit=8, patience=LEASE)
-    assert set(others) < set(handed_out)
-    assert len(handed_out) == 8
-    assert set(hand_out_due(now=NOW, limit=8, patience=LEASE)) | set(handed_out) == {*busy, *others}
-
-
-@pytest.mark.django_db
-def test_made_up_apps_together_have_one_share_of_a_sweep():
-    prove(ChannelKey(1, APP), ChannelKey(2, ""))
-    for number in range(12):
-        make_due_to_app(f"made.up.{number}")
-    others = {make_due_to_app().pk, make_due().pk}
-    assert others < set(hand_out_due(now=NOW, limit=8, patience=LEASE))
-
-
-@pytest.mark.django_db
-def test_a_channel_that_is_alone_has_a_sweep_for_itself():
-    due = [make_due().pk for _ in range(9)]
-    assert len(hand_out_due(now=NOW, limit=8, patience=LEASE)) == 8
-    assert hand_out_due(now=NOW, limit=8, patience=LEASE) == [due[-1]]
-
-
-@pytest.mark.django_db
 def test_what_a_killed_worker_held_is_ambiguous():
     notification = make_due()
     claimed(notification)
-    assert take_up_lost(now=NOW + LEASE - timedelta(seconds=1)) == 0
-    assert take_up_lost(now=NOW + LEASE) == 1
+    assert take_up_lost(now=NOW + LEASE - timedelta(seconds=1), limit=10) == 0
+    assert take_up_lost(now=NOW + LEASE, limit=10) == 1
     row, attempt = fresh(notification), Attempt.objects.get()
-    assert (row.state, row.ambiguous_count, row.lease_until) == (State.AMBIGUOUS, 1, None)
+    assert (row.state, row.ambiguous_count, row.lease_until) == (State.AMBIGUOUS, 0, None)
     assert (attempt.outcome, attempt.code) == ("ambiguous", "worker_lost")
-    assert hand_out_due(now=NOW + LEASE, limit=10, patience=LEASE) == [notification.pk]
+    assert due_ids(now=NOW + LEASE) == [notification.pk]
 
 
 KILLED = "killed"
@@ -435,7 +562,7 @@ def gone_through(notification, *ends):
         now = NOW + number * 2 * LEASE
         if end == KILLED:
             claimed(notification, now=now)
-            take_up_lost(now=now + LEASE)
+            take_up_lost(now=now + LEASE, limit=10)
         else:
             answered(end, notification, now=now)
     return fresh(notification)
@@ -446,40 +573,53 @@ def gone_through(notification, *ends):
     ("ends", "state"),
     [
         ([UNCERTAIN], State.AMBIGUOUS),
-        ([UNCERTAIN, UNCERTAIN], State.UNCONFIRMED),
-        ([UNCERTAIN, LATER, UNCERTAIN], State.UNCONFIRMED),
+        ([UNCERTAIN] * 3, State.AMBIGUOUS),
+        ([UNCERTAIN] * 4, State.UNCONFIRMED),
+        ([UNCERTAIN, LATER, UNCERTAIN, LATER, UNCERTAIN, LATER], State.RETRYING),
+        ([UNCERTAIN, LATER, UNCERTAIN, LATER, UNCERTAIN, LATER, UNCERTAIN], State.UNCONFIRMED),
+        ([BROKEN, STOPPED, LOST], State.AMBIGUOUS),
+        ([BROKEN, STOPPED, LOST, UNCERTAIN], State.UNCONFIRMED),
         ([KILLED, KILLED], State.AMBIGUOUS),
-        ([BROKEN, STOPPED], State.AMBIGUOUS),
-        ([LOST, LOST], State.AMBIGUOUS),
-        ([UNCERTAIN, KILLED], State.AMBIGUOUS),
-        ([UNCERTAIN, BROKEN], State.AMBIGUOUS),
-        ([KILLED, UNCERTAIN], State.AMBIGUOUS),
-        ([KILLED, UNCERTAIN, UNCERTAIN], State.UNCONFIRMED),
-        ([UNCERTAIN, KILLED, BROKEN, UNCERTAIN], State.UNCONFIRMED),
-        ([KILLED, BROKEN, STOPPED, KILLED], State.AMBIGUOUS),
-        ([KILLED, BROKEN, STOPPED, KILLED, BROKEN], State.UNCONFIRMED),
-        ([LOST, BROKEN, LOST, BROKEN, KILLED], State.UNCONFIRMED),
+        ([KILLED] * 6, State.AMBIGUOUS),
+        ([UNCERTAIN, KILLED, UNCERTAIN, KILLED, UNCERTAIN, KILLED], State.AMBIGUOUS),
+        ([UNCERTAIN, KILLED, UNCERTAIN, KILLED, UNCERTAIN, KILLED, UNCERTAIN], State.UNCONFIRMED),
+        ([KILLED, UNCERTAIN, UNCERTAIN, UNCERTAIN], State.AMBIGUOUS),
     ],
 )
-def test_one_more_attempt_is_one_that_nothing_interrupted(ends, state):
-    """And a push that kills whoever sends it is left alone in the end."""
+def test_three_further_attempts_are_made_and_a_crash_of_ours_counts_for_none(ends, state):
     row = gone_through(make_due(), *ends)
     assert (row.state, row.message is None) == (state, state == State.UNCONFIRMED)
     assert row.attempt_count == len(ends)
 
 
 @pytest.mark.django_db
+def test_a_push_that_kills_whoever_sends_it_ends_with_its_time_to_live():
+    notification = make_due(expires_at=NOW + 3 * LEASE)
+    row = gone_through(notification, KILLED, KILLED, KILLED)
+    assert row.attempt_count == 2
+    assert row.state == State.EXPIRED
+
+
+@pytest.mark.django_db
 def test_interruptions_of_others_do_not_count():
     left, other = make_due(), make_due()
     gone_through(other, KILLED)
-    assert gone_through(left, UNCERTAIN, UNCERTAIN).state == State.UNCONFIRMED
+    assert gone_through(left, *[UNCERTAIN] * 4).state == State.UNCONFIRMED
+
+
+@pytest.mark.django_db
+def test_takes_up_no_more_than_it_may():
+    for _ in range(3):
+        make_due()
+    take()
+    assert [take_up_lost(now=NOW + LEASE, limit=2) for _ in "123"] == [2, 1, 0]
 
 
 @pytest.mark.django_db
 def test_a_late_success_counts_although_the_lease_was_lost():
     notification = make_due()
     [held] = claimed(notification)
-    take_up_lost(now=NOW + LEASE)
+    take_up_lost(now=NOW + LEASE, limit=10)
     record([(held, Result(Outcome.DELIVERED))], now=NOW + LEASE)
     assert fresh(notification).state == State.DELIVERED
     assert claimed(notification, now=NOW + LEASE) == []
@@ -491,7 +631,7 @@ def test_a_late_success_counts_although_the_lease_was_lost():
 def test_a_late_failure_does_not_touch_the_attempt_that_is_under_way(late):
     notification = make_due(expires_at=NOW + LEASE + timedelta(milliseconds=1))
     [lost] = claimed(notification)
-    take_up_lost(now=NOW + LEASE)
+    take_up_lost(now=NOW + LEASE, limit=10)
     [current] = claimed(notification, now=NOW + LEASE)
     record([(lost, Result(late))], now=NOW + LEASE)
     assert (fresh(notification).state, fresh(notification).attempt_count) == (State.IN_FLIGHT, 2)
@@ -508,7 +648,8 @@ def test_batches_with_the_same_routes_never_wait_for_each_other():
         try:
             for batch in batches:
                 start.wait()
-                record(batch, now=NOW)
+                with transaction.atomic():
+                    record(batch, now=NOW)
         except OperationalError as error:
             raised.append(error)
             start.abort()
@@ -516,11 +657,7 @@ def test_batches_with_the_same_routes_never_wait_for_each_other():
             pass
         connection.close()
 
-    threads = [threading.Thread(target=work, args=[batches]) for batches in zip(*crosswise(rounds=30), strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
+    in_threads(*(partial(work, batches) for batches in zip(*crosswise(rounds=30), strict=True)))
     assert raised == []
 
 
@@ -581,10 +718,10 @@ def test_answers_as_soon_as_every_notification_was_tried_once(state, report):
     request = make_waiting(state, State.DELIVERED)
     [answer] = settle([request.pk], now=NOW)
     assert told(answer) == [report, SUCCESS]
-    assert answer.reply_to == bytes(request.reply_to)
-    assert (answer.envelope_hash, answer.message_id) == (bytes(request.envelope_hash), bytes(request.message_id))
+    assert (answer.front_door, answer.reply_address) == ("waku", bytes(request.reply_address))
+    assert (answer.source_key, answer.message_id) == (bytes(request.source_key), bytes(request.message_id))
     row = fresh(request)
-    assert (row.state, row.reply_to, row.answered_at) == (NotificationRequest.State.ANSWERED, None, NOW)
+    assert (row.state, row.reply_address, row.answered_at) == (NotificationRequest.State.ANSWERED, None, NOW)
 
 
 @pytest.mark.django_db
@@ -619,16 +756,13 @@ def test_each_request_is_answered_once_when_two_workers_settle():
 
     def work():
         start.wait()
-        answers.extend(settle([request.pk for request in requests], now=NOW))
+        with transaction.atomic():
+            answers.extend(settle([request.pk for request in requests], now=NOW))
         connection.close()
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=30)
+    in_threads(work, work)
     left = settle([request.pk for request in requests], now=NOW)
-    assert len({answer.envelope_hash for answer in [*answers, *left]}) == len(answers) + len(left) == 20
+    assert len({answer.source_key for answer in [*answers, *left]}) == len(answers) + len(left) == 20
 
 
 @pytest.mark.django_db
@@ -636,9 +770,10 @@ def test_names_the_requests_whose_answer_is_late_oldest_first():
     late, later = make_waiting(State.PENDING), make_waiting(State.PENDING)
     NotificationRequest.objects.filter(pk=late.pk).update(reply_due_at=NOW - timedelta(seconds=5))
     make_waiting(State.PENDING, reply_due_at=NOW + timedelta(minutes=1))
-    due = later.reply_due_at
-    assert delivery.overdue_request_ids(now=due, limit=10) == [late.pk, later.pk]
-    assert delivery.overdue_request_ids(now=due, limit=1) == [late.pk]
+    now = later.reply_due_at + GRACE
+    assert overdue_request_ids(now=now, limit=10) == [late.pk, later.pk]
+    assert overdue_request_ids(now=now, limit=1) == [late.pk]
+    assert overdue_request_ids(now=now - timedelta(microseconds=1), limit=10) == [late.pk]
 
 
 def test_every_outcome_either_ends_a_notification_or_schedules_another_attempt():

@@ -1,23 +1,23 @@
-"""A gateway that hangs for some pushes: their task ends, other channels go on, and what comes late is recorded."""
+"""A gateway that hangs for some pushes: no turn waits for it, other channels go on, and what comes late is recorded."""
 
 import asyncio
 import threading
-from datetime import timedelta
-from time import monotonic
 
 import pytest
-from django.db import DataError, IntegrityError, OperationalError, connection
+from django.db import OperationalError, connection
 from django.utils import timezone
 
+from kit.turns import BaseStage, Worker
 from notifications import channels
-from notifications.delivery import Lanes, claim, deliver, take_up_lost
-from notifications.delivery.late import own_recorder
+from notifications.delivery.flights import Flights
+from notifications.delivery.lanes import UNPROVEN, FullLanes, Lanes, lane_of
+from notifications.delivery.recording import take_up_lost
 from notifications.messages import ChannelKey, Outcome, Push, Result
 from notifications.models import Attempt, Notification
-from tests.delivering import LEASE, NOW, RecordingGateway, fresh, make_due, make_due_to_app, other_session, prove
+from tests.delivering import LEASE, NOW, Desk, RecordingGateway, fresh, make_due, make_due_to_app, other_session, prove
+from tests.factories import make_attempt
 
 APPLE, GOOGLE = ChannelKey(1, "im.status"), ChannelKey(2, "")
-PATIENCE = timedelta(seconds=0.3)
 State = Notification.State
 
 
@@ -29,7 +29,7 @@ class HangingGateway(RecordingGateway):
         self.let_go = threading.Event()
 
     async def send(self, push: Push) -> Result:
-        if push.token_type == APPLE.token_type:
+        if push.channel.token_type == APPLE.token_type:
             await asyncio.to_thread(self.let_go.wait, 20)
         return await super().send(push)
 
@@ -41,7 +41,237 @@ def gateway():
     gateway = HangingGateway()
     yield gateway
     gateway.let_go.set()
-    assert own_recorder().wait(10)
+
+
+@pytest.fixture
+def desk(gateway):
+    """A process with room for three pushes in each lane."""
+    desk = Desk(gateway, lane_width=3)
+    yield desk
+    gateway.let_go.set()
+    desk.turn_until(lambda: not desk.delivery.flights.under_way)
+
+
+def states(*notifications):
+    return [fresh(notification).state for notification in notifications]
+
+
+def room_in(lanes, lane):
+    """How many pushes the lane has room for."""
+    count = 0
+    while lanes.enter(lane):
+        count += 1
+    lanes.give_back()
+    return count
+
+
+def delivered(desk, *notifications):
+    desk.turn_until(lambda: states(*notifications) == [State.DELIVERED] * len(notifications))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_turn_waits_for_what_hangs_and_the_rest_is_recorded(desk):
+    hanging, quick = make_due_to_app(), make_due()
+    delivered(desk, quick)
+    assert states(hanging) == [State.IN_FLIGHT]
+    assert desk.delivery.flights.under_way == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_comes_late_is_recorded(gateway, desk):
+    hanging, quick = make_due_to_app(), make_due()
+    delivered(desk, quick)
+    gateway.let_go.set()
+    delivered(desk, hanging)
+    assert Attempt.objects.get(notification=hanging).outcome == "delivered"
+    assert len(gateway.pushes) == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_finds_no_room_in_its_channel_stays_untried_and_due(gateway, desk):
+    hanging = [make_due_to_app() for _ in range(3)]
+    desk.turn()
+    crowded = make_due_to_app()
+    desk.turn()
+    row = fresh(crowded)
+    assert (row.state, row.attempt_count, row.next_attempt_at) == (State.PENDING, 0, crowded.next_attempt_at)
+    gateway.let_go.set()
+    delivered(desk, *hanging, crowded)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_full_channel_takes_no_room_from_another(desk):
+    for _ in range(5):
+        make_due_to_app()
+    desk.turn()
+    google = [make_due() for _ in range(3)]
+    delivered(desk, *google)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_channel_that_hangs_does_not_slow_down_what_waits_for_room_in_another(desk):
+    """No look at the table is needed: the first one finds all of it."""
+    hanging, google = [make_due_to_app() for _ in range(5)], [make_due() for _ in range(20)]
+    desk.turn()
+    desk.worker._look_at = float("inf")
+    while states(*google) != [State.DELIVERED] * 20:
+        if not desk.worker.turn(now=timezone.now()) and desk.worker._next_at() is None:
+            desk.wait()
+    assert sorted(states(*hanging)) == [State.IN_FLIGHT] * 3 + [State.PENDING] * 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_batch_larger_than_its_channel_is_sent_in_parts(gateway, desk):
+    notifications = [make_due() for _ in range(8)]
+    delivered(desk, *notifications)
+    assert len(gateway.pushes) == 8
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_process_that_ends_leaves_to_others_what_still_hangs(desk):
+    hanging = make_due_to_app()
+    desk.turn()
+    desk.worker.stop(patience_seconds=0.05)
+    in_a_thread(desk.worker.run)
+    assert desk.delivery.flights.under_way == 1
+    assert take_up_lost(now=timezone.now() + LEASE, limit=10) == 1
+    assert states(hanging) == [State.AMBIGUOUS]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_process_that_ends_waits_for_pushes_under_way_and_takes_no_more(gateway, desk):
+    hanging = make_due_to_app()
+    desk.turn()
+    later = make_due()
+    threading.Timer(0.2, gateway.let_go.set).start()
+    desk.worker.stop(patience_seconds=20)
+    in_a_thread(desk.worker.run)
+    assert states(hanging, later) == [State.DELIVERED, State.PENDING]
+    assert Notification.objects.filter(state=State.IN_FLIGHT).count() == 0
+
+
+def in_a_thread(function):
+    """With a connection of its own, which it closes."""
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_result_that_comes_after_its_lease_does_not_touch_the_next_attempt(gateway, desk):
+    gateway.answer = lambda _: Result(Outcome.TRANSIENT)
+    hanging = make_due_to_app()
+    desk.turn()
+    later = timezone.now() + LEASE
+    take_up_lost(now=later, limit=10)
+    Desk(other := HangingGateway(), lane_width=1).turn(now=later)
+    gateway.let_go.set()
+    desk.turn_until(lambda: not desk.delivery.flights.under_way)
+    other.let_go.set()
+    assert (fresh(hanging).state, fresh(hanging).attempt_count) == (State.IN_FLIGHT, 2)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_made_up_apps_share_one_lane_and_take_no_room_from_those_that_work(desk):
+    strangers = [make_due_to_app(f"made.up.{number}") for number in range(5)]
+    desk.turn()
+    assert states(*strangers).count(State.IN_FLIGHT) == 3
+
+    app = make_due_to_app()
+    desk.turn()
+    assert states(app) == [State.IN_FLIGHT]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_result_that_cannot_be_stored_is_set_aside_and_the_others_are_recorded(gateway, desk):
+    bad = make_due()
+    others = [make_due() for _ in range(2)]
+    gateway.answer = lambda push: Result(Outcome.DELIVERED, "\0" if push.notification_id == bad.pk else "")
+    delivered(desk, *others)
+    desk.turn_until(lambda: not desk.delivery.flights.under_way)
+    assert states(bad) == [State.IN_FLIGHT]
+    assert room_in(desk.delivery.lanes, GOOGLE) == 3
+    assert take_up_lost(now=timezone.now() + LEASE, limit=10) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_parking_that_fails_neither_keeps_room_nor_stops_what_is_sent(gateway, desk):
+    paused, quick = make_due_to_app(), make_due()
+    channels.pause(APPLE, by="ann", why="new key", now=NOW)
+    with other_session() as other, connection.cursor() as own:
+        other.execute("SELECT FROM notifications_channel WHERE state = 'paused' FOR UPDATE")
+        own.execute("SET lock_timeout = '50ms'")
+        delivered(desk, quick)
+        own.execute("RESET lock_timeout")
+    assert (fresh(paused).state, fresh(paused).next_attempt_at) == (State.PENDING, paused.next_attempt_at)
+    assert room_in(desk.delivery.lanes, APPLE) == 3
+    desk.turn()
+    assert fresh(paused).next_attempt_at == paused.expires_at
+    assert len(gateway.pushes) == 1
+
+
+class Locked(BaseStage):
+    """Meets a lock in every turn while it is locked."""
+
+    is_locked = True
+
+    def next_at(self):
+        return 0.0 if self.is_locked else None
+
+    def work(self, _limit, **_now):
+        raise OperationalError
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_turn_that_fails_half_way_gives_the_room_of_its_claims_back_and_sends_none(gateway, desk):
+    """Here the claims are written and a later stage of the same turn meets a lock."""
+    last, notifications = Locked(), [make_due() for _ in range(3)]
+    desk.worker = Worker([*desk.delivery.stages(), last], desk.bell)
+    with pytest.raises(OperationalError):
+        desk.turn()
+    assert states(*notifications) == [State.PENDING] * 3
+    assert (gateway.pushes, desk.delivery.flights.under_way) == ([], 0)
+    assert room_in(desk.delivery.lanes, GOOGLE) == 3
+    last.is_locked = False
+    delivered(desk, *notifications)
+    assert len(gateway.pushes) == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_later_failure_does_not_give_back_the_room_of_pushes_under_way(desk):
+    for _ in range(3):
+        make_due_to_app()
+    desk.turn()
+    with other_session() as other, connection.cursor() as own:
+        make_due()
+        other.execute("LOCK TABLE notifications_attempt IN SHARE MODE")
+        own.execute("SET lock_timeout = '50ms'")
+        with pytest.raises(OperationalError):
+            desk.turn()
+        own.execute("RESET lock_timeout")
+    assert (room_in(desk.delivery.lanes, APPLE), room_in(desk.delivery.lanes, GOOGLE)) == (0, 3)
+
+
+# Flights --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_results_stay_until_they_are_recorded(gateway):
+    desk = Desk(gateway)
+    for _ in range(3):
+        make_due()
+    desk.turn()
+    flights: Flights = desk.delivery.flights
+    while len(flights.peek(10)) < 3:
+        desk.wait()
+    assert flights.peek(2) == flights.peek(10)[:2]
+    assert flights.under_way == 3
+    flights.recorded(2)
+    assert (len(flights.peek(10)), flights.under_way) == (1, 1)
+
+
+# Lanes ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -49,192 +279,50 @@ def lanes():
     return Lanes(3)
 
 
-def run(notifications, gateway, lanes, when_late=lambda _: None):
-    """Deliver; returns the requests concerned in time, and how long it took."""
-    started, ids = monotonic(), [n.pk for n in notifications]
-    handfuls = deliver(ids, gateway, lease=LEASE, patience=PATIENCE, when_late=when_late, lanes=lanes)
-    return set().union(*handfuls), monotonic() - started
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_task_leaves_what_hangs_after_its_patience_and_records_the_rest(gateway, lanes):
-    hanging, quick = make_due_to_app(), make_due()
-    told, seconds = run([hanging, quick], gateway, lanes)
-    assert told == {quick.request_id}
-    assert PATIENCE.total_seconds() <= seconds < 10 * PATIENCE.total_seconds()
-    assert (fresh(hanging).state, fresh(quick).state) == (State.IN_FLIGHT, State.DELIVERED)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_what_comes_late_is_recorded_and_told(gateway, lanes):
-    hanging, told = make_due_to_app(), []
-    run([hanging], gateway, lanes, told.append)
-    gateway.let_go.set()
-    assert own_recorder().wait(10)
-    assert fresh(hanging).state == State.DELIVERED
-    assert told == [{hanging.request_id}]
-    assert Attempt.objects.get().outcome == "delivered"
-    assert len(gateway.pushes) == 1
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_task_does_not_wait_again_for_a_channel_that_hangs(gateway, lanes):
-    run([make_due_to_app()], gateway, lanes)
-    assert lanes.is_slow(APPLE)
-    _, seconds = run([make_due_to_app()], gateway, lanes)
-    assert seconds < PATIENCE.total_seconds()
-    assert not lanes.is_slow(GOOGLE)
-    gateway.let_go.set()
-    assert own_recorder().wait(10)
-    assert not lanes.is_slow(APPLE)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_what_finds_no_room_in_its_channel_is_put_back_untried(gateway, lanes):
-    run([make_due_to_app() for _ in range(3)], gateway, lanes)
-    crowded = make_due_to_app(enqueued_at=NOW)
-    run([crowded], gateway, lanes)
-    row = fresh(crowded)
-    assert (row.state, row.attempt_count, row.enqueued_at) == (State.PENDING, 0, None)
-    assert timezone.now() < row.next_attempt_at < timezone.now() + timedelta(seconds=10)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_full_channel_takes_no_room_from_another(gateway, lanes):
-    run([make_due_to_app() for _ in range(3)], gateway, lanes)
-    google = [make_due() for _ in range(3)]
-    told, _ = run(google, gateway, lanes)
-    assert told == {n.request_id for n in google}
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_batch_larger_than_its_channel_is_sent_in_parts(gateway, lanes):
-    notifications = [make_due() for _ in range(8)]
-    told, _ = run(notifications, gateway, lanes)
-    assert len(told) == len(gateway.pushes) == 8
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_process_that_ends_leaves_to_the_sweep_what_still_hangs(gateway, lanes):
-    hanging = make_due_to_app()
-    run([hanging], gateway, lanes)
-    assert not own_recorder().wait(0.01)
-    assert take_up_lost(now=timezone.now() + LEASE) == 1
-    assert fresh(hanging).state == State.AMBIGUOUS
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_result_that_comes_after_its_lease_does_not_touch_the_next_attempt(gateway, lanes):
-    gateway.answer = lambda _: Result(Outcome.TRANSIENT)
-    hanging = make_due_to_app()
-    run([hanging], gateway, lanes)
-    later = timezone.now() + LEASE
-    take_up_lost(now=later)
-    claim([hanging.pk], gateway_name="recording", now=later, lease=LEASE, lanes=Lanes(1))
-    gateway.let_go.set()
-    assert own_recorder().wait(10)
-    assert (fresh(hanging).state, fresh(hanging).attempt_count) == (State.IN_FLIGHT, 2)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_listener_that_fails_does_not_end_the_recorder(gateway, lanes):
-    def fail(_request_ids):
-        raise ValueError
-
-    first, second = make_due_to_app(), make_due_to_app()
-    run([first], gateway, lanes, fail)
-    run([second], gateway, lanes)
-    gateway.let_go.set()
-    assert own_recorder().wait(10)
-    assert {fresh(n).state for n in (first, second)} == {State.DELIVERED}
-
-
-@pytest.mark.django_db(transaction=True)
-def test_made_up_apps_share_one_lane_and_take_no_room_from_those_that_work(gateway, lanes):
-    strangers = [make_due_to_app(f"made.up.{number}") for number in range(5)]
-    run(strangers, gateway, lanes)
-    assert [fresh(stranger).state for stranger in strangers].count(State.IN_FLIGHT) == 3
-
-    app = make_due_to_app()
-    run([app], gateway, lanes)
-    assert fresh(app).state == State.IN_FLIGHT
-
-
-@pytest.mark.django_db(transaction=True)
-def test_what_comes_after_its_caller_failed_is_recorded_told_and_not_sent_again(gateway, lanes):
-    hanging, quick, told = make_due_to_app(), make_due(), []
-
-    def fail():
-        ids = [hanging.pk, quick.pk]
-        for _ in deliver(ids, gateway, lease=LEASE, patience=LEASE, when_late=told.append, lanes=lanes):
-            raise ValueError
-
-    with pytest.raises(ValueError):  # noqa: PT011 - ours
-        fail()
-    assert not lanes.is_slow(APPLE)
-    gateway.let_go.set()
-    assert own_recorder().wait(10)
-    assert (fresh(hanging).state, fresh(quick).state) == (State.DELIVERED, State.DELIVERED)
-    assert told == [{hanging.request_id}]
-    assert len(gateway.pushes) == 2
-
-
-@pytest.mark.django_db(transaction=True)
-def test_what_comes_after_a_result_that_cannot_be_recorded_is_recorded(gateway, lanes):
-    unspeakable = Result(Outcome.DELIVERED, "\0")
-    gateway.answer = lambda push: Result(Outcome.DELIVERED) if push.token_type == APPLE.token_type else unspeakable
-    hanging = make_due_to_app()
-    with pytest.raises(DataError):
-        run([hanging, make_due()], gateway, lanes)
-    gateway.let_go.set()
-    assert own_recorder().wait(10)
-    assert fresh(hanging).state == State.DELIVERED
-
-
-@pytest.mark.django_db(transaction=True)
-def test_parking_that_fails_neither_keeps_room_nor_stops_what_is_sent(gateway, lanes):
-    paused, quick = make_due_to_app(), make_due()
-    channels.pause(APPLE, by="ann", why="new key", now=NOW)
-    with other_session() as other, connection.cursor() as own:
-        other.execute("SELECT FROM notifications_channel WHERE state = 'paused' FOR UPDATE")
-        own.execute("SET lock_timeout = '50ms'")
-        with pytest.raises(OperationalError):
-            run([paused, quick], gateway, lanes)
-        own.execute("RESET lock_timeout")
-    assert (fresh(paused).state, fresh(quick).state) == (State.PENDING, State.DELIVERED)
-    assert lanes.wait_for_room(GOOGLE, 3, until=0)
-
-
-# Lanes ----------------------------------------------------------------------------------------------------------------
-
-
 def test_a_lane_has_room_again_once_a_push_left(lanes):
     assert [lanes.enter(APPLE) for _ in range(4)] == [True, True, True, False]
-    lanes.leave([APPLE])
+    assert not lanes.has_room_again()
+    lanes.land(APPLE)
+    assert lanes.has_room_again()
     assert lanes.enter(APPLE)
     assert lanes.enter(GOOGLE)
 
 
-def test_waiting_for_room_ends_when_there_is_some(lanes):
-    for _ in range(3):
-        lanes.enter(APPLE)
-    threading.Timer(0.05, lambda: lanes.leave([APPLE, APPLE])).start()
-    assert lanes.wait_for_room(APPLE, 2, until=monotonic() + 10)
-    assert not lanes.wait_for_room(APPLE, 3, until=monotonic() + 0.01)
+def test_nobody_is_told_of_room_in_a_lane_that_nobody_missed(lanes):
+    assert [lanes.enter(APPLE) for _ in range(3)] == [True] * 3
+    lanes.land(APPLE)
+    assert not lanes.has_room_again()
 
 
-def test_nobody_waits_for_room_in_a_slow_channel(lanes):
-    for _ in range(3):
-        lanes.enter(APPLE)
-    threading.Timer(0.05, lambda: lanes.mark_overdue([APPLE])).start()
-    started = monotonic()
-    assert not lanes.wait_for_room(APPLE, 1, until=started + 10)
-    assert monotonic() - started < 5
+def test_a_lane_that_was_passed_over_counts_as_crowded(lanes):
+    for lane in [APPLE] * 3 + [ChannelKey(2, UNPROVEN)] * 3:
+        lanes.enter(lane)
+    assert lanes.pass_over_full() == FullLanes([APPLE], [2])
+    lanes.land(APPLE)
+    assert lanes.has_room_again()
+    assert lanes.pass_over_full() == FullLanes([], [2])
+    assert not lanes.has_room_again()
 
 
-@pytest.mark.django_db
-def test_a_claim_that_fails_gives_its_room_back(lanes):
-    due = [make_due().pk for _ in range(3)]
-    with pytest.raises(IntegrityError):
-        claim(due, gateway_name=None, now=NOW, lease=LEASE, lanes=lanes)
-    assert lanes.wait_for_room(GOOGLE, 3, until=0)
+def test_a_turn_that_fails_gives_back_what_it_took_and_nothing_else(lanes):
+    lanes.enter(APPLE)
+    lanes.keep()
+    lanes.enter(APPLE)
+    lanes.enter(GOOGLE)
+    lanes.give_back()
+    lanes.give_back()
+    assert (room_in(lanes, APPLE), room_in(lanes, GOOGLE)) == (2, 3)
+
+
+def test_only_what_was_delivered_to_before_has_a_lane_of_its_own():
+    assert lane_of(APPLE, {APPLE}) == APPLE
+    assert lane_of(ChannelKey(1, "made.up"), {APPLE}) == lane_of(ChannelKey(1, "x"), {APPLE}) == ChannelKey(1, UNPROVEN)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_claim_that_fails_gives_its_room_back(gateway, desk):
+    for number in range(3):
+        make_attempt(make_due(), number=1 + number // 2)  # two have the number that a claim would give its own
+    desk.turn()
+    assert room_in(desk.delivery.lanes, GOOGLE) == 3
+    assert gateway.pushes == []

@@ -7,19 +7,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifications.messages import UNREACHABLE, NotificationType, Outcome, Push, PushNotification, Result
+from notifications.messages import (
+    UNREACHABLE,
+    ChannelKey,
+    NotificationType,
+    Outcome,
+    Push,
+    PushNotification,
+    ReportError,
+    Result,
+)
 from notifications.policy import (
     CONFIG_RETRY_SECONDS,
-    FAULTS,
     MAX_RETRY_SECONDS,
     Recipient,
+    Standing,
     Verdict,
+    ambiguous_retry_at,
     evaluate,
-    find_fault,
+    is_answerable,
     is_dying,
     is_left_alone,
     is_misconfigured,
     may_help_to_drop_payload,
+    report_error,
     retry_at,
     retry_base_seconds,
     retry_max_seconds,
@@ -77,23 +88,43 @@ def test_a_duplicate_counts_only_when_it_would_have_been_delivered():
     assert evaluated(MESSAGE, replace(EVERYTHING, muted={CHAT}), is_duplicate=True) is SUPPRESSED
 
 
+@pytest.mark.parametrize(("ambiguous_count", "expected"), [(1, False), (2, False), (3, False), (4, True), (5, True)])
+def test_what_may_have_arrived_is_sent_three_times_more(ambiguous_count, expected):
+    assert is_left_alone(ambiguous_count) is expected
+
+
+@pytest.mark.parametrize(("ambiguous_count", "seconds"), [(1, 10), (2, 20), (3, 40)])
+@pytest.mark.parametrize("jitter", [0.0, 0.5, 1.0])
+def test_pauses_before_what_may_have_arrived_is_sent_again_double_from_ten_seconds(ambiguous_count, seconds, jitter):
+    at = ambiguous_retry_at(NOW, ambiguous_count, jitter=jitter)
+    assert at == NOW + timedelta(seconds=seconds * (1 + jitter / 5))
+
+
+def test_a_gateway_that_asks_for_a_longer_pause_gets_it_after_an_ambiguous_answer_too():
+    assert ambiguous_retry_at(NOW, 1, jitter=1.0, after_seconds=300) == NOW + timedelta(seconds=300)
+    assert ambiguous_retry_at(NOW, 1, jitter=0.0, after_seconds=3) == NOW + timedelta(seconds=10)
+
+
+UNTRIED, OPEN, ENDED = Standing.UNTRIED, Standing.OPEN, Standing.ENDED
+
+
 @pytest.mark.parametrize(
-    ("answered", "interrupted", "expected"),
+    ("standings", "is_overdue", "expected"),
     [
-        (0, 1, False),
-        (0, 2, False),
-        (0, 4, False),
-        (0, 5, True),
-        (1, 0, False),
-        (1, 1, False),
-        (1, 4, False),
-        (1, 5, True),
-        (2, 0, True),
-        (2, 1, True),
+        ([], False, True),
+        ([ENDED, OPEN], False, True),
+        ([ENDED, UNTRIED], False, False),
+        ([UNTRIED], True, True),
+        ([ENDED, OPEN, UNTRIED], True, True),
     ],
 )
-def test_what_may_have_arrived_is_sent_once_more_and_again_after_interruptions(answered, interrupted, expected):
-    assert is_left_alone(answered + interrupted, interrupted) is expected
+def test_a_request_is_answered_when_all_was_tried_or_when_it_is_time(standings, is_overdue, expected):
+    assert is_answerable(standings, is_overdue=is_overdue) is expected
+
+
+def test_only_a_dead_token_is_told():
+    assert report_error(is_token_dead=True) is ReportError.NOT_REGISTERED
+    assert report_error(is_token_dead=False) is ReportError.NONE
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(0, 2), (1, 2), (2, 4), (3, 8), (9, 512), (10, 600), (10_000, 600)])
@@ -152,35 +183,14 @@ def test_a_gateway_that_is_away_is_tried_often_so_that_the_queue_is_empty_soon_a
     assert latest - NOW == timedelta(seconds=seconds)
 
 
-PUSH = Push(1, 1, 2, "token", "", 1, b"key", b"chat", b"message", "c" * 64)
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ({}, ""),
-        ({"token_type": 1}, ""),
-        ({"token_type": 3}, "unknown_platform"),
-        ({"token_type": 1, "device_token": "x#1"}, "unsendable_token"),
-        ({"token_type": 1, "device_token": "a%zz"}, "unsendable_token"),
-        ({"token_type": 1, "device_token": "../x"}, "unsendable_token"),
-        ({"token_type": 1, "device_token": "a\nb"}, "unsendable_token"),
-        ({"token_type": 1, "device_token": "0fA9" * 16}, ""),
-        ({"token_type": 2, "device_token": "x#1/%"}, ""),
-        ({"token_type": 0}, "unknown_platform"),
-        ({"device_token": ""}, "no_device_token"),
-        ({"collapse_id": "c" * 65}, "collapse_id_too_long"),
-    ],
-)
-def test_a_push_that_gorush_would_drop_has_a_fault(change, fault):
-    assert find_fault(replace(PUSH, **change)) == fault
-    assert not fault or fault in FAULTS
+PUSH = Push(1, 1, ChannelKey(2, ""), b"token", 1, b"key", b"chat", b"message", "c" * 32)
 
 
 def test_dropping_the_ciphertext_helps_where_there_is_one_and_nothing_else_is_wrong():
-    assert may_help_to_drop_payload(PUSH, "too_large")
-    assert not may_help_to_drop_payload(replace(PUSH, message=b""), "too_large")
-    assert not any(may_help_to_drop_payload(PUSH, fault) for fault in FAULTS)
+    too_large = Result(Outcome.PAYLOAD, "too_large")
+    assert may_help_to_drop_payload(PUSH, too_large)
+    assert not may_help_to_drop_payload(replace(PUSH, message=b""), too_large)
+    assert not may_help_to_drop_payload(PUSH, replace(too_large, is_untried=True))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
+from contextlib import closing
 from datetime import timedelta
 
+import psycopg
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from notifications import retention
 from notifications.models import Attempt, Notification, NotificationRequest
 from tests import factories
+from tests.statements import statements
 
 NOW = timezone.now()
 KEEP = timedelta(days=30)
@@ -48,3 +52,27 @@ def test_every_state_that_is_over_is_removed(state: Notification.State) -> None:
     factories.make_notification(request=factories.make_answered_request(at=OLD), state=state, at=OLD)
 
     assert sum(retention.purge(now=NOW, keep=KEEP)) == 1
+
+
+def test_as_many_statements_remove_a_hundred_requests_as_one() -> None:
+    for _ in range(100):
+        factories.make_attempt(
+            factories.make_notification(
+                request=factories.make_answered_request(at=OLD), state=Notification.State.DELIVERED, at=OLD
+            )
+        )
+    with statements() as sent:
+        assert sum(retention.purge(now=NOW, keep=KEEP)) == 100
+    assert len(sent) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_somebody_works_on_is_left_for_the_next_time_and_not_waited_for() -> None:
+    held, free = (factories.make_answered_request(at=OLD) for _ in range(2))
+    with closing(psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None})) as other:
+        other.execute("SELECT FROM notifications_notificationrequest WHERE id = %s FOR UPDATE", [held.pk])
+
+        assert sum(retention.purge(now=NOW, keep=KEEP)) == 1
+
+    assert [request.pk for request in NotificationRequest.objects.all()] == [held.pk]
+    assert free.pk != held.pk

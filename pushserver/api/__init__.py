@@ -1,1 +1,1 @@
-"""The REST API, read-only: what monitoring and support tools may know, and never a token, key or payload."""
+"""The read-only REST API: what monitoring and support tools may know. It never tells a token, key or payload."""

@@ -1,4 +1,4 @@
-"""Who may call what: `Authorization: Bearer <token>`, one scope per endpoint, so many calls a minute."""
+"""Access to the API: `Authorization: Bearer <token>`, one scope per endpoint, and a limit of calls per minute."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ KEYWORD = b"bearer"
 
 
 class Program:
-    """Who calls when a program does. Django's own parts ask it what they ask a user."""
+    """A program that calls the API. It has the attributes of a user that Django's own parts ask for."""
 
     is_authenticated = True
     is_anonymous = is_staff = False
@@ -34,7 +34,10 @@ class Program:
 
 
 class BearerAuthentication(BaseAuthentication):
+    """Accept `Authorization: Bearer <token>` where the token exists, has not expired and was not revoked."""
+
     def authenticate(self, request: Request) -> tuple[Program, ApiToken] | None:
+        """Return the program and its token, or None without a bearer token. Raises AuthenticationFailed."""
         keyword, _, text = get_authorization_header(request).partition(b" ")
         if keyword.lower() != KEYWORD:
             return None
@@ -56,7 +59,7 @@ class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
 
 
 class HasScope(BasePermission):
-    """A view names the scope it needs in ``scope``."""
+    """Allow a request whose token has the scope that the view names in ``scope``."""
 
     message = "The token has not the scope for this."
 
@@ -65,7 +68,7 @@ class HasScope(BasePermission):
 
 
 class _Throttle(SimpleRateThrottle):
-    """While Redis is away nobody is slowed down: then somebody must read the status more than ever."""
+    """A throttle that limits nobody while Redis is away, because operators need the status most at that time."""
 
     def allow_request(self, request: Request, view: Any) -> bool:
         try:
@@ -76,6 +79,8 @@ class _Throttle(SimpleRateThrottle):
 
 
 class PerToken(_Throttle):
+    """Limit how often each token is used."""
+
     scope = "token"
 
     def get_cache_key(self, request: Request, view: Any) -> str | None:  # noqa: ARG002
@@ -83,7 +88,7 @@ class PerToken(_Throttle):
 
 
 class PerAddress(_Throttle):
-    """For who comes without a token that is accepted: nobody tries one after the other."""
+    """Limit callers without an accepted token by address, so that nobody can guess tokens one after the other."""
 
     scope = "anonymous"
 

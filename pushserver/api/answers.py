@@ -1,4 +1,4 @@
-"""What the API tells of each kind of row, field by field: no token, key, payload, or digest of one is among them."""
+"""The fields that the API shows of each kind of row. No token, key or payload is among them, nor a digest of one."""
 
 from typing import Any, ClassVar
 
@@ -46,7 +46,10 @@ class RegistrationAnswer(serializers.ModelSerializer[Registration]):
 class AttemptAnswer(serializers.ModelSerializer[Attempt]):
     class Meta:
         model = Attempt
-        fields: ClassVar = ["number", "gateway", "outcome", "code", "late_code", "latency_ms", "started_at"]
+        fields: ClassVar = [
+            *("number", "gateway", "outcome", "code", "late_code", "latency_ms", "started_at"),
+            *("repeat_count", "repeated_at"),
+        ]
 
 
 class NotificationAnswer(serializers.ModelSerializer[Notification]):
@@ -65,7 +68,7 @@ class NotificationAnswer(serializers.ModelSerializer[Notification]):
 
 
 class RequestAnswer(serializers.ModelSerializer[NotificationRequest]):
-    amm_message_id = HexField(help_text="Of the metadata message that carried the request.")
+    amm_message_id = HexField(source="request_key", help_text="Of the metadata message that carried the request.")
 
     class Meta:
         model = NotificationRequest
@@ -120,7 +123,7 @@ class CanaryRunAnswer(serializers.ModelSerializer[CanaryRun]):
 
 
 def _result(run: CanaryRun, link: str, ms: int | None) -> str:
-    """A link that a sender was told a failure over has a time, and did not hold all the same."""
+    """Return the result of one link. A broken link may have a time: that of the failure that the sender was told."""
     if link == run.broken_link:
         return "broken"
     return "not reached" if ms is None else "held"

@@ -1,4 +1,4 @@
-"""What a list can be narrowed down by: each of these is answered by an index."""
+"""The filters of each list. Each one is answered by an index."""
 
 from typing import Any, ClassVar
 
@@ -6,14 +6,14 @@ import django_filters
 from django.core.validators import RegexValidator
 from django.db.models import QuerySet
 
+from kit.admin.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, spellings
 from notifications.models import Notification
-from registrations.console.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, spellings
 from registrations.models import Registration
 from waku_bridge.models import CanaryRun
 
 
 def hex_filter(field_name: str, digits: int, label: str) -> django_filters.CharFilter:
-    """Over a field of bytes, by all of its hex digits."""
+    """Return a filter over a field of bytes that takes all of its hex digits."""
     return django_filters.CharFilter(
         field_name=field_name,
         method="by_bytes",
@@ -41,7 +41,7 @@ class RegistrationFilters(BytesFilters):
 
 class NotificationFilters(BytesFilters):
     message_id = hex_filter("request__message_id", SHORT_ID_DIGITS, "Of the Status message, 64 hex digits.")
-    amm_message_id = hex_filter("request__amm_message_id", SHORT_ID_DIGITS, "Of the metadata message.")
+    amm_message_id = hex_filter("request__request_key", SHORT_ID_DIGITS, "Of the metadata message.")
     key_hash = hex_filter("public_key_hash", KEY_HASH_DIGITS, "Of the recipient, 128 hex digits.")
 
     class Meta:
@@ -50,7 +50,7 @@ class NotificationFilters(BytesFilters):
 
 
 class CanaryFilters(django_filters.FilterSet):  # type: ignore[misc]  # has no types
-    """Without an index: there are some ten thousand rows, one a minute."""
+    """Filter canary runs without an index: there is one row a minute, some ten thousand in all."""
 
     class Meta:
         model = CanaryRun

@@ -1,10 +1,10 @@
-"""Long lists, a page at a time, each found by where the last one ended: nothing is counted, nothing is skipped."""
+"""Pages of long lists. A page starts where the last one ended, so no rows are counted or skipped."""
 
 from rest_framework.pagination import CursorPagination
 
 
 class NewestFirst(CursorPagination):
-    """By primary key, which grows with time."""
+    """Order by primary key, which grows with time."""
 
     ordering = "-pk"
     page_size = 100

@@ -1,14 +1,17 @@
-"""Errors as RFC 9457 describes them: `application/problem+json` with a status, a title and what can be said."""
+"""Errors in the form of RFC 9457: `application/problem+json` with a status, a title and details where there are any."""
 
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
+import structlog
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from rest_framework import exceptions, serializers
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
+log = structlog.get_logger(__name__)
+LOGGED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}
 MEDIA_TYPE = "application/problem+json"
 PREFIX = "/api/"
 
@@ -28,16 +31,22 @@ class Problem(serializers.Serializer[dict[str, Any]]):
 
 
 def as_problem(error: Exception, context: dict[str, Any]) -> Response | None:
-    """Django REST framework calls this with what a view raised. None: not an answer but a fault, for `ProblemPages`."""
+    """Turn what a view raised into a problem; Django REST framework calls this.
+
+    Return None for a fault, which `ProblemPages` answers.
+    """
     response = exception_handler(error, context)
     if response is None:
         return None
+    if response.status_code in LOGGED:
+        log.warning("call_refused", status=response.status_code, view=type(context["view"]).__name__)
     response.data = problem(response.status_code, **_details(error))
     response.content_type = MEDIA_TYPE
     return response
 
 
 def problem(status: int, **details: Any) -> dict[str, Any]:
+    """Return the body of a problem with this HTTP status."""
     return {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, **details}
 
 
@@ -55,7 +64,7 @@ def _texts(texts: Any) -> list[str]:
 
 
 class ProblemPages:
-    """Under /api there are no pages: what Django itself answers with one becomes a problem, too."""
+    """Replace the HTML pages with which Django itself answers errors under /api by problems."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

@@ -1,4 +1,4 @@
-"""Tokens of the API: made, recognised, revoked."""
+"""Issue, recognise and revoke the tokens of the API."""
 
 import hashlib
 import secrets
@@ -17,7 +17,7 @@ USE_IS_NOTED_EVERY = timedelta(minutes=1)
 
 
 class NameTakenError(ValueError):
-    """There is a token of this name that was not revoked: probably the same form, sent twice."""
+    """A token of this name exists and was not revoked. Probably the same form was sent twice."""
 
     def __init__(self) -> None:
         super().__init__("There is a token of this name already. Revoke it first, or choose another name.")
@@ -26,7 +26,7 @@ class NameTakenError(ValueError):
 def issue(
     name: str, scopes: Collection[str], *, by: str, now: datetime, expires_at: datetime | None = None
 ) -> tuple[ApiToken, str]:
-    """A new token: its row, and the text that nobody can read again.
+    """Store a new token and return its row and its text, which cannot be read again.
 
     Raises ValueError for a scope that does not exist, and NameTakenError.
     """
@@ -52,13 +52,15 @@ def issue(
 
 
 def digest_of(text: str) -> bytes:
+    """Return the SHA-256 of a token's text, 32 bytes, under which the token is stored."""
     return hashlib.sha256(text.encode()).digest()
 
 
 def recognise(text: str, *, now: datetime) -> ApiToken | None:
-    """The token with this text, if it may still be used.
+    """Return the token with this text, or None when there is none that may still be used.
 
-    Looked up by its digest: how long that takes tells about the digest, from which nobody gets to the token.
+    The token is looked up by its digest. The time this takes depends on the digest only, from which the token cannot be
+    found.
     """
     token = ApiToken.objects.filter(_usable(now), digest=digest_of(text)).first()
     if token and (token.last_used_at is None or now - token.last_used_at > USE_IS_NOTED_EVERY):
@@ -71,5 +73,5 @@ def _usable(now: datetime) -> Q:
 
 
 def revoke(token_ids: Collection[int], *, now: datetime) -> int:
-    """How many of them it was this call that ended."""
+    """Revoke these tokens and return how many of them were not revoked before."""
     return ApiToken.objects.filter(pk__in=token_ids, revoked_at=None).update(revoked_at=now)

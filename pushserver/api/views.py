@@ -1,4 +1,4 @@
-"""The endpoints. All of them only read."""
+"""The endpoints of the API, all of them read-only."""
 
 from typing import Any, ClassVar
 
@@ -35,14 +35,15 @@ PROBLEMS: dict[Any, Any] = {
     }.items()
 }
 Scope = ApiToken.Scope
-UNREAD = ("dedup_key", "chat_id", "message", "request__reply_to")
-# Of a route; its encrypted token is not even read.
+UNREAD = ("dedup_key", "collapse_id", "chat_id", "message", "request__reply_address")
+# The columns that are read of a route; its encrypted token is not among them.
 ROUTE_COLUMNS = [
     *("id", "token_type", "apn_topic", "state", "disabled_reason", "disabled_at", "failing_since", "last_success_at"),
 ]
 
 
 def describe(answer: Any, **details: Any) -> Any:
+    """Describe a view in the schema: the answer of status 200, and the problems that every view can answer with."""
     return extend_schema(responses={200: answer, **PROBLEMS}, **details)
 
 
@@ -68,10 +69,14 @@ class Reading(Guarded, viewsets.GenericViewSet[Any]):
     filter_backends = (DjangoFilterBackend,)
 
 
-def needs_one_of(request: Request, names: Any) -> None:
-    """Without naming whom it is about nobody reads the rows of people."""
-    if not any(request.query_params.get(name) for name in names):
-        raise ValidationError({name: ["One of these is needed."] for name in names})
+def needs_one_of(request: Request, filterset: type[filters.BytesFilters]) -> None:
+    """Refuse a list of people's rows that is not narrowed down by at least one filter.
+
+    What counts is what a filter makes of its parameter: a space is none, and would narrow nothing down.
+    """
+    asked = filterset(request.query_params)
+    if asked.is_valid() and not any(asked.form.cleaned_data.values()):
+        raise ValidationError({name: ["One of these is needed."] for name in filterset.base_filters})
 
 
 class Noted:
@@ -102,7 +107,7 @@ class Registrations(Noted, mixins.ListModelMixin, Reading):
     queryset = Registration.objects.select_related("route")
 
     def list(self, request: Request, *arguments: Any, **named: Any) -> Response:
-        needs_one_of(request, filters.RegistrationFilters.base_filters)
+        needs_one_of(request, filters.RegistrationFilters)
         return super().list(request, *arguments, **named)
 
     def get_queryset(self) -> Any:
@@ -124,7 +129,7 @@ class Notifications(Noted, mixins.ListModelMixin, mixins.RetrieveModelMixin, Rea
         return answers.StoryAnswer if self.action == "retrieve" else answers.NotificationAnswer
 
     def list(self, request: Request, *arguments: Any, **named: Any) -> Response:
-        needs_one_of(request, filters.NotificationFilters.base_filters)
+        needs_one_of(request, filters.NotificationFilters)
         return super().list(request, *arguments, **named)
 
 
@@ -153,7 +158,7 @@ class ReportList(mixins.ListModelMixin, Reading):
 
 
 def report(model: Any, answer: Any, *narrowed_by: str) -> Any:
-    """A list of one nightly report, by day and by some of its columns."""
+    """Return the view of one nightly report, which is filtered by day and by some of its columns."""
     meta = type("Meta", (), {"model": model, "fields": list(narrowed_by)})
     filterset = type(f"{model.__name__}Filters", (filters.ReportFilters,), {"Meta": meta})
     details = {"serializer_class": answer, "filterset_class": filterset, "queryset": model.objects.all()}
@@ -175,4 +180,4 @@ class Status(Guarded, generics.GenericAPIView[Any]):
 
     @describe(answers.StatusAnswer)  # type: ignore[untyped-decorator]
     def get(self, _request: Request) -> Response:
-        return Response(health.report())
+        return Response(health.REMEMBERED.report())

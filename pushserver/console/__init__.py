@@ -1,1 +1,1 @@
-"""What the console knows about all apps at once: which rows belong together, and how a chat key is looked up."""
+"""The parts of the console that know all apps: which rows belong together, and how a chat key is looked up."""

@@ -1,4 +1,4 @@
-"""Staff: accounts, roles, second factors, failed logins, and what was opened and changed by whom."""
+"""The lists of staff: accounts, roles, second factors, failed logins, and who opened and changed what."""
 
 from typing import Any, ClassVar
 
@@ -11,9 +11,9 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
+from kit.admin.columns import age, moment, word, yes_no
+from kit.admin.facts import FactAdmin, FactPage, Narrowed, ReadOnly
 from pushserver.models import OpenedRecord
-from registrations.console.columns import age, moment, word, yes_no
-from registrations.console.facts import FactAdmin, FactPage, Narrowed, ReadOnly
 
 for model in (User, Group, TOTPDevice):
     admin.site.unregister(model)
@@ -21,7 +21,7 @@ for model in (User, Group, TOTPDevice):
 
 @admin.register(User)
 class AccountAdmin(Narrowed, UserAdmin, ModelAdmin):  # type: ignore[misc, type-arg]  # unfold has no types
-    """Who manages accounts can neither become a superuser nor take over the account of one."""
+    """Accounts. A person who manages them can neither become a superuser nor take over the account of one."""
 
     form = UserChangeForm
     add_form = UserCreationForm
@@ -45,17 +45,22 @@ def _may_touch(person: Any, account: User | None) -> bool:
 
 @admin.register(Group)
 class RoleAdmin(Narrowed, GroupAdmin, ModelAdmin):  # type: ignore[misc]  # unfold has no types
-    pass
+    """The three roles of `pushserver.roles`, and any others."""
 
 
 class RemovableOnly(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+    """Rows that can be viewed and removed, and neither added nor changed."""
+
     def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
         return bool(super(ReadOnly, self).has_delete_permission(request, obj))
 
 
 @admin.register(TOTPDevice)
 class SecondFactorAdmin(RemovableOnly):
-    """Removed for who lost it, a superuser's by another one. The key is never shown but to its owner, once."""
+    """Second factors, removed for people who lost theirs; a superuser's is removed by another superuser.
+
+    The key is shown to its owner only, once.
+    """
 
     list_display = ("user", yes_no("confirmed"), age("created_at", "since"), age("last_used_at", "last used"))
     shown: ClassVar[Any] = {
@@ -73,7 +78,7 @@ class SecondFactorAdmin(RemovableOnly):
 
 @admin.register(AccessAttempt)
 class FailedLoginAdmin(RemovableOnly):
-    """Removing one lets that person try again at once."""
+    """Failed logins. Removing one lets that person log in again at once."""
 
     list_display = ("username", "ip_address", "failures_since_start", age("attempt_time", "last"))
     shown: ClassVar[Any] = {
@@ -83,6 +88,8 @@ class FailedLoginAdmin(RemovableOnly):
 
 @admin.register(OpenedRecord)
 class OpenedRecordAdmin(FactAdmin):
+    """Which staff member opened the page of which row."""
+
     list_display = (word("username", "who"), "page", "object_id", age("at", "when"))
     ordering = ("-at",)
     shown: ClassVar[Any] = {"Who looked at what": (word("username", "who"), "page", "object_id", moment("at", "when"))}
@@ -90,6 +97,8 @@ class OpenedRecordAdmin(FactAdmin):
 
 @admin.register(LogEntry)
 class ChangeAdmin(FactAdmin):
+    """Which staff member changed what."""
+
     list_display = (
         word("user", "who"),
         word("content_type", "what"),
@@ -98,7 +107,7 @@ class ChangeAdmin(FactAdmin):
         age("action_time", "when"),
     )
     list_select_related = ("user", "content_type")
-    # By key, which grows with time and has an index.
+    # The key grows with time and has an index.
     ordering = ("-pk",)
     shown: ClassVar[Any] = {
         "Who changed what": (

@@ -1,4 +1,4 @@
-"""Where a login comes from, for django-axes: who guesses passwords is locked out at the address it guesses from."""
+"""Find the address of a login for django-axes, which locks out people who guess passwords at that address."""
 
 from ipaddress import ip_address
 
@@ -8,16 +8,18 @@ from rest_framework.throttling import BaseThrottle
 
 
 def client_address(request: HttpRequest) -> str | None:
-    """Found like that of a caller of the API: behind our proxy what it says, never what was said to it.
+    """Return the address of the client as the API finds it: behind our proxy what the proxy says, never what was said
+    to it.
 
-    Where it says nothing of use, the proxy's own: then all who come through it share one count of wrong logins.
+    Where the proxy says nothing useful, return the address of the proxy: all logins through it then share one count of
+    failures.
     """
     said: str | None = BaseThrottle().get_ident(Request(request))
     return _address(said) or _address(request.META.get("REMOTE_ADDR"))
 
 
 def _address(said: str | None) -> str | None:
-    """As a database column takes it."""
+    """Return the address in the form that a database column takes, or None when it is not one."""
     try:
         return str(ip_address(_without_port(said or "").partition("%")[0]))
     except ValueError:
@@ -25,7 +27,7 @@ def _address(said: str | None) -> str | None:
 
 
 def _without_port(said: str) -> str:
-    """Some proxies add one, and then put brackets around an IPv6 address."""
+    """Remove the port that some proxies add, and the brackets that they then put around an IPv6 address."""
     if said.startswith("["):
         return said[1:].partition("]")[0]
     return said.partition(":")[0] if said.count(":") == 1 else said

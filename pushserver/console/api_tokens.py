@@ -1,26 +1,30 @@
-"""API tokens in the console: made by whoever may add one, shown once, and revoked."""
+"""API tokens in the console. People with the permission make them; a token is shown once, and can be revoked."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
-from django.http import HttpRequest, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.cache import add_never_cache_headers
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
+from kit.admin.columns import age, moment, word
+from kit.admin.facts import Narrowed
+from kit.admin.operations import Done, Operated, Operation
 from pushserver.api import tokens
 from pushserver.models import ApiToken
-from registrations.console.columns import age, moment, word
-from registrations.console.facts import Narrowed
-from registrations.console.operations import Done, Operated, Operation
 
 ALREADY = "Already revoked: nothing was changed."
 
 
 class Revoke(Operation):
+    """Revoke the selected tokens."""
+
     label = "Revoke"
     permission = "pushserver.revoke_apitoken"
     is_destructive = True
@@ -36,6 +40,8 @@ class Revoke(Operation):
 
 
 class NewTokenForm(forms.ModelForm):  # type: ignore[type-arg]  # only generic for the type checker
+    """The facts of a new token."""
+
     scopes = forms.MultipleChoiceField(
         choices=[(scope, scope) for scope in ApiToken.Scope.values], widget=UnfoldAdminCheckboxSelectMultipleWidget
     )
@@ -47,6 +53,8 @@ class NewTokenForm(forms.ModelForm):  # type: ignore[type-arg]  # only generic f
 
 @admin.register(ApiToken)
 class ApiTokenAdmin(Operated, Narrowed, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+    """The list of API tokens, and the form for a new one."""
+
     operations: ClassVar[Any] = {"revoke": Revoke}
     change_form_template = "admin/facts/change_form.html"
     form = NewTokenForm
@@ -74,7 +82,7 @@ class ApiTokenAdmin(Operated, Narrowed, ModelAdmin):  # type: ignore[misc]  # un
         return self.shown if obj else ()
 
     def add_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """A form that was sent twice makes one token, and says so."""
+        """Make a token. A form that was sent twice makes one token, and says so."""
         try:
             return super().add_view(request, *args, **kwargs)
         except tokens.NameTakenError as error:
@@ -82,6 +90,7 @@ class ApiTokenAdmin(Operated, Narrowed, ModelAdmin):  # type: ignore[misc]  # un
             return HttpResponseRedirect(reverse("admin:pushserver_apitoken_changelist"))
 
     def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:  # noqa: ARG002
+        """Issue the token and show its text, this once."""
         asked = form.cleaned_data
         row, text = tokens.issue(
             asked["name"],
@@ -90,5 +99,13 @@ class ApiTokenAdmin(Operated, Narrowed, ModelAdmin):  # type: ignore[misc]  # un
             now=timezone.now(),
             expires_at=asked["expires_at"],
         )
-        obj.pk, obj.prefix = row.pk, row.prefix
-        messages.warning(request, f"The token, shown this once: {text}")
+        obj.pk = row.pk
+        obj.prefix = row.prefix
+        obj.text = text
+
+    def response_add(self, request: HttpRequest, obj: ApiToken, post_url_continue: str | None = None) -> HttpResponse:  # noqa: ARG002
+        """Show the token in the answer itself: so it is stored nowhere, neither in a session nor in a cookie."""
+        context = {**self.admin_site.each_context(request), "title": "The new API token", "token": obj}
+        response = TemplateResponse(request, "console/api_token.html", context)
+        add_never_cache_headers(response)
+        return response

@@ -1,4 +1,4 @@
-"""Who looked at whom: every page of a row that somebody of the staff opened is noted before it is shown."""
+"""Record which staff member opened the page of which user or row, before the page is shown."""
 
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
@@ -9,15 +9,16 @@ from django.utils.deprecation import MiddlewareMixin
 from pushserver.models import OpenedRecord
 
 PAGE_OF_A_ROW = "_change"
-# Pages about one user or one notification that are no page of a row.
+# Pages about one user or one notification that are not pages of a row.
 OTHER_PAGES = ("user", "timeline")
 MAX_ID_LENGTH = 200
 
 
 class AuditMiddleware(MiddlewareMixin):
-    """Sees the pages of all apps. When nothing can be noted, nothing is shown."""
+    """Records opened pages of all apps. When a record cannot be written, the page is not shown."""
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        """Record the page, if it shows somebody's row and was answered with status 200."""
         match = request.resolver_match
         page = _page_of(match) if match and response.status_code == HttpResponse.status_code else ""
         if match and page and isinstance(request.user, User):
@@ -32,7 +33,7 @@ class AuditMiddleware(MiddlewareMixin):
 
 
 def _page_of(match: ResolverMatch) -> str:
-    """What is shown there, if it is somebody's row."""
+    """Return the name of the page where it shows somebody's row, else an empty text."""
     name = match.url_name or ""
     if not match.kwargs.get("object_id"):
         return ""

@@ -1,4 +1,4 @@
-"""The page "Drain": stopping delivery as a whole, and starting it again."""
+"""The page "Drain", which stops delivery as a whole and starts it again."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,13 +6,15 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
 
+from kit.admin.operations import Done, Operation, Place, confirm
+from kit.admin.times import exact
 from notifications import draining
 from notifications.models import Drain
-from registrations.console.operations import Done, Operation, Place, confirm
-from registrations.console.times import exact
 
 
 class StartDraining(Operation):
+    """Stop delivery."""
+
     label = "Stop delivery"
     permission = "notifications.operate_drain"
     is_destructive = True
@@ -27,6 +29,8 @@ class StartDraining(Operation):
 
 
 class StopDraining(Operation):
+    """Start delivery again."""
+
     label = "Start delivery"
     permission = "notifications.operate_drain"
 
@@ -45,12 +49,15 @@ OPERATIONS: dict[str, type[Operation]] = {"start": StartDraining, "stop": StopDr
 
 
 def show_drain(request: HttpRequest) -> HttpResponse:  # noqa: ARG001 - the same for everybody
-    """To whichever there is to do."""
+    """Redirect to the page of the operation that is possible now."""
     return HttpResponseRedirect(reverse("change_drain", args=["stop" if draining.current() else "start"]))
 
 
 def change_drain(request: HttpRequest, operation: str) -> HttpResponse:
-    """A page for each, so that a second click on one does not do the other."""
+    """Confirm and run one operation.
+
+    Each has a page of its own, so that a second click on one does not do the other.
+    """
     if operation not in OPERATIONS:
         raise Http404
     place = Place("Drain", request.path, reverse("admin:index"))

@@ -1,7 +1,7 @@
-"""The search box of every page: from whatever somebody reports to the user or the notification it is about.
+"""The search box of every page, which leads from what somebody reports to the user or notification that it is about.
 
-As in `search`, a chat key arrives in the body of a POST, and is its hash from there on. Every look-up has an index, and
-ends after a few rows.
+As in `search`, a chat key arrives in the body of a POST, and only its hash is used from there on. Every look-up has an
+index, and ends after a few rows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,14 +15,14 @@ from django.urls import reverse
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_safe
 
+from kit.admin.columns import SHORT_DIGITS, hex_of
+from kit.admin.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id, spellings
 from notifications.admin import ID_BYTES, request_url, type_name
 from notifications.models import Notification, NotificationRequest
 from pushserver.console.links import timeline_url, user_url
 from pushserver.console.search import NOT_UNDERSTOOD, NotUnderstoodError, for_url
 from pushserver.console.theme import ENVELOPES, NOTIFICATIONS, USERS, may_find
 from registrations.admin import KEY_HASH_BYTES
-from registrations.console.columns import SHORT_DIGITS, hex_of
-from registrations.console.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id, spellings
 from registrations.models import Registration, TopicKey
 from waku_bridge.admin import envelope_url
 from waku_bridge.models import InboundEnvelope
@@ -36,6 +36,8 @@ NOTHING_FOUND = (
 
 @dataclass(frozen=True, slots=True)
 class Hit:
+    """Something that was found, and the permission that a person needs to see it."""
+
     kind: str
     text: str
     url: str
@@ -44,7 +46,7 @@ class Hit:
 
 @sensitive_post_parameters("q")
 def find(request: HttpRequest) -> HttpResponse:
-    """The box itself, and where it is sent to."""
+    """Show the search box, or redirect its POST to a URL that holds no chat key."""
     _refuse_who_may_see_nothing(request)
     if request.method != "POST":
         context = {**admin.site.each_context(request), "title": "Find", "nothing": True}
@@ -59,7 +61,7 @@ def find(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def found(request: HttpRequest, term: str) -> HttpResponse:
-    """To the one thing that is meant, or the choice between several."""
+    """Redirect to the one thing that was found, or show a choice of several."""
     _refuse_who_may_see_nothing(request)
     if not _may_stand_in_a_url(term):
         messages.error(request, NOT_UNDERSTOOD)
@@ -80,7 +82,7 @@ def _refuse_who_may_see_nothing(request: HttpRequest) -> None:
 
 
 def _may_stand_in_a_url(term: str) -> bool:
-    """Somebody may have made the URL by hand, with a chat key in it."""
+    """Return whether the term holds no chat key. Somebody may have typed a URL with one in it."""
     try:
         return for_url(term) == term
     except NotUnderstoodError:
@@ -88,7 +90,7 @@ def _may_stand_in_a_url(term: str) -> bool:
 
 
 def hits_for(term: str) -> list[Hit]:
-    """``term`` is a hash, the first digits of one, or an installation id."""
+    """Return what matches ``term``: a hash, the first digits of one, or an installation id."""
     digits = hash_digits(term)
     hits = list(_installations(term)) if is_id(term) else []
     if len(digits) == KEY_HASH_DIGITS:
@@ -105,7 +107,9 @@ def _installations(term: str) -> Iterator[Hit]:
 
 
 def _user(key_hash: bytes) -> Iterator[Hit]:
-    """Also somebody who is registered no longer, or never was and was notified all the same."""
+    """Yield the user with this key hash, also one who is no longer registered, or was notified without ever
+    registering.
+    """
     own = {"public_key_hash": key_hash}
     is_known = Registration.objects.filter(**own).exists() or Notification.objects.filter(**own).exists()
     if is_known or TopicKey.objects.filter(name=key_hash.hex()).exists():
@@ -123,16 +127,19 @@ def _user_hit(key_hash: bytes) -> Hit:
 
 
 def _messages(digits: str) -> Iterator[Hit]:
-    """By the id of the Status message, or of the metadata message. One condition for both would hide their indexes."""
-    for field in ("message_id", "amm_message_id"):
+    """Yield what belongs to the id of a Status message or of a metadata message.
+
+    They are two queries because one condition for both could use neither index.
+    """
+    for field in ("message_id", "request_key"):
         requests = NotificationRequest.objects.filter(by_hash(digits, ((field, ID_BYTES),)))
-        yield from _of_requests(requests.values_list("pk", "amm_message_id")[:MAX_HITS])
+        yield from _of_requests(requests.values_list("pk", "request_key")[:MAX_HITS])
 
 
 def _envelopes(digits: str) -> Iterator[Hit]:
     rows = InboundEnvelope.objects.filter(by_hash(digits, (("hash", ID_BYTES),)))
     for envelope_hash, message_id in rows.values_list("hash", "message_id")[:MAX_HITS]:
-        asked = NotificationRequest.objects.filter(amm_message_id=message_id).values_list("pk", "amm_message_id")
+        asked = NotificationRequest.objects.filter(request_key=message_id).values_list("pk", "request_key")
         told = list(_of_requests(asked)) if message_id else []
         yield from told or [
             Hit("envelope", hex_of(envelope_hash)[:SHORT_DIGITS], envelope_url(envelope_hash), ENVELOPES)
@@ -140,7 +147,7 @@ def _envelopes(digits: str) -> Iterator[Hit]:
 
 
 def _of_requests(requests: Iterable[tuple[int, bytes]]) -> Iterator[Hit]:
-    """The notifications of each; the request itself when it has none."""
+    """Yield the notifications of each request, or the request itself when it has none."""
     names = dict(requests)
     rows = Notification.objects.filter(request__in=names).order_by("request", "position")
     hits: dict[int, list[Hit]] = {}

@@ -1,15 +1,15 @@
-"""Which rows belong together. Each page of a row leads to the others that tell its story, without a query."""
+"""Define which rows belong together: each page of a row links to the others that tell its story, without a query."""
 
 from collections.abc import Iterable
 from urllib.parse import urlencode
 
 from django.urls import reverse
 
+from kit.admin.columns import hex_of
+from kit.admin.links import Link, links_from
 from notifications.admin import notification_url, request_url
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.admin import registration_url
-from registrations.console.columns import hex_of
-from registrations.console.links import Link, links_from
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.admin import envelope_url
 from waku_bridge.messages import MessageType
@@ -21,10 +21,12 @@ def _list(name: str, **query: str) -> str:
 
 
 def user_url(key_hash_hex: str) -> str:
+    """Return the address of the page of a user."""
     return reverse("user", args=[key_hash_hex])
 
 
 def timeline_url(notification_id: int) -> str:
+    """Return the address of the timeline of a notification."""
     return reverse("timeline", args=[notification_id])
 
 
@@ -63,8 +65,8 @@ def from_topic_key(topic_key: TopicKey) -> Iterable[Link]:
 @links_from(NotificationRequest)
 def from_request(request: NotificationRequest) -> Iterable[Link]:
     yield Link("Notifications", _list("notifications_notification", request__id__exact=str(request.pk)))
-    yield Link("Envelope", envelope_url(request.envelope_hash))
-    yield Link("Reply", _list("waku_bridge_outboundreply", q=hex_of(request.envelope_hash)))
+    yield Link("Envelope", envelope_url(request.source_key))
+    yield Link("Reply", _list("waku_bridge_outboundreply", q=hex_of(request.source_key)))
 
 
 @links_from(Notification)

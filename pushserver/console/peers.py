@@ -1,6 +1,4 @@
-"""The pages "gorush configuration" and "Waku nodes": what the watches found wrong with each of them, why it matters and
-what to do.
-"""
+"""The pages "gorush configuration" and "Waku nodes": what the config checks found, why it matters and what to do."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +11,16 @@ from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
 
-from notifications.deviations import Deviation
+from kit.http.deviations import Deviation
+from kit.http.notices import Notice
+from kit.http.urls import host_of
 from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
-from notifications.notices import Notice
-from registrations.console.columns import host_of
 from waku_bridge.node.watch.board import BOARD as NODE_BOARD
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One peer. ``looked_at`` is empty when nobody looked at it lately; ``facts`` are what it said of itself."""
+    """One peer. ``looked_at`` is None when no check reached it lately; ``facts`` are what it said of itself."""
 
     host: str
     looked_at: datetime | None = None
@@ -41,25 +39,24 @@ Describe = Callable[[Mapping[str, Any]], Sequence[tuple[str, str]]]
 
 @require_safe
 def gorush_configuration(request: HttpRequest) -> TemplateResponse:
+    """Show the deviations of each gorush."""
     rows = _rows(settings.GORUSH_URLS, GORUSH_BOARD.read(settings.GORUSH_URLS), lambda _memory: ())
     return _page(request, rows, title="gorush configuration", nothing="No gorush is configured: set GORUSH_URL.")
 
 
 @require_safe
 def waku_nodes(request: HttpRequest) -> TemplateResponse:
+    """Show the deviations of each Waku node, and what it says of itself."""
     urls = list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES]))
     rows = _rows(urls, NODE_BOARD.read(urls), _facts_of_node)
     return _page(request, rows, title="Waku nodes", nothing="No Waku node is configured: set WAKU_NODES.")
 
 
 def _facts_of_node(memory: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    limit = memory["size_limit_bytes"]
-    takes = {None: "not known", 0: "of 1 MiB"}.get(limit, f"up to {limit} bytes")
     return [
         ("version", memory["version"] or "not known"),
         ("health", memory["health"] or "not said"),
         ("cluster and shards", memory["shards"] or "not said"),
-        ("takes messages", takes),
         (
             "longest page",
             f"{memory['longest_page']} messages" if memory["longest_page"] else "shorter than 30 messages",
@@ -68,7 +65,7 @@ def _facts_of_node(memory: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
 
 
 def _page(request: HttpRequest, rows: Iterator[Row], *, title: str, nothing: str) -> TemplateResponse:
-    """For everybody in the console: it names hosts and settings, and nobody's data."""
+    """Render the page. Everybody in the console may open it, as it names hosts and settings and no user's data."""
     context = admin.site.each_context(request) | {"title": title, "rows": list(rows), "nothing": nothing}
     return TemplateResponse(request, "admin/peer_configuration.html", context)
 

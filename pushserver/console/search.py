@@ -1,8 +1,8 @@
-"""The search box of every list: takes what people paste, and sends the browser to what may stand in a URL.
+"""The search box of every list: it takes what people paste and redirects to a URL that holds no chat key.
 
-A chat key names a person. It arrives in the body of a POST, is hashed here, and is neither stored nor logged; the
-address bar, and whatever keeps it, sees the hash. A term that is nothing we know might be a chat key with a slip, so it
-is refused without being repeated anywhere.
+A chat key identifies a person. It arrives in the body of a POST, is hashed here, and is neither stored nor logged; the
+address bar, and whatever keeps it, sees the hash. A term of no known form might be a mistyped chat key, so it is
+refused without being repeated anywhere.
 """
 
 from django.apps import apps
@@ -14,9 +14,9 @@ from django.urls import reverse
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_POST
 
-from registrations.console.changelist import NEWER, OLDER
-from registrations.console.facts import FactAdmin
-from registrations.console.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, hash_digits, is_id
+from kit.admin.changelist import NEWER, OLDER
+from kit.admin.facts import FactAdmin
+from kit.admin.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, hash_digits, is_id
 from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.codec.keys import key_hash, parse_chat_key
 
@@ -27,12 +27,13 @@ NOT_UNDERSTOOD = (
 
 
 class NotUnderstoodError(Exception):
-    """Says nothing about the term: it might be a chat key with a slip."""
+    """A term has no known form. The error does not repeat it, as it might be a mistyped chat key."""
 
 
 @sensitive_post_parameters("q")
 @require_POST
 def search_facts(request: HttpRequest, app_label: str, model_name: str) -> HttpResponse:
+    """Redirect a search to its list, with hashes in place of chat keys."""
     facts = _admin_of(app_label, model_name)
     if not facts.has_view_permission(request):
         raise PermissionDenied
@@ -50,7 +51,7 @@ def search_facts(request: HttpRequest, app_label: str, model_name: str) -> HttpR
 
 
 def for_url(term: str) -> str:
-    """The same term, or the hash of a chat key in its place. Raises NotUnderstoodError for anything else."""
+    """Return the term, or the hash of a chat key in its place. Raises NotUnderstoodError for anything else."""
     try:
         return key_hash(parse_chat_key(term)).hex()
     except BadPublicKey:

@@ -1,6 +1,7 @@
 """The second factor of staff: codes of an authenticator app (TOTP, RFC 6238).
 
-Whoever set one up is asked for it at every login. With REQUIRE_SECOND_FACTOR everybody has to set one up first.
+A person who has set one up is asked for it at every login. With REQUIRE_SECOND_FACTOR everybody has to set one up
+first.
 """
 
 import io
@@ -33,7 +34,7 @@ CODE = {"inputmode": "numeric", "autocomplete": "one-time-code", "maxlength": 6}
 
 
 def is_missing(request: HttpRequest) -> bool:
-    """Whether this person has a second factor that was not asked for in this session."""
+    """Return whether this person has a second factor that was not asked for in this session."""
     if request.user.is_anonymous:
         return False
     if DEVICE_ID_SESSION_KEY in request.session:
@@ -42,19 +43,23 @@ def is_missing(request: HttpRequest) -> bool:
 
 
 def _has_factor(user: Any) -> bool:
-    """Looked up once per request, whose user this is: several parts of a page ask."""
+    """Return whether the user has a second factor.
+
+    It is looked up once per request, because several parts of a page ask.
+    """
     if not hasattr(user, "has_second_factor"):
         user.has_second_factor = factor_of(user) is not None
     return bool(user.has_second_factor)
 
 
 def is_verified(request: HttpRequest) -> bool:
-    """Whether the code was asked for in this session. The method is added by django-otp's middleware."""
+    """Return whether the code was asked for in this session. The method is added by django-otp's middleware."""
     user: Any = request.user
     return bool(user.is_verified())
 
 
 def factor_of(user: Any) -> TOTPDevice | None:
+    """Return the confirmed second factor of a user."""
     return TOTPDevice.objects.filter(user=user, confirmed=True).first()
 
 
@@ -69,6 +74,7 @@ class LoginForm(AuthenticationForm):  # type: ignore[misc]  # unfold has no type
     )
 
     def confirm_login_allowed(self, user: Any) -> None:
+        """Refuse the login when the account has a second factor and the code is wrong."""
         super().confirm_login_allowed(user)
         device = factor_of(user)
         if device is None:
@@ -76,16 +82,22 @@ class LoginForm(AuthenticationForm):  # type: ignore[misc]  # unfold has no type
         if not _accepts(device, self.cleaned_data.get("code", "")):
             self._count_as_failed(user)
             raise self.get_invalid_login_error()
-        user.otp_device = device  # django-otp remembers it in the session
+        user.otp_device = device  # django-otp keeps it in the session
 
     def _count_as_failed(self, user: Any) -> None:
-        """Django tells of wrong passwords only. django-axes listens, and locks out who guesses codes as well."""
+        """Report a wrong code as a failed login.
+
+        Django reports wrong passwords only; django-axes listens, and then locks out people who guess codes as well.
+        """
         credentials = {"username": user.get_username()}
         user_login_failed.send(sender=__name__, credentials=credentials, request=self.request)
 
 
 def _accepts(device: TOTPDevice, code: str) -> bool:
-    """Each code once, and slower after each wrong one: the device counts, under its lock."""
+    """Return whether the code is right now.
+
+    Each code works once and is checked more slowly after wrong ones: the device counts, under its lock.
+    """
     with transaction.atomic():
         locked = TOTPDevice.objects.select_for_update().get(pk=device.pk)
         is_allowed, _ = locked.verify_is_allowed()
@@ -93,7 +105,7 @@ def _accepts(device: TOTPDevice, code: str) -> bool:
 
 
 class SetUpForm(forms.Form):
-    """Shows that the authenticator works before it is asked for."""
+    """Asks for a code, which proves that the authenticator works before it is relied on."""
 
     code = forms.CharField(max_length=6, label="Code", widget=UnfoldAdminTextInputWidget(attrs=CODE))
 
@@ -111,7 +123,7 @@ class SetUpForm(forms.Form):
 @never_cache
 @sensitive_post_parameters("code")
 def set_up(request: HttpRequest) -> HttpResponse:
-    """The own second factor: with none, a key to scan and a code to prove it; with one, that it is there."""
+    """Show a key to scan and ask for a code that proves it; a person who has a second factor already is told so."""
     if isinstance(request.user, AnonymousUser) or factor_of(request.user):
         return _page(request, {})
     device, _ = TOTPDevice.objects.get_or_create(user=request.user, confirmed=False, defaults={"name": "authenticator"})
@@ -135,14 +147,14 @@ def _page(request: HttpRequest, facts: dict[str, Any]) -> TemplateResponse:
 
 
 def _drawn(url: str) -> str:
-    """As the address of a picture: its XML has prefixes that no page understands."""
+    """Return the QR code as the address of a picture, because its XML has prefixes that HTML does not understand."""
     drawing = io.BytesIO()
     write_qrcode_image(url, drawing)
     return f"data:image/svg+xml;base64,{b64encode(drawing.getvalue()).decode()}"
 
 
 class SecondFactorMiddleware(MiddlewareMixin):
-    """With REQUIRE_SECOND_FACTOR: first things first."""
+    """With REQUIRE_SECOND_FACTOR, redirects everybody without a second factor to the page that sets one up."""
 
     def process_request(self, request: HttpRequest) -> HttpResponse | None:
         if not settings.REQUIRE_SECOND_FACTOR or not request.path.startswith(reverse("admin:index")):

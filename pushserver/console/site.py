@@ -1,4 +1,4 @@
-"""The admin site itself: who is let in, and what every page says."""
+"""The admin site itself: who is let in, and what every page shows."""
 
 from typing import Any
 
@@ -14,18 +14,20 @@ from pushserver.console.theme import may_find
 
 
 class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
+    """Django's admin with the dashboard as its first page and a second factor at its door."""
+
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
-        """Every page says so while nothing is delivered, and has the box of Find for whom it finds anything."""
+        """Add to every page that delivery is stopped, and the box of Find for people who may see what it finds."""
         may_know = self.has_permission(request)
         own = {"drain": draining.current() if may_know else None, "may_find": may_know and may_find(request.user)}
         return {**super().each_context(request), **own}
 
     def search(self, *_arguments: Any, **_named: Any) -> HttpResponse:
-        """Not the theme's search: it takes what is typed from the URL, where a chat key must not stand."""
+        """Refuse the theme's search, which puts what is typed into the URL, where a chat key must not stand."""
         raise Http404
 
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
-        """The dashboard; when its page refreshes itself, only what has changed."""
+        """Show the dashboard, or only its changing part when the page refreshes itself."""
         if REFRESH_HEADER in request.headers:
             return TemplateResponse(request, "console/dashboard/board.html", board(request.user))
         request.current_app = self.name
@@ -33,5 +35,5 @@ class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
         return TemplateResponse(request, "admin/index.html", context)
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """A password alone opens nothing for those who have set up a second factor."""
+        """Let in people with permission. A password alone opens nothing for those who have set up a second factor."""
         return super().has_permission(request) and not is_missing(request)

@@ -1,11 +1,14 @@
-"""How the console looks, and its menu: what unfold reads from the settings. Imports no model, as settings must not."""
+"""The look and the menu of the console, as unfold reads them from the settings.
+
+Imports no model, as settings must not.
+"""
 
 from typing import Any
 
 from django.templatetags.static import static
 from django.urls import reverse_lazy
 
-# To see each kind of what is found.
+# The permissions to see each kind of what Find finds.
 USERS, NOTIFICATIONS, ENVELOPES = (
     "registrations.view_registration",
     "notifications.view_notification",
@@ -18,7 +21,7 @@ def _page(title: str, icon: str, name: str) -> dict[str, Any]:
 
 
 def _list(title: str, icon: str, model: str) -> dict[str, Any]:
-    """A list of rows, for those who may view them."""
+    """Return the menu item of a list of rows, for people who may view them."""
     app_label, model_name = model.split(".")
     return {
         "title": title,
@@ -29,7 +32,7 @@ def _list(title: str, icon: str, model: str) -> dict[str, Any]:
 
 
 def may_find(user: Any) -> bool:
-    """Whoever may see anything of what is found."""
+    """Return whether a person may see anything of what Find finds."""
     return any(user.has_perm(permission) for permission in (USERS, NOTIFICATIONS, ENVELOPES))
 
 
@@ -39,7 +42,7 @@ def _report(title: str, icon: str, model: str, slug: str = "") -> dict[str, Any]
         "title": title,
         "icon": icon,
         "link": link,
-        # By default an address makes all items active that it begins with.
+        # By default unfold marks every item whose address the current one begins with.
         "active": lambda request: request.path == str(link),
         "permission": lambda request: request.user.has_perm(f"spark_reports.view_{model}"),
     }
@@ -73,6 +76,7 @@ MENU = [
             _list("Notifications", "notifications", "notifications.notification"),
             _list("Attempts", "send", "notifications.attempt"),
             _list("Channels", "alt_route", "notifications.channel"),
+            _list("Senders", "speed", "notifications.sender"),
             {
                 **_page("Drain", "pause_circle", "drain"),
                 "permission": lambda request: request.user.has_perm("notifications.operate_drain"),
@@ -122,7 +126,7 @@ MENU = [
     },
 ]
 
-# In the page itself: browsers ask for one wherever they are.
+# The icon is in the page itself, as browsers would request it from the login page, too.
 ICON = (
     "data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'>"
     "<rect width='16' height='16' rx='4' fill='%23155dfc'/><circle cx='8' cy='8' r='3' fill='white'/></svg>"
@@ -133,8 +137,8 @@ THEME: dict[str, Any] = {
     "SITE_SYMBOL": "notifications_active",
     "SITE_URL": "",  # there is no other site behind the console
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": ICON}],
-    "STYLES": [lambda request: static("registrations/console.css")],  # noqa: ARG005 - the theme passes it
-    "SCRIPTS": [lambda request: static("registrations/console.js")],  # noqa: ARG005 - the theme passes it
+    "STYLES": [lambda request: static("kit/console.css")],  # noqa: ARG005 - the theme passes it
+    "SCRIPTS": [lambda request: static("kit/console.js")],  # noqa: ARG005 - the theme passes it
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_BACK_BUTTON": True,
     "LOGIN": {"form": "pushserver.console.second_factor.LoginForm"},

@@ -1,4 +1,4 @@
-"""The timeline of one notification: from the envelope it came in to the answer its sender got, and what comes next."""
+"""The timeline of one notification: from its envelope to the answer that its sender got, and what comes next."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from itertools import pairwise
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -15,16 +14,17 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
+from kit.admin.columns import NOTHING, as_digits, hex_of, state
+from kit.admin.labels import label
+from kit.admin.links import Link
+from kit.admin.times import exact
+from kit.http.urls import host_of
 from notifications import draining
 from notifications.admin import notification_url, request_url, type_name
 from notifications.messages import channel_key
 from notifications.models import Attempt, Channel, Drain, Notification, NotificationRequest
 from pushserver.console.links import user_url
 from registrations.admin import route_url
-from registrations.console.columns import NOTHING, as_digits, hex_of, host_of, state
-from registrations.console.labels import label
-from registrations.console.links import Link
-from registrations.console.times import exact
 from registrations.models import Route
 from waku_bridge.admin import envelope_url
 from waku_bridge.models import InboundEnvelope, OutboundReply
@@ -38,12 +38,13 @@ ENDS = {
     State.UNCONFIRMED: "It may have arrived. Sent again, it could arrive twice.",
     State.EXPIRED: "Its time to live ran out before a try succeeded.",
     State.WITHDRAWN: "The recipient unregistered, or an operator dropped it.",
+    State.COALESCED: "A later one to the same address wakes the phone for it.",
     State.SUPPRESSED: "The recipient asked not to be notified of this. The sender does not learn of it.",
     State.DUPLICATE: "The same message was notified about within a day.",
     State.REFUSED: "Wrong token, nobody registered, or too much was waiting.",
 }
 
-# A confirmed one needs no words.
+# A confirmed reply needs no words.
 REPLIES = {
     OutboundReply.State.PENDING: "The reply waits to be published; the next try is due {when}.",
     OutboundReply.State.PUBLISHED: "A node took the reply; whether a store has it is looked up {when}.",
@@ -54,7 +55,7 @@ REPLIES = {
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """All that is kept of it. Envelopes and replies are forgotten sooner than notifications."""
+    """All rows that are kept of one notification. Envelopes and replies are deleted sooner than notifications."""
 
     notification: Notification
     request: NotificationRequest
@@ -68,7 +69,7 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``state`` is what came of it."""
+    """One step of the timeline. ``state`` is its outcome."""
 
     at: datetime
     what: str
@@ -78,6 +79,7 @@ class Step:
 
 @require_safe
 def show_timeline(request: HttpRequest, object_id: str) -> HttpResponse:
+    """Show the timeline of a notification."""
     if not request.user.has_perm("notifications.view_notification"):
         raise PermissionDenied
     story = load_story(int(object_id)) if object_id.isdecimal() and len(object_id) < 19 else None
@@ -98,34 +100,32 @@ def show_timeline(request: HttpRequest, object_id: str) -> HttpResponse:
 
 
 def load_story(notification_id: int) -> Story | None:
-    """Seven look-ups by index, however long the story is."""
-    rows = Notification.objects.defer("chat_id", "message", "dedup_key", "request__reply_to")
+    """Load all rows of a notification, with seven look-ups by index however long its story is."""
+    rows = Notification.objects.defer("chat_id", "message", "dedup_key", "collapse_id", "request__reply_address")
     notification = rows.select_related("request").filter(pk=notification_id).first()
     if notification is None:
         return None
     request = notification.request
-    routes = Route.objects.defer("device_token_encrypted", "device_token_digest")
+    routes = Route.objects.defer("address_encrypted", "address_digest")
     route = routes.filter(pk=notification.route_id or 0).first()
+    channel = None
+    if route is not None:
+        key = channel_key(route.token_type, route.apn_topic)
+        channel = Channel.objects.filter(**key._asdict()).first()
     return Story(
         notification=notification,
         request=request,
         route=route,
-        envelope=InboundEnvelope.objects.defer("payload").filter(pk=request.envelope_hash).first(),
+        envelope=InboundEnvelope.objects.defer("payload").filter(pk=request.source_key).first(),
         attempts=list(Attempt.objects.filter(notification=notification).order_by("number")),
-        replies=list(
-            OutboundReply.objects.defer("payload").filter(envelope_hash=request.envelope_hash).order_by("part")
-        ),
-        channel=Channel.objects.filter(_channel_of(route)).first() if route else None,
+        replies=list(OutboundReply.objects.defer("payload").filter(envelope_hash=request.source_key).order_by("part")),
+        channel=channel,
         drain=draining.current(),
     )
 
 
-def _channel_of(route: Route) -> Q:
-    return Q(**channel_key(route.token_type, route.apn_topic)._asdict())
-
-
 def steps_of(story: Story) -> Iterator[Step]:
-    """By time. What happened at the same moment stays in the order of its cause."""
+    """Yield the steps by time. Steps of the same moment stay in the order of their causes."""
     yield from sorted([*_arrival(story), *_attempts(story), *_end(story), *_answer(story)], key=lambda step: step.at)
 
 
@@ -151,6 +151,8 @@ def _attempts(story: Story) -> Iterator[Step]:
         known = f"after {in_words(took)}" if attempt.latency_ms is not None else "nobody knows when"
         code = f" ({attempt.code})" if attempt.code else ""
         yield Step(attempt.started_at + took, f"Attempt {attempt.number}:", f"{known}{code}{late}", attempt.outcome)
+        if attempt.repeated_at:
+            yield Step(attempt.repeated_at, f"It failed just so {attempt.repeat_count} times more", "the last time")
 
 
 def _end(story: Story) -> Iterator[Step]:
@@ -172,7 +174,7 @@ def _answer(story: Story) -> Iterator[Step]:
 
 
 def _table(steps: Sequence[Step]) -> dict[str, object]:
-    """Each step with how long it took since the one before."""
+    """Return the table of the steps, each with the time since the one before."""
     gaps = [timedelta(0), *(later.at - earlier.at for earlier, later in pairwise(steps))]
     return {
         "headers": ["time (UTC)", "since the last", "what", "detail"],
@@ -193,7 +195,7 @@ def _clock(step: Step) -> str:
 
 
 def in_words(span: timedelta) -> str:
-    """Two digits more than anybody needs, and no more."""
+    """Return a duration with as many digits as people need."""
     seconds = span.total_seconds()
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
@@ -203,6 +205,7 @@ def in_words(span: timedelta) -> str:
 
 
 def what_comes_next(story: Story) -> Iterator[str]:
+    """Yield what will happen next to the notification, its attempts and its answer."""
     notification = story.notification
     if notification.finished_at:
         yield "Nothing: it is over."
@@ -247,8 +250,8 @@ def _facts(story: Story) -> list[tuple[str, object]]:
         ("attempts", notification.attempt_count or "none"),
         ("installation", as_digits(notification.installation_id)),
         ("Status message", as_digits(hex_of(story.request.message_id))),
-        ("metadata message", as_digits(hex_of(story.request.amm_message_id))),
-        ("envelope", as_digits(hex_of(story.request.envelope_hash))),
+        ("metadata message", as_digits(hex_of(story.request.request_key))),
+        ("envelope", as_digits(hex_of(story.request.source_key))),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The page of one user: all that is known about a key hash, and forgetting it."""
+"""The page of one user: what is known about a key hash, and the operation that forgets it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,28 +13,29 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.views.decorators.http import require_safe
 
+from kit.admin.columns import NOTHING, age, as_digits, short_hash, state, word, yes_no
+from kit.admin.labels import label
+from kit.admin.links import Link
+from kit.admin.operations import Done, Operation, Place, confirm
+from kit.admin.search import KEY_HASH_DIGITS, hash_digits
 from notifications.admin import type_name
 from notifications.models import Notification
 from pushserver.console.links import timeline_url, user_url
 from pushserver.models import OpenedRecord
 from registrations.admin import registration_url, token_type_name
-from registrations.console.columns import NOTHING, age, as_digits, short_hash, state, word, yes_no
-from registrations.console.labels import label
-from registrations.console.links import Link
-from registrations.console.operations import Done, Operation, Place, confirm
-from registrations.console.search import KEY_HASH_DIGITS, hash_digits
 from registrations.models import Grant, Registration, RegistrationEvent, TopicKey
 from waku_bridge import erasure
 
-VIEW, VIEW_NOTIFICATIONS = "registrations.view_registration", "notifications.view_notification"
+VIEW = "registrations.view_registration"
+VIEW_NOTIFICATIONS = "notifications.view_notification"
 NO_SUCH_USER = "Nothing is known about such a user."
-# Of each kind. Whoever registers thousands of installations must not make this page slow.
+# The limit of rows of each kind: a client that registers thousands of installations must not make this page slow.
 MAX_ROWS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table of the page, or the words in its place."""
+    """A table of the page, or the words in its place when it has no rows."""
 
     title: str
     headers: Sequence[str]
@@ -44,11 +45,13 @@ class Section:
 
 
 def key_hash_from(text: str) -> bytes | None:
+    """Return the key hash, or None when the text is not one."""
     return bytes.fromhex(text) if len(text) == KEY_HASH_DIGITS and hash_digits(text) == text else None
 
 
 @require_safe
 def show_user(request: HttpRequest, object_id: str) -> HttpResponse:
+    """Show what is known about a user."""
     if not request.user.has_perm(VIEW):
         raise PermissionDenied
     key_hash = key_hash_from(object_id)
@@ -85,7 +88,7 @@ def _sections(request: HttpRequest, key_hash: bytes) -> list[Section]:
 _UNREAD = (
     *("access_token_encrypted", "access_token_digest", "content_digest"),
     *("allowed_key_list", "blocked_chat_list", "muted_chat_list", "allowed_mentions_chat_list"),
-    *("route__device_token_encrypted", "route__device_token_digest"),
+    *("route__address_encrypted", "route__address_digest"),
 )
 
 
@@ -119,14 +122,14 @@ def _installations(registrations: Sequence[Registration]) -> Section:
 
 
 def _route(registration: Registration) -> str:
-    """Its state, and why it is not active."""
+    """Return the state of the route, and why it is not active."""
     if registration.route is None:
         return NOTHING
     return format_html("{} {}", label(registration.route.state), registration.route.disabled_reason)
 
 
 def _notifications(key_hash: bytes) -> Section:
-    rows = Notification.objects.filter(public_key_hash=key_hash).defer("chat_id", "message", "dedup_key")
+    rows = Notification.objects.filter(public_key_hash=key_hash).defer("chat_id", "message", "dedup_key", "collapse_id")
     hex_digits = key_hash.hex()
     everything = f"{reverse('admin:notifications_notification_changelist')}?q={hex_digits}"
     return Section(
@@ -189,7 +192,7 @@ def _link(text: str, url: str) -> str:
 
 
 class ForgetUser(Operation):
-    """The log keeps that it happened, and not to whom."""
+    """Delete everything about a user. The log records that it happened, and not to whom."""
 
     label = "Forget this user"
     permission = "registrations.forget_registration"
@@ -214,6 +217,7 @@ class ForgetUser(Operation):
 
 
 def forget_user(request: HttpRequest, key_hash_hex: str) -> HttpResponse:
+    """Confirm and run the operation "Forget this user"."""
     key_hash = key_hash_from(key_hash_hex)
     if key_hash is None:
         messages.warning(request, NO_SUCH_USER)

@@ -1,4 +1,4 @@
-"""Under which account the embedded PostgreSQL runs: it refuses to run as root, so root starts it under another one."""
+"""Choose the account of the embedded PostgreSQL, which refuses to run as root; root starts it under another account."""
 
 import os
 import pwd
@@ -15,12 +15,17 @@ ACCOUNT_NAME = "pgserver"
 
 @dataclass(frozen=True, slots=True)
 class Account:
+    """An account by its numbers."""
+
     uid: int
     gid: int
 
 
 def account_for(data_dir: Path) -> Account | None:
-    """None when we are not root: then everything runs as ourselves. Existing data keeps its owner."""
+    """Return the account for the server, or None when we are not root and everything runs as ourselves.
+
+    Existing data keeps its owner.
+    """
     if os.geteuid() != 0:
         return None
     if data_dir.exists() and data_dir.stat().st_uid != 0:
@@ -30,7 +35,10 @@ def account_for(data_dir: Path) -> Account | None:
 
 
 def _find_or_create(name: str) -> pwd.struct_passwd:
-    """Without useradd (a minimal container) the servers' traditional account has to do."""
+    """Return the account of this name.
+
+    Without useradd (in a minimal container) it is the servers' traditional one, nobody.
+    """
     useradd = shutil.which("useradd")
     try:
         return pwd.getpwnam(name)
@@ -44,26 +52,51 @@ def _find_or_create(name: str) -> pwd.struct_passwd:
     return pwd.getpwnam(name)
 
 
-def own_folder(folder: Path, account: Account | None) -> None:
-    """Make a private folder that the account owns and can reach."""
+def own_folder(folder: Path, account: Account | None, *, below: Path) -> None:
+    """Make a private folder that the account owns and can reach. ``below`` is opened for it, and what lies within.
+
+    Raises StartError when a folder above ``below`` is closed.
+    """
     folder.mkdir(mode=0o700, exist_ok=True)
     if account is None:
         return
     os.chown(folder, account.uid, account.gid, follow_symlinks=False)
-    open_the_way(folder)
+    open_the_way(folder, account, below=below)
 
 
-def open_the_way(path: Path) -> None:
-    """Let other accounts pass through the folders above ``path``. Passing is not listing: names stay private."""
+def open_the_way(path: Path, account: Account, *, below: Path) -> None:
+    """Let the account pass through the folders above ``path`` that are ours: ``below`` and what lies within.
+
+    Passing is not listing: names stay private. Folders above ``below`` belong to others, so a closed one raises
+    StartError.
+    """
+    own = below.resolve()
     for parent in path.resolve().parents:
-        mode = parent.stat().st_mode
-        if not mode & stat.S_IXOTH:
-            parent.chmod(stat.S_IMODE(mode) | stat.S_IXOTH)
+        if _may_pass(parent, account):
+            continue
+        if not parent.is_relative_to(own):
+            raise StartError(
+                f"PostgreSQL runs as the account {account.uid}, which may not pass {parent}. "
+                f"Allow it (chmod o+x {parent}), or use a folder that everybody may pass, or do not start as root."
+            )
+        parent.chmod(stat.S_IMODE(parent.stat().st_mode) | stat.S_IXOTH)
 
 
-def make_readable(folder: Path) -> None:
-    """Let other accounts run programs from ``folder``, whatever umask it was installed under."""
-    open_the_way(folder)
+def _may_pass(folder: Path, account: Account) -> bool:
+    facts = folder.stat()
+    if facts.st_uid == account.uid:
+        return bool(facts.st_mode & stat.S_IXUSR)
+    if facts.st_gid == account.gid:
+        return bool(facts.st_mode & stat.S_IXGRP)
+    return bool(facts.st_mode & stat.S_IXOTH)
+
+
+def make_readable(folder: Path, account: Account) -> None:
+    """Let the account run programs from ``folder``, whatever umask it was installed under.
+
+    Raises StartError when a folder above it is closed.
+    """
+    open_the_way(folder, account, below=folder)
     for path in (folder, *folder.rglob("*")):
         mode = path.stat().st_mode
         wanted = mode | stat.S_IROTH | (stat.S_IXOTH if mode & stat.S_IXUSR else 0)

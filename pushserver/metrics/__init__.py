@@ -1,1 +1,1 @@
-"""What all apps measure, as Prometheus asks for it, and the page about it."""
+"""The metrics of all apps in the form that Prometheus collects, and the page that documents them."""

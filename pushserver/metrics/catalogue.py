@@ -1,20 +1,24 @@
-"""All metrics of all apps, and the page about them: `python manage.py metrics_catalogue > docs/metrics.md`."""
+"""List all metrics of all apps for their page: `python manage.py metrics_catalogue > docs/metrics.md`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prometheus_client.metrics import MetricWrapperBase
 
+import notifications.gateways.gorush.metrics
 import notifications.metrics
 import registrations.metrics
 import spark_reports.metrics
 import waku_bridge.metrics
-from measuring.kinds import AskedGauge, StoredGauge
+import xmpp_bridge.metrics
+from kit.metrics.kinds import AskedGauge, StoredGauge
 from pushserver.metrics import names
 
 SOURCES = {
     "The bridge, the inbox and replies": waku_bridge.metrics,
+    "XMPP": xmpp_bridge.metrics,
     "Requests and delivery": notifications.metrics,
+    "gorush": notifications.gateways.gorush.metrics,
     "Registrations and queries": registrations.metrics,
     "Reports": spark_reports.metrics,
     "Servers and queues": names,
@@ -30,7 +34,7 @@ What `/metrics` says, and what an operator does when it moves. This page is made
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One metric as Prometheus names it: counters end in _total."""
+    """One metric under the name that Prometheus uses, in which counters end in _total."""
 
     name: str
     kind: str
@@ -40,6 +44,7 @@ class Entry:
 
 
 def entries(source: object) -> Iterator[Entry]:
+    """Yield the metrics of one module."""
     for metric in vars(source).values():
         if isinstance(metric, AskedGauge):
             yield _entry(metric.name, "gauge", metric.documentation, metric.labelnames)
@@ -55,10 +60,12 @@ def _entry(name: str, kind: str, documentation: str, labels: tuple[str, ...]) ->
 
 
 def stored_gauges() -> list[StoredGauge]:
+    """Return the gauges of all apps that a query of the database answers."""
     return [gauge for source in SOURCES.values() for gauge in vars(source).values() if isinstance(gauge, StoredGauge)]
 
 
 def page() -> str:
+    """Return the whole page in Markdown."""
     return "\n".join([HEAD, *(line for title, source in SOURCES.items() for line in _section(title, source))])
 
 

@@ -1,4 +1,4 @@
-"""`/metrics` of the web server: what the processes of this machine counted, and what stands in database and queues."""
+"""Answer `/metrics` of the web server: what the processes of this machine counted, and what the servers hold."""
 
 import hmac
 
@@ -8,15 +8,18 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from measuring.files import Counted
-from notifications.connections import once
+from kit.metrics.files import Counted
+from kit.once import once
 from pushserver.metrics.stock import Stock
 
 
 @never_cache
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Without a token in the settings there is no such page, but on a developer's machine."""
+    """Answer with all metrics.
+
+    Without a token in the settings there is no such page, except on a developer's machine.
+    """
     if not settings.METRICS_TOKEN and not settings.DEBUG:
         raise Http404
     if settings.METRICS_TOKEN and not _is_authentic(request):

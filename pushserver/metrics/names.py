@@ -1,6 +1,6 @@
-"""What the server measures as a whole. The rules of it are written in `waku_bridge/metrics.py`."""
+"""The metrics of the server as a whole. `waku_bridge/metrics.py` explains the rules for them."""
 
-from measuring.kinds import AskedGauge
+from kit.metrics.kinds import AskedGauge
 
 DATABASE_UP = AskedGauge(
     "pushserver_database_up",
@@ -10,12 +10,12 @@ DATABASE_UP = AskedGauge(
 BROKER_UP = AskedGauge(
     "pushserver_broker_up",
     "1 while Redis answers, else 0. "
-    "When it moves: envelopes are stored and wait; once it is back the sweep enqueues what it forgot.",
+    "When it moves: messages go their way without it; what is done by the clock is not, and nobody sees the workers.",
 )
 QUEUE_TASKS = AskedGauge(
     "pushserver_queue_tasks",
     "Tasks in a queue that no worker has fetched. "
-    "When it moves: growing for minutes, its workers are too few or stuck. The rows they are for are stored.",
+    "When it moves: growing for minutes, its workers are too few or stuck. Messages are no tasks: none is in `turns`.",
     ("queue",),
 )
 QUEUE_HAS_WORKER = AskedGauge(

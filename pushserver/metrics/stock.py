@@ -1,6 +1,7 @@
-"""What stands in the database and in the queues, asked when metrics are collected, and at most every few seconds.
+"""Ask the database and the queues for gauges when metrics are collected, at most every few seconds.
 
-Over connections of its own that give up soon: while a server hangs, metrics must say so and not hang with it.
+The connections are opened for this only and give up soon: while a server hangs, metrics must report it and not hang as
+well.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,8 @@ KEPT_SECONDS = 5.0
 
 
 class Stock(Collector):
+    """The gauges of database and broker, as prometheus_client collects them."""
+
     def __init__(self) -> None:
         self._lock = Lock()
         self._known: list[Metric] = []
@@ -47,7 +50,7 @@ class Stock(Collector):
 def _ask_database() -> Iterator[Metric]:
     parameters = connection.get_connection_params() | {"connect_timeout": TIMEOUT_SECONDS, "cursor_factory": None}
     try:
-        # Each query by itself: one that fails must not take the others with it.
+        # Each query is asked by itself, so that one that fails does not prevent the others.
         with closing(psycopg.connect(**parameters, autocommit=True)) as own:
             own.execute(f"SET statement_timeout = '{TIMEOUT_SECONDS}s'")
             answers = list(_ask_gauges(own))
@@ -60,7 +63,7 @@ def _ask_database() -> Iterator[Metric]:
 
 
 def _ask_gauges(own: psycopg.Connection) -> Iterator[Metric]:
-    """Those that the database can tell, up to the first that takes too long: the next ones would, too."""
+    """Yield the gauges that the database can tell, up to the first that takes too long, as the next ones would, too."""
     for gauge in stored_gauges():
         try:
             yield gauge.family(own.execute(gauge.sql.encode()))

@@ -1,4 +1,4 @@
-"""One `manage.py up` per DATA_DIR. The kernel drops the lock with its owner, however that ended."""
+"""Allow one `manage.py up` per DATA_DIR. The kernel releases the lock with its owner, however the owner ended."""
 
 import fcntl
 import os
@@ -11,6 +11,7 @@ from pushserver.supervisor.processes import StartError
 
 @contextmanager
 def only_one(data_dir: Path) -> Iterator[None]:
+    """Hold the lock of ``data_dir``. Raises StartError when another process has it."""
     data_dir.mkdir(parents=True, exist_ok=True)
     with (data_dir / "up.lock").open("a+", encoding="ascii") as file:
         try:

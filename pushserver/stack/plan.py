@@ -1,31 +1,36 @@
-"""Which processes make up the server. Pure: nothing is started here."""
+"""Decide which processes make up the server. The module is pure: it starts nothing."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pushserver.embedded.parts import EmbeddedPart
+from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.stack import children
 from pushserver.supervisor.processes import PROJECT, ProcessSpec, Stage, python
 
-# A push may hang at its gateway for a minute; its row is taken up again by a sweep, so nobody waits that long.
+# A push may hang at its gateway for a minute; its row is taken up again after its lease, so nobody waits that long.
 WORKER_STOP_SECONDS = 20.0
-# It notices within 20 seconds that it should end, and gives Spark 10 to do so.
+# The worker for reports notices within 20 seconds that it should end, and gives Spark 10 seconds to end.
 REPORTS_STOP_SECONDS = 40.0
-DELIVERY_THREADS = 16
-REPLY_THREADS = 4
-# Requests wait for the database most of the time. granian warns above twice the CPUs and one.
+# Threads wait for the database most of the time. granian warns above twice the number of CPUs plus one.
 WEB_THREADS = min(8, 2 * (os.cpu_count() or 1) + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """``services`` start once the database is migrated, all together."""
+    """The processes of the server.
 
-    data_dir: Path
+    ``web`` starts at once, as its imports take long; ``services`` start once the database is up to date.
+    """
+
     host: str
     port: int
     embedded: Sequence[EmbeddedPart]
+    database: ProcessSpec
+    web: ProcessSpec
     services: Sequence[ProcessSpec]
 
     @property
@@ -34,34 +39,41 @@ class Plan:
 
 
 def local_address(host: str) -> str:
-    """Under which name this machine reaches a server that listens on ``host``, ready for a URL."""
+    """Return the name under which this machine reaches a server that listens on ``host``, ready for a URL."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - the operator's choice
     return f"[{host}]" if ":" in host else host
 
 
 def manage(name: str, *arguments: str, stage: Stage) -> ProcessSpec:
-    return python(name, str(PROJECT / "manage.py"), *arguments, stage=stage)
+    """Describe a management command as a process."""
+    spec = python(name, str(PROJECT / "manage.py"), *arguments, stage=stage)
+    return replace(spec, target=partial(children.run_command, arguments))
 
 
-def services(*, data_dir: Path, host: str, port: int, cpus: int, delivery_processes: int) -> list[ProcessSpec]:
+def database(embedded: EmbeddedPostgres | None) -> ProcessSpec:
+    """Describe the process that brings the database up to date and ends when it can be used."""
+    spec = manage("database", "migrate", "--no-input", stage=Stage.WORKER)
+    return replace(spec, target=partial(children.run_database, embedded))
+
+
+def services(*, data_dir: Path, cpus: int, has_xmpp: bool = False) -> list[ProcessSpec]:
+    """Describe the bridges, the workers and the scheduler. ``cpus`` is the number of processes that make turns."""
+    xmpp = replace(manage("xmpp", "run_xmpp_bridge", stage=Stage.FRONT), tells_ready=True)
     return [
-        web(host, port),
-        manage("bridge", "run_waku_bridge", stage=Stage.FRONT),
-        worker("envelopes", "envelopes,maintenance", "--pool=prefork", f"--concurrency={cpus}"),
-        *[
-            worker(f"delivery{number}", "delivery", "--pool=threads", f"--concurrency={DELIVERY_THREADS}")
-            for number in range(1, delivery_processes + 1)
-        ],
-        # Apart from delivery: a gateway that hangs must not keep anybody's reply. With a thread more for the canary,
-        # which waits there for what all the others do.
-        worker("replies", "replies,canary", "--pool=threads", f"--concurrency={REPLY_THREADS + 1}"),
-        # Apart from all: a run takes minutes or hours, and only one may be under way.
-        worker("reports", "reports", "--pool=threads", "--concurrency=1", stop_seconds=REPORTS_STOP_SECONDS),
+        replace(manage("bridge", "run_waku_bridge", stage=Stage.FRONT), tells_ready=True),
+        *([xmpp] if has_xmpp else []),
+        worker("worker", "turns,maintenance", "--pool=prefork", f"--concurrency={cpus}"),
+        # This worker is apart from those that make turns: a report takes minutes or hours, the canary waits for turns,
+        # and keys take CPU time. One thread each.
+        worker(
+            "reports", "reports,canary,keys", "--pool=threads", "--concurrency=3", stop_seconds=REPORTS_STOP_SECONDS
+        ),
         celery("beat", "beat", f"--schedule={data_dir / 'celerybeat-schedule'}", stage=Stage.SCHEDULER),
     ]
 
 
 def web(host: str, port: int) -> ProcessSpec:
+    """Describe the web server."""
     address = ["--host", host, "--port", str(port), "--no-ws"]
     workers = ["--blocking-threads", str(WEB_THREADS), "--workers-kill-timeout", "5", "--respawn-failed-workers"]
     application = ["--interface", "wsgi", "--log-level", "warning", "pushserver.wsgi:application"]
@@ -69,14 +81,20 @@ def web(host: str, port: int) -> ProcessSpec:
 
 
 def worker(name: str, queues: str, *pool: str, stop_seconds: float = WORKER_STOP_SECONDS) -> ProcessSpec:
-    arguments = [f"--hostname={name}@%h", f"--queues={queues}", "--without-gossip", "--without-mingle", *pool]
-    return celery(name, "worker", *arguments, stage=Stage.WORKER, stop_seconds=stop_seconds)
+    """Describe a Celery worker for a comma list of queues."""
+    # A heartbeat every two seconds, as by default, is a good part of what an idle server costs.
+    quiet = ["--without-gossip", "--without-mingle", "--heartbeat-interval=5"]
+    arguments = [f"--hostname={name}@%h", f"--queues={queues}", *quiet, *pool]
+    spec = celery(name, "worker", *arguments, stage=Stage.WORKER, stop_seconds=stop_seconds)
+    return replace(spec, tells_ready=True)
 
 
 def celery(name: str, *arguments: str, stage: Stage, stop_seconds: float = 10) -> ProcessSpec:
-    # Root is normal in containers and on trial machines; nothing is unpickled from the broker.
-    warnings = ["-W", "ignore:You're running the worker with superuser privileges"]
-    command = [*warnings, "-m", "celery", "--app=pushserver", "--quiet", *arguments]
-    spec = python(name, *command, stage=stage, stop_seconds=stop_seconds)
-    # All of one machine count in one folder, so one of them tells: the bridge, if there is a port for it.
-    return replace(spec, environment={**spec.environment, "METRICS_PORT": "0"})
+    """Describe a command of Celery as a process."""
+    warnings = ["-W", f"ignore:{children.SUPERUSER}"]
+    arguments = ("--quiet", *arguments)
+    spec = python(name, *warnings, "-m", "celery", "--app=pushserver", *arguments, stage=stage)
+    # All processes of one machine count in one folder, so only the bridge serves the figures, if METRICS_PORT is set.
+    environment = {**spec.environment, "METRICS_PORT": "0"}
+    target = partial(children.run_celery, arguments)
+    return replace(spec, target=target, environment=environment, stop_seconds=stop_seconds)

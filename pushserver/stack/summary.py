@@ -1,4 +1,4 @@
-"""What an operator wants to know once everything runs. Never a secret."""
+"""Tell the operator what they want to know once everything runs, and never a secret."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,6 +8,7 @@ from pushserver.embedded.parts import EmbeddedPart
 
 
 def summary(url: str, private_key: bytes, embedded: Sequence[EmbeddedPart]) -> Iterator[str]:
+    """Yield the lines that are shown once the server is ready."""
     public_key = PrivateKey(private_key).public_key
     yield f"Ready. Console: {url}/admin/ (first user: admin)"
     yield f"Server public key: {public_key.format().hex()}"

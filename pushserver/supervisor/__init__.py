@@ -1,4 +1,4 @@
-"""Running many processes as one: described by `ProcessSpec`, kept alive and stopped in order by `Supervisor`.
+"""Run many processes as one: `ProcessSpec` describes them, and `Supervisor` keeps them alive and stops them in order.
 
-Nothing in here knows Django or what the processes are for; `pushserver.management.commands.up` does.
+Nothing in here knows Django or what the processes are for; `pushserver.stack` does.
 """

@@ -1,4 +1,4 @@
-"""Takes the children along when their supervisor is killed.
+"""Stop the children when their supervisor is killed.
 
 A process that gets SIGKILL cannot clean up. So a second, tiny process holds the other end of a pipe and knows every
 process group: when the pipe ends, it stops whatever is left. This works for grandchildren too (workers of a pool,
@@ -20,7 +20,7 @@ GRACE_SECONDS = 10.0
 
 
 class Guard:
-    """Used as a context by whoever starts children. Leaving it stops the groups it still knows."""
+    """A context in which children are started. Leaving it stops the groups that it still knows."""
 
     def __init__(self, *, grace_seconds: float = GRACE_SECONDS) -> None:
         self._command = [sys.executable, "-I", "-S", str(Path(__file__)), str(grace_seconds)]
@@ -42,9 +42,11 @@ class Guard:
         self._process.wait()
 
     def watch(self, group: int, stop_signal: Signals) -> None:
+        """Have the group stopped with ``stop_signal`` when the supervisor ends."""
         self._tell(f"{group} {int(stop_signal)}\n")
 
     def forget(self, group: int) -> None:
+        """Leave the group alone from now on."""
         self._tell(f"{group} 0\n")
 
     @property
@@ -59,8 +61,9 @@ class Guard:
 
 
 def main(lines: Iterable[str], grace_seconds: float) -> None:
+    """Run the guard: read which groups to watch or forget until the pipe ends, then stop those that are left."""
     for number in (SIGINT, SIGTERM, SIGHUP):
-        signal(number, SIG_IGN)  # its end is the end of the pipe
+        signal(number, SIG_IGN)  # the guard ends when the pipe does
     groups: dict[int, int] = {}
     for line in lines:
         group, stop_signal = map(int, line.split())
@@ -81,10 +84,10 @@ def _stop(groups: dict[int, int], grace_seconds: float) -> None:
 
 
 def kill_group(group: int, number: int) -> bool:
-    """Whether the group still has a process."""
+    """Send a signal to a process group and return whether the group still has a process."""
     try:
         os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):  # permission: another process group got the number since
+    except (ProcessLookupError, PermissionError):  # permission: another group has got the number since
         return False
     return True
 

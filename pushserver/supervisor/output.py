@@ -1,4 +1,4 @@
-"""One log out of many: every line carries the name of the process it came from."""
+"""Merge the output of many processes into one log in which every line names its process."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,13 +10,15 @@ NAME_WIDTH = 10
 
 
 class MergedLog:
+    """Writes the lines of all processes to one stream."""
+
     def __init__(self, stream: TextIO, *, coloured: bool) -> None:
         self._stream = stream
         self._coloured = coloured
         self._colours: dict[str, str] = {}
 
     def write(self, name: str, text: str) -> None:
-        """One line. Nobody reading any more is no reason to fail: the processes go on."""
+        """Write one line. A stream that nobody reads any more is no reason to fail, because the processes go on."""
         with suppress(BrokenPipeError):
             self._stream.write(f"{self._prefix(name)} {text}\n")
             self._stream.flush()
@@ -30,11 +32,12 @@ class MergedLog:
 
 
 class Lines(asyncio.Protocol):
-    """Cuts what comes out of a pipe into lines of any length."""
+    """Cuts the output of a pipe into lines of any length."""
 
     def __init__(self, take: Callable[[str], None]) -> None:
         self._take = take
         self._rest = b""
+        self.ended = asyncio.Event()
 
     def data_received(self, data: bytes) -> None:
         *complete, self._rest = (self._rest + data).split(b"\n")
@@ -44,9 +47,29 @@ class Lines(asyncio.Protocol):
     def eof_received(self) -> None:
         self._give(self._rest)
         self._rest = b""
+        self.ended.set()
 
     def _give(self, line: bytes) -> None:
-        """Empty lines, with which some programs decorate, would only stretch the log."""
+        """Pass a line on, unless it is empty: some programs decorate with empty lines, which would only stretch the
+        log.
+        """
         text = line.decode(errors="replace").rstrip()
         if text:
             self._take(text)
+
+
+class Word(asyncio.Protocol):
+    """Collects the output of a pipe up to its end or to a zero byte, as another process may keep the pipe open."""
+
+    def __init__(self) -> None:
+        self.complete: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._data = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        if b"\0" in data:
+            self.eof_received()
+
+    def eof_received(self) -> None:
+        if not self.complete.done():
+            self.complete.set_result(self._data.decode(errors="replace"))

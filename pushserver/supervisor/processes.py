@@ -1,4 +1,4 @@
-"""What a supervised process is: plain data, no running process in it."""
+"""Describe supervised processes as plain data. No running process is in here."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 class Stage(IntEnum):
-    """When a process is stopped: lower stages first, those of one stage together."""
+    """The order in which processes are stopped: lower stages first, those of one stage together."""
 
     FRONT = 0  # web, bridge, clients: nothing new comes in
     WORKER = 1  # what has been taken is finished
@@ -24,7 +24,7 @@ class Stage(IntEnum):
 
 
 class StartError(Exception):
-    """A process cannot be started; the text says what to do, in one line."""
+    """A process cannot be started. The text says what to do, in one line."""
 
 
 class RunsAs(Protocol):
@@ -38,18 +38,29 @@ class RunsAs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpec:
+    """One process. ``command`` is how anybody could start it.
+
+    Where there is a ``target``, a supervisor runs it in place of the command: it does the same in a forked child, which
+    has imported already what the supervisor has.
+    """
+
     name: str
     command: Sequence[str]
     stage: Stage
+    target: Callable[[], object] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # on top of ours
     folder: Path | None = None
     account: RunsAs | None = None
     stop_signal: Signals = SIGTERM
     stop_seconds: float = 10.0
-    prepare: Callable[[], None] = lambda: None  # before each start, also before a restart
+    tells_ready: bool = False  # by kit.ready, so it may run beside the one that it replaces until it is
+    prepare: Callable[[], None] = lambda: None  # in the child, before each start, also before a restart
 
     def arguments(self) -> dict[str, Any]:
-        """Keywords for subprocess. Its own session: Ctrl-C reaches only us, and the whole group can be killed."""
+        """Return keywords for subprocess.
+
+        The process gets its own session: Ctrl-C reaches only us, and the whole group can be killed.
+        """
         return {
             "env": {**os.environ, **self.environment},
             "cwd": self.folder,
@@ -58,13 +69,14 @@ class ProcessSpec:
         }
 
     def identity(self) -> dict[str, Any]:
+        """Return the keywords for subprocess that set the account."""
         if self.account is None:
             return {}
         return {"user": self.account.uid, "group": self.account.gid, "extra_groups": []}
 
 
 def python(name: str, *arguments: str, stage: Stage, stop_seconds: float = 10.0) -> ProcessSpec:
-    """A process of this interpreter that finds our packages, whatever folder it is started from."""
+    """Describe a process of this interpreter that finds our packages from any folder."""
     search_path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     return ProcessSpec(
         name=name,

@@ -10,6 +10,7 @@ from django.core.checks import Error, run_checks
 
 from pushserver.environment import Problem
 from pushserver.supervisor.processes import PROJECT
+from tests.factories import apn_token, firebase_token
 
 
 def test_the_configuration_of_the_tests_has_no_problem():
@@ -17,19 +18,33 @@ def test_the_configuration_of_the_tests_has_no_problem():
 
 
 def test_each_problem_is_an_error_with_its_id_and_hint(settings):
-    settings.CONFIGURATION_PROBLEMS = [Problem("pushserver.E001", "X is wrong.", "Use Y.")]
-    assert Error("X is wrong.", hint="Use Y.", id="pushserver.E001") in run_checks()
+    settings.CONFIGURATION_PROBLEMS = [Problem("pushserver.bad_flag", "X is wrong.", "Use Y.")]
+    assert Error("X is wrong.", hint="Use Y.", id="pushserver.bad_flag") in run_checks()
+
+
+def test_a_token_for_the_canary_that_the_server_would_refuse_is_a_problem(settings):
+    def problems():
+        return [message.id for message in run_checks() if message.is_serious()]
+
+    settings.CANARY_DEVICE_TOKEN = "half-a-token"
+    assert problems() == ["pushserver.bad_canary_token"]
+    settings.CANARY_DEVICE_TOKEN = firebase_token()
+    assert problems() == []
+    settings.CANARY_APN_TOPIC = "im.status"
+    assert problems() == ["pushserver.bad_canary_token"]
+    settings.CANARY_DEVICE_TOKEN = apn_token()
+    assert problems() == []
 
 
 def test_no_two_problems_have_the_same_id():
-    """One number per call of `report`: an id stands for one thing to do."""
+    """Each call of `report` has a name of its own, as an id stands for one thing to do."""
     sources = [
         (PROJECT / "pushserver" / name).read_text(encoding="utf-8") for name in ("settings.py", "environment.py")
     ]
     calls = [call for source in sources for call in ast.walk(ast.parse(source)) if isinstance(call, ast.Call)]
-    numbers = [ast.literal_eval(call.args[0]) for call in calls if getattr(call.func, "attr", "") == "report"]
-    assert len(numbers) > 20
-    assert sorted(numbers) == sorted(set(numbers))
+    names = [ast.literal_eval(call.args[0]) for call in calls if getattr(call.func, "attr", "") == "report"]
+    assert len(names) > 20
+    assert sorted(names) == sorted(set(names))
 
 
 def test_every_variable_stands_in_the_table_of_the_readme():
@@ -43,27 +58,28 @@ def test_every_variable_stands_in_the_table_of_the_readme():
 
 
 WRONG = {
-    "PORT": ("0", "E002"),
-    "WAKU_NODES": ("ftp://node", "E003"),
-    "REDIS_URL_FILE": ("/nowhere", "E004"),
-    "SERVER_PRIVATE_KEY": ("5ecret", "E005"),
-    "FIELD_ENCRYPTION_KEYS": ("5ecret", "E006"),
-    "SECRET_KEY": ("", "E007"),
-    "DATABASE_URL": ("mysql://user:5ecret@host/name", "E008"),
+    "PORT": ("0", "bad_number"),
+    "WAKU_NODES": ("ftp://node", "bad_urls"),
+    "REDIS_URL_FILE": ("/nowhere", "unreadable_secret_file"),
+    "SERVER_PRIVATE_KEY": ("5ecret", "bad_private_key"),
+    "OTHER_SERVER_PRIVATE_KEYS": (f"{'01' * 32}, 5ecret", "bad_private_keys"),
+    "FIELD_ENCRYPTION_KEYS": ("5ecret", "bad_field_keys"),
+    "SECRET_KEY": ("", "missing_secret_key"),
+    "DATABASE_URL": ("mysql://user:5ecret@host/name", "bad_database_url"),
     "REDIS_URL": ("amqp://host", ""),  # its file comes first
-    "WAKU_PUBSUB_TOPICS": ("status", "E010"),
-    "WAKU_STORE_RECOVERY_HOURS": ("72", "E019"),
-    "PUSH_PRIORITY": ("urgent", "E011"),
-    "REPORTS_HOUR": ("24", "E002"),
-    "EMAIL_ENCRYPTION": ("rot13", "E021"),
-    "REPORT_RECIPIENTS": ("ann@example.org", "E023"),
-    "CHANNEL_IN_FLIGHT": ("0", "E002"),
-    "DEAD_TOKEN_SHARE": ("20", "E002"),
-    "METRICS_PORT": ("65536", "E002"),
-    "METRICS_TOKEN": ("5ecret", "E024"),
-    "REPORTS_LAKE": ("ftp://5ecret", "E015"),
-    "OPENED_RECORD_RETENTION_DAYS": ("6", "E002"),
-    "GORUSH_HOOK_SECRET": ("5ecret: with a colon, which gorush would drop", "E013"),
+    "WAKU_PUBSUB_TOPICS": ("status", "bad_pubsub_topic"),
+    "WAKU_STORE_RECOVERY_HOURS": ("72", "recovery_exceeds_retention"),
+    "PUSH_PRIORITY": ("urgent", "bad_push_priority"),
+    "REPORTS_HOUR": ("24", "bad_number"),
+    "EMAIL_ENCRYPTION": ("rot13", "bad_email_encryption"),
+    "REPORT_RECIPIENTS": ("ann@example.org", "missing_email_host"),
+    "CHANNEL_IN_FLIGHT": ("0", "bad_number"),
+    "DEAD_TOKEN_SHARE": ("20", "bad_number"),
+    "METRICS_PORT": ("65536", "bad_number"),
+    "METRICS_TOKEN": ("5ecret", "bad_metrics_token"),
+    "REPORTS_LAKE": ("ftp://5ecret", "bad_lake"),
+    "OPENED_RECORD_RETENTION_DAYS": ("6", "bad_number"),
+    "GORUSH_HOOK_SECRET": ("5ecret: with a colon, which gorush would drop", "bad_hook_secret"),
 }
 
 
@@ -72,7 +88,7 @@ def test_up_names_every_wrong_value_in_a_line_of_its_own_and_does_not_start(tmp_
     command = [sys.executable, str(PROJECT / "manage.py"), "up"]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
     found = [(line.split(":")[0], line.split(": ")[1].split()[0]) for line in ended.stderr.strip().splitlines()]
-    assert sorted(found) == sorted((f"pushserver.{number}", name) for name, (_, number) in WRONG.items() if number)
+    assert sorted(found) == sorted((f"pushserver.{problem}", name) for name, (_, problem) in WRONG.items() if problem)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "5ecret" not in ended.stderr
     assert list(tmp_path.iterdir()) == []
@@ -82,5 +98,5 @@ def test_a_folder_for_metrics_that_cannot_be_made_is_a_problem(tmp_path):
     environment = os.environ | {"METRICS_DIR": "/dev/null/metrics", "DATA_DIR": str(tmp_path)}
     command = [sys.executable, str(PROJECT / "manage.py"), "check"]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    assert "pushserver.E014" in ended.stderr
+    assert "pushserver.unwritable_metrics_dir" in ended.stderr
     assert ended.returncode == 1

@@ -30,7 +30,7 @@ def log_in(password: str = PASSWORD, **headers: str) -> int:
 
 
 def guess(**headers: str) -> int:
-    """Until it is locked out; returns the last answer."""
+    """Guess passwords until the address is locked out, and return the last answer."""
     *_, last = [log_in("wrong", **headers) for _ in range(django_settings.AXES_FAILURE_LIMIT)]
     return last
 

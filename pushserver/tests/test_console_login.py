@@ -9,11 +9,14 @@ import pytest
 from axes.models import AccessAttempt
 from django.conf import settings as django_settings
 from django.contrib.auth.models import Group, Permission, User
+from django.core.exceptions import ValidationError
 from django.test import Client
 from django.urls import reverse
 from django_otp.oath import TOTP
 from django_otp.plugins.otp_totp.models import TOTPDevice
+from structlog.testing import capture_logs
 
+from pushserver.console.passwords import NoWordOfOurs
 from pushserver.models import OpenedRecord
 from tests import factories
 
@@ -135,6 +138,63 @@ def test_pages_allow_no_inline_script_and_no_frame(admin_client: Client, page: s
 
     assert "script-src 'self' 'unsafe-eval';" in policy + ";"
     assert "frame-ancestors 'none'" in policy
+
+
+def test_a_page_loads_nothing_by_a_base_of_somebody_elses(admin_client: Client) -> None:
+    assert "base-uri 'none'" in admin_client.get("/admin/").headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("page", ["/admin/", "/admin/login/", "/healthz", "/api/v1/status"])
+def test_no_browser_and_no_proxy_keeps_an_answer(admin_client: Client, page: str) -> None:
+    assert "no-store" in admin_client.get(page, follow=True).headers["Cache-Control"]
+
+
+def test_a_logout_clears_the_browser(admin_client: Client) -> None:
+    assert admin_client.post("/admin/logout/").headers["Clear-Site-Data"] == '"cache", "storage"'
+
+
+def test_a_session_ends_however_much_somebody_works(
+    client: Client, person: User, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SESSION_MOST_SECONDS = 3600
+    now = time.time()
+    assert log_in(client)
+    assert client.get("/admin/").status_code == 200
+    for minutes, is_in in ((30, True), (59, True), (61, False)):
+        monkeypatch.setattr(time, "time", lambda at=now + 60 * minutes: at)
+        assert (client.get("/admin/").status_code == 200) is is_in
+
+
+@pytest.mark.parametrize(
+    ("password", "is_refused"),
+    [
+        ("StatusPushServer1", True),
+        ("gorush-admin-push", True),
+        ("correct horse battery staple", False),
+        ("the waku server of my aunt", False),
+    ],
+)
+def test_a_password_is_more_than_the_name_of_the_server(password: str, is_refused: bool) -> None:
+    validator = NoWordOfOurs()
+    if is_refused:
+        with pytest.raises(ValidationError):
+            validator.validate(password)
+    else:
+        validator.validate(password)
+
+
+def test_logins_are_logged_and_never_what_was_typed_at_one_that_failed(client: Client, person: User) -> None:
+    with capture_logs() as logged:
+        log_in(client, "a wrong password")
+        log_in(client)
+        client.post("/admin/logout/")
+    assert [(entry["event"], entry.get("user_id")) for entry in logged if entry["event"].startswith("log")] == [
+        ("login_failed", None),
+        ("login", person.pk),
+        ("logout", person.pk),
+    ]
+    assert "anna" not in repr(logged)
+    assert "wrong password" not in repr(logged)
 
 
 def test_every_opened_row_is_noted_with_who_opened_it(admin_client: Client) -> None:

@@ -5,6 +5,7 @@ import re
 import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
+from structlog.testing import capture_logs
 
 from pushserver.console import refusals
 
@@ -42,6 +43,16 @@ def test_a_page_that_is_not_for_somebody_says_why_and_keeps_the_menu(support: Cl
 
     assert told(response) == (status, [refusals.WORDS[status]])
     assert 'id="nav-sidebar"' in response.content.decode()
+
+
+def test_who_is_refused_a_page_is_logged_without_what_was_asked_for(support: Client) -> None:
+    with capture_logs() as logged:
+        support.get("/admin/auth/user/")
+        support.get(f"/admin/reports/{TYPED}/")
+    [entry] = [entry for entry in logged if entry["event"] == "page_refused"]
+    user_id = int(support.session["_auth_user_id"])
+    assert (entry["status"], entry["page"], entry["user_id"]) == (403, "admin:auth_user_changelist", user_id)
+    assert TYPED not in repr(logged)
 
 
 def test_a_form_from_before_the_login_says_that_nothing_was_done(support: Client) -> None:

@@ -52,7 +52,7 @@ def test_failed_logins_are_removed_once_they_keep_nobody_out() -> None:
 
 
 def test_neither_password_nor_code_is_kept_or_logged_with_a_failed_login(caplog: pytest.LogCaptureFixture) -> None:
-    """Not even of who typed the password into the wrong field."""
+    """A password that was typed into the wrong field is not kept either."""
     Client().post("/admin/login/", {"username": "swordfish", "password": "hunter2-hunter2", "code": "918273"})
 
     told = AccessAttempt.objects.get().post_data + caplog.text

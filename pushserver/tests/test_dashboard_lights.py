@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pushserver.console.dashboard.facts import (
+from pushserver.state.facts import (
     Drain,
     Facts,
     Halted,
@@ -16,7 +16,7 @@ from pushserver.console.dashboard.facts import (
     Trouble,
     Waiting,
 )
-from pushserver.console.dashboard.lights import Finding, Group, Level, Page, duration, lights, verdict, worst
+from pushserver.state.lights import Finding, Group, Level, Page, duration, lights, verdict, worst
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RED, YELLOW, GREEN, GREY, OFF = Level.RED, Level.YELLOW, Level.GREEN, Level.GREY, Level.OFF
@@ -29,7 +29,7 @@ MADE_UP = Halted("APN x", is_tripped=True, is_proven=False, reason="refused", si
 WELL = Facts(
     now=NOW,
     reasons={"database": "", "broker": "", "node": "", "gorush": "", "worker": ""},
-    queues=[Queue("envelopes", True), Queue("maintenance", True), Queue("reports", True, is_needed=False)],
+    queues=[Queue("turns", True), Queue("maintenance", True), Queue("reports", True, is_needed=False)],
     counted_until=NOW - timedelta(seconds=40),
     nodes=[NODE],
     stores=[Store("a:1", NOW - timedelta(seconds=7))],
@@ -84,7 +84,7 @@ CASES = [
     ("database", RED, "migrations not applied", {"reasons": REASON}),
     ("broker", RED, "does not answer", AWAY),
     ("workers", GREY, "while Redis is away", AWAY),
-    ("workers", RED, "nobody works on envelopes", {"queues": [Queue("envelopes", False), Queue("replies", True)]}),
+    ("workers", RED, "nobody works on turns", {"queues": [Queue("turns", False), Queue("keys", True)]}),
     ("workers", YELLOW, "nobody works on reports", {"queues": [Queue("reports", False, is_needed=False)]}),
     ("beat", GREY, "nothing yet", {"counted_until": None}),
     ("beat", GREEN, "runs", {"counted_until": ago(180)}),

@@ -23,6 +23,7 @@ from pushserver.embedded.parts import waku_node
 from pushserver.embedded.postgres import SETTINGS, EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.processes import StartError
+from tests.folders import open_folder
 
 FAST = {"fsync": "off", "shared_buffers": "16MB"}
 # Longer than a socket address, with what has a meaning in URLs and in shells.
@@ -31,7 +32,7 @@ AWKWARD = "Data & 'Söhne' 100%/" + "long/" * 20 + "end"
 
 @contextmanager
 def served(server, guard, log):
-    """Start it like the supervisor does; afterwards it is stopped."""
+    """Start a server as the supervisor does, and stop it afterwards."""
     spec = server.spec()
     spec.prepare()
     with log.open("ab") as out:
@@ -54,11 +55,14 @@ def wait_until(condition, seconds=20):
         time.sleep(0.05)
 
 
+STRANGER = accounts.Account(uid=54321, gid=54321)
+GROUP_MATE = accounts.Account(uid=54321, gid=os.getegid())
+
+
 @pytest.fixture
-def open_path(tmp_path):
-    """The folders of pytest are closed to others, and under root PostgreSQL is another."""
-    accounts.open_the_way(tmp_path / "x")
-    return tmp_path
+def open_path():
+    with open_folder() as folder:
+        yield folder
 
 
 def test_postgres_works_in_an_awkward_folder_and_finds_its_data_again(open_path, guard):
@@ -74,7 +78,7 @@ def test_postgres_works_in_an_awkward_folder_and_finds_its_data_again(open_path,
 
 
 def test_postgres_starts_after_its_server_was_left_behind(open_path, guard):
-    """As after SIGKILL of everything that could have stopped it."""
+    """A server is left behind when everything that could have stopped it got SIGKILL."""
     server = EmbeddedPostgres(open_path / "postgres", FAST)
     with served(server, guard, open_path / "log") as leftover, served(server, guard, open_path / "log") as process:
         assert leftover.wait(timeout=20) == 0
@@ -186,19 +190,37 @@ def test_a_stranger_with_the_number_of_a_server_is_left_alone(tmp_path):
     assert not (tmp_path / "server.pid").exists()
 
 
-def test_the_way_is_opened_for_passing_but_not_for_looking(tmp_path):
-    (tmp_path / "a").mkdir(mode=0o700)
-    accounts.open_the_way(tmp_path / "a" / "b")
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o701
+def test_the_way_is_opened_for_passing_but_not_for_looking(open_path):
+    (open_path / "data" / "a").mkdir(mode=0o700, parents=True)
+    (open_path / "data").chmod(0o700)
+    accounts.open_the_way(open_path / "data" / "a" / "b", STRANGER, below=open_path / "data")
+    assert stat.S_IMODE((open_path / "data" / "a").stat().st_mode) == 0o701
+    assert stat.S_IMODE((open_path / "data").stat().st_mode) == 0o701
 
 
-def test_programs_become_readable_and_data_does_not_become_executable(tmp_path):
+def test_a_closed_folder_above_ours_is_left_alone_and_named(open_path):
+    (open_path / "home" / "data").mkdir(parents=True)
+    (open_path / "home").chmod(0o700)
+    with pytest.raises(StartError, match=f"chmod o\\+x {open_path / 'home'}"):
+        accounts.open_the_way(open_path / "home" / "data" / "postgres", STRANGER, below=open_path / "home" / "data")
+    assert stat.S_IMODE((open_path / "home").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o710])
+def test_a_folder_that_the_group_of_the_account_may_pass_is_open_enough(open_path, mode):
+    (open_path / "home").mkdir()
+    (open_path / "home").chmod(mode)
+    accounts.open_the_way(open_path / "home" / "data", GROUP_MATE, below=open_path / "home" / "data")
+    assert stat.S_IMODE((open_path / "home").stat().st_mode) == mode
+
+
+def test_programs_become_readable_and_data_does_not_become_executable(open_path):
     for name, mode in (("program", 0o700), ("library", 0o600)):
-        (tmp_path / name).touch()
-        (tmp_path / name).chmod(mode)
-    accounts.make_readable(tmp_path)
-    assert stat.S_IMODE((tmp_path / "program").stat().st_mode) == 0o705
-    assert stat.S_IMODE((tmp_path / "library").stat().st_mode) == 0o604
+        (open_path / name).touch()
+        (open_path / name).chmod(mode)
+    accounts.make_readable(open_path, STRANGER)
+    assert stat.S_IMODE((open_path / "program").stat().st_mode) == 0o705
+    assert stat.S_IMODE((open_path / "library").stat().st_mode) == 0o604
 
 
 def test_root_without_useradd_falls_back_to_nobody(monkeypatch, tmp_path):

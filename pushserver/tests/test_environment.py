@@ -7,6 +7,7 @@ from multiprocessing import get_context
 
 import pytest
 
+from notifications.limits import Limit
 from pushserver.environment import SECP256K1_ORDER, Environment, GeneratedSecrets, no_generation
 
 KEY = base64.urlsafe_b64encode(bytes(range(32))).decode()
@@ -45,8 +46,11 @@ def test_a_lake_is_a_path_or_a_url(text):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        *[(text, "E015") for text in ("lake", "ftp://5ecret@host")],
-        *[(text, "E025") for text in ("s3a://AKIA:5ecret@bucket/lake", "s3a://AKIA:5e/cret@bucket", "gs://:5ecret@b")],
+        *[(text, "bad_lake") for text in ("lake", "ftp://5ecret@host")],
+        *[
+            (text, "password_in_lake")
+            for text in ("s3a://AKIA:5ecret@bucket/lake", "s3a://AKIA:5e/cret@bucket", "gs://:5ecret@b")
+        ],
     ],
 )
 def test_a_lake_that_nobody_reads_or_with_a_password_is_a_problem_that_does_not_tell_it(text, problem):
@@ -74,7 +78,7 @@ def test_unset_flag_is_its_default(default):
 def test_flag_that_is_neither_is_a_problem():
     env = Environment({"NAME": "maybe"})
     assert env.flag("NAME") is False
-    assert problem_ids(env) == ["pushserver.E001"]
+    assert problem_ids(env) == ["pushserver.bad_flag"]
 
 
 @pytest.mark.parametrize(("text", "value"), [("", 5), ("1", 1), ("10", 10), ("2.5", 2.5), ("1e1", 10)])
@@ -88,7 +92,7 @@ def test_number_in_range(text, value):
 def test_number_out_of_range_is_a_problem(text):
     env = Environment({"NAME": text})
     assert env.number("NAME", 5, minimum=1, maximum=10) == 5
-    assert problem_ids(env) == ["pushserver.E002"]
+    assert problem_ids(env) == ["pushserver.bad_number"]
 
 
 def test_count_is_whole():
@@ -114,7 +118,7 @@ def test_urls_lose_their_trailing_slashes(text, value):
 def test_anything_else_is_no_url(text):
     env = Environment({"NAME": text})
     assert env.urls("NAME") == []
-    assert problem_ids(env) == ["pushserver.E003"]
+    assert problem_ids(env) == ["pushserver.bad_urls"]
 
 
 def test_secret_from_a_file_wins(tmp_path):
@@ -128,7 +132,7 @@ def test_unreadable_secret_file_is_a_problem(tmp_path):
     for path in (tmp_path / "missing", tmp_path / "binary", tmp_path):
         env = Environment({"NAME_FILE": str(path)})
         assert env.secret("NAME") == ""
-        assert problem_ids(env) == ["pushserver.E004"]
+        assert problem_ids(env) == ["pushserver.unreadable_secret_file"]
 
 
 @pytest.mark.parametrize("number", [1, SECP256K1_ORDER - 1])
@@ -143,7 +147,7 @@ def test_private_key_at_its_limits(number):
 def test_anything_else_is_no_private_key(text):
     env = Environment({"NAME": text})
     assert env.private_key("NAME", no_generation) == b""
-    assert problem_ids(env) == ["pushserver.E005"]
+    assert problem_ids(env) == ["pushserver.bad_private_key"]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +162,7 @@ def test_field_keys(text, count):
 def test_anything_else_is_no_field_key(text):
     env = Environment({"NAME": text})
     assert env.field_keys("NAME", no_generation) == []
-    assert problem_ids(env) == ["pushserver.E006"]
+    assert problem_ids(env) == ["pushserver.bad_field_keys"]
 
 
 def test_a_problem_never_repeats_the_value():
@@ -195,3 +199,17 @@ def test_processes_that_start_together_agree_on_a_secret(tmp_path):
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
         values = list(pool.map(GeneratedSecrets(tmp_path), ["SECRET_KEY"] * 8))
     assert len(set(values)) == 1
+
+
+def test_limits_are_one_for_bursts_and_one_for_the_long_run():
+    assert Environment({"X": "5/10, 60/3600"}).limits("X", "1/1,2/2") == (Limit(5, 10), Limit(60, 3600))
+    assert Environment({}).limits("X", "1/1,2/2") == (Limit(1, 1), Limit(2, 2))
+
+
+@pytest.mark.parametrize(
+    "text", ["5", "5/10", "0/1,1/2", "5/10,60/10", "5/10,60/3600,1/1", "a/b,c/d", "-1/1,2/2", ",,"]
+)
+def test_what_is_no_two_limits_is_a_problem(text):
+    env = Environment({"X": text})
+    assert env.limits("X", "1/1,2/2") == (Limit(1, 1), Limit(2, 2))
+    assert problem_ids(env) == ["pushserver.bad_limits"]

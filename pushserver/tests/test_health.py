@@ -16,10 +16,10 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
+from kit.http.deviations import Deviation
+from kit.http.notices import Board, Notice
 from notifications import draining
-from notifications.deviations import Deviation
 from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
-from notifications.notices import Board, Notice
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.embedded.ports import free_port
 from pushserver.health import NEEDED_QUEUES
@@ -28,6 +28,7 @@ from tests.gorush import serve_gorush
 from waku_bridge.canary import board
 from waku_bridge.node.watch.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ_KEY
+from xmpp_bridge.component import board as component
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NODE_URL = "http://reader:secret-of-the-node@127.0.0.1:8645/path-key"
@@ -68,8 +69,68 @@ def test_is_ready_when_every_part_is(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("all_well")
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (component.CONNECTED, None),
+        ("conflict", component.WORDS["conflict"]),
+        ("not-authorized", component.WORDS["not-authorized"]),
+        ("reset", component.OTHERWISE),
+        (None, component.MISSING),
+    ],
+)
+def test_says_what_is_wrong_with_the_xmpp_component_where_there_is_one(
+    client: Client, settings: LazySettings, end: str | None, reason: str | None
+) -> None:
+    settings.XMPP_COMPONENT_JID = "push.montague.test"
+    cache.delete(component.KEY)
+    if end:
+        component.note(end)
+
+    check = client.get("/readyz").json()["checks"]["xmpp"]
+
+    assert check == ({"ok": True} if reason is None else {"ok": False, "reason": reason})
+
+
+@pytest.mark.usefixtures("all_well")
 def test_no_probe_is_cached(client: Client) -> None:
     assert all("no-store" in client.get(path)["Cache-Control"] for path in ("/healthz", "/readyz"))
+
+
+@pytest.mark.usefixtures("all_well")
+def test_however_often_it_is_asked_the_servers_behind_are_asked_once(
+    client: Client, settings: LazySettings, gorush: ThreadingHTTPServer
+) -> None:
+    client.get("/readyz")
+    settings.READYZ_SECONDS = 60
+
+    answers = [client.get("/readyz") for _ in range(100)]
+
+    assert {answer.status_code for answer in answers} == {200}
+    assert gorush.RequestHandlerClass.asked == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("all_well")
+def test_browsers_that_came_by_https_are_told_to_come_by_nothing_else(client: Client, settings: LazySettings) -> None:
+    settings.SECURE_HSTS_SECONDS = 31_536_000
+    settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+
+    secured = client.get("/healthz", headers={"x-forwarded-proto": "https"})
+
+    assert secured["Strict-Transport-Security"] == "max-age=31536000"
+    assert "Strict-Transport-Security" not in client.get("/healthz")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_table_of_registrations_that_fills_is_a_warning(
+    client: Client, settings: LazySettings, all_well: None
+) -> None:
+    for _ in range(4):
+        factories.make_registration()
+    for most, warned in ((6, 0), (5, 1)):
+        settings.MAX_REGISTRATIONS = most
+        warnings = client.get("/readyz").json()["warnings"]
+        assert [w["id"] for w in warnings].count("registrations_filling") == warned
 
 
 @pytest.mark.usefixtures("all_well")
@@ -176,7 +237,7 @@ def test_not_being_ready_is_not_logged_as_an_error(
 @pytest.mark.parametrize(
     ("arguments", "queues"),
     [
-        (["--pool=prefork", "--concurrency=1", "--queues=delivery,replies"], {"delivery", "replies"}),
+        (["--pool=prefork", "--concurrency=1", "--queues=maintenance,keys"], {"maintenance", "keys"}),
         (["--pool=threads", "--concurrency=1", "--without-gossip", "--without-mingle"], set(NEEDED_QUEUES)),
     ],
     ids=["prefork, some queues", "threads, all queues"],
@@ -204,7 +265,7 @@ def becomes_true(condition: Callable[[], bool], *, seconds: float) -> bool:
 
 
 def failing(client: Client) -> dict[str, str]:
-    """The reason of each check that failed."""
+    """Return the reason of each check that failed."""
     response = client.get("/readyz")
     assert response.status_code == 503, response.content
     assert response.json()["status"] == "not ready"
@@ -215,7 +276,7 @@ PEERS = [(GORUSH_BOARD, "GORUSH_URLS"), (NODE_BOARD, "WAKU_NODES")]
 
 
 def warnings(client: Client, board: Board) -> list[dict[str, str]]:
-    """Those about one kind of peer, in an answer that is a good one."""
+    """Return the warnings about one kind of peer, in an answer that is ready."""
     response = client.get("/readyz")
     assert response.status_code == 200
     return [warning for warning in response.json()["warnings"] if board.peer in warning]

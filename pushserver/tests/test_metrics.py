@@ -22,13 +22,13 @@ TOKEN = "a-token-of-the-tests-0123456789"
 
 @pytest.fixture(autouse=True)
 def no_memory(monkeypatch):
-    """What was asked a moment ago is asked again in every test."""
+    """Have every test ask again what was asked a moment ago."""
     monkeypatch.setattr(stock, "KEPT_SECONDS", 0)
 
 
 @pytest.fixture
 def told(client, settings):
-    """The samples of one look at the page, by name and labels."""
+    """Return the samples of one page of metrics, by name and labels."""
     settings.METRICS_TOKEN = TOKEN
 
     def look():
@@ -108,14 +108,14 @@ def test_an_idle_server_has_nothing_old(told):
 
 @pytest.mark.django_db
 def test_tells_which_queues_have_a_worker(told):
-    cache.delete(HEARTBEAT_KEY.format(queue="delivery"))
-    cache.set(HEARTBEAT_KEY.format(queue="replies"), "2026-11-21T12:00:00+00:00", 60)
+    cache.delete(HEARTBEAT_KEY.format(queue="turns"))
+    cache.set(HEARTBEAT_KEY.format(queue="keys"), "2026-11-21T12:00:00+00:00", 60)
 
     found = told()
 
-    assert found["pushserver_queue_has_worker", "delivery"] == 0
-    assert found["pushserver_queue_has_worker", "replies"] == 1
-    assert found["pushserver_queue_tasks", "delivery"] == 0
+    assert found["pushserver_queue_has_worker", "turns"] == 0
+    assert found["pushserver_queue_has_worker", "keys"] == 1
+    assert found["pushserver_queue_tasks", "turns"] == 0
 
 
 @pytest.mark.django_db
@@ -172,13 +172,13 @@ def test_servers_are_asked_at_most_every_few_seconds(monkeypatch):
     assert asked.collect() is asked.collect()
 
 
-SMALL_TABLES = {"notifications_channel", "pg_class"}
+SMALL_TABLES = {"notifications_channel", "notifications_gatewayoutage", "pg_class"}
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("gauge", stored_gauges(), ids=lambda gauge: gauge.name)
 def test_no_gauge_scans_a_table_that_grows(gauge):
-    """With sequential scans made as dear as can be, one is left only where no index would serve."""
+    """With sequential scans made as expensive as can be, one is left only where no index would serve."""
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")
         cursor.execute(f"EXPLAIN {gauge.sql}")

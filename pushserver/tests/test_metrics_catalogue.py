@@ -18,8 +18,20 @@ RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 DASHBOARD = orjson.loads((DOCS / "monitoring" / "dashboard.json").read_bytes())
 # Why each label has few values. A label that is not here may have any number of them.
 BOUNDED_LABELS = {
-    "a part of the configuration": {"node", "pubsub_topic", "queue"},
-    "a word of ours": {"path", "loop", "novelty", "outcome", "kind", "form", "verdict", "platform", "state", "type"},
+    "a part of the configuration": {"node", "pubsub_topic", "queue", "gateway"},
+    "a word of ours": {
+        "path",
+        "loop",
+        "novelty",
+        "outcome",
+        "kind",
+        "form",
+        "verdict",
+        "platform",
+        "state",
+        "type",
+        "dialect",
+    },
     "a word of ours about what is wrong": {"reason", "code", "cause"},
     "a step of the canary": {"link"},
     "what was delivered to, else other": {"app"},
@@ -27,7 +39,7 @@ BOUNDED_LABELS = {
 }
 UNITS = ("_seconds", "_ratio")
 # Gauges that count things are named after them.
-THINGS = ("_routes", "_topics", "_peers", "_open", "_waiting", "_pending", "_channels", "_tasks", "_held")
+THINGS = ("_routes", "_gateways", "_topics", "_peers", "_open", "_waiting", "_pending", "_channels", "_tasks", "_held")
 TRUTHS = ("_up", "_healthy", "_has_worker", "_broken")
 
 

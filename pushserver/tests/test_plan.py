@@ -9,14 +9,12 @@ from django.conf import settings
 
 from pushserver.celery import app
 from pushserver.management.commands.demo import Command as Demo
-from pushserver.stack.plan import local_address, services
+from pushserver.stack.plan import local_address, services, web
 from pushserver.supervisor.processes import Stage
 
 
 def plan(**facts):
-    return services(
-        **{"data_dir": settings.DATA_DIR, "host": "::1", "port": 1, "cpus": 3, "delivery_processes": 2} | facts
-    )
+    return services(**{"data_dir": settings.DATA_DIR, "cpus": 3} | facts)
 
 
 def queues_in(commands):
@@ -34,26 +32,23 @@ def test_compose_serves_every_queue_once():
     assert queues_in(commands) == sorted(app.amqp.queues)
 
 
-@pytest.mark.parametrize("task", ["sweep", "answer_overdue_requests", "publish_replies", "deliver_notifications"])
-def test_nothing_that_somebody_waits_for_stands_behind_a_backlog_of_envelopes(task):
-    """One queue of a worker with several gets a turn per task: behind batches of envelopes, sweeps expired unseen."""
-    queue = settings.CELERY_TASK_ROUTES[f"waku_bridge.tasks.{task}"]["queue"]
-    (serving,) = [spec.command for spec in plan(delivery_processes=1) if queue in queues_in([" ".join(spec.command)])]
-    assert "envelopes" not in queues_in([" ".join(serving)])
+def test_nothing_takes_the_time_of_those_who_make_turns():
+    """Deriving keys costs CPU time, reports take hours, and the canary waits for turns."""
+    (serving,) = [queues_in(spec.command) for spec in plan() if "turns" in queues_in(spec.command)]
+    assert serving == ["maintenance", "turns"]
+    routed = {route["queue"] for route in settings.CELERY_TASK_ROUTES.values()}
+    assert routed | {settings.CELERY_TASK_DEFAULT_QUEUE} == set(app.amqp.queues) - {"turns"}
 
 
-def test_processes_of_delivery_are_numbered():
-    assert [spec.name for spec in plan(delivery_processes=3) if "delivery" in spec.name] == [
-        "delivery1",
-        "delivery2",
-        "delivery3",
-    ]
+def test_as_many_processes_make_turns_as_are_asked_for():
+    (worker,) = [spec.command for spec in plan(cpus=5) if spec.name == "worker"]
+    assert {"--pool=prefork", "--concurrency=5"} <= set(worker)
 
 
 def test_input_stops_before_work_and_work_before_the_scheduler():
-    stages = {spec.name: spec.stage for spec in plan()}
+    stages = {spec.name: spec.stage for spec in [web("::1", 1), *plan()]}
     assert stages["web"] == stages["bridge"] == Stage.FRONT
-    assert stages["envelopes"] == stages["delivery1"] == Stage.WORKER
+    assert stages["worker"] == stages["reports"] == Stage.WORKER
     assert stages["beat"] is Stage.SCHEDULER
 
 
@@ -73,3 +68,10 @@ def test_a_server_is_reached_locally(host, address):
 
 def test_demo_is_up_and_clients():
     assert [spec.command[-1] for spec in Demo().further_processes()] == ["demo_clients"]
+
+
+def test_the_component_of_xmpp_runs_only_where_it_is_configured():
+    assert "xmpp" not in [spec.name for spec in plan()]
+    [xmpp] = [spec for spec in plan(has_xmpp=True) if spec.name == "xmpp"]
+    assert xmpp.command[-1] == "run_xmpp_bridge"
+    assert xmpp.tells_ready

@@ -6,8 +6,8 @@ from django.db import connection
 from django.db.models import Count, F, Q
 from pytest_django import Settings
 
-from bench import seeding
 from notifications.models import TRANSITIONS, Attempt, Notification, NotificationRequest
+from pushserver.management import seeding
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.models import Registration, Route
@@ -55,8 +55,8 @@ def test_registrations_have_routes_and_tokens_while_they_are_active() -> None:
     active = Q(state=Registration.State.ACTIVE)
     whole = Q(route__isnull=False, access_token_encrypted__isnull=False, pseudonym__isnull=False)
     assert not Registration.objects.filter(active & ~whole | ~active & Q(route__isnull=False)).exists()
-    token = Route.objects.values_list("device_token_encrypted", flat=True).first()
-    assert keyring().decrypt(Purpose.DEVICE_TOKEN, token).startswith(b"of no device")
+    token = Route.objects.values_list("address_encrypted", flat=True).first()
+    assert keyring().decrypt(Purpose.ADDRESS, token).startswith(b"of no device")
 
 
 @pytest.mark.usefixtures("filled")
@@ -73,8 +73,8 @@ def test_notifications_are_over_or_have_a_next_step() -> None:
 @pytest.mark.usefixtures("filled")
 def test_a_request_leads_to_its_envelope_and_its_reply() -> None:
     request = NotificationRequest.objects.filter(state="answered").latest("pk")
-    assert InboundEnvelope.objects.get(pk=request.envelope_hash).message_id == request.amm_message_id
-    assert OutboundReply.objects.filter(envelope_hash=request.envelope_hash).count() == 1
+    assert InboundEnvelope.objects.get(pk=request.source_key).message_id == request.request_key
+    assert OutboundReply.objects.filter(envelope_hash=request.source_key).count() == 1
     assert request.notifications.exists()
 
 

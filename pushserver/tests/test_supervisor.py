@@ -1,4 +1,5 @@
 """The supervisor with real, small children. Each test ends with nobody left."""
+# ruff: noqa: T201 - a child tells by what it prints
 
 import asyncio
 import io
@@ -6,13 +7,17 @@ import os
 import re
 import sys
 import textwrap
+import threading
 import time
 from contextlib import asynccontextmanager
+from pathlib import Path
 from signal import SIGINT, SIGKILL, SIGTERM
 
 import psutil
 import pytest
+from prometheus_client import REGISTRY, Counter
 
+from kit.metrics.files import Counted
 from pushserver.supervisor import supervisor as supervisor_module
 from pushserver.supervisor.guard import Guard
 from pushserver.supervisor.output import Lines, MergedLog
@@ -42,7 +47,7 @@ def script(name, code, stage=Stage.FRONT, **facts):
 
 @asynccontextmanager
 async def supervised():
-    """A supervisor and what it has written so far; afterwards everything is stopped and nobody is left."""
+    """Yield a supervisor and what it has written so far; afterwards everything is stopped and no process is left."""
     stream = io.StringIO()
     with Guard() as guard:
         supervisor = Supervisor(MergedLog(stream, coloured=False), guard)
@@ -66,6 +71,11 @@ async def appears(stream, pattern, seconds=10):
     while not re.search(pattern, stream.getvalue()):
         assert time.monotonic() < deadline, stream.getvalue()
         await asyncio.sleep(0.02)
+
+
+def pid_of(supervisor, name):
+    (child,) = [child for child in supervisor._children if child.spec.name == name]
+    return child.pid
 
 
 def is_gone(pid):
@@ -151,7 +161,7 @@ def test_a_killed_process_is_started_again_without_its_orphans(monkeypatch):
         async with supervised() as (supervisor, stream):
             await supervisor.start(script("family", STUBBORN_FAMILY))
             await appears(stream, "up\n")
-            leader = psutil.Process(supervisor._children["family"].process.pid)
+            leader = psutil.Process(pid_of(supervisor, "family"))
             (orphan,) = leader.children()
             leader.kill()
             await appears(stream, r"(?s)was ended by SIGKILL.*\| up\n")
@@ -169,14 +179,14 @@ def test_what_cannot_be_started_is_an_error_of_one_line():
         asyncio.run(scenario())
 
 
-def test_a_process_that_cannot_be_prepared_again_is_tried_until_it_can(monkeypatch):
+def test_a_process_that_cannot_be_prepared_again_is_tried_until_it_can(monkeypatch, tmp_path):
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 0.02)
-    outcomes = iter([None, StartError("disk full"), None])
+    lives = tmp_path / "lives"
 
-    def prepare():
-        outcome = next(outcomes, None)
-        if outcome:
-            raise outcome
+    def prepare():  # in the child, each time in another one
+        lives.open("a").write("x")
+        if lives.read_text() == "xx":
+            raise StartError("disk full")
 
     async def scenario():
         async with supervised() as (supervisor, stream):
@@ -241,18 +251,217 @@ def test_hurry_waits_for_data_only():
     assert re.findall(r"(\w+) +\| saved", output) == ["database"]
 
 
+def forked(name, target, **facts):
+    """Return a spec whose target runs in a forked child; its command would fail."""
+    return ProcessSpec(name=name, command=["/nowhere", name], target=target, stage=Stage.FRONT, **facts)
+
+
+def lines_of(*specs):
+    async def scenario():
+        async with supervised() as (supervisor, stream):
+            codes = [await supervisor.run(spec) for spec in specs]
+            return codes, re.findall(r"\| (.*)\n", stream.getvalue())
+
+    return asyncio.run(scenario())
+
+
+def test_a_function_runs_in_a_child_with_what_is_imported_here():
+    def target():
+        print(re.sub("o", "0", "foo"), os.getppid() == parent, os.getsid(0) == os.getpid())
+        print(psutil.Process().cmdline()[0], file=sys.stderr)
+
+    parent = os.getpid()
+    assert lines_of(forked("function", target)) == ([0], ["f00 True True", "pushserver function"])
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "last_line"),
+    [
+        (lambda: 3, 3, None),
+        (lambda: sys.exit(4), 4, None),
+        (lambda: sys.exit("not like this"), 1, "not like this"),
+        (lambda: 1 / 0, 1, "ZeroDivisionError: division by zero"),
+        (lambda: os.kill(os.getpid(), SIGTERM), -SIGTERM, None),
+    ],
+)
+def test_a_function_ends_like_a_program(target, code, last_line):
+    codes, lines = lines_of(forked("function", target))
+    assert codes == [code]
+    assert lines[-1:] == ([last_line] if last_line else [])
+
+
+def test_a_function_sees_the_environment_of_its_process_only():
+    spec = forked("function", lambda: print(os.environ["WHOSE"]), environment={"WHOSE": "mine"})
+    assert lines_of(spec) == ([0], ["mine"])
+    assert "WHOSE" not in os.environ
+
+
+def test_a_child_holds_nothing_open_that_its_parent_has_opened(tmp_path):
+    """Otherwise a lock, or a pipe whose end a process waits for, would outlive the supervisor."""
+
+    def target():
+        print({str(link.readlink()) for link in Path("/proc/self/fd").glob("[0-9]*") if link.is_char_device()})
+        print(str(tmp_path) in str([link.readlink() for link in Path("/proc/self/fd").glob("[0-9]*") if link.exists()]))
+
+    with (tmp_path / "lock").open("w"):
+        _, lines = lines_of(forked("function", target))
+    assert lines == ["{'/dev/null'}", "False"]
+
+
+def test_what_the_parent_had_open_closes_nothing_of_the_child(tmp_path):
+    """Objects of the parent still exist in the child, and some, such as those of prometheus_client, close what they
+    hold.
+    """
+
+    def target():
+        with (tmp_path / "own").open("w") as own:
+            held.close()
+            own.write("written")
+        print((tmp_path / "own").read_text())
+
+    with (tmp_path / "lock").open("w") as held:
+        assert lines_of(forked("function", target)) == ([0], ["written"])
+
+
+def test_a_child_runs_a_loop_of_its_own_and_leaves_signals_to_the_parent():
+    async def sleep():
+        await asyncio.sleep(0.01)
+        print("slept")
+        os.kill(os.getpid(), SIGINT)
+        await asyncio.sleep(10)
+
+    def target():
+        try:
+            asyncio.run(sleep())
+        except KeyboardInterrupt:
+            print("interrupted")
+
+    assert lines_of(forked("function", target)) == ([0], ["slept", "interrupted"])
+
+
+def test_a_function_that_is_killed_is_run_again(monkeypatch):
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 0.05)
+
+    def target():
+        print("alive")
+        time.sleep(60)
+
+    async def scenario():
+        async with supervised() as (supervisor, stream):
+            await supervisor.start(forked("function", target))
+            await appears(stream, r"\| alive")
+            psutil.Process(pid_of(supervisor, "function")).kill()
+            await appears(stream, r"(?s)was ended by SIGKILL.*\| alive")
+
+    asyncio.run(scenario())
+
+
+READY = """
+    import os, signal, sys, time
+    signal.signal(signal.SIGTERM, lambda *_: (print(WHO, "leaves", flush=True), sys.exit(0)))
+    print(WHO, "starts", flush=True)
+    time.sleep(0.2)
+    print(WHO, "is ready", flush=True)
+    if "READY_FD" in os.environ: os.write(int(os.environ["READY_FD"]), b"\\0")
+    while True: time.sleep(1)
+"""
+
+
+def who(name, **facts):
+    return script("worker", f"WHO = {name!r}\n" + textwrap.dedent(READY), **facts)
+
+
+@pytest.mark.parametrize("tells_ready", [True, False])
+def test_a_process_is_replaced_by_one_that_is_ready_if_it_can_tell(tells_ready):
+    async def scenario():
+        async with supervised() as (supervisor, stream):
+            await supervisor.start(who("old", tells_ready=tells_ready))
+            await appears(stream, "old is ready")
+            await supervisor.replace(who("new", tells_ready=tells_ready))
+            await appears(stream, "new is ready")
+            assert len(supervisor._children) == 1
+            return re.findall(r"\| (.*)\n", stream.getvalue())
+
+    overlapping = ["new starts", "new is ready", "old leaves"]
+    apart = ["old leaves", "new starts", "new is ready"]
+    assert asyncio.run(scenario())[2:] == (overlapping if tells_ready else apart)
+
+
+def test_who_was_replaced_is_not_started_again_and_who_replaced_it_is(monkeypatch):
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 0.05)
+
+    async def scenario():
+        async with supervised() as (supervisor, stream):
+            await supervisor.start(who("old", tells_ready=True))
+            await supervisor.replace(who("new", tells_ready=True))
+            psutil.Process(pid_of(supervisor, "worker")).kill()
+            await appears(stream, "(?s)old leaves.*SIGKILL, starting it again.*new is ready")
+            return stream.getvalue()
+
+    assert asyncio.run(scenario()).count("old starts") == 1
+
+
+def test_who_cannot_be_replaced_stays():
+    async def scenario():
+        async with supervised() as (supervisor, stream):
+            await supervisor.start(who("old", tells_ready=True))
+            await appears(stream, "old is ready")
+            with pytest.raises(StartError, match="worker ended before it was ready"):
+                await supervisor.replace(script("worker", "print('new fails')", tells_ready=True))
+            await appears(stream, "new fails")
+            assert len(supervisor._children) == 1
+            assert "leaves" not in stream.getvalue()
+
+    asyncio.run(scenario())
+
+
+def test_a_supervisor_has_one_thread():
+    """Forking would not be safe with a second thread."""
+
+    async def scenario():
+        async with supervised() as (supervisor, stream):
+            await supervisor.start(script("program", "print('up')"))
+            await supervisor.run(forked("function", lambda: print(threading.active_count())))
+            await appears(stream, r"function +\| 1\n")
+            return threading.active_count()
+
+    before = threading.active_count()
+    assert asyncio.run(scenario()) == before
+
+
+def test_a_child_counts_in_files_of_its_own(settings):
+    """The counter is inherited in memory, where both processes could write to the same file."""
+    counter = Counter("forked", "A test.")
+    counter.inc(2)
+
+    def target():
+        counter.inc(40)
+        print(sorted(file.name for file in settings.METRICS_DIR.glob(f"counter_{os.getpid()}.db")) != [])
+
+    try:
+        assert lines_of(forked("function", target)) == ([0], ["True"])
+        counted = {
+            sample.name: sample.value for family in Counted(settings.METRICS_DIR).collect() for sample in family.samples
+        }
+        assert counter._value.get() == 2
+        assert counted["forked_total"] == 42
+    finally:
+        REGISTRY.unregister(counter)
+
+
 @pytest.mark.parametrize("number", [SIGKILL, SIGTERM])
-def test_nothing_outlives_a_supervisor_that_is_killed(number, tmp_path):
-    """In a process of its own, which is killed while a family runs whose child ignores SIGTERM."""
+@pytest.mark.parametrize("target", ["None", "lambda: exec(FAMILY, {})"])
+def test_nothing_outlives_a_supervisor_that_is_killed(target, number, tmp_path):
+    """The supervisor runs in a process of its own, which is killed while a child of its child ignores SIGTERM."""
     code = f"""
         import asyncio, sys
+        FAMILY = {textwrap.dedent(STUBBORN_FAMILY)!r}
         from pushserver.supervisor.guard import Guard
         from pushserver.supervisor.output import MergedLog
         from pushserver.supervisor.supervisor import Supervisor
         from pushserver.supervisor.processes import ProcessSpec, Stage
         async def main():
-            spec = ProcessSpec(name="f", command=[sys.executable, "-c", {textwrap.dedent(STUBBORN_FAMILY)!r}],
-                               stage=Stage.FRONT)
+            spec = ProcessSpec(name="f", command=[sys.executable, "-c", FAMILY], target={target}, stage=Stage.FRONT)
             await supervisor.start(spec)
             await asyncio.sleep(60)
         with Guard(grace_seconds=0.5) as g:

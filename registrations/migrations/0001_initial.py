@@ -2,7 +2,7 @@
 
 import django.contrib.postgres.fields
 import django.db.models.deletion
-import registrations.fields
+import kit.db.fields
 import uuid
 from django.db import migrations, models
 
@@ -21,8 +21,8 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('token_type', models.PositiveSmallIntegerField(choices=[(1, 'APN'), (2, 'Firebase')])),
                 ('apn_topic', models.TextField(blank=True)),
-                ('device_token_encrypted', registrations.fields.BytesField()),
-                ('device_token_digest', registrations.fields.BytesField()),
+                ('device_token_encrypted', kit.db.fields.BytesField()),
+                ('device_token_digest', kit.db.fields.BytesField()),
                 ('state', models.TextField(choices=[('active', 'Active'), ('disabled', 'Disabled')], default='active')),
                 ('disabled_reason', models.TextField(blank=True)),
                 ('disabled_at', models.DateTimeField(null=True)),
@@ -38,7 +38,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('name', models.TextField(unique=True)),
                 ('topic', models.BigIntegerField(db_index=True)),
-                ('key_encrypted', registrations.fields.BytesField(null=True)),
+                ('key_encrypted', kit.db.fields.BytesField(null=True)),
                 ('created_at', models.DateTimeField()),
             ],
         ),
@@ -60,20 +60,20 @@ class Migration(migrations.Migration):
             name='Registration',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('public_key_hash', registrations.fields.BytesField()),
+                ('public_key_hash', kit.db.fields.BytesField()),
                 ('installation_id', models.TextField()),
-                ('version', registrations.fields.Uint64Field()),
+                ('version', kit.db.fields.Uint64Field()),
                 ('state', models.TextField(choices=[('active', 'Active'), ('unregistered', 'Unregistered')])),
-                ('access_token_encrypted', registrations.fields.BytesField(null=True)),
-                ('access_token_digest', registrations.fields.BytesField(null=True)),
+                ('access_token_encrypted', kit.db.fields.BytesField(null=True)),
+                ('access_token_digest', kit.db.fields.BytesField(null=True)),
                 ('enabled', models.BooleanField(default=False)),
                 ('allow_from_contacts_only', models.BooleanField(default=False)),
                 ('block_mentions', models.BooleanField(default=False)),
-                ('allowed_key_list', django.contrib.postgres.fields.ArrayField(base_field=registrations.fields.BytesField(), default=list, size=None)),
-                ('blocked_chat_list', django.contrib.postgres.fields.ArrayField(base_field=registrations.fields.BytesField(), default=list, size=None)),
-                ('muted_chat_list', django.contrib.postgres.fields.ArrayField(base_field=registrations.fields.BytesField(), default=list, size=None)),
-                ('allowed_mentions_chat_list', django.contrib.postgres.fields.ArrayField(base_field=registrations.fields.BytesField(), default=list, size=None)),
-                ('content_digest', registrations.fields.BytesField()),
+                ('allowed_key_list', django.contrib.postgres.fields.ArrayField(base_field=kit.db.fields.BytesField(), default=list, size=None)),
+                ('blocked_chat_list', django.contrib.postgres.fields.ArrayField(base_field=kit.db.fields.BytesField(), default=list, size=None)),
+                ('muted_chat_list', django.contrib.postgres.fields.ArrayField(base_field=kit.db.fields.BytesField(), default=list, size=None)),
+                ('allowed_mentions_chat_list', django.contrib.postgres.fields.ArrayField(base_field=kit.db.fields.BytesField(), default=list, size=None)),
+                ('content_digest', kit.db.fields.BytesField()),
                 ('pseudonym', models.UUIDField(default=uuid.uuid4, null=True)),
                 ('created_at', models.DateTimeField()),
                 ('updated_at', models.DateTimeField()),
@@ -84,9 +84,9 @@ class Migration(migrations.Migration):
             name='Grant',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('server_public_key', registrations.fields.BytesField()),
-                ('signature', registrations.fields.BytesField()),
-                ('access_token_digest', registrations.fields.BytesField()),
+                ('server_public_key', kit.db.fields.BytesField()),
+                ('signature', kit.db.fields.BytesField()),
+                ('access_token_digest', kit.db.fields.BytesField()),
                 ('granted_at', models.DateTimeField()),
                 ('registration', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='grants', to='registrations.registration')),
             ],

@@ -27,24 +27,24 @@ def test_opens_a_field_for_its_own_purpose_only(purpose, other):
 
 @given(st.data())
 def test_refuses_a_field_with_any_byte_altered(data):
-    field = bytearray(Keyring([OLD]).encrypt(Purpose.DEVICE_TOKEN, VALUE))
+    field = bytearray(Keyring([OLD]).encrypt(Purpose.ADDRESS, VALUE))
     position = data.draw(st.integers(0, len(field) - 1))
     field[position] ^= data.draw(st.integers(1, 255))
     with pytest.raises(DecryptionError):
-        Keyring([OLD, NEW]).decrypt(Purpose.DEVICE_TOKEN, bytes(field))
+        Keyring([OLD, NEW]).decrypt(Purpose.ADDRESS, bytes(field))
 
 
 def test_refuses_every_truncation():
     keyring = Keyring([OLD])
-    field = keyring.encrypt(Purpose.DEVICE_TOKEN, VALUE)
+    field = keyring.encrypt(Purpose.ADDRESS, VALUE)
     for end in range(len(field)):
         with pytest.raises(DecryptionError):
-            keyring.decrypt(Purpose.DEVICE_TOKEN, field[:end])
+            keyring.decrypt(Purpose.ADDRESS, field[:end])
 
 
 def test_says_nothing_about_the_value_when_it_does_not_open():
     with pytest.raises(DecryptionError) as caught:
-        Keyring([NEW]).decrypt(Purpose.DEVICE_TOKEN, Keyring([OLD]).encrypt(Purpose.DEVICE_TOKEN, VALUE))
+        Keyring([NEW]).decrypt(Purpose.ADDRESS, Keyring([OLD]).encrypt(Purpose.ADDRESS, VALUE))
     assert VALUE.decode() not in repr(caught.value)
     assert caught.value.__context__ is None
 

@@ -15,6 +15,7 @@ from registrations.keyring import keyring
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Grant, Registration, RegistrationEvent, Route
 from registrations.rules import Acceptance, Refusal
+from tests.factories import apn_token, firebase_token
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SERVER = b"\x02" + b"\x01" * 32
@@ -25,7 +26,7 @@ MESSAGE = RegistrationMessage(
     installation_id=UUID,
     version=1,
     token_type=TokenType.FIREBASE,
-    device_token="device-token-1",
+    device_token=firebase_token("device-token-1"),
     access_token=ACCESS_TOKEN,
     grant=b"\x09" * 65,
     enabled=True,
@@ -37,9 +38,9 @@ MESSAGE = RegistrationMessage(
 Kind = RegistrationEvent.Kind
 
 
-def submission(*, public_key_hash=KEY_HASH, grant_verified=True, content=None, **fields):
+def submission(*, public_key_hash=KEY_HASH, grant_verified=True, content=None, server=SERVER, **fields):
     message = replace(MESSAGE, **fields)
-    return Submission(public_key_hash, content or repr(fields).encode(), message, grant_verified)
+    return Submission(public_key_hash, content or repr(fields).encode(), message, grant_verified, server)
 
 
 def unregistration(version, **fields):
@@ -47,8 +48,9 @@ def unregistration(version, **fields):
     return Submission(KEY_HASH, repr((version, fields)).encode(), replace(bare, **fields), grant_verified=False)
 
 
-def register(*submissions, now=NOW):
-    return [outcome.decision for outcome in intake.register(submissions, server_public_key=SERVER, now=now)]
+def register(*submissions, now=NOW, gateway="a gateway"):
+    outcomes = intake.register(submissions, gateway=gateway, now=now)
+    return [outcome.decision for outcome in outcomes]
 
 
 def kinds():
@@ -56,7 +58,7 @@ def kinds():
 
 
 def device_token(route):
-    return keyring().decrypt(Purpose.DEVICE_TOKEN, route.device_token_encrypted).decode()
+    return keyring().decrypt(Purpose.ADDRESS, route.address_encrypted).decode()
 
 
 @pytest.mark.django_db
@@ -67,7 +69,7 @@ def test_stores_a_registration_with_route_grant_and_event():
     assert stored.state == Registration.State.ACTIVE
     assert [bytes(entry) for entry in stored.muted_chat_list] == [b"\x03" * 64, b"\x04" * 64]
     assert keyring().decrypt(Purpose.ACCESS_TOKEN, stored.access_token_encrypted) == ACCESS_TOKEN.encode()
-    assert device_token(stored.route) == "device-token-1"
+    assert device_token(stored.route) == firebase_token("device-token-1")
     assert stored.route.generation == 1
     grant = Grant.objects.get()
     assert (grant.registration, bytes(grant.server_public_key), bytes(grant.signature)) == (
@@ -86,12 +88,12 @@ def test_stores_a_registration_with_route_grant_and_event():
         ({}, Kind.REFRESHED),
         ({"muted_chat_list": tuple(reversed(MESSAGE.muted_chat_list))}, Kind.REFRESHED),
         ({"apn_topic": "im.status"}, Kind.REFRESHED),
-        ({"device_token": "device-token-2"}, Kind.TOKEN_CHANGED),
-        ({"token_type": TokenType.APN, "apn_topic": "im.status"}, Kind.TOKEN_CHANGED),
+        ({"device_token": firebase_token("device-token-2")}, Kind.TOKEN_CHANGED),
+        ({"token_type": TokenType.APN, "apn_topic": "im.status", "device_token": apn_token()}, Kind.TOKEN_CHANGED),
         ({"enabled": False}, Kind.SETTINGS_CHANGED),
         ({"muted_chat_list": ()}, Kind.SETTINGS_CHANGED),
         ({"allow_from_contacts_only": True}, Kind.SETTINGS_CHANGED),
-        ({"device_token": "device-token-2", "enabled": False}, Kind.TOKEN_CHANGED),
+        ({"device_token": firebase_token("device-token-2"), "enabled": False}, Kind.TOKEN_CHANGED),
     ],
 )
 def test_a_new_version_is_recorded_as_what_it_changes(fields, kind):
@@ -104,10 +106,18 @@ def test_a_new_version_is_recorded_as_what_it_changes(fields, kind):
 def test_a_new_version_replaces_everything_and_keeps_the_pseudonym():
     register(submission())
     before = Registration.objects.get()
-    register(submission(version=7, device_token="device-token-2", access_token=UUID, grant=b"\x08" * 65, enabled=False))
+    register(
+        submission(
+            version=7,
+            device_token=firebase_token("device-token-2"),
+            access_token=UUID,
+            grant=b"\x08" * 65,
+            enabled=False,
+        )
+    )
     after = Registration.objects.get()
     assert (after.version, after.enabled, after.pseudonym) == (7, False, before.pseudonym)
-    assert (after.route_id, device_token(after.route)) == (before.route_id, "device-token-2")
+    assert (after.route_id, device_token(after.route)) == (before.route_id, firebase_token("device-token-2"))
     assert keyring().matches(Purpose.ACCESS_TOKEN, UUID.encode(), after.access_token_digest)
     assert bytes(Grant.objects.get().signature) == b"\x08" * 65
     assert Route.objects.count() == 1
@@ -192,9 +202,9 @@ def test_several_registrations_of_one_new_installation_in_one_batch_are_taken_in
 
 @pytest.mark.django_db
 def test_registering_unregistering_and_registering_in_one_batch_leaves_one_of_each():
-    register(submission(version=1), unregistration(2), submission(version=3, device_token="the last"))
+    register(submission(version=1), unregistration(2), submission(version=3, device_token=firebase_token("the-last")))
     assert Registration.objects.get().state == Registration.State.ACTIVE
-    assert device_token(Route.objects.get()) == "the last"
+    assert device_token(Route.objects.get()) == firebase_token("the-last")
     assert Grant.objects.count() == 1
     assert kinds() == [Kind.REGISTERED, Kind.UNREGISTERED, Kind.REGISTERED]
 
@@ -203,7 +213,7 @@ def test_registering_unregistering_and_registering_in_one_batch_leaves_one_of_ea
 def test_a_known_installation_may_unregister_and_register_in_one_batch():
     register(submission(version=1))
     old_route = Route.objects.get()
-    register(unregistration(2), submission(version=3, device_token="the last"))
+    register(unregistration(2), submission(version=3, device_token=firebase_token("the-last")))
     assert Registration.objects.get().route == Route.objects.get() != old_route
     assert Grant.objects.count() == 1
 
@@ -239,8 +249,7 @@ def test_refuses_what_the_database_cannot_hold_and_takes_its_neighbour(fields):
 
 @pytest.mark.django_db
 def test_takes_nul_where_only_ciphertext_is_stored():
-    assert register(submission(device_token="a\0b", access_token=f"\0{UUID}\0")) == [Acceptance.REGISTER]
-    assert device_token(Route.objects.get()) == "a\0b"
+    assert register(submission(access_token=f"\0{UUID}\0")) == [Acceptance.REGISTER]
 
 
 @pytest.mark.django_db
@@ -265,7 +274,7 @@ def test_a_refused_registration_leaves_no_trace():
 def test_a_grant_for_another_server_is_kept_beside_ours():
     register(submission())
     other = b"\x03" + b"\x01" * 32
-    intake.register([submission(version=2)], server_public_key=other, now=NOW)
+    register(submission(version=2, server=other))
     assert {bytes(grant.server_public_key) for grant in Grant.objects.all()} == {SERVER, other}
 
 
@@ -286,7 +295,7 @@ def test_takes_200_registrations_with_as_many_statements_as_one(
 
 @pytest.mark.django_db
 def test_no_token_stands_in_any_column():
-    register(submission(version=1), submission(version=2, device_token="device-token-2"))
+    register(submission(version=1), submission(version=2, device_token=firebase_token("device-token-2")))
     with connection.cursor() as cursor:
         for table in connection.introspection.table_names(cursor):
             if table.startswith("registrations_"):
@@ -357,18 +366,18 @@ def test_who_waited_for_another_batch_goes_on_from_the_route_that_it_left():
 
     def later():
         locked.wait(10)
-        return register(submission(version=3, device_token="device-token-3"))
+        return register(submission(version=3, device_token=firebase_token("device-token-3")))
 
     def earlier():
         with transaction.atomic():
-            register(submission(version=2, device_token="device-token-2"))
+            register(submission(version=2, device_token=firebase_token("device-token-2")))
             locked.set()
             threading.Event().wait(0.3)  # until the other one stands at the lock
         waited.append(True)
 
     in_two_threads(earlier, later)
     route = Route.objects.get()
-    assert (route.generation, device_token(route)) == (3, "device-token-3")
+    assert (route.generation, device_token(route)) == (3, firebase_token("device-token-3"))
 
 
 @pytest.mark.django_db(transaction=True)

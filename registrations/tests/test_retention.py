@@ -30,11 +30,3 @@ def test_the_last_event_of_an_installation_that_can_be_pushed_to_stays() -> None
 
     assert sum(retention.purge(now=NOW, keep=KEEP)) == 1
     assert list(RegistrationEvent.objects.all()) == [last]
-
-
-@pytest.mark.django_db
-def test_rows_are_removed_in_small_steps() -> None:
-    for _ in range(5):
-        factories.make_event(kind=Kind.EXPIRED, at=NOW - KEEP * 2)
-
-    assert list(retention.delete_in_chunks(RegistrationEvent.objects.order_by("at"), size=2)) == [2, 2, 1]

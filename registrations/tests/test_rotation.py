@@ -48,7 +48,7 @@ def test_everything_encrypted_is_readable_with_the_new_key_alone(settings: LazyS
 
     registration, route, topic_key = Registration.objects.get(), Route.objects.get(), TopicKey.objects.get()
     assert ONLY_NEW.decrypt(Purpose.ACCESS_TOKEN, registration.access_token_encrypted) == b"the-access-token"
-    assert ONLY_NEW.decrypt(Purpose.DEVICE_TOKEN, route.device_token_encrypted) == b"the-device-token"
+    assert ONLY_NEW.decrypt(Purpose.ADDRESS, route.address_encrypted) == b"the-device-token"
     assert ONLY_NEW.decrypt(Purpose.TOPIC_KEY, topic_key.key_encrypted) == b"k" * 32
 
 
@@ -61,7 +61,7 @@ def test_digests_of_what_is_known_are_made_anew(settings: LazySettings) -> None:
     registration.refresh_from_db()
     assert ONLY_NEW.matches(Purpose.ACCESS_TOKEN, b"the-access-token", registration.access_token_digest)
     assert ONLY_NEW.matches(Purpose.ACCESS_TOKEN, b"the-access-token", Grant.objects.get().access_token_digest)
-    assert ONLY_NEW.matches(Purpose.DEVICE_TOKEN, b"the-device-token", Route.objects.get().device_token_digest)
+    assert ONLY_NEW.matches(Purpose.ADDRESS, b"the-device-token", Route.objects.get().address_digest)
 
 
 def test_says_how_many_content_digests_still_need_the_old_key(settings: LazySettings) -> None:

@@ -9,16 +9,18 @@ from registrations.rules import Acceptance, Known, Refusal, decide
 
 UUID = "11111111-1111-4111-8111-111111111111"
 NOTHING = Known()
+FIREBASE_TOKEN = "fX3p-0Z1S7_Yk2qJ8hWv5u:APA91b" + "Zx_-" * 33 + "12"
+APN_TOKEN = "0123456789abcdefABCDEF" * 2 + "0" * 20
 VALID = RegistrationMessage(
     installation_id=UUID,
     version=5,
     token_type=TokenType.FIREBASE,
-    device_token="device-token",
+    device_token=FIREBASE_TOKEN,
     access_token=UUID,
     grant=b"verified elsewhere",
     enabled=True,
 )
-APPLE = {"token_type": TokenType.APN, "apn_topic": "im.status"}
+APPLE = {"token_type": TokenType.APN, "apn_topic": "im.status", "device_token": APN_TOKEN}
 
 
 def decided(message, known=NOTHING, *, grant_verified=True, strict=False):
@@ -44,11 +46,77 @@ def decided(message, known=NOTHING, *, grant_verified=True, strict=False):
         ({"token_type": 3}, Refusal.UNSUPPORTED_TOKEN_TYPE),
         ({"token_type": -1}, Refusal.UNSUPPORTED_TOKEN_TYPE),
         ({"token_type": 2**31 - 1}, Refusal.UNSUPPORTED_TOKEN_TYPE),
-        (APPLE | {"apn_topic": ""}, Refusal.MALFORMED),
+        (APPLE | {"apn_topic": ""}, Refusal.BAD_APP_TOPIC),
     ],
 )
 def test_decides_about_a_registration_of_somebody_new(fields, decision):
     assert decided(replace(VALID, **fields)) is decision
+
+
+@pytest.mark.parametrize(
+    ("token", "is_one"),
+    [
+        (APN_TOKEN, True),
+        ("0a" * 100, True),  # the longest; those of simulators have 160 characters
+        ("0a" * 100 + "0", False),
+        ("0a" * 31 + "0", False),
+        ("e", False),
+        (APN_TOKEN[:-1] + "g", False),
+        (APN_TOKEN + "\n", False),
+        (APN_TOKEN[:-1] + "\u0660", False),  # a digit, but none of ours
+        (FIREBASE_TOKEN, False),
+    ],
+)
+def test_takes_a_token_of_apple_for_one_only_if_apple_can_have_made_it(token, is_one):
+    decision = Acceptance.REGISTER if is_one else Refusal.IMPLAUSIBLE_TOKEN
+    assert decided(replace(VALID, **APPLE | {"device_token": token})) is decision
+
+
+@pytest.mark.parametrize(
+    ("token", "is_one"),
+    [
+        (FIREBASE_TOKEN, True),
+        ("APA91b" + "x" * 134, True),  # as before 2019, without an id of the installation
+        ("x" * 100, True),
+        ("x" * 4096, True),
+        ("x" * 99, False),
+        ("x" * 4097, False),
+        ("e", False),
+        (FIREBASE_TOKEN + " ", False),
+        (FIREBASE_TOKEN + "%", False),
+        (FIREBASE_TOKEN + "é", False),
+        (FIREBASE_TOKEN + "/../topics/all", False),
+    ],
+)
+def test_takes_a_token_of_firebase_for_one_only_if_firebase_can_have_made_it(token, is_one):
+    decision = Acceptance.REGISTER if is_one else Refusal.IMPLAUSIBLE_TOKEN
+    assert decided(replace(VALID, device_token=token)) is decision
+
+
+def test_the_caller_says_what_an_address_is():
+    message = replace(VALID, device_token="an endpoint")
+    decision = decide(message, NOTHING, grant_verified=True, strict_version_check=False, is_address=lambda _: True)
+    assert decision is Acceptance.REGISTER
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_one"),
+    [
+        ("im.status.ethereum", True),
+        ("im.status.Ethereum-PR.voip", True),
+        ("x" * 255, True),
+        ("x" * 256, False),
+        ("x" * 4096, False),
+        ("im.status ethereum", False),
+        ("im.status\n", False),
+        ("im.státus", False),
+        ("im/status", False),
+    ],
+)
+def test_takes_the_name_of_an_app_for_one_only_if_an_app_can_have_it(topic, is_one):
+    decision = Acceptance.REGISTER if is_one else Refusal.BAD_APP_TOPIC
+    assert decided(replace(VALID, **APPLE | {"apn_topic": topic})) is decision
+    assert decided(replace(VALID, apn_topic=topic)) is decision
 
 
 def test_refuses_a_body_that_does_not_parse():
@@ -85,7 +153,8 @@ IN_ORDER = [
     ("stale version", ALL_LATER_FAULTS, 9, Refusal.STALE_VERSION),
     ("access token", ALL_LATER_FAULTS, 0, Refusal.MALFORMED),
     ("device token", {"device_token": "", "token_type": 7}, 0, Refusal.MALFORMED),
-    ("token type", {"token_type": 7}, 0, Refusal.UNSUPPORTED_TOKEN_TYPE),
+    ("token type", {"device_token": "e", "token_type": 7}, 0, Refusal.UNSUPPORTED_TOKEN_TYPE),
+    ("shape of the token", {"device_token": "e", "apn_topic": "a b"}, 0, Refusal.IMPLAUSIBLE_TOKEN),
 ]
 
 

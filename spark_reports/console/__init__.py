@@ -1,1 +1,1 @@
-"""The pages of the nightly reports: figures of the result tables, never of the tables of the server itself."""
+"""The pages of the nightly reports. They read the result tables and never the tables of the server itself."""

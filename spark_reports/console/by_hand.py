@@ -1,4 +1,4 @@
-"""Having reports made again, as the console offers it."""
+"""The operator action that has reports made again."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,18 +8,18 @@ from django.db import transaction
 from django.utils import timezone
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
-from registrations.console.operations import Done, Operation
+from kit.admin.operations import Done, Operation
 from spark_reports import by_hand
 from spark_reports.by_hand import MAX_DAYS_PER_RUN
 from spark_reports.models import PublishedDay
 from spark_reports.parts import missing
 
-# By name: pages need nothing else of what workers load.
+# The task is called by name, because pages need nothing else of what workers import.
 MAKE_REPORTS = "spark_reports.tasks.make_reports"
 
 
 class RequestRun(Operation):
-    """Over days, each of which gets an entry in the log."""
+    """Ask for reports of a range of days, each of which gets an entry in the log of changes."""
 
     label = "Make reports"
     permission = "spark_reports.request_reportrun"

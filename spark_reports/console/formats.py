@@ -1,4 +1,4 @@
-"""How figures are written for people. CSV has them as they are."""
+"""How figures are written for people. CSV files have them unformatted."""
 
 from datetime import date
 from math import sqrt
@@ -20,7 +20,7 @@ def signed(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Two digits that mean something: 12.3 %, 0.12 %, 0.0034 %."""
+    """Return a share in percent with two digits that mean something: 12.3 %, 0.12 %, 0.0034 %."""
     if value is None:
         return NOTHING
     size = abs(value) * 100
@@ -29,7 +29,7 @@ def percent(value: float | None) -> str:
 
 
 def points(value: float | None) -> str:
-    """A difference of two rates, in percentage points."""
+    """Return a difference of two rates in percentage points."""
     return NOTHING if value is None else f"{value * 100:+.2f}"
 
 
@@ -62,7 +62,7 @@ def short_day(day: date) -> str:
 
 
 def wilson(events: int, total: int) -> tuple[float, float] | tuple[None, None]:
-    """95 % interval of a rate, as in `jobs.statistics`; for sums of rows."""
+    """Return the 95 % Wilson interval of a rate, as `jobs.statistics` computes it, for sums of rows."""
     if not total:
         return None, None
     rate, z2 = events / total, Z_95**2

@@ -1,4 +1,4 @@
-"""The views: the night at a glance, a page and a CSV file per report, and having reports made by hand."""
+"""The views: a night at a glance, a page and a CSV file for each report, and the operator action that makes reports."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, timedelta
@@ -15,11 +15,12 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_safe
 
-from registrations.console.links import Link
-from registrations.console.operations import Place, confirm
+from kit.admin.links import Link
+from kit.admin.operations import Place, confirm
 from spark_reports.closing import last_closed_day
+from spark_reports.console.asking import DaysForm, read_choice
 from spark_reports.console.by_hand import RequestRun
-from spark_reports.console.choice import Choice, DaysForm, newest_day, read_choice
+from spark_reports.console.choice import Choice, newest_day
 from spark_reports.console.panels import PAGES, ReportPage
 from spark_reports.console.sections import finding_words, sections
 from spark_reports.console.tables import columns_of, csv_file
@@ -29,12 +30,14 @@ from spark_reports.status import status
 from spark_reports.summary import failed_checks, summarise
 
 MAX_FINDINGS = 20
-# As many as may be asked for at once; each has an entry in the log of changes.
+# The most days of one request. Each has an entry in the log of changes.
 MAX_REQUESTED_DAYS = 31
 View = Callable[..., HttpResponseBase]
 
 
 def for_those_who_may(permission: str) -> Callable[[View], View]:
+    """Return a decorator that lets only people with the permission open a view."""
+
     def decorate(view: View) -> View:
         @wraps(view)
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -50,7 +53,7 @@ def for_those_who_may(permission: str) -> Callable[[View], View]:
 @for_those_who_may("spark_reports.view_publishedday")
 @require_safe
 def overview(request: HttpRequest) -> HttpResponse:
-    """One night on one page. Printed by the browser, it is the day's report as PDF."""
+    """Show one night on one page. Printed by the browser, it is the day's report as PDF."""
     form = DaysForm({"to": request.GET.get("day", "")})
     asked = form.cleaned_data.get("to") if form.is_valid() else None
     day = asked or newest_day(_today())
@@ -70,6 +73,7 @@ def overview(request: HttpRequest) -> HttpResponse:
 @for_those_who_may("spark_reports.view_publishedday")
 @require_safe
 def report(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show one report."""
     page = _page_or_404(slug)
     if not _may_view(request, page.model):
         raise PermissionDenied
@@ -92,8 +96,12 @@ def report(request: HttpRequest, slug: str) -> HttpResponse:
 @for_those_who_may("spark_reports.view_publishedday")
 @require_safe
 def report_csv(request: HttpRequest, slug: str) -> HttpResponseBase:
-    """All columns and rows of the days, as the tables hold them; with ``table``, of what the page shows beside it."""
-    page, table = _page_or_404(slug), request.GET.get("table", "")
+    """Send all columns and rows of the days as the table holds them.
+
+    With ``table``, send another table that the page shows.
+    """
+    page = _page_or_404(slug)
+    table = request.GET.get("table", "")
     if table and table not in page.beside:
         raise Http404
     choice = read_choice(request, page.model, page.filters, today=_today())
@@ -108,7 +116,7 @@ def report_csv(request: HttpRequest, slug: str) -> HttpResponseBase:
 @for_those_who_may("spark_reports.request_reportrun")
 @require_http_methods(["GET", "POST"])
 def request_run(request: HttpRequest) -> HttpResponse:
-    """Have the reports of a range made, or made again."""
+    """Confirm and ask for the reports of a range of days."""
     days = _requested_days(request)
     if not days:
         raise Http404
@@ -119,7 +127,7 @@ def request_run(request: HttpRequest) -> HttpResponse:
 
 
 def _requested_days(request: HttpRequest) -> list[date]:
-    """Closed days, oldest first; none when the URL names no such range."""
+    """Return closed days, oldest first, or none when the URL names no such range."""
     form = DaysForm(request.GET)
     if not form.is_valid() or not form.cleaned_data["from"]:
         return []
@@ -129,7 +137,7 @@ def _requested_days(request: HttpRequest) -> list[date]:
 
 
 def _first_absent(choice: Choice) -> tuple[date, date]:
-    """The first gap of the range, as far as one request reaches."""
+    """Return the first gap of the range, as far as one request reaches."""
     reachable = choice.absent[:MAX_REQUESTED_DAYS]
     gap = [day for number, day in enumerate(reachable) if (day - reachable[0]).days == number]
     return gap[0], gap[-1]

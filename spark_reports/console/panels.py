@@ -1,4 +1,4 @@
-"""What each report shows: which chart, which table. One function per report, over rows that are there."""
+"""What each report shows: which chart and which table. There is one function for each report, over existing rows."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 from django.contrib.postgres.aggregates import BoolOr
 from django.db.models import Max, Min, Q, QuerySet, Sum
 
-from registrations.console.charts import Chart, Series, bar_chart, line_chart
+from kit.admin.charts import Chart, Series, bar_chart, line_chart
 from spark_reports.console import formats as f
 from spark_reports.console.choice import Choice
 from spark_reports.console.tables import MAX_ROWS, Table
@@ -39,7 +39,7 @@ IN, OUT = ("new", "returned"), ("unregistered", "died", "expired")
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A chart with the table of its figures; either may be missing when there is nothing to draw."""
+    """A chart with the table of its figures. The chart is None when there is nothing to draw."""
 
     chart: Chart | None
     table: Table
@@ -50,8 +50,9 @@ Build = Callable[[Choice], Sequence[Panel]]
 
 @dataclass(frozen=True, slots=True)
 class ReportPage:
-    """``question`` is what the page answers, ``filters`` are columns of its model. ``beside`` are rows of other reports
-    that it shows, too, by the names of their CSV files.
+    """One report. ``question`` is what the page answers, and ``filters`` are columns of its model.
+
+    ``beside`` are rows of other reports that the page shows, too, by the names of their CSV files.
     """
 
     slug: str
@@ -73,6 +74,7 @@ def _day_labels(choice: Choice) -> list[str]:
 
 # Error rates ----------------------------------------------------------------------------------------------------------
 def error_rates(choice: Choice) -> Sequence[Panel]:
+    """Show the share of failures by stage, its table, and the outcomes of the last day."""
     moment = "hour" if choice.first == choice.last else "day"
     rows = choice.rows(ErrorRate).filter(hour__isnull=moment == "day")
     failures = Sum("events", filter=Q(is_failure=True), default=0)
@@ -135,6 +137,7 @@ def _outcomes(choice: Choice) -> Panel:
 
 # Tokens ---------------------------------------------------------------------------------------------------------------
 def token_churn(choice: Choice) -> Sequence[Panel]:
+    """Show the churn rate, the tokens that came and went, and the churn of the last day by platform and app."""
     sums = _flows_by_day(choice)
     of = {row["day"]: row for row in sums}
     rates: dict[date, float | None] = {day: _churn(row) for day, row in of.items()}
@@ -173,6 +176,7 @@ def _churn_table(caption: str, keys: Sequence[str], rows: Iterable[Mapping[str, 
 
 
 def token_lifetime(choice: Choice) -> Sequence[Panel]:
+    """Show the survival of the largest cohorts, and a table of all of them."""
     rows = list(choice.rows_of_last_day(TokenLifetime).order_by("platform", "app_topic", "cohort", "age_weeks"))
     cohorts: dict[Hashable, list[TokenLifetime]] = defaultdict(list)
     for row in rows:
@@ -215,7 +219,10 @@ def _lifetime_cells(cohort: Sequence[TokenLifetime]) -> tuple[object, ...]:
 
 # Latency --------------------------------------------------------------------------------------------------------------
 def latency(choice: Choice) -> Sequence[Panel]:
-    """Without filters: all platforms together. The charts follow the 99th percentile, and the median beside it."""
+    """Show the latency of each stage, of all platforms together unless one is chosen.
+
+    The charts show the 99th percentile and the median.
+    """
     narrowed = choice.rows(Latency) if "platform" in choice.filters else choice.rows(Latency).filter(platform="all")
     rows = list(narrowed.order_by("day", "stage"))
     charts = [
@@ -260,7 +267,7 @@ def _latency_table(rows: Sequence[Latency]) -> Table:
 
 
 def _pivot(caption: str, choice: Choice, rows: Sequence[Latency], column: str, show: Callable[..., str]) -> Table:
-    """A row per day, a column per stage."""
+    """Return a table with a row for each day and a column for each stage."""
     known = {(row.day, row.stage): getattr(row, column) for row in rows}
     stages = sorted({stage for (_, stage), value in known.items() if value is not None})
     days = [day for day in reversed(choice.days) if any((day, stage) in known for stage in stages)]
@@ -270,6 +277,7 @@ def _pivot(caption: str, choice: Choice, rows: Sequence[Latency], column: str, s
 
 # Failures and load ----------------------------------------------------------------------------------------------------
 def failure_signatures(choice: Choice) -> Sequence[Panel]:
+    """Show the most frequent failures, and whether they are new or rising."""
     found = (
         choice.rows(FailureSignature)
         .values("source", "platform", "signature")
@@ -306,6 +314,7 @@ def failure_signatures(choice: Choice) -> Sequence[Panel]:
 
 
 def load_profile(choice: Choice) -> Sequence[Panel]:
+    """Show how unevenly the load is spread, and the retries."""
     rows = list(choice.rows(LoadProfile).order_by("day", "role"))
     shares: dict[Hashable, dict[date, float | None]] = defaultdict(dict)
     retries: dict[Hashable, dict[date, float | None]] = defaultdict(dict)
@@ -349,7 +358,7 @@ def _heaviest(choice: Choice) -> Table:
 
 
 def _flags(choice: Choice, figure: str) -> Panel:
-    """A page leaves out a panel without rows."""
+    """Return the panel of anomalies of a figure. A page leaves out a panel without rows."""
     return Panel(None, anomaly_table(_anomalies(figure, choice).order_by("-day", "stage", *PLACE)))
 
 
@@ -362,7 +371,7 @@ def _heavy_actors(choice: Choice) -> QuerySet[Any]:
 
 
 def anomaly_table(rows: Iterable[Anomaly]) -> Table:
-    """The flags, with the figures behind them."""
+    """Return the table of anomalies with the figures behind them."""
     cells = [
         (
             *(row.day, row.figure.replace("_", " "), row.stage, row.platform, f.text(row.app_topic)),

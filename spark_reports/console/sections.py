@@ -1,4 +1,4 @@
-"""The tables of a night's summary, the same on the page and in the mail."""
+"""The tables of a night's summary, which are the same on the page and in the mail."""
 
 from collections.abc import Iterator
 
@@ -18,10 +18,12 @@ CHECKS = {
 
 
 def sections(night: Summary) -> list[Table]:
+    """Return those tables of a night that have rows."""
     return [table for table in _all(night) if table.rows]
 
 
 def finding_words(finding: DataQuality) -> str:
+    """Return a finding about data quality in words."""
     meaning = CHECKS.get(finding.check_name, finding.check_name)
     figures = f"expected {finding.expected:,}, found {finding.found:,}"
     return f"{finding.day} {finding.subject}: {meaning} ({figures})"

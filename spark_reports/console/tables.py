@@ -1,4 +1,4 @@
-"""A table below its chart, and the CSV file of a whole report."""
+"""The table below a chart, and the CSV file of a whole report."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from django.db.models import Model
 from django.http import StreamingHttpResponse
 
-# More belong into the CSV file.
+# The most rows of a table; the CSV file has all of them.
 MAX_ROWS = 200
-# What a spreadsheet would take for a formula.
+# The first characters of what a spreadsheet takes for a formula.
 _FORMULA = ("=", "+", "-", "@")
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``headers`` that end in # are columns of figures. The first column says what a row is about."""
+    """A table of text. ``headers`` that end in # are columns of figures. The first column says what a row is about."""
 
     caption: str
     headers: Sequence[str]
@@ -33,7 +33,7 @@ class Table:
 
     @property
     def lines(self) -> list[str]:
-        """For readers without HTML."""
+        """Return the rows as lines of text, for readers without HTML."""
         names = [name for name, _ in self.head][1:]
         pairs = [zip(names, row[1:], strict=True) for row in self.rows]
         told = [", ".join(f"{name} {cell}" for name, cell in row) for row in pairs]
@@ -41,18 +41,19 @@ class Table:
 
 
 def columns_of(model: type[Model]) -> list[str]:
-    """The columns of a report as docs/reports.md has them."""
+    """Return the columns of a report, as docs/reports.md documents them."""
     return [column.name for column in model._meta.concrete_fields if not column.primary_key]  # noqa: SLF001
 
 
 class _Echo:
-    """A file that hands back what is written into it."""
+    """A file that returns what is written into it."""
 
     def write(self, line: str) -> str:
         return line
 
 
 def csv_file(name: str, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> StreamingHttpResponse:
+    """Return a CSV file that is streamed row by row."""
     writer = csv.writer(_Echo())
 
     def lines() -> Iterator[str]:
@@ -66,5 +67,5 @@ def csv_file(name: str, headers: Sequence[str], rows: Iterable[Sequence[object]]
 
 
 def _cell(value: object) -> object:
-    """Texts are clients' and gateways' words: an apostrophe keeps them from being computed."""
+    """Prefix a text that a spreadsheet would take for a formula. Clients and gateways choose some of the texts."""
     return f"'{value}" if isinstance(value, str) and value.lstrip().startswith(_FORMULA) else value

@@ -1,4 +1,4 @@
-"""Facts of closed days, from PostgreSQL into the lake: pseudonymous, a table at a time, in bounded memory."""
+"""Export the facts of closed days from PostgreSQL into the lake: pseudonymous, table by table, in bounded memory."""
 
 from spark_reports.closing import last_closed_day
 from spark_reports.export.days import ExportError, closed_days, export_day

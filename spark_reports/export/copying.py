@@ -1,4 +1,4 @@
-"""One query's rows, streamed from PostgreSQL by COPY through pyarrow into one Parquet file.
+"""Stream the rows of one query from PostgreSQL by COPY through pyarrow into one Parquet file.
 
 Memory holds a few chunks, whatever the table's size: a thread reads from the database while another parses and writes.
 """
@@ -20,14 +20,14 @@ from spark_reports.lake import Lake, arrow_schema
 
 CHUNK_SIZE = 8 * 1024 * 1024
 CHUNKS_AHEAD = 3
-# How often a reader that waits for room looks whether the writer has failed.
+# How long a reader waits for room before it checks whether the writer has failed.
 PATIENCE_SECONDS = 0.2
 OTHER = "(other)"
 # Clients choose the app topic: only what looks like one may be seen, and nothing that looks like a key or a token.
 _TOPIC = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,40}(\.[A-Za-z0-9-]{1,40}){1,7}")
 _LOOKS_SECRET = re.compile(r"[0-9a-fA-F]{16}|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-|(?=[A-Za-z]*[0-9])[A-Za-z0-9]{25}")
 _TOPIC_COLUMNS = frozenset({"app_topic", "previous_app_topic"})
-# Reasons and codes are words of ours; should one ever be more, it stays here.
+# Reasons and codes are words of ours; a text that looks like anything else is not exported.
 _WORD = re.compile(r"[A-Za-z0-9_ .:-]{0,64}")
 _WORD_COLUMNS = frozenset({"reason", "code"})
 
@@ -37,9 +37,9 @@ _TEXT = pa.dictionary(pa.int32(), pa.string())
 def copy_table(
     connection: psycopg.Connection[Any], query: str, table: Table, lake: Lake, path: str, on_rows: Callable[[int], None]
 ) -> int:
-    """Write the rows of ``query``; returns how many. ``on_rows`` is told about each part.
+    """Write the rows of ``query`` and return how many there were. ``on_rows`` is told about each part.
 
-    What the writer raises, a full disk say, ends the reading at once.
+    What the writer raises, a full disk for instance, ends the reading at once.
     """
     chunks: Queue[bytes | None] = Queue(CHUNKS_AHEAD)
     with ThreadPoolExecutor(1, thread_name_prefix="parquet") as writer, closing(_read(connection, query)) as parts:
@@ -54,7 +54,7 @@ def copy_table(
 
 
 def _hand_over(chunk: bytes | None, chunks: Queue[bytes | None], written: Future[int]) -> bool:
-    """False once the writer has ended: nobody makes room any more."""
+    """Wait for room and hand over a chunk. Return False once the writer has ended and makes no room any more."""
     while not written.done():
         try:
             chunks.put(chunk, timeout=PATIENCE_SECONDS)
@@ -65,7 +65,7 @@ def _hand_over(chunk: bytes | None, chunks: Queue[bytes | None], written: Future
 
 
 def _read(connection: psycopg.Connection[Any], query: str) -> Generator[bytes]:
-    """Whole lines of CSV, some megabytes at a time."""
+    """Yield whole lines of CSV, some megabytes at a time."""
     lines, size = [], 0
     with psycopg.Cursor(connection) as cursor, cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT csv)") as rows:
         for line in rows:
@@ -78,7 +78,8 @@ def _read(connection: psycopg.Connection[Any], query: str) -> Generator[bytes]:
 
 
 def _write(chunks: Queue[bytes | None], table: Table, lake: Lake, path: str, on_rows: Callable[[int], None]) -> int:
-    schema, total = arrow_schema(table), 0
+    schema = arrow_schema(table)
+    total = 0
     with lake.writing(path) as out, closing(pq.ParquetWriter(out, schema, compression="zstd")) as parquet:
         for chunk in iter(chunks.get, None):
             if chunk:
@@ -90,7 +91,7 @@ def _write(chunks: Queue[bytes | None], table: Table, lake: Lake, path: str, on_
 
 
 def parse(chunk: bytes, table: Table) -> pa.Table:
-    """Rows of CSV as a table of our schema. Empty means null, except in texts, which are never null."""
+    """Return rows of CSV as a table of our schema. Empty means null, except in texts, which are never null."""
     schema = arrow_schema(table)
     types = {f.name: _TEXT if pa.types.is_string(f.type) else f.type for f in schema}
     rows = pcsv.read_csv(
@@ -116,7 +117,7 @@ def _cleaned(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 def _replaced(column: pa.ChunkedArray, is_fine: Callable[[str], bool]) -> pa.ChunkedArray:
-    """Looks at each different text once."""
+    """Replace texts that are not fine, looking at each different text once."""
     chunks = []
     for chunk in column.chunks:
         texts = [text if is_fine(text) else OTHER for text in chunk.dictionary.to_pylist()]
@@ -125,8 +126,10 @@ def _replaced(column: pa.ChunkedArray, is_fine: Callable[[str], bool]) -> pa.Chu
 
 
 def is_topic(text: str) -> bool:
+    """Return whether a text looks like an app topic, and not like a key or token."""
     return not text or bool(_TOPIC.fullmatch(text) and not _LOOKS_SECRET.search(text))
 
 
 def is_word(text: str) -> bool:
+    """Return whether a text looks like a reason or code of ours, and not like a key or token."""
     return bool(_WORD.fullmatch(text) and not _LOOKS_SECRET.search(text))

@@ -1,4 +1,4 @@
-"""Exporting a day: all its tables as they stood at one moment, complete or not at all."""
+"""Export a day: all its tables as they were at one moment, complete or not at all."""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -24,10 +24,11 @@ OnRows = Callable[[str, int], None]
 
 
 class ExportError(Exception):
-    """Why a day cannot be exported, in one line."""
+    """A day cannot be exported; the text says why in one line."""
 
 
 def closed_days(first: date, last: date, *, now: datetime) -> list[date]:
+    """Return the days of a range. Raises ExportError when one of them is not over."""
     if first > last:
         raise ExportError(f"{first} is after {last}.")
     if last > last_closed_day(now):
@@ -56,7 +57,7 @@ def export_day(day: date, lake: Lake, *, now: datetime, on_rows: OnRows, replace
 
 
 def oldest_complete_day(now: datetime) -> date:
-    """The oldest day of which retention has removed nothing."""
+    """Return the oldest day of which retention has removed nothing."""
     days = (settings.ENVELOPE_RETENTION_DAYS, settings.NOTIFICATION_RETENTION_DAYS, settings.EVENT_RETENTION_DAYS)
     kept_since = now - timedelta(days=min(days))
     return (kept_since + timedelta(days=1)).astimezone(UTC).date()
@@ -64,7 +65,7 @@ def oldest_complete_day(now: datetime) -> date:
 
 @contextmanager
 def _snapshot(key: PseudonymKey) -> Iterator[psycopg.Connection[Any]]:
-    """A transaction that sees one moment, with the keys in a table that vanishes with it."""
+    """Open a transaction that sees one moment, with the keys in a table that vanishes with it."""
     with transaction.atomic(durable=True):
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -81,15 +82,16 @@ def _snapshot(key: PseudonymKey) -> Iterator[psycopg.Connection[Any]]:
 
 
 def _hand_over(session: psycopg.Connection[Any], key: PseudonymKey) -> None:
-    """By COPY: what is a parameter or part of a statement may stand in the database's log."""
+    """Hand the keys over by COPY, because parameters and statements may appear in the database's log."""
     with psycopg.Cursor(session) as cursor, cursor.copy("COPY report_keys FROM STDIN") as copy:
         deadline_ms = round(settings.REPLY_DEADLINE_SECONDS * 1000)
         copy.write_row([key.outer, deadline_ms, *[key.prefix(subject) for subject in Subject]])
 
 
 def _export_table(session: psycopg.Connection[Any], table: Table, day: date, lake: Lake, on_rows: OnRows) -> File:
-    """Written under a name that nobody reads; the manifest makes it count."""
-    folder, name = folder_of(Kind.FACTS, table, day), secrets.token_hex(8)
+    """Export one table under a name that nobody reads; the manifest makes it count."""
+    folder = folder_of(Kind.FACTS, table, day)
+    name = secrets.token_hex(8)
     draft = f"{folder}/.{name}.parquet.incoming"
     query = QUERIES[table.name](day)
     rows = copy_table(session, query, table, lake, draft, lambda number: on_rows(table.name, number))

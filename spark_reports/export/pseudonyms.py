@@ -28,7 +28,10 @@ class Period(StrEnum):
 
 
 class Subject(StrEnum):
-    """Whose pseudonym. Part of what is hashed, so that one value has unlike pseudonyms in unlike roles."""
+    """The role of the person behind a pseudonym.
+
+    It is part of what is hashed, so that one value has different pseudonyms in different roles.
+    """
 
     RECIPIENT = "recipient"
     SENDER = "sender"
@@ -36,7 +39,10 @@ class Subject(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PseudonymKey:
-    """``inner`` and ``outer`` are the padded keys of HMAC: sha256(outer ‖ sha256(inner ‖ subject ‖ 0 ‖ value))."""
+    """The key of a period.
+
+    ``inner`` and ``outer`` are the padded keys of HMAC: sha256(outer ‖ sha256(inner ‖ subject ‖ 0 ‖ value)).
+    """
 
     id: str
     inner: bytes
@@ -47,7 +53,7 @@ class PseudonymKey:
 
 
 def key_for(day: date, secret: bytes, period: Period) -> PseudonymKey:
-    """The key of a day, always the same one, so that a day can be exported again.
+    """Return the key of a day. It is always the same, so that a day can be exported again.
 
     Its id names the period and, by a few digits, the secret: it tells whether two days can be joined, and nothing else.
     """

@@ -1,7 +1,7 @@
-"""What is exported: one query per table of the lake, its columns in the order of `jobs.tables`.
+"""The queries of the export, one for each table of the lake, with columns in the order of `jobs.tables`.
 
-Facts that stand elsewhere when a day is exported (the platform of a notification, the state of an installation before
-an event) are joined here, so that a job never has to look back further than its day.
+Facts that are in another table when a day is exported (the platform of a notification, the state of an installation
+before an event) are joined here, so that a job never has to look back further than its day.
 
 A row belongs to the UTC day of its first timestamp. Rows that change later (an attempt whose answer comes late, a
 notification that is retried for a day) are exported as they are; exporting the day again brings it up to date.
@@ -10,6 +10,9 @@ notification that is retried for a day) are exported as they are; exporting the 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 
+from notifications.models import Notification
+from notifications.policy import Verdict
+from notifications.reports import BYTES_EACH, CODES, REPORTS
 from spark_reports.closing import CLOSED_AFTER
 from spark_reports.export.copying import OTHER
 from spark_reports.export.pseudonyms import Subject
@@ -21,12 +24,21 @@ _STARTS = "('registered', 'token_changed')"
 _ENDS = "('unregistered', 'token_died', 'expired')"
 
 
+State = Notification.State
+# How reports name what was decided at once; whatever is not here was refused.
+_STATES = {
+    Verdict.SUPPRESSED: State.SUPPRESSED,
+    Verdict.DUPLICATE: State.DUPLICATE,
+    Verdict.COALESCED: State.COALESCED,
+    Verdict.MUTED: State.SUPPRESSED,
+}
 _CANARY_PSEUDONYMS = "SELECT pseudonym FROM waku_bridge_canaryrun WHERE pseudonym IS NOT NULL"
 
 
 def _of_day(column: str, day: date, *, envelope: str = "", recipient: str = "", told_by: str = "") -> str:
-    """The rows of a day, the one condition that every table of facts shares: whatever is no real traffic is left out
-    here. That is the canary's, by any of: the envelope it comes from, the notification's recipient, the pseudonym.
+    """Return the condition that every table of facts shares: the rows of a day that are real traffic.
+
+    The canary's rows are left out by their envelope, by their recipient, or by the pseudonym.
     """
     conditions = [f"{column} >= '{day}Z' AND {column} < '{day + timedelta(days=1)}Z'"]
     if envelope:
@@ -43,7 +55,7 @@ def _canary_key_hash() -> str:
 
 
 def _pseudonym(subject: Subject, value: str) -> str:
-    """64 bits of the HMAC as a signed number; null for null."""
+    """Return 64 bits of the HMAC as a signed number, which is null for null."""
     digest = f"sha256(k.outer_key || sha256(k.{subject} || {value}))"
     return f"('x' || encode(substr({digest}, 1, 8), 'hex'))::bit(64)::bigint"
 
@@ -57,8 +69,10 @@ def _platform(column: str) -> str:
 
 
 def _app_topic(token_type: str, apn_topic: str) -> str:
-    """Firebase has none, whatever a client sent. Clients make topics up, so only those with a channel are told apart:
-    those that a push was ever delivered to, and a bounded number of others. `copying` replaces what looks secret.
+    """Return the app topic, empty for Firebase, whatever a client sent.
+
+    Clients make topics up, so only those with a channel are told apart: those to which a push was ever delivered, and a
+    bounded number of others. `copying` replaces what looks secret.
     """
     known = f"{apn_topic} IN (SELECT apn_topic FROM notifications_channel WHERE token_type = 1)"
     return f"CASE WHEN {token_type} = 1 THEN CASE WHEN {known} THEN {apn_topic} ELSE '{OTHER}' END ELSE '' END"
@@ -70,6 +84,7 @@ def _message_type(column: str) -> str:
 
 
 def envelopes(day: date) -> str:
+    """Select the envelopes of a day."""
     return f"""
         SELECT received_at, {_message_type("message_type")}, state, reason,
             {_milliseconds("received_at", "processed_at")}
@@ -77,7 +92,10 @@ def envelopes(day: date) -> str:
 
 
 def notifications(day: date) -> str:
-    """A notification whose installation unregistered has lost its route, and with it its platform."""
+    """Select the notifications of a day.
+
+    One whose installation unregistered has lost its route, and with it its platform.
+    """
     return f"""
         SELECT n.created_at, {_platform("route.token_type")}, {_app_topic("route.token_type", "route.apn_topic")},
             CASE WHEN n.type BETWEEN 1 AND 4 THEN n.type ELSE 0 END, n.state, coalesce(n.report, ''), n.attempt_count,
@@ -89,10 +107,30 @@ def notifications(day: date) -> str:
         JOIN notifications_notificationrequest request ON request.id = n.request_id
         LEFT JOIN registrations_route route ON route.id = n.route_id
         CROSS JOIN report_keys k
-        WHERE {_of_day("n.created_at", day, recipient="n.public_key_hash")}"""
+        WHERE {_of_day("n.created_at", day, recipient="n.public_key_hash")}
+        UNION ALL {_decided(day)}"""
+
+
+def _decided(day: date) -> str:
+    """Select what was decided at once about the requests of a day, which stands in their rows (`reports`)."""
+    verdict, type_ = (f"get_byte(request.decided, {BYTES_EACH} * place + {byte})" for byte in range(BYTES_EACH))
+    state = " ".join(f"WHEN {code} THEN '{_STATES.get(v, State.REFUSED).value}'" for v, code in CODES.items())
+    report = " ".join(
+        f"WHEN {code} THEN '{REPORTS[v.error].value}'" for v, code in CODES.items() if v.error is not None
+    )
+    return f"""
+        SELECT request.received_at, 'none', '', CASE WHEN {type_} BETWEEN 1 AND 4 THEN {type_} ELSE 0 END,
+            CASE {verdict} {state} END, CASE {verdict} {report} END, 0,
+            NULL::bigint, {_pseudonym(Subject.SENDER, "request.sender_digest")}, 0,
+            CASE WHEN place = 0 THEN {_milliseconds("request.received_at", "request.answered_at")} END,
+            {_milliseconds("request.received_at", "request.reply_due_at")}
+        FROM notifications_notificationrequest request CROSS JOIN report_keys k
+        CROSS JOIN generate_series(0, length(request.decided) / {BYTES_EACH} - 1) place
+        WHERE {_of_day("request.received_at", day, envelope="request.source_key")} AND {verdict} > 0"""
 
 
 def attempts(day: date) -> str:
+    """Select the attempts of a day, without the canary's."""
     queued = _milliseconds("n.created_at", "a.started_at")
     return f"""
         SELECT a.started_at, {_platform("a.token_type")}, {_app_topic("a.token_type", "a.apn_topic")}, a.number,
@@ -103,7 +141,10 @@ def attempts(day: date) -> str:
 
 
 def replies(day: date) -> str:
-    """`published_at` is the last publication, and the first one of what was published once."""
+    """Select the replies of a day.
+
+    `published_at` is the last publication, which is the first one only where nothing was repeated.
+    """
     first_published = "CASE WHEN r.repeat_count = 0 THEN r.published_at END"
     return f"""
         SELECT r.created_at, {_message_type("r.message_type")}, r.state, r.attempt_count, r.repeat_count,
@@ -115,7 +156,9 @@ def replies(day: date) -> str:
 
 
 def registration_events(day: date) -> str:
-    """Each event with the state before it: of an earlier event of the day, or of the history before the day."""
+    """Select the events of a day with the state before each: that after an earlier event of the day, or of the history
+    before the day.
+    """
     before = "lag(e.kind) OVER own, b.kind"
     platform_id = "coalesce(lag(e.token_type) OVER own, b.token_type, e.token_type)"
     apn_topic = "coalesce(lag(e.apn_topic) OVER own, b.apn_topic, e.apn_topic)"
@@ -142,8 +185,10 @@ def registration_events(day: date) -> str:
 
 
 def active_tokens(day: date) -> str:
-    """By the last event of each installation before 00:00 and before 24:00. Counted over the whole history, and not
-    from the events of the day: the two must agree. A token is as old as its last change.
+    """Count active tokens by the last event of each installation before 00:00 and before 24:00.
+
+    They are counted over the whole history and not from the events of the day, because the two must agree. A token is
+    as old as its last change.
     """
     start, end = f"'{day}Z'", f"'{day + timedelta(days=1)}Z'"
     return f"""
@@ -159,7 +204,10 @@ def active_tokens(day: date) -> str:
 
 
 def unknown_errors(day: date) -> str:
-    """The counters know no days: once the next day is closed they tell nothing of this one, and none is exported."""
+    """Select the counters of unknown errors.
+
+    The counters know no days: once the next day is closed they tell nothing about this one, and none is exported.
+    """
     next_closed = datetime.combine(day + timedelta(days=2), time(), UTC) + CLOSED_AFTER
     return f"""
         SELECT platform, signature, count, first_seen_at, last_seen_at FROM notifications_unknowngatewayerror

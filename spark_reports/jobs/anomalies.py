@@ -13,7 +13,7 @@ from spark_reports.jobs.sources import union
 from spark_reports.jobs.statistics import scale, with_usual
 
 LIMIT = 3.5
-# Fewer prove nothing, however unusual.
+# A total below this proves nothing, however unusual its rate is.
 MIN_TOTAL = 50
 MIN_DIFFERENCE = 10
 PLACE = ["figure", "stage", "platform", "app_topic"]
@@ -22,6 +22,10 @@ PLACE = ["figure", "stage", "platform", "app_topic"]
 def transform(
     error_rates: DataFrame, earlier_error_rates: DataFrame, churn: DataFrame, earlier_churn: DataFrame
 ) -> DataFrame:
+    """Return the figures of ``error_rates`` and ``churn`` that are outside of their usual band.
+
+    The other two frames hold the rows of these reports for the days before.
+    """
     today = union([failing(error_rates), leaving(churn)])
     earlier = union([failing(earlier_error_rates), leaving(earlier_churn)])
     compared = with_usual(today, union([earlier, today]), PLACE, "value").where(F.col("usual").isNotNull())
@@ -43,7 +47,7 @@ def transform(
 
 
 def failing(error_rates: DataFrame) -> DataFrame:
-    """All failures of a stage on a day, whatever their code."""
+    """Return all failures of a stage on a day, whatever their code."""
     whole_day = error_rates.where(F.col("hour").isNull())
     events = F.sum(F.when(F.col("is_failure"), F.col("events")).otherwise(0))
     summed = whole_day.groupBy("day", "stage", "platform", "app_topic").agg(
@@ -62,6 +66,7 @@ def failing(error_rates: DataFrame) -> DataFrame:
 
 
 def leaving(churn: DataFrame) -> DataFrame:
+    """Return the tokens that were lost on a day as a figure."""
     events = F.col("unregistered") + F.col("died") + F.col("expired")
     return churn.where(F.col("churn_rate").isNotNull()).select(
         "day",

@@ -31,7 +31,10 @@ Counts = Mapping[str, Mapping[str, int]]
 def transform(
     expected_rows: DataFrame, facts: Mapping[str, DataFrame], churn: DataFrame, earlier_churn: DataFrame
 ) -> DataFrame:
-    """``facts`` by table, as read; ``expected_rows`` (day, subject, expected) from the manifests."""
+    """Check the facts against the manifests and the reports against each other.
+
+    ``facts`` are by table, as read; ``expected_rows`` (day, subject, expected) come from the manifests.
+    """
     found = union([count(name, frame) for name, frame in facts.items()])
     checks = [
         row_counts(expected_rows, found),
@@ -43,6 +46,7 @@ def transform(
 
 
 def incomplete(spark: SparkSession, days: Sequence[str]) -> DataFrame:
+    """Return a failed check for each day that was exported after its rows began to be removed."""
     frame = spark.createDataFrame(
         [(day, "facts", 1, 0) for day in days], "day string, subject string, expected bigint, found bigint"
     )
@@ -50,13 +54,14 @@ def incomplete(spark: SparkSession, days: Sequence[str]) -> DataFrame:
 
 
 def expected_rows(spark: SparkSession, rows: Counts) -> DataFrame:
+    """Return the row counts of the manifests (by table and day) as a frame."""
     flat = [(day, table, number) for table, days in rows.items() for day, number in days.items()]
     frame = spark.createDataFrame(flat, "day string, subject string, expected bigint")
     return frame.withColumn("day", F.to_date("day"))
 
 
 def count(name: str, facts: DataFrame) -> DataFrame:
-    """Rows and absurd rows of one table by day, in one scan."""
+    """Count the rows and the absurd rows of one table by day, in one scan."""
     return facts.groupBy("day").agg(
         F.lit(name).alias("subject"), F.count("*").alias("found"), F.count_if(_is_absurd(facts.columns)).alias("absurd")
     )
@@ -90,7 +95,10 @@ def reconciliation(churn: DataFrame) -> DataFrame:
 
 
 def continuity(churn: DataFrame, earlier: DataFrame) -> DataFrame:
-    """Over all places: a platform is `none` or an app topic `(other)` by rules that may change between two exports."""
+    """Compare starts with the ends of the day before, summed over all places.
+
+    A platform is `none` or an app topic `(other)` by rules that may change between two exports.
+    """
     starts = churn.groupBy("day").agg(F.sum("active_at_start").alias("found"))
     ends = churn.unionByName(earlier).groupBy("day").agg(F.sum("active_at_end").alias("expected"))
     the_day_before = ends.withColumn("day", F.date_add("day", 1))

@@ -2,9 +2,9 @@
 
 Grain: one row per day, hour (null: the whole day), stage, platform, app topic, outcome class and code.
 Units: ``events`` and ``total`` are counts, rates are shares from 0 to 1.
-Stages: ``inbox`` envelopes that could not be told apart, ``registration``, ``query`` and ``request`` as received (of
-requests: one event per notification asked for, and one per request that was dropped whole), ``dispatch`` tries at the
-gateway, ``reply`` messages on their way back.
+Stages: ``inbox`` envelopes of unknown type, ``registration``, ``query`` and ``request`` as received (of requests: one
+event per notification asked for, and one per request that was dropped whole), ``dispatch`` attempts at the gateway,
+``reply`` messages on their way back.
 Late data: an event counts on the day and hour of its first timestamp with what was known at the export. What ended
 later (``open``, ``waiting``) changes with the next export and run of that day. Comparison is with the reports published
 for the seven days before, so a backfill runs from its oldest day.
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from spark_reports.jobs.sources import union
 from spark_reports.jobs.statistics import scale, wilson_high, wilson_low, with_usual
 
-CELL = ["hour", "stage", "platform", "app_topic"]  # what a total is of
+CELL = ["hour", "stage", "platform", "app_topic"]  # the keys of a total
 OUTCOME = ["outcome", "code", "is_failure"]
 WHOLE_DAY = -1  # as an hour, while it is a key of joins
 FAILURES = (
@@ -28,18 +28,21 @@ FAILURES = (
 def count_outcomes(
     envelopes: DataFrame, notifications: DataFrame, attempts: DataFrame, replies: DataFrame
 ) -> DataFrame:
-    """The one pass over the facts: how many ended how, by hour. Small, and worth keeping."""
+    """Count how many events had which outcome, by hour.
+
+    This is the only pass over the facts; its result is small and worth keeping.
+    """
     events = [of_envelopes(envelopes), of_notifications(notifications), of_attempts(attempts), of_replies(replies)]
     return count(union(events))
 
 
 def transform(outcomes: DataFrame, earlier: DataFrame) -> DataFrame:
-    """``outcomes`` as counted; ``earlier`` holds this report's rows of the days before."""
+    """Return the rates of ``outcomes``. ``earlier`` holds this report's rows of the days before."""
     return with_comparison(with_rates(union([outcomes, whole_days(outcomes)])), earlier)
 
 
 def of_envelopes(envelopes: DataFrame) -> DataFrame:
-    """Requests that were read are counted by their notifications."""
+    """Return the events of envelopes. Requests that were read are counted by their notifications instead."""
     is_refusal = (F.col("reason") != "") & (F.col("reason") != "nothing_found")
     outcome = (
         F.when(F.col("state").isin("dropped", "failed"), F.col("state"))
@@ -60,7 +63,7 @@ def of_envelopes(envelopes: DataFrame) -> DataFrame:
 
 
 def of_notifications(notifications: DataFrame) -> DataFrame:
-    """Whether a push was accepted. What became of it afterwards is told by the stage ``dispatch``."""
+    """Return whether each push was accepted. The stage ``dispatch`` tells what became of it afterwards."""
     decided = F.col("state").isin("refused", "suppressed", "duplicate")
     code = F.when(F.col("state") == "refused", F.col("report")).otherwise("")
     return _events(notifications, F.lit("request"), F.when(decided, F.col("state")).otherwise("accepted"), code)
@@ -71,7 +74,11 @@ def of_attempts(attempts: DataFrame) -> DataFrame:
 
 
 def of_replies(replies: DataFrame) -> DataFrame:
-    """Without a repetition no store said that it lacked the reply, mostly because none answered: that is no failure."""
+    """Return the events of replies.
+
+    An unconfirmed reply that was never repeated is no failure: no store said that it lacked the reply, mostly because
+    none answered.
+    """
     is_unchecked = (F.col("state") == "unconfirmed") & (F.col("repeats") == 0)
     outcome = F.when(F.col("state") == "pending", "waiting").when(is_unchecked, "unchecked").otherwise(F.col("state"))
     placed = replies.withColumns({"platform": F.lit("none"), "app_topic": F.lit("")})
@@ -103,6 +110,7 @@ def whole_days(hourly: DataFrame) -> DataFrame:
 
 
 def with_rates(counts: DataFrame) -> DataFrame:
+    """Add the total of each cell, the rate of each outcome in it, and its Wilson interval."""
     cells = counts.groupBy("day", *CELL).agg(F.sum("events").alias("total"))
     events, total = F.col("events"), F.col("total")
     return counts.join(cells, on=["day", *CELL], how="inner").select(
@@ -118,7 +126,7 @@ def with_rates(counts: DataFrame) -> DataFrame:
 
 
 def with_comparison(rates: DataFrame, earlier: DataFrame) -> DataFrame:
-    """A code that did not occur on a day with traffic had the rate 0 there."""
+    """Compare each rate with the days before. A code that did not occur on a day with traffic had the rate 0 there."""
     before = earlier.withColumn("hour", F.coalesce("hour", F.lit(WHOLE_DAY)))
     columns = ["day", *CELL, *OUTCOME, "rate"]
     known = union([before.select(columns), rates.select(columns)])

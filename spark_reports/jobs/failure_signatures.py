@@ -1,7 +1,7 @@
 """Which gateway errors are new or rising.
 
 Grain: one row per day, source, platform and signature; of each day the 200 that matter most, rising ones first.
-Units: ``events`` are tries that failed so (``code``), or how much the counter of an unknown text grew (``unknown``).
+Units: ``events`` are attempts that failed so (``code``), or how much the counter of an unknown text grew (``unknown``).
 First and last seen go back as far as the reports of the thirty days before, for unknown texts as far as their counter.
 Late data: counters of unknown texts are read at the export; what came between midnight and the export counts a day
 early. A day that is exported when the next one is closed already has no snapshot, and without the snapshot of the day
@@ -24,7 +24,10 @@ KEPT = 200
 def transform(
     error_rates: DataFrame, earlier_error_rates: DataFrame, unknown_errors: DataFrame, earlier: DataFrame
 ) -> DataFrame:
-    """``unknown_errors`` holds snapshots of the days before, too; ``earlier`` this report's own rows of those days."""
+    """Return the signatures that are frequent, new or rising.
+
+    ``unknown_errors`` holds snapshots of the days before, too; ``earlier`` holds this report's own rows of those days.
+    """
     days = error_rates.select("day").distinct()
     codes = union([of_codes(earlier_error_rates), of_codes(error_rates)])
     unknown = of_unknown_texts(unknown_errors)
@@ -35,8 +38,9 @@ def transform(
 
 
 def of_codes(error_rates: DataFrame) -> DataFrame:
-    is_failed_try = F.col("hour").isNull() & (F.col("stage") == "dispatch") & F.col("is_failure")
-    counted = error_rates.where(is_failed_try).groupBy("day", "platform", F.col("code").alias("signature"))
+    """Return how often each code of a failed attempt came on each day."""
+    is_failed_attempt = F.col("hour").isNull() & (F.col("stage") == "dispatch") & F.col("is_failure")
+    counted = error_rates.where(is_failed_attempt).groupBy("day", "platform", F.col("code").alias("signature"))
     return counted.agg(F.sum("events").alias("events")).select(
         "day",
         F.lit("code").alias("source"),
@@ -48,7 +52,7 @@ def of_codes(error_rates: DataFrame) -> DataFrame:
 
 
 def of_unknown_texts(snapshots: DataFrame) -> DataFrame:
-    """How much each counter grew since the snapshot of the day before."""
+    """Return how much each counter grew since the snapshot of the day before."""
     ordered = Window.partitionBy("platform", "signature").orderBy("day")
     is_next_day = F.lag("day").over(ordered) == F.date_sub("day", 1)
     first_seen_on = F.to_date("first_seen_at")
@@ -73,6 +77,7 @@ def _seen(rows: DataFrame) -> DataFrame:
 
 
 def with_first_seen(today: DataFrame, seen: DataFrame) -> DataFrame:
+    """Add the first day of each signature, and the last one before the row's own day."""
     is_earlier = F.col("seen_day") <= F.col("day")
     firsts = (
         today.select("day", *KEY)
@@ -88,6 +93,7 @@ def with_first_seen(today: DataFrame, seen: DataFrame) -> DataFrame:
 
 
 def most_important(today: DataFrame) -> DataFrame:
+    """Mark new and rising signatures, and keep the ones that matter most of each day."""
     since_then = F.date_diff("day", F.coalesce("last_before", "first"))
     is_new = ~since_then.between(1, NEW_AFTER_DAYS)
     is_more = (F.col("events") >= RISING_MIN) & (F.col("events") >= RISING_FACTOR * F.col("usual"))

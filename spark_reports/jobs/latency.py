@@ -1,10 +1,11 @@
-"""How long things take.
+"""How long each stage takes.
 
 Grain: one row per day, stage and platform, and one per day and stage for all platforms.
 Units: milliseconds, exact to 1 ms below 10 s and to 1 s above; share within the deadline from 0 to 1.
 Stages: ``decide`` envelope received → processed; ``answer`` request received → its answer fixed, once per request, on
 the platform of its first notification; ``reply`` message received → the answer published to the node, of those that
-went out once; ``queue`` notification accepted → first try; ``gateway`` one try; ``deliver`` accepted → delivered.
+went out once; ``queue`` notification accepted → first attempt; ``gateway`` one attempt; ``deliver`` accepted →
+delivered.
 Late data: what had not ended at the export is not measured; the next export and run of the day takes it in. Durations
 that are negative or longer than a month are left out, and `data_quality` counts them.
 """
@@ -19,6 +20,7 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 
 def transform(envelopes: DataFrame, notifications: DataFrame, attempts: DataFrame, replies: DataFrame) -> DataFrame:
+    """Return the percentiles of each stage by platform, and for all platforms together."""
     measured = union(
         [
             durations(envelopes, "decide", "processed_ms"),
@@ -35,6 +37,7 @@ def transform(envelopes: DataFrame, notifications: DataFrame, attempts: DataFram
 
 
 def durations(facts: DataFrame, stage: str, column: str, *, has_deadline: bool = False) -> DataFrame:
+    """Return the durations of one stage, with whether they met their deadline where there is one."""
     platform = F.col("platform") if "platform" in facts.columns else F.lit("none")
     is_in_time = (F.col(column) <= F.col("deadline_ms")).cast("bigint") if has_deadline else F.lit(None).cast("bigint")
     return facts.where(is_duration(column)).select(
@@ -47,7 +50,7 @@ def durations(facts: DataFrame, stage: str, column: str, *, has_deadline: bool =
 
 
 def count(measured: DataFrame) -> DataFrame:
-    """A histogram, so that exact percentiles need no sorting of every event."""
+    """Return a histogram, so that exact percentiles need no sorting of every event."""
     return measured.groupBy("day", "stage", "platform", _rounded(F.col("ms")).alias("ms")).agg(
         F.count("*").alias("events"), F.sum("in_time").alias("in_time")
     )
@@ -58,6 +61,7 @@ def _rounded(ms: Column) -> Column:
 
 
 def percentiles(histogram: DataFrame) -> DataFrame:
+    """Return exact percentiles of a histogram."""
     quantiles = F.percentile("ms", F.array(*map(F.lit, QUANTILES)), F.col("events"))
     summed = histogram.groupBy("day", "stage", "platform").agg(
         F.sum("events").alias("events"),

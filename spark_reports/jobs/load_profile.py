@@ -1,7 +1,8 @@
 """Who sends and receives how much, and how much retrying adds.
 
 Grain: `transform`: one row per day and role; `heaviest`: one row per day, role and rank.
-Units: counts of notifications and tries; shares from 0 to 1; retry amplification is tries per notification tried.
+Units: counts of notifications and attempts; shares from 0 to 1; retry amplification is attempts per notification that
+had any.
 A sender is the key that signed a request. Clients sign with keys they make up and change, so one person is many senders
 and no sender leads to a person. Requests from before senders were noted have none and are not counted.
 Late data: attempts are those made until the export, so the last retries of a day are missing until it is run again.
@@ -18,7 +19,7 @@ GROUP = ["day", "role"]
 
 
 def by_actor(notifications: DataFrame) -> DataFrame:
-    """One row per day, role and pseudonym: what both reports are made of."""
+    """Return one row per day, role and pseudonym, from which both reports are made."""
     return union([_by(notifications, "sender"), _by(notifications, "recipient")])
 
 
@@ -34,6 +35,7 @@ def _by(notifications: DataFrame, role: str) -> DataFrame:
 
 
 def transform(actors: DataFrame) -> DataFrame:
+    """Return the totals of each day and role, and the share of the heaviest actors."""
     totals = actors.groupBy(*GROUP).agg(
         F.count("*").alias("actors"),
         F.sum("notifications").alias("notifications"),
@@ -55,7 +57,9 @@ def transform(actors: DataFrame) -> DataFrame:
 
 
 def _top_notifications(actors: DataFrame, totals: DataFrame) -> DataFrame:
-    """Notifications of the top 1 %, from a histogram: actors with equal numbers need no order among each other."""
+    """Count the notifications of the top 1 % from a histogram, as actors with equal numbers need no order among each
+    other.
+    """
     histogram = actors.groupBy(*GROUP, F.col("notifications").alias("each")).agg(F.count("*").alias("those"))
     heavier = Window.partitionBy(*GROUP).orderBy(F.desc("each")).rowsBetween(Window.unboundedPreceding, -1)
     before = F.coalesce(F.sum("those").over(heavier), F.lit(0))
@@ -65,6 +69,7 @@ def _top_notifications(actors: DataFrame, totals: DataFrame) -> DataFrame:
 
 
 def heaviest(actors: DataFrame) -> DataFrame:
+    """Return the actors with the most notifications."""
     totals = actors.groupBy(*GROUP).agg(F.sum("notifications").alias("all_notifications"))
     by_weight = Window.partitionBy(*GROUP).orderBy(F.desc("notifications"), "actor")
     ranked = actors.withColumn("rank", F.row_number().over(by_weight)).where(F.col("rank") <= RANKS)

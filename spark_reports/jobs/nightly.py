@@ -29,7 +29,7 @@ from spark_reports.jobs.plan import Plan
 from spark_reports.jobs.session import make_session
 from spark_reports.jobs.tables import Table
 
-# The server follows these lines.
+# The server reads lines that begin with this word.
 PROGRESS = "report"
 
 
@@ -37,7 +37,9 @@ class Nightly:
     """One run: its facts, its earlier reports, and the order in which reports are computed from each other."""
 
     def __init__(self, spark: SparkSession, lake: str, plan: Plan) -> None:
-        self.spark, self.lake, self.plan = spark, lake, plan
+        self.spark = spark
+        self.lake = lake
+        self.plan = plan
         self.raw = {table.name: self._read(table) for table in tables.EVENT_TABLES}
         self.facts = {name: sources.plausible(f) if "at" in f.columns else f for name, f in self.raw.items()}
 
@@ -45,9 +47,11 @@ class Nightly:
         return sources.read_facts(self.spark, self.lake, self.plan, table)
 
     def earlier(self, report: Table) -> DataFrame:
+        """Return the published rows of a report for the days before."""
         return sources.read_earlier(self.spark, self.lake, self.plan, report)
 
     def run(self) -> None:
+        """Compute and write all reports."""
         rates, rates_before = self._error_rates()
         churn, churn_before = self._churn()
         self.write(anomalies.transform(rates, rates_before, churn, churn_before), tables.ANOMALIES)
@@ -77,7 +81,7 @@ class Nightly:
 
     def _data_quality(self, churn: DataFrame, churn_before: DataFrame) -> None:
         expected = data_quality.expected_rows(self.spark, self.plan.rows)
-        # Snapshots of earlier days are read for comparison, and are not this run's to check.
+        # Snapshots of earlier days are read for comparison only; the run of their own day has checked them.
         own = {name: self.raw[name].where(F.col("day").isin(self.plan.dates)) for name in self.plan.rows}
         quality = data_quality.transform(expected, own, churn, churn_before)
         incomplete = data_quality.incomplete(self.spark, self.plan.incomplete_days)
@@ -90,6 +94,7 @@ class Nightly:
         actors.unpersist()
 
     def write(self, frame: DataFrame, report: Table) -> DataFrame:
+        """Write one report, tell how long it took, and return its rows."""
         started = time.monotonic()
         written = sinks.write(frame, report, self.lake, self.plan)
         sys.stdout.write(f"{PROGRESS} {report.name} {time.monotonic() - started:.1f} s\n")
@@ -98,6 +103,7 @@ class Nightly:
 
 
 def main() -> None:
+    """Run the plan that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lake", required=True)
     parser.add_argument("--plan", required=True)

@@ -28,6 +28,6 @@ DAY = StructField("day", DateType(), nullable=False)
 
 
 def schema_of(table: Table) -> StructType:
-    """``day`` first, then the table's columns in their order."""
+    """Return the Spark schema of a table: ``day``, then the table's columns in their order."""
     fields = [StructField(c.name, _TYPES[c.type], c.is_nullable) for c in table.columns]
     return StructType([DAY, *fields])

@@ -18,6 +18,7 @@ OPTIONS = {
 
 
 def make_session(name: str) -> SparkSession:
+    """Return the Spark session with the options on which results depend."""
     builder = SparkSession.builder.appName(name)
     for option, value in OPTIONS.items():
         builder = builder.config(option, value)

@@ -12,10 +12,13 @@ from spark_reports.jobs.tables import Table
 
 
 def write(frame: DataFrame, report: Table, lake: str, plan: Plan) -> DataFrame:
-    """Returns the rows as they can be read back: what is computed from a report costs neither its work nor its plan
-    again. Raises AnalysisException when the frame lacks a column of the report.
+    """Write a report and return the rows as they can be read back, so that what is computed from them repeats neither
+    work nor plan.
+
+    Raises AnalysisException when the frame lacks a column of the report.
     """
-    schema, path = schema_of(report), f"{lake}/{plan.output}/{report.name}"
+    schema = schema_of(report)
+    path = f"{lake}/{plan.output}/{report.name}"
     columns = [F.col(field.name).cast(field.dataType) for field in schema]
     frame.select(columns).repartition(1).write.mode("error").partitionBy("day").parquet(path)
     return frame.sparkSession.read.schema(schema).parquet(path).select(schema.fieldNames())

@@ -10,7 +10,7 @@ from spark_reports.jobs.plan import Files, Plan
 from spark_reports.jobs.schemas import schema_of
 from spark_reports.jobs.tables import Table
 
-# A duration outside of this is a clock that jumped. Retention ends earlier.
+# A longer duration means that a clock jumped, as retention ends earlier.
 MAX_DURATION_MS = 31 * 86_400_000
 
 
@@ -20,28 +20,29 @@ def read_plan(spark: SparkSession, lake: str, path: str) -> Plan:
 
 
 def read_facts(spark: SparkSession, lake: str, plan: Plan, table: Table) -> DataFrame:
-    """All rows, also those whose time is absurd: see `plausible`."""
+    """Read all rows of a table, also those whose time is absurd (see `plausible`)."""
     return _read(spark, f"{lake}/facts/table={table.name}", lake, plan.facts.get(table.name, {}), schema_of(table))
 
 
 def read_earlier(spark: SparkSession, lake: str, plan: Plan, report: Table) -> DataFrame:
-    """A report's published rows of the days before those of the run; empty where nothing was published yet."""
+    """Read a report's published rows of the days before those of the run; empty where nothing was published yet."""
     base = f"{lake}/reports/report={report.name}"
     return _read(spark, base, lake, plan.reports.get(report.name, {}), schema_of(report))
 
 
 def plausible(facts: DataFrame) -> DataFrame:
-    """Without rows whose time is outside of their day. `data_quality` counts what is left out."""
+    """Return the rows whose time is within their day. `data_quality` counts those that are left out."""
     return facts.where(is_within_day())
 
 
 def is_within_day() -> Column:
+    """Return whether a row's time is within its day."""
     day = F.col("day").cast("timestamp")
     return (F.col("at") >= day) & (F.col("at") < day + F.expr("INTERVAL 1 DAY"))
 
 
 def is_duration(name: str) -> Column:
-    """Whether a number of milliseconds can be true: a negative one is two machines' clocks."""
+    """Return whether a number of milliseconds can be true. A negative one comes from the clocks of two machines."""
     return F.col(name).between(0, MAX_DURATION_MS)
 
 

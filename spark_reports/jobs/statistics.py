@@ -6,18 +6,21 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 Z_95 = 1.959964
-# Makes the median absolute deviation of normal data its standard deviation.
+# The factor that turns the median absolute deviation of normal data into its standard deviation.
 MAD_TO_SIGMA = 1.4826
 USUAL_DAYS = 7
 MIN_USUAL_DAYS = 3
 
 
 def wilson_low(events: Column, total: Column) -> Column:
-    """Lower end of the 95 % Wilson score interval of a rate. 0 events have exactly 0, whatever rounding says."""
+    """Return the lower end of the 95 % Wilson score interval of a rate. 0 events have exactly 0, whatever rounding
+    says.
+    """
     return F.when(events == 0, F.lit(0.0)).otherwise(_centre(events, total) - _half_width(events, total))
 
 
 def wilson_high(events: Column, total: Column) -> Column:
+    """Return the upper end of the 95 % Wilson score interval of a rate. A rate of 1 has exactly 1."""
     return F.when(events == total, F.lit(1.0)).otherwise(_centre(events, total) + _half_width(events, total))
 
 
@@ -31,7 +34,7 @@ def _half_width(events: Column, total: Column) -> Column:
 
 
 def median_of(values: Column) -> Column:
-    """Median of an array of numbers; null when it is empty."""
+    """Return the median of an array of numbers; null when it is empty."""
     ordered, size = F.sort_array(values), F.size(values)
     lower = F.get(ordered, F.floor((size - 1) / 2).cast("int"))
     upper = F.get(ordered, F.floor(size / 2).cast("int"))
@@ -41,8 +44,8 @@ def median_of(values: Column) -> Column:
 def with_usual(
     rows: DataFrame, history: DataFrame, keys: Sequence[str], value: str, *, cell: Sequence[str] = ()
 ) -> DataFrame:
-    """``rows`` with what ``value`` was on the seven days before: ``usual`` (median) and ``deviation`` (median absolute
-    deviation), both null with fewer than three days.
+    """Return ``rows`` with what ``value`` was on the seven days before: ``usual`` (median) and ``deviation`` (median
+    absolute deviation), both null with fewer than three days.
 
     ``history`` has at most one row per day and ``keys``, and may hold days of ``rows`` themselves. With ``cell`` (some
     of the keys) every day that has any row of the cell counts, with the value 0 where a key has none.
@@ -60,8 +63,10 @@ def with_usual(
 
 
 def scale(usual: Column, deviation: Column, total: Column) -> Column:
-    """Standard deviation to expect of a rate of ``total`` events: what the days before show, but never less than chance
-    alone gives. Half an event is added, so that a rate that was always 0 has a scale, too.
+    """Return the standard deviation to expect of a rate of ``total`` events: that of the days before, but never less
+    than chance alone gives.
+
+    Half an event is added, so that a rate that was always 0 has a scale, too.
     """
     smoothed = (usual * total + 0.5) / (total + 1)
     chance = F.sqrt(smoothed * (1 - smoothed) / total)

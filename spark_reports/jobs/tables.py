@@ -7,14 +7,14 @@ and docs/reports.md are made from it or compared with it. Plain Python: the serv
 from dataclasses import dataclass
 from enum import StrEnum
 
-# Grows when a column is added, removed or changes its meaning: days exported before have to be exported again.
+# Raise this when a column is added, removed or changes its meaning: older days then have to be exported again.
 SCHEMA_VERSION = 2
-# Cohorts of device tokens that `token_lifetime` follows.
+# The number of weekly cohorts of device tokens that `token_lifetime` follows.
 LIFETIME_WEEKS = 26
 
 
 class Type(StrEnum):
-    """Spark's names."""
+    """A type of a column, by Spark's name."""
 
     TIMESTAMP = "timestamp"
     DATE = "date"
@@ -35,7 +35,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``day`` is no column of the files: it is part of their path, and every reader adds it."""
+    """A table of the lake. ``day`` is no column of the files: it is part of their path, and every reader adds it."""
 
     name: str
     grain: str
@@ -84,8 +84,10 @@ NOTIFICATIONS = Table(
         required("type", Type.INT, "what the recipient is woken for: 1 to 4, and 0 for any other number"),
         required("state", Type.STRING, "as in docs/delivery.md, at the time of the export"),
         required("report", Type.STRING, "what the sender was told; empty while it was not"),
-        required("attempts", Type.INT, "tries at the gateway so far"),
-        required("recipient", Type.LONG, "pseudonym of the recipient's key hash"),
+        required("attempts", Type.INT, "attempts at the gateway so far"),
+        optional(
+            "recipient", Type.LONG, "pseudonym of the recipient's key hash; none for what was refused or suppressed"
+        ),
         optional("sender", Type.LONG, "pseudonym of the key that signed the request, which clients change at will"),
         optional("finished_ms", Type.LONG, "from accepted to a terminal state"),
         optional(
@@ -98,16 +100,16 @@ NOTIFICATIONS = Table(
 )
 ATTEMPTS = Table(
     "attempts",
-    "one row per try at a gateway, on the day it began",
+    "one row per attempt at a gateway, on the day it began",
     (
-        required("at", Type.TIMESTAMP, "when the try began"),
+        required("at", Type.TIMESTAMP, "when the attempt began"),
         PLATFORM,
         APP_TOPIC,
-        required("number", Type.INT, "1 for the first try of its notification"),
+        required("number", Type.INT, "1 for the first attempt of its notification"),
         required("outcome", Type.STRING, "class as in docs/delivery.md; `open` while it is not known"),
         required("code", Type.STRING, "the gateway's error in our words; empty for a success"),
         optional("latency_ms", Type.LONG, "how long the gateway took"),
-        optional("queued_ms", Type.LONG, "first tries only: from accepted to the try"),
+        optional("queued_ms", Type.LONG, "first attempts only: from accepted to the attempt"),
     ),
 )
 REPLIES = Table(
@@ -119,7 +121,7 @@ REPLIES = Table(
         required(
             "state", Type.STRING, "`pending`, `published` (not looked for yet), `confirmed`, `unconfirmed`, `abandoned`"
         ),
-        required("attempts", Type.INT, "tries to publish it"),
+        required("attempts", Type.INT, "attempts to publish it"),
         required("repeats", Type.INT, "how often no store knew it, so that it was published again"),
         optional(
             "published_ms",
@@ -300,7 +302,7 @@ LOAD_PROFILE = Table(
         required("top_actors", Type.LONG, "the 1 % with the most notifications, rounded up"),
         required("top_share", Type.DOUBLE, "their share of the notifications"),
         required("tried", Type.LONG, "notifications with at least one attempt"),
-        required("attempts", Type.LONG, "tries at the gateway"),
+        required("attempts", Type.LONG, "attempts at the gateway"),
         optional("retry_amplification", Type.DOUBLE, "attempts / tried"),
     ),
 )
@@ -312,7 +314,7 @@ HEAVY_ACTORS = Table(
         required("rank", Type.INT, "1 is the heaviest"),
         required("actor", Type.STRING, "pseudonym, 16 hex digits; changes with the pseudonym key"),
         required("notifications", Type.LONG, "asked for"),
-        required("attempts", Type.LONG, "tries at the gateway"),
+        required("attempts", Type.LONG, "attempts at the gateway"),
         required("refused", Type.LONG, "refused: wrong token, not registered, overload"),
         required("share", Type.DOUBLE, "of all notifications of the day"),
     ),

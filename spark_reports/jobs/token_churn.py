@@ -19,6 +19,7 @@ STAYED = ("refreshed", "token_changed")
 
 
 def transform(events: DataFrame, active: DataFrame) -> DataFrame:
+    """Return the stocks, flows and churn rate of each day, platform and app topic."""
     flows, stocks = count_flows(events), count_active(active)
     joined = stocks.join(flows, on=PLACE, how="full").na.fill(0)
     start, end = F.col("active_at_start"), F.col("active_at_end")
@@ -47,7 +48,7 @@ def count_flows(events: DataFrame) -> DataFrame:
 
 
 def flows_of_event() -> Column:
-    """An array of (platform, app topic, flow): none, one, or two for a move from one place to another."""
+    """Return an array of (platform, app topic, flow): none, one, or two for a move from one place to another."""
     was, is_ = F.col("was_active"), F.col("is_active")
     has_moved = was & is_ & is_elsewhere()
     stayed = F.when(F.col("kind") == "token_changed", "token_changed").otherwise("refreshed")

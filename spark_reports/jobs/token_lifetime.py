@@ -26,7 +26,10 @@ STARTS = ("registered", "token_changed")
 
 
 def spells(events: DataFrame, active: DataFrame) -> DataFrame:
-    """At risk on a day are the tokens active at its start, and those that it brings."""
+    """Reduce a day to its spells.
+
+    At risk on a day are the tokens that were active at its start, and those that it brings.
+    """
     known = active.where(F.col("token_since") < F.col("day")).select(
         "day", *PLACE, "token_since", F.col("at_start").alias("at_risk"), _none("ended"), _none("censored")
     )
@@ -71,13 +74,16 @@ def _one(condition: Column, name: str) -> Column:
 
 
 def transform(all_spells: DataFrame, days: Sequence[date]) -> DataFrame:
-    """``all_spells`` of the last 26 weeks, those of the run included."""
+    """Return the survival of each cohort.
+
+    ``all_spells`` are those of the last 26 weeks, the days of the run included.
+    """
     ages = by_age(all_spells, days)
     return by_week(with_survival(ages))
 
 
 def by_age(all_spells: DataFrame, days: Sequence[date]) -> DataFrame:
-    """What was seen by the end of each day: at risk and ended per cohort and age in days."""
+    """Return what was seen by the end of each day: at risk and ended per cohort and age in days."""
     reports = F.explode(F.array(*[F.lit(day) for day in days]))
     oldest = F.date_trunc("week", F.date_sub(F.col("report_day"), 7 * (LIFETIME_WEEKS - 1))).cast("date")
     seen = all_spells.withColumn("report_day", reports).where(
@@ -92,7 +98,7 @@ def by_age(all_spells: DataFrame, days: Sequence[date]) -> DataFrame:
 
 
 def with_survival(ages: DataFrame) -> DataFrame:
-    """Product of (1 - ended / at risk) over the ages so far, and the sum of Greenwood's formula."""
+    """Add the product of (1 - ended / at risk) over the ages so far, and the sum of Greenwood's formula."""
     so_far = Window.partitionBy(*COHORT).orderBy("age_days").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     n, d = F.col("at_risk"), F.col("ended")
     all_gone = F.max((n == d).cast("int")).over(so_far) == 1
@@ -107,7 +113,7 @@ def with_survival(ages: DataFrame) -> DataFrame:
 
 
 def by_week(ages: DataFrame) -> DataFrame:
-    """A week of age shows the survival at its end. Cohorts seen only from a later age on are left out."""
+    """Return the survival at the end of each week of age. Cohorts seen only from a later age on are left out."""
     week = (F.floor(F.col("age_days") / 7) + 1).cast("int")
     newborn = F.sum(F.when(F.col("age_days") == 0, F.col("at_risk")).otherwise(0))
     tokens = newborn.over(Window.partitionBy(*COHORT))

@@ -1,4 +1,4 @@
-"""What the commands share: days are told by --day, or --from and --to, yesterday without any; faults take one line."""
+"""What the commands share: days are given by --day, or --from and --to (yesterday by default); faults take one line."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +21,7 @@ def add_days(parser: CommandParser) -> None:
 
 
 def chosen_days(options: Mapping[str, Any]) -> tuple[date, date]:
+    """Return the first and the last day that the options name."""
     day, first, last = options["day"], options["first"], options["last"]
     if day and (first or last):
         raise CommandError("Give either --day or --from and --to.")
@@ -32,7 +33,7 @@ def chosen_days(options: Mapping[str, Any]) -> tuple[date, date]:
 
 @contextmanager
 def faults_in_one_line(*kinds: type[Exception]) -> Iterator[None]:
-    """Of the database only the kind of fault is told: its words may hold a row."""
+    """Turn faults into CommandError. Of a database error only the kind is told, as its words may hold a row."""
     told: tuple[type[Exception], ...] = (*kinds, OSError)
     try:
         yield

@@ -10,6 +10,7 @@ from typing import Self
 
 from pushserver.embedded.ports import free_port
 from spark_reports.spark import environment, spark_home
+from spark_reports.tests.quick import QUICK_JAVA
 
 DEPLOY = "org.apache.spark.deploy"
 START_SECONDS = 120
@@ -38,7 +39,7 @@ class Cluster:
             yield cls(url, folder)
 
     def workers_used(self) -> int:
-        """How many of them ran an executor."""
+        """Return how many workers ran an executor."""
         return sum(any((self.folder / name).glob("app-*/*")) for name in ("one", "two"))
 
 
@@ -47,7 +48,7 @@ def _daemon(arguments: Sequence[str], log: Path) -> Iterator[None]:
     log.parent.mkdir(exist_ok=True)
     # spark-class replaces itself with Java: its process id is the daemon's.
     command = [str(spark_home() / "bin" / "spark-class"), *arguments]
-    environ = environment("local") | {"SPARK_DAEMON_MEMORY": "256m"}
+    environ = environment("local") | {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA}
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environ) as process:
         try:
             yield

@@ -10,6 +10,7 @@ import pytest
 from django.conf import LazySettings
 
 from spark_reports.tests.cluster import Cluster
+from spark_reports.tests.quick import QUICK_JAVA, write_quick_conf
 
 NO_JAVA = "Java is missing (apt-get install openjdk-17-jre-headless): Spark is not tested"
 
@@ -31,6 +32,7 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": QUICK_JAVA,
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.adaptive.enabled": "false",  # re-planning tiny frames costs more than running them
@@ -49,7 +51,7 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
 
 
 def _end_gateway() -> None:
-    """Java would live until this process ends, and its pipes would be left open."""
+    """End Java, which would live until this process ends and leave its pipes open."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
@@ -62,16 +64,7 @@ def _end_gateway() -> None:
 
 @pytest.fixture
 def spark_conf(java: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A configuration for spark-submit that starts quickly: tiny days are over before Java has compiled anything."""
-    folder = tmp_path / "spark-conf"
-    folder.mkdir()
-    lines = [
-        "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1",
-        "spark.executor.extraJavaOptions -XX:TieredStopAtLevel=1",
-        "spark.sql.codegen.wholeStage false",
-        "spark.executor.memory 512m",
-    ]
-    (folder / "spark-defaults.conf").write_text("\n".join(lines))
+    folder = write_quick_conf(tmp_path / "spark-conf")
     monkeypatch.setenv("SPARK_CONF_DIR", str(folder))
     return folder
 

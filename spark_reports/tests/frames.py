@@ -32,5 +32,5 @@ def frame(spark: Any, table: Table, rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def rows_of(result: Any, *columns: str) -> list[tuple[Any, ...]]:
-    """The chosen columns of every row, in order."""
+    """Return the chosen columns of every row, in order."""
     return sorted((tuple(row) for row in result.select(*columns).collect()), key=repr)

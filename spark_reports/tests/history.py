@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from uuid import UUID, uuid4
 
-from notifications.models import Attempt, Notification, NotificationRequest, UnknownGatewayError
+from notifications.gateways.gorush.models import UnknownGatewayError
+from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.models import RegistrationEvent
@@ -38,7 +39,7 @@ class Installation:
 
 @dataclass
 class History:
-    """``secrets`` are values that must never be found in the lake."""
+    """What a made-up day stored. ``secrets`` are values that must never be found in the lake."""
 
     seed: int
     secrets: list[bytes] = field(default_factory=list)
@@ -52,7 +53,7 @@ class History:
         ]
         for place in PLACES:
             factories.make_channel(place)
-        self.secrets += [bytes(route.device_token_digest)[4:] for route in self.routes]
+        self.secrets += [bytes(route.address_digest)[4:] for route in self.routes]
         self.secrets += [f"device-token-{n}".encode() for n in range(len(PLACES))]
         self.recipients = [secrets.token_bytes(64) for _ in range(20)]
         self.senders = [b"\x02" + secrets.token_bytes(32) for _ in range(10)]
@@ -107,10 +108,10 @@ class History:
         request = factories.make_answered_request(
             at=at,
             answered_at=at + timedelta(milliseconds=self.random.randrange(20, 3000)),
-            envelope_hash=envelope.hash,
+            source_key=envelope.hash,
             sender_digest=keyring().digest(Purpose.SENDER, sender),
         )
-        self.secrets += [bytes(request.amm_message_id), bytes(request.message_id), bytes(envelope.hash)]
+        self.secrets += [bytes(request.request_key), bytes(request.message_id), bytes(envelope.hash)]
         for position in range(self.random.choice([1, 1, 1, 2, 4])):
             self._notification(request, position, at)
         self._reply(envelope)

@@ -38,7 +38,7 @@ def publish(day: date, *, events: int = 1234, at: datetime | None = None) -> Pub
 
 
 def make_rate(day: date, **facts: Any) -> ErrorRate:
-    """10 of 200 pushes to iPhones found a dead token, with the interval that goes with it."""
+    """Make the error rate of 10 pushes of 200 to iPhones that found a dead token, with its interval."""
     return ErrorRate.objects.create(
         **{"day": day, "hour": None, "stage": "dispatch", "outcome": "dead", "code": "unregistered", "is_failure": True,
            "events": 10, "total": 200, "rate": 0.05, "rate_low": 0.0274, "rate_high": 0.0895, "usual_rate": 0.04,
@@ -104,7 +104,7 @@ def make_check(day: date, **facts: Any) -> DataQuality:
 
 
 def make_night(day: date) -> None:
-    """A row of every report."""
+    """Make a row of every report."""
     publish(day)
     make_rate(day)
     make_rate(day, outcome="success", code="", is_failure=False, events=190, rate=0.95)

@@ -19,6 +19,8 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from notifications.gateways.gorush.rules_file import seed_rules
+from notifications.policy import Verdict
+from notifications.reports import Decided, pack
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.models import RegistrationEvent
@@ -182,6 +184,31 @@ def test_the_answer_of_a_request_is_measured_once(lake_url: str, day: date, expo
     assert sorted(measured, key=repr) == [1000, None, None]
 
 
+def test_what_was_decided_at_once_is_exported_from_its_request(
+    lake_url: str, day: date, export: Callable[..., Manifest]
+) -> None:
+    """It has no row of its own in the database, and one in the lake."""
+    decided = [
+        Decided(0, Verdict.WRONG_TOKEN, 2),
+        Decided(2, Verdict.SUPPRESSED, 200),
+        Decided(3, Verdict.DUPLICATE, 1),
+    ]
+    answered = {"at": midnight(day), "answered_at": midnight(day) + timedelta(seconds=1)}
+    request = factories.make_answered_request(**answered, decided=pack(decided))
+    factories.make_notification(request=request, position=1, at=midnight(day), state="delivered")
+    canary = factories.make_canary_envelope(at=midnight(day))
+    factories.make_answered_request(**answered, decided=pack(decided), source_key=canary.hash)
+
+    columns = ("platform", "type", "state", "report", "attempts", "recipient", "answered_ms")
+    rows = [tuple(row[c] for c in columns) for row in rows_of(lake_url, export(), "notifications")]
+    assert sorted(row for row in rows if row[2] != "delivered") == [
+        ("none", 0, "suppressed", "success", 0, None, None),
+        ("none", 1, "duplicate", "success", 0, None, None),
+        ("none", 2, "refused", "wrong_token", 0, None, 1000),
+    ]
+    assert len(rows) == 4
+
+
 def test_a_reply_that_went_out_again_has_no_time_of_its_first_publication(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
@@ -300,7 +327,7 @@ def test_nothing_of_the_canary_is_exported(day: date, export: Callable[..., Mani
     factories.make_envelope(hash=mark.hash, at=at)
     factories.make_reply(envelope_hash=mark.hash, at=at)
     notification = factories.make_notification(
-        request=factories.make_request(envelope_hash=mark.hash, at=at), public_key_hash=key_hash, at=at
+        request=factories.make_request(source_key=mark.hash, at=at), public_key_hash=key_hash, at=at
     )
     factories.make_attempt(notification, started_at=at)
     factories.make_event(pseudonym=run.pseudonym, at=at)
@@ -341,7 +368,7 @@ def test_a_broken_export_leaves_the_day_as_it_was(
 
 @dataclass
 class FullDisk(io.BytesIO):
-    """Takes so many bytes and no more, and says so once the reader is ahead as far as it may be."""
+    """A file that takes this many bytes and then reports a full disk, once the reader is as far ahead as it may be."""
 
     room: int
     read: list[bytes]
@@ -392,7 +419,10 @@ def test_a_day_that_retention_has_begun_to_remove_is_marked_and_never_replaced(
 def test_the_key_never_stands_in_a_statement_or_a_parameter(
     day: date, export: Callable[..., Manifest], settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both may stand in the database's log. Every cursor's, also those that Django does not know of."""
+    """Both may appear in the database's log.
+
+    The statements of every cursor are checked, also of those that Django does not know of.
+    """
     told: list[bytes] = []
 
     def listen(name: str) -> None:

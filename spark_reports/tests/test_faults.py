@@ -45,7 +45,7 @@ def lake(lake_url: str) -> Lake:
 
 
 def write_results(lake: Lake, output: str, day: date, rates: list[dict[str, Any]]) -> None:
-    """What Spark leaves behind: one folder per report, with rows in one of them."""
+    """Write what Spark leaves behind: one folder per report, with rows in one of them."""
     for report in REPORT_TABLES:
         with lake.writing(f"{output}/{report.name}/_SUCCESS"):
             pass
@@ -231,7 +231,7 @@ def test_a_damaged_file_of_an_earlier_day_is_said_before_spark_starts(lake: Lake
 
 
 def age(lake: Lake, kind: Kind, day: date) -> None:
-    """As if an older version had written it."""
+    """Change a manifest as if an older version had written it."""
     path = Path(lake.url) / "manifests" / kind / f"{day}.json"
     path.write_text(path.read_text().replace(f'"schema_version": {tables.SCHEMA_VERSION}', '"schema_version": 0'))
 
@@ -304,7 +304,7 @@ def test_the_command_says_what_is_wrong(lake_url: str, no_java: None) -> None:
 def test_a_database_that_goes_away_is_told_in_one_line(
     lake: Lake, day: date, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its session is ended from outside when the export begins to read."""
+    """The session is ended from outside when the export begins to read."""
 
     def end_session(*_args: object, **_options: object) -> None:
         with psycopg.connect(**connection.get_connection_params()) as other:

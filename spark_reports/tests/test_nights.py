@@ -22,6 +22,7 @@ from django.test import Client
 from django.utils import timezone
 
 import spark_reports.management.commands
+from kit.tasks import TaskFailed
 from pushserver import health
 from spark_reports import by_hand, nights, parts, runs, tasks
 from spark_reports.closing import last_closed_day
@@ -32,7 +33,6 @@ from spark_reports.runs import LOCK
 from spark_reports.spark import Submission
 from spark_reports.status import State, pin, status
 from spark_reports.tests import rows
-from waku_bridge.tasks import TaskFailed
 
 pytestmark = pytest.mark.django_db
 DAY = date(2026, 11, 20)

@@ -93,7 +93,7 @@ def test_a_single_day_is_drawn_by_hour(admin_client: Client) -> None:
 
 @pytest.mark.parametrize(("events", "total"), [(10, 200), (1, 7), (499, 500)])
 def test_the_interval_of_sums_is_wilsons(events: int, total: int) -> None:
-    """Its ends are the true rates that the observed one is just 1.96 standard errors away from."""
+    """The ends of the interval are the true rates that are 1.96 standard errors away from the observed one."""
     for end in wilson(events, total):
         assert end is not None
         assert abs(end - events / total) == pytest.approx(1.959964 * sqrt(end * (1 - end) / total), rel=1e-5)

@@ -27,7 +27,7 @@ OUT = {"unregistered": "unregistered", "token_died": "died", "expired": "expired
 
 @dataclass
 class Fleet:
-    """Installations that do what they like. ``flows`` and ``stocks`` count by day and place, event by event."""
+    """Installations that change state at random. ``flows`` and ``stocks`` count by day and place, event by event."""
 
     random: random.Random
     flows: Counter[tuple[Any, ...]] = field(default_factory=Counter)

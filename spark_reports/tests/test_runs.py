@@ -30,7 +30,7 @@ def midnight(day: date) -> datetime:
 
 @pytest.fixture(params=["local[2]", "a cluster"])
 def master(request: pytest.FixtureRequest, settings: LazySettings, spark_conf: Path) -> None:
-    """The very same run on this machine's threads, and on a stand-alone master with two workers."""
+    """Run the same test on this machine's threads, and on a stand-alone master with two workers."""
     if request.param == "a cluster":
         settings.SPARK_MASTER = request.getfixturevalue("cluster").url
     else:
@@ -136,7 +136,7 @@ ACTIVE = """
 
 
 def active_by_sql(since: datetime, until: datetime) -> list[tuple[Any, ...]]:
-    """By the last event of each installation."""
+    """Count active tokens by the last event of each installation."""
     with connection.cursor() as cursor:
         cursor.execute(ACTIVE, {"since": since, "until": until})
         return cursor.fetchall()

@@ -24,15 +24,14 @@ from tests.interop.servers import ask
 
 NODES = ("node-a", "node-b")
 BRIDGES = ("bridge-a", "bridge-b")
-# The one for replies sweeps, too: it takes up what a killed process left behind.
-WORKERS = ("envelopes", "replies", "beat")
-LEASES = 2 * len(NODES)  # relay cache and store of each
+# `reports` derives the keys of query topics.
+WORKERS = ("worker", "reports", "beat")
 # What a killed process has written, the system still has; what it has only promised (synchronous_commit) would be lost.
 UNSYNCED = {"fsync": "off", "shared_buffers": "64MB"}
 START_SECONDS = 60
 OWNERS = """
-    SELECT split_part(application_name, ' ', 3), count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
-    WHERE locktype = 'advisory' AND granted AND application_name LIKE 'push-bridge %' GROUP BY 1
+    SELECT split_part(application_name, ' ', 3) FROM pg_locks JOIN pg_stat_activity USING (pid)
+    WHERE locktype = 'advisory' AND granted AND application_name LIKE 'push-bridge %'
 """
 
 
@@ -78,7 +77,7 @@ class Bridges:
         self.start_nodes(*NODES)
         self.start_bridges(*BRIDGES)
         self.start_workers()
-        wait_until(lambda: sum(self.owners().values()) == LEASES, seconds=START_SECONDS, what="all leases are taken")
+        wait_until(self.owner, seconds=START_SECONDS, what="a bridge reads")
 
     def stop(self) -> None:
         self.fleet.kill(*self.fleet.running)
@@ -104,20 +103,20 @@ class Bridges:
     def mend_node(self, name: str) -> None:
         ask(self.urls[name], "DELETE", "/dev/faults")
 
-    def owners(self) -> dict[str, int]:
-        """How many leases each living bridge holds, by PostgreSQL's own account. Empty while that is away."""
+    def owner(self) -> str:
+        """Return the living bridge that reads, by PostgreSQL's own account; empty when none does."""
         names = {str(self.fleet.running[name].pid): name for name in BRIDGES if name in self.fleet.running}
         try:
             with psycopg.connect(self.database_url, autocommit=True) as connection:
                 rows = connection.execute(OWNERS).fetchall()
         except psycopg.OperationalError:
-            return {}
-        return {names[pid]: count for pid, count in rows if pid in names}
+            return ""
+        return next((names[pid] for (pid,) in rows if pid in names), "")
 
     def seconds_until_owned(self) -> float:
-        """Until living bridges hold all leases."""
+        """Until a living bridge holds the lock."""
         started = time.monotonic()
-        wait_until(lambda: sum(self.owners().values()) == LEASES, seconds=START_SECONDS, what="all leases are taken")
+        wait_until(self.owner, seconds=START_SECONDS, what="a bridge reads")
         return time.monotonic() - started
 
     def _node(self, name: str) -> ProcessSpec:
@@ -125,11 +124,11 @@ class Bridges:
         peers = [url for other, url in self.urls.items() if other != name]
         ring = ["--relay-cache-capacity", str(RING_CAPACITY), "--shard", PUBSUB_TOPIC, "--peer", *peers]
         data = ["--data", str(self.fleet.folder / f"{name}.sqlite3"), "--port", self.urls[name].rsplit(":", 1)[1]]
-        return python(name, "-m", "waku_bridge.devnode", *ring, *data, stage=Stage.PEER)
+        return python(name, "-m", "tests.faulty.node", *ring, *data, stage=Stage.PEER)
 
 
 def new_bridges(folder: Path, valkey: EmbeddedValkey, guard: Guard) -> Bridges:
-    """Nothing is started yet. A queue entry that got lost is repeated after five seconds."""
+    """Nothing is started yet."""
     database = Database(EmbeddedPostgres(folder / "postgres", UNSYNCED), guard)
     urls = {name: f"http://127.0.0.1:{free_port()}" for name in NODES}
     redis_url = valkey.url.removesuffix("/0") + "/9"
@@ -140,7 +139,6 @@ def new_bridges(folder: Path, valkey: EmbeddedValkey, guard: Guard) -> Bridges:
         "REDIS_URL": redis_url,
         "WAKU_NODES": ",".join(urls.values()),
         "WAKU_RING_CAPACITY": str(RING_CAPACITY),
-        "QUEUE_PATIENCE_SECONDS": "5",
     }
     return Bridges(Fleet(folder, environment, guard), database, urls)
 
@@ -156,9 +154,9 @@ class Lag:
     started: float = field(default_factory=time.monotonic)
 
     def sample(self) -> None:
-        self.samples.append((time.monotonic() - self.started, self._seconds()))
+        self.samples.append((time.monotonic() - self.started, self.seconds()))
 
-    def _seconds(self) -> float | None:
+    def seconds(self) -> float | None:
         """From the oldest watermark, or from the beginning of an outage that is still to be caught up with."""
         sql = """
             SELECT extract(epoch FROM now() - least(min(watermark_at),

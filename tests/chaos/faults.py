@@ -8,17 +8,26 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import ClassVar
 
+import psycopg
+
 from tests.chaos.stack import Stack
 
 PAUSE_SECONDS = 2.0
+IN_FLIGHT = "SELECT id, attempt_count FROM notifications_notification WHERE state = 'in_flight'"
+# Faults of which a worker dies, or is replaced.
+WORKER_ENDS = ("worker killed", "worker and gorush killed", "worker restarted")
 
 
 @dataclass(slots=True)
 class Storm:
-    """``struck`` is what happened, with the unix time of its beginning."""
+    """``struck`` is what happened, with the unix time of its beginning; ``held`` has the attempts that were under way
+    when a worker was killed, by notification and number.
+    """
 
     stack: Stack
     struck: list[tuple[float, str]] = field(default_factory=list)
+    held: set[tuple[int, int]] = field(default_factory=set)
+    held_at_kills: list[int] = field(default_factory=list)
 
     def run(self, is_over: threading.Event) -> None:
         for name in cycle(self.FAULTS):
@@ -27,9 +36,10 @@ class Storm:
             self.struck.append((time.time(), name))
             self.FAULTS[name](self)
 
-    def _kill_delivery(self) -> None:
-        self.stack.fleet.kill("delivery1")
-        self.stack.start_workers("delivery1")
+    def _kill_worker(self) -> None:
+        self.stack.fleet.kill("worker")
+        self._note_held()
+        self.stack.start_workers("worker")
 
     def _kill_first_gorush(self) -> None:
         self.stack.kill_gorush(0)
@@ -46,14 +56,16 @@ class Storm:
         self.stack.stop_gorush(0)
         self.stack.start_gorush(0)
 
-    def _kill_delivery_and_gorush(self) -> None:
-        self.stack.fleet.kill("delivery1", "gorush0")
+    def _kill_worker_and_gorush(self) -> None:
+        self.stack.fleet.kill("worker", "gorush0")
+        self._note_held()
         self.stack.start_gorush(0)
-        self.stack.start_workers("delivery1")
+        self.stack.start_workers("worker")
 
-    def _kill_intake(self) -> None:
-        self.stack.fleet.kill("envelopes", "replies")
-        self.stack.start_workers("envelopes", "replies")
+    def _stop_worker(self) -> None:
+        """As a deployment does it."""
+        self.stack.fleet.stop("worker")
+        self.stack.start_workers("worker")
 
     def _cut_providers_off(self) -> None:
         self._break(down=True, seconds=0.1)
@@ -68,13 +80,19 @@ class Storm:
         """Longer than we wait for gorush."""
         self._break(delay_ms=6000, seconds=0.5)
 
+    def _note_held(self) -> None:
+        with psycopg.connect(self.stack.fleet.environment["DATABASE_URL"], autocommit=True) as connection:
+            found = set(connection.execute(IN_FLIGHT).fetchall()) - self.held
+        self.held |= found
+        self.held_at_kills.append(len(found))
+
     def _break(self, *, seconds: float, **faults: object) -> None:
         self.stack.break_providers(**faults)
         time.sleep(seconds)
         self.stack.mend_providers()
 
     FAULTS: ClassVar[dict[str, Callable[["Storm"], None]]] = {
-        "delivery worker killed": _kill_delivery,
+        "worker killed": _kill_worker,
         "gorush killed, another takes over": _kill_first_gorush,
         "connections to Apple and Google cut": _cut_providers_off,
         "Apple and Google answer 500": _fail,
@@ -82,8 +100,8 @@ class Storm:
         "Apple and Google refuse connections": _refuse_connections,
         "gorush restarted": _restart_gorush,
         "Apple and Google answer too late": _time_out,
-        "delivery worker and gorush killed": _kill_delivery_and_gorush,
-        "envelope and reply workers killed": _kill_intake,
+        "worker and gorush killed": _kill_worker_and_gorush,
+        "worker restarted": _stop_worker,
     }
 
 

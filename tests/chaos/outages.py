@@ -15,7 +15,7 @@ from tests.chaos.bridges import BRIDGES, NODES, Bridges
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """Unix times. ``takeover_seconds`` is how long nobody held some lease, where the fault is about that."""
+    """Unix times. ``takeover_seconds`` is how long nobody held the lock, where the fault is about that."""
 
     name: str
     began_at: float
@@ -70,8 +70,8 @@ class Outages:
             time.sleep(30 * self.scale)
 
     def _kill_bridge(self) -> float:
-        """The one that reads, or one of them; it comes back as the standby."""
-        name = self.rng.choice(sorted(self.bridges.owners()) or BRIDGES)
+        """The one that reads; it comes back as the standby."""
+        name = self.bridges.owner() or self.rng.choice(BRIDGES)
         self.bridges.fleet.kill(name)
         seconds = self.bridges.seconds_until_owned()
         self.bridges.start_bridges(name)
@@ -88,8 +88,15 @@ class Outages:
         self.bridges.database.start()
         return self.bridges.seconds_until_owned()
 
+    def _take_database_away(self) -> float:
+        """For a minute, in which the nodes have everything that comes in, and nobody else."""
+        self.bridges.database.kill()
+        time.sleep(60 * self.scale)
+        self.bridges.database.start()
+        return self.bridges.seconds_until_owned()
+
     def _kill_worker(self) -> None:
-        self.bridges.fleet.kill("envelopes")
+        self.bridges.fleet.kill("worker")
         self.bridges.start_workers()
 
     def _insert_late(self) -> None:
@@ -139,7 +146,8 @@ class Outages:
         "bridge killed": _kill_bridge,
         "both bridges killed": _kill_both_bridges,
         "database killed": _kill_database,
-        "envelope worker killed": _kill_worker,
+        "database away": _take_database_away,
+        "worker killed": _kill_worker,
         "store inserts late": _insert_late,
         "stores lose cursors": _lose_cursors,
         "store limits the rate": _limit_rate,

@@ -27,7 +27,7 @@ AUDIT = """
 OFFERS = "SELECT hash, path, extract(epoch FROM at)::float8 FROM audit_offer ORDER BY at"
 ENDS = "SELECT hash, state FROM audit_end"
 REPLIES = "SELECT envelope_hash, count(*) FROM waku_bridge_outboundreply GROUP BY 1"
-REQUESTS = "SELECT envelope_hash, count(*) FROM notifications_notificationrequest GROUP BY 1"
+REQUESTS = "SELECT source_key, count(*) FROM notifications_notificationrequest GROUP BY 1"
 DEAD_LETTERS = "SELECT reason, count(*) FROM waku_bridge_deadletter GROUP BY 1"
 SO_FAR = """
     SELECT count(*), count(*) FILTER (WHERE state = 'received'), (SELECT count(*) FROM waku_bridge_deadletter)
@@ -146,7 +146,7 @@ def show(passages: Passages, struck: Iterable[Struck], lag: Lag, archived: set[b
         )
         for each in struck
     ]
-    _print("Faults", ("fault", "lasted, s", "all in the inbox after, s", "leases held again after, s"), recoveries)
+    _print("Faults", ("fault", "lasted, s", "all in the inbox after, s", "read again after, s"), recoveries)
     lags = [(f"{at:.0f}", "database away" if worst is None else f"{worst:.0f}") for at, worst in lag.worst_by(10)]
     _print("Watermark lag", ("from second", "largest of ten, s"), lags)
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from notifications.policy import INTERRUPTIONS, MAX_AMBIGUOUS_ATTEMPTS, MAX_INTERRUPTED_ATTEMPTS
+from notifications.policy import WORKER_LOST, is_left_alone
 from tests.flows.network import Network
 
 STORIES = """
@@ -26,8 +26,8 @@ STORIES = """
     FROM notifications_notification AS notification
     JOIN notifications_notificationrequest AS request ON request.id = notification.request_id
     LEFT JOIN registrations_route AS route ON route.id = notification.route_id
-    LEFT JOIN waku_bridge_inboundenvelope AS envelope ON envelope.hash = request.envelope_hash
-    LEFT JOIN waku_bridge_outboundreply AS reply ON reply.envelope_hash = request.envelope_hash
+    LEFT JOIN waku_bridge_inboundenvelope AS envelope ON envelope.hash = request.source_key
+    LEFT JOIN waku_bridge_outboundreply AS reply ON reply.envelope_hash = request.source_key
     WHERE request.message_id = ANY(%s)
 """
 
@@ -82,9 +82,7 @@ class Story:
     @property
     def may_be_left_alone(self) -> bool:
         """Whether enough of its attempts ended uncertainly."""
-        interrupted = sum(code in INTERRUPTIONS for code in self.doubts)
-        own = len(self.doubts) - interrupted
-        return own >= MAX_AMBIGUOUS_ATTEMPTS or interrupted >= MAX_INTERRUPTED_ATTEMPTS
+        return is_left_alone(sum(code != WORKER_LOST for code in self.doubts))
 
     @property
     def reply_seconds(self) -> float:

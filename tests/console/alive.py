@@ -12,13 +12,13 @@ from django.conf import LazySettings
 from django.core.cache import cache
 from django.utils import timezone
 
-from notifications.deviations import Deviation
+from kit.http.deviations import Deviation
+from kit.http.notices import Board, Notice
 from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
-from notifications.notices import Board, Notice
 from pushserver import traffic
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
-from pushserver.console.dashboard.collecting import ANSWERS
 from pushserver.models import AttemptMinute, TrafficMinute
+from pushserver.state.collecting import ANSWERS
 from tests import factories
 from tests.gorush import serve_gorush
 from waku_bridge.canary import board
@@ -40,7 +40,7 @@ def alive(
     db: None, settings: LazySettings, gorush: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ThreadingHTTPServer]:
     """Its gorush, which a test may break."""
-    monkeypatch.setattr("pushserver.console.dashboard.collecting.KEPT_SECONDS", 0)
+    monkeypatch.setattr("pushserver.state.collecting.KEPT_SECONDS", 0)
     ANSWERS.forget()
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = NODES
     settings.GORUSH_URLS = [f"http://127.0.0.1:{gorush.server_port}"]

@@ -16,13 +16,13 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
+from kit.admin.operations import Operated, id_of
 from notifications.console.channels import OPERATIONS as CHANNEL_OPERATIONS
 from notifications.gateways.gorush.rules_table import load_seed
-from notifications.models import Channel, Notification
+from notifications.models import Channel, Notification, Sender
 from pushserver.api import tokens
 from pushserver.console.drain import OPERATIONS as DRAIN_OPERATIONS
 from pushserver.models import OpenedRecord
-from registrations.console.operations import Operated, id_of
 from registrations.models import Registration
 from spark_reports.closing import last_closed_day
 from spark_reports.console.panels import PAGES
@@ -151,14 +151,15 @@ def make_one_of_everything() -> None:
         installation_id=registration.installation_id,
     )
     factories.make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
-    envelope = partial(factories.make_envelope, hash=request.envelope_hash, message_id=request.amm_message_id)
+    envelope = partial(factories.make_envelope, hash=request.source_key, message_id=request.request_key)
     envelope(message_type=20, state="failed", reason="KeyError")
-    factories.make_reply(envelope_hash=request.envelope_hash)
+    factories.make_reply(envelope_hash=request.source_key)
     factories.make_unknown_error()
     factories.make_window(factories.make_watermark(), start_at=now - timedelta(hours=1), end_at=now)
     factories.make_dead_letter()
     factories.make_canary_run()
     Channel.objects.create(token_type=2, state="running", since=now)
+    Sender.objects.create(digest=b"\x05" * 32, beyond_count=70, first_beyond_at=now, last_beyond_at=now)
     load_seed()
     _make_staff()
     reports.publish(last_closed_day(now))

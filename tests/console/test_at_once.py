@@ -11,8 +11,8 @@ from django.test import Client
 from django.utils import timezone
 
 from pushserver.api import tokens
-from pushserver.console.roles import seed_roles
 from pushserver.models import ApiToken
+from pushserver.roles import seed_roles
 from spark_reports.closing import last_closed_day
 from spark_reports.models import RequestedRun
 from tests.console.test_operations import CASES, WHY, Case, confirmed, staff

@@ -11,14 +11,15 @@ from django.urls import reverse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from registrations.console.facts import FactAdmin
+from kit.admin.facts import FactAdmin
+from tests.budget import examples
 from tests.console.routes import MODELS, console_pages, make_one_of_everything
 
 pytestmark = pytest.mark.django_db
 LISTS = list(MODELS.values())
 # The database stays as it is: what is asked for changes nothing.
 anything = settings(
-    max_examples=25,
+    max_examples=examples(10),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -133,7 +134,7 @@ def test_no_other_page_takes_a_query_for_a_fault(root: Client) -> None:
     left_out = ("admin:logout",)
     urls = [page.url.partition("?")[0] for page in console_pages() if page.name not in left_out]
 
-    @settings(anything, max_examples=300)
+    @settings(anything, max_examples=examples(120))
     @given(url=st.sampled_from(urls), query=queries(st.one_of(st.sampled_from(OTHERS), texts)))
     def ask(url: str, query: str) -> None:
         assert is_answer(root.get(f"{url}?{query}")), url
@@ -152,7 +153,7 @@ def test_no_page_takes_what_stands_in_its_path_for_a_fault(root: Client) -> None
         *("registrations/registration/operate/{}/", "notifications/channel/{}/operate/pause/", "{}/", "{}"),
     ]
 
-    @settings(anything, max_examples=300)
+    @settings(anything, max_examples=examples(120))
     @given(path=st.sampled_from([*of_rows, *others * 5]), text=values)
     def ask(path: str, text: str) -> None:
         for method in (root.get, root.post):
@@ -170,7 +171,7 @@ def test_no_form_takes_what_is_typed_for_a_fault(root: Client) -> None:
         *("form-TOTAL_FORMS", "form-INITIAL_FORMS", "form-0-id", "form-0-position", "_save", "index", "username"),
     ]
 
-    @settings(anything, max_examples=400)
+    @settings(anything, max_examples=examples(160))
     @given(url=st.sampled_from(urls), sent=st.dictionaries(st.sampled_from(names), values, max_size=6))
     def send(url: str, sent: dict[str, str]) -> None:
         assert is_answer(root.post(url, sent)), url

@@ -7,7 +7,7 @@ from coincurve import PrivateKey
 from django.contrib import admin
 from playwright.sync_api import Page, expect
 
-from registrations.console.facts import FactAdmin
+from kit.admin.facts import FactAdmin
 from tests import factories
 from waku_bridge.codec.keys import chat_key, key_hash
 
@@ -82,8 +82,8 @@ def make_a_story() -> None:
     factories.make_event(pseudonym=registration.pseudonym)
     factories.make_topic_key(public_key_hash=registration.public_key_hash)
     request = factories.make_request()
-    factories.make_envelope(hash=request.envelope_hash, message_id=request.amm_message_id, message_type=20)
-    factories.make_reply(envelope_hash=request.envelope_hash)
+    factories.make_envelope(hash=request.source_key, message_id=request.request_key, message_type=20)
+    factories.make_reply(envelope_hash=request.source_key)
     notification = factories.make_notification(
         request=request,
         route=registration.route,
@@ -95,6 +95,7 @@ def make_a_story() -> None:
     factories.make_watermark()
     factories.make_dead_letter()
     factories.make_canary_run()
+    factories.make_sender()
 
 
 def show(page: Page, name: str) -> None:

@@ -18,18 +18,18 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
+from kit.http.deviations import Deviation
 from notifications import draining
-from notifications.deviations import Deviation
 from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
 from pushserver.celery import HEARTBEAT_KEY
-from pushserver.console.dashboard import collecting
-from pushserver.console.dashboard.facts import MOST_WAITING
-from pushserver.console.dashboard.lights import Finding, Level, Page, many_lost_replies
-from pushserver.console.dashboard.looking import look
-from pushserver.console.dashboard.memory import KEY
 from pushserver.console.dashboard.pages import ADDRESSES, url_of
 from pushserver.embedded.ports import free_port
 from pushserver.models import AttemptMinute, TrafficMinute
+from pushserver.state import collecting
+from pushserver.state.facts import MOST_WAITING
+from pushserver.state.lights import Finding, Level, Page, many_lost_replies
+from pushserver.state.looking import look
+from pushserver.state.memory import KEY
 from pushserver.tasks import count_traffic
 from spark_reports.closing import last_closed_day
 from spark_reports.models import Anomaly, PublishedDay
@@ -74,7 +74,7 @@ def stop_reading() -> None:
 
 
 def stop_worker() -> None:
-    cache.delete(HEARTBEAT_KEY.format(queue="delivery"))
+    cache.delete(HEARTBEAT_KEY.format(queue="turns"))
 
 
 def note_node() -> None:
@@ -103,7 +103,7 @@ def make_old_reply() -> None:
 
 BREAKAGES: list[tuple[Callable[[], Any], str, State]] = [
     (stop_reading, "node-node-01.example.org:8645", (Level.RED, "was not read for 15 seconds")),
-    (stop_worker, "workers", (Level.RED, "nobody works on delivery")),
+    (stop_worker, "workers", (Level.RED, "nobody works on turns")),
     (note_node, "node-node-01.example.org:8645", (Level.YELLOW, "this is off")),
     (break_canary, "canary", (Level.RED, "broken: the bridge does not read what a node took")),
     (trip, "channels", (Level.RED, "APN im.other is tripped: 3 of 3 sends refused: bad_topic")),
@@ -162,7 +162,7 @@ def test_a_light_that_knows_no_beginning_remembers_when_it_was_first_seen() -> N
 def test_a_light_that_was_green_between_begins_anew() -> None:
     stop_worker()
     look(now=timezone.now() - timedelta(minutes=9))
-    cache.set(HEARTBEAT_KEY.format(queue="delivery"), "now", 60)
+    cache.set(HEARTBEAT_KEY.format(queue="turns"), "now", 60)
     look(now=timezone.now() - timedelta(minutes=5))
     stop_worker()
 
@@ -275,7 +275,7 @@ def test_the_three_worst_come_with_what_to_do_and_a_link(admin_client: Client) -
     worst = re.search(r'<ol class="worst">(.*?)</ol>', html, re.DOTALL).group(1)
     assert re.findall(r"<strong>(.*?)</strong>", worst) == ["Workers:", "Channels:", "Replies:"]
     assert 'href="/admin/notifications/channel/?state__exact=tripped"' in worst
-    assert "Start <code>celery -A pushserver worker -Q delivery</code>" in worst
+    assert "Start <code>celery -A pushserver worker -Q turns</code>" in worst
 
 
 def test_what_failed_leads_to_the_tries_that_did(admin_client: Client) -> None:

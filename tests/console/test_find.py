@@ -32,8 +32,8 @@ def make_story(public_key=PUBLIC_KEY, **fields):
     factories.make_event(pseudonym=registration.pseudonym)
     request = factories.make_answered_request(at=at + timedelta(milliseconds=40))
     factories.make_envelope(
-        hash=request.envelope_hash,
-        message_id=request.amm_message_id,
+        hash=request.source_key,
+        message_id=request.request_key,
         message_type=20,
         state="processed",
         at=at,
@@ -41,7 +41,7 @@ def make_story(public_key=PUBLIC_KEY, **fields):
         payload=None,
     )
     factories.make_reply(
-        envelope_hash=request.envelope_hash,
+        envelope_hash=request.source_key,
         state="confirmed",
         published_at=at + timedelta(seconds=1.2),
         confirmed_at=at + timedelta(seconds=3.7),
@@ -109,8 +109,8 @@ def test_hashes_and_ids_lead_to_the_one_thing_they_mean(admin_client: Client) ->
         (notification.installation_id, user),
         (notification.installation_id.upper(), user),
         (bytes(request.message_id).hex(), timeline),
-        (bytes(request.amm_message_id).hex(), timeline),
-        (bytes(request.envelope_hash).hex()[:12], timeline),
+        (bytes(request.request_key).hex(), timeline),
+        (bytes(request.source_key).hex()[:12], timeline),
     ]:
         assert end_of(find(admin_client, term)) == expected, term
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from django.apps import apps
 
-from registrations.console.labels import FAMILIES, label
+from kit.admin.labels import FAMILIES, label
 from spark_reports.status import State as ReportsState
 
 OURS = ("registrations", "notifications", "waku_bridge", "spark_reports")

@@ -12,10 +12,10 @@ from django.db import OperationalError
 from django.test import Client
 from django.utils import timezone
 
-from notifications import by_hand, draining
+from notifications import draining, operator_actions
 from notifications.models import Channel, Notification
-from pushserver.console.roles import seed_roles
 from pushserver.models import OpenedRecord
+from pushserver.roles import seed_roles
 from registrations.models import Registration, Route
 from tests import factories
 from waku_bridge.models import DeadLetter, InboundEnvelope
@@ -311,7 +311,7 @@ def test_every_page_says_that_delivery_is_stopped_to_those_who_are_logged_in() -
 
 
 def test_an_operation_that_meets_a_worker_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    registration, real, calls = factories.make_registration(), by_hand.disable_routes, []
+    registration, real, calls = factories.make_registration(), operator_actions.disable_routes, []
 
     class Deadlock(Exception):  # noqa: N818 - stands for the driver's
         sqlstate = "40P01"
@@ -322,7 +322,7 @@ def test_an_operation_that_meets_a_worker_is_tried_again(monkeypatch: pytest.Mon
             raise OperationalError from Deadlock()
         return real(*arguments, **named)
 
-    monkeypatch.setattr(by_hand, "disable_routes", collide_once)
+    monkeypatch.setattr(operator_actions, "disable_routes", collide_once)
     staff("operator").post(
         f"/admin/{REGISTRATION}/operate/disable/", {"id": registration.pk, "why": WHY, "confirmed": "1"}
     )

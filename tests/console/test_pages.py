@@ -20,8 +20,8 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
+from kit.admin.facts import FactAdmin
 from notifications.gateways.gorush.rules_table import current_rules
-from registrations.console.facts import FactAdmin
 from registrations.messages import TokenType
 from registrations.models import Registration
 from tests import factories
@@ -49,15 +49,14 @@ def make_rows(count: int = 1) -> None:
             request=request, route=registration.route, public_key_hash=registration.public_key_hash
         )
         factories.make_attempt(notification, code="device_gone")
-        factories.make_envelope(
-            hash=request.envelope_hash, message_id=request.amm_message_id, message_type=20, reason="x"
-        )
-        factories.make_reply(envelope_hash=request.envelope_hash)
+        factories.make_envelope(hash=request.source_key, message_id=request.request_key, message_type=20, reason="x")
+        factories.make_reply(envelope_hash=request.source_key)
         factories.make_unknown_error()
         now = timezone.now()
         factories.make_window(factories.make_watermark(), start_at=now - timedelta(hours=1), end_at=now)
         factories.make_dead_letter()
         factories.make_canary_run()
+        factories.make_sender()
 
 
 def list_url(model: type[Model], **query: str) -> str:
@@ -76,7 +75,7 @@ def test_every_table_of_facts_has_pages() -> None:
     assert {model.__name__ for model in MODELS} == {
         *("Registration", "Route", "Grant", "RegistrationEvent", "TopicKey"),
         *("NotificationRequest", "Notification", "Attempt", "InboundEnvelope", "OutboundReply"),
-        *("UnknownGatewayError", "StoreWatermark", "DeadLetter", "CanaryRun"),
+        *("UnknownGatewayError", "StoreWatermark", "DeadLetter", "CanaryRun", "Sender"),
     }
 
 
@@ -274,7 +273,7 @@ def test_choosing_in_one_filter_takes_back_what_was_chosen_in_another(admin_clie
 @every_model
 @pytest.mark.parametrize(
     "lookup",
-    ["device_token_digest__gt", "access_token_digest", "payload__isnull", "route__device_token_digest__gt", "pk__gt"],
+    ["address_digest__gt", "access_token_digest", "payload__isnull", "route__address_digest__gt", "pk__gt"],
 )
 def test_a_url_cannot_ask_for_what_is_not_offered(admin_client: Client, model: type[Model], lookup: str) -> None:
     assert admin_client.get(list_url(model, **{lookup: "a"})).status_code == 400
@@ -399,13 +398,13 @@ def hidden() -> Secrets:
     )
     for name in ("access_token_encrypted", "access_token_digest", "content_digest"):
         hidden.also(name, getattr(registration, name))
-    for name in ("device_token_encrypted", "device_token_digest"):
+    for name in ("address_encrypted", "address_digest"):
         hidden.also(name, getattr(registration.route, name))
     factories.make_grant(registration, signature=hidden.new("grant", 65))
     factories.make_event(pseudonym=registration.pseudonym)
     topic_key = factories.make_topic_key(public_key_hash=registration.public_key_hash, key=hidden.new("topic key", 32))
     hidden.also("topic key, encrypted", topic_key.key_encrypted)
-    request = factories.make_request(reply_to=hidden.new("reply_to", 33))
+    request = factories.make_request(reply_address=hidden.new("reply address", 33))
     notification = factories.make_notification(
         request=request,
         route=registration.route,
@@ -417,18 +416,19 @@ def hidden() -> Secrets:
     )
     factories.make_attempt(notification, token_type=TokenType.FIREBASE)
     factories.make_envelope(
-        hash=request.envelope_hash,
-        message_id=request.amm_message_id,
+        hash=request.source_key,
+        message_id=request.request_key,
         message_type=20,
         payload=hidden.new("envelope payload", 200),
         source="http://user:secret-of-the-node-in-its-url@node.test:8645/path",
     )
-    factories.make_reply(envelope_hash=request.envelope_hash, payload=hidden.new("reply payload", 200), node="")
+    factories.make_reply(envelope_hash=request.source_key, payload=hidden.new("reply payload", 200), node="")
     factories.make_unknown_error()
     node = "http://user:secret-of-the-node-in-its-url@node.test:8645"
     factories.make_watermark(node=node)
     factories.make_dead_letter(source=node)
     factories.make_canary_run()
+    factories.make_sender()
     hidden.values["node password"] = b"secret-of-the-node-in-its-url"
     return hidden
 

@@ -12,11 +12,11 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from kit.admin.operations import id_of
 from notifications.gateways.gorush.rules_table import current_rules
 from notifications.models import Attempt, Notification, NotificationRequest
 from pushserver.api import tokens
 from pushserver.models import ApiToken
-from registrations.console.operations import id_of
 from registrations.models import Registration
 from tests import factories
 from tests.console.routes import console_pages, ids_of, make_one_of_everything
@@ -57,8 +57,8 @@ def make_more() -> None:
         elsewhere = factories.make_notification(route=another.route, **user)
         factories.make_attempt(notification, number=number, outcome="transient", code=f"code_{number}")
         factories.make_attempt(elsewhere)
-        factories.make_reply(envelope_hash=request.envelope_hash, part=number)
-        factories.make_envelope(hash=elsewhere.request.envelope_hash, state="failed", reason=f"Error{number}")
+        factories.make_reply(envelope_hash=request.source_key, part=number)
+        factories.make_envelope(hash=elsewhere.request.source_key, state="failed", reason=f"Error{number}")
         factories.make_window(watermark, start_at=now - timedelta(hours=1), end_at=now)
         factories.make_watermark()
         factories.make_dead_letter(reason=f"reason_{number}")
@@ -117,7 +117,7 @@ def api_urls() -> list[str]:
         f"{reverse('registration-list')}?installation_id={registration.installation_id}",
         f"{notifications}?key_hash={key_hash}",
         f"{notifications}?message_id={bytes(request.message_id).hex()}",
-        f"{notifications}?amm_message_id={bytes(request.amm_message_id).hex()}",
+        f"{notifications}?amm_message_id={bytes(request.request_key).hex()}",
         reverse("notification-detail", args=ids_of(Notification)),
         *(reverse(f"{name}-list") for name in ("channel", "canary", "error-rate", "token-churn", "anomaly")),
         reverse("status"),

@@ -21,6 +21,7 @@ from spark_reports.models import PublishedDay, RequestedRun
 from spark_reports.parts import missing
 from spark_reports.tests import rows
 from spark_reports.tests.history import History
+from spark_reports.tests.quick import write_quick_conf
 from tests.console.nights import make_busy_night
 from tests.console.test_browser import show
 
@@ -33,11 +34,7 @@ ROOT = "/admin/reports/"
 def lake(tmp_path: Path, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.REPORTS_LAKE, settings.SPARK_MASTER = str(tmp_path / "lake"), "local[2]"
     settings.SPARK_DRIVER_MEMORY = "1g"
-    folder = tmp_path / "spark-conf"
-    folder.mkdir()
-    quick = "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1\nspark.sql.codegen.wholeStage false\n"
-    (folder / "spark-defaults.conf").write_text(quick)
-    monkeypatch.setenv("SPARK_CONF_DIR", str(folder))
+    monkeypatch.setenv("SPARK_CONF_DIR", str(write_quick_conf(tmp_path / "spark-conf")))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.urls import reverse
 
-from pushserver.console.roles import seed_roles
+from pushserver.roles import seed_roles
 from tests.console.routes import MODELS, WITHOUT_NAME, Page, console_names, console_pages, make_one_of_everything
 
 pytestmark = pytest.mark.django_db
@@ -41,6 +41,7 @@ TABLES = {
     "pushserver_apitoken": (Who.ADMIN, Who.ADMIN, Who.NOBODY, Who.NOBODY),
     "admin_logentry": LOGS,
     "notifications_channel": FACTS,
+    "notifications_sender": FACTS,
     "notifications_gatewayerrorrule": (Who.SUPPORT, Who.OPERATOR, Who.OPERATOR, Who.NOBODY),  # those of the file
     "notifications_unknowngatewayerror": FACTS,
     "notifications_notificationrequest": FACTS,
@@ -73,6 +74,8 @@ PAGES: dict[str, tuple[Who, int]] = {
     "admin:notifications_channel_operate": (Who.OPERATOR, 200),
     "admin:notifications_gatewayerrorrule_try": (Who.SUPPORT, 200),
     "admin:notifications_notification_operate": (Who.OPERATOR, 200),
+    "admin:notifications_notificationrequest_operate": (Who.OPERATOR, 200),
+    "admin:notifications_sender_operate": (Who.OPERATOR, 200),
     "admin:registrations_registration_operate": (Who.OPERATOR, 200),
     "admin:waku_bridge_deadletter_operate": (Who.OPERATOR, 200),
     "admin:waku_bridge_inboundenvelope_operate": (Who.OPERATOR, 200),

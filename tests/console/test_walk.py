@@ -8,7 +8,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, User
 from playwright.sync_api import Page, expect
 
-from pushserver.console.roles import seed_roles
+from pushserver.roles import seed_roles
 from registrations.models import Registration, Route
 from tests import factories
 from tests.console.conftest import PASSWORD

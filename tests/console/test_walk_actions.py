@@ -11,8 +11,9 @@ from django.test import Client
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
+from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules_table import load_seed
-from notifications.models import Channel, GatewayErrorRule, Notification
+from notifications.models import Channel, Notification
 from pushserver.models import ApiToken
 from registrations.models import Registration, Route
 from spark_reports.closing import last_closed_day

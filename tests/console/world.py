@@ -16,11 +16,11 @@ from django.contrib.contenttypes.models import ContentType
 from django.utils import timezone
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
-from notifications.deviations import Deviation
+from kit.http.deviations import Deviation
+from kit.http.notices import Notice
 from notifications.gateways.gorush.rules_table import load_seed
 from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
 from notifications.models import Channel, Notification
-from notifications.notices import Notice
 from pushserver.api import tokens
 from pushserver.models import OpenedRecord
 from registrations.messages import TokenType
@@ -174,12 +174,12 @@ def _make_attempts(world: World, notification: Notification, outcome: str | None
 
 def _make_request(world: World, at: datetime, *, is_open: bool) -> Any:
     make = factories.make_request if is_open else factories.make_answered_request
-    ids = {name: world.bytes(32) for name in ("amm_message_id", "message_id", "envelope_hash")}
+    ids = {name: world.bytes(32) for name in ("request_key", "message_id", "source_key")}
     answered = {} if is_open else {"answered_at": at + timedelta(milliseconds=400)}
     request = make(at=at - timedelta(milliseconds=30), **answered, **ids)
     factories.make_envelope(
-        hash=request.envelope_hash,
-        message_id=request.amm_message_id,
+        hash=request.source_key,
+        message_id=request.request_key,
         message_type=MessageType.REQUEST,
         at=at - timedelta(milliseconds=190),
         state="received" if is_open else "processed",
@@ -191,7 +191,7 @@ def _make_request(world: World, at: datetime, *, is_open: bool) -> Any:
         published = at + timedelta(milliseconds=450)
         told = {"published_at": published, "confirmed_at": published + timedelta(seconds=4), "attempt_count": 1}
         factories.make_reply(
-            envelope_hash=request.envelope_hash, at=at, state="confirmed", node=NODES[0], payload=None, **told
+            envelope_hash=request.source_key, at=at, state="confirmed", node=NODES[0], payload=None, **told
         )
     return request
 
@@ -226,8 +226,7 @@ def _make_canary_run(world: World, minutes: int) -> None:
 def pin_peers(world: World, settings: Any) -> None:
     """What the watches found. The cache is no part of the database."""
     settings.WAKU_NODES, settings.WAKU_STORE_NODES, settings.GORUSH_URLS = [*NODES], [*NODES], [*GORUSHES]
-    said = {"version": "nwaku 0.38.1", "health": "READY", "shards": "16: 32", "longest_page": 700,
-            "size_limit_bytes": 153_600, "probed_at": world.now}  # fmt: skip
+    said = {"version": "nwaku 0.38.1", "health": "READY", "shards": "16: 32", "longest_page": 700}
     for node in NODES:
         NODE_BOARD.pin(Notice(node, world.before(minutes=2), (), {}, said))
     since = {NOT_SYNC.id: world.before(hours=5)}

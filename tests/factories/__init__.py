@@ -15,11 +15,15 @@ from tests.factories.notifications import (
     make_channel,
     make_notification,
     make_request,
+    make_sender,
     make_unknown_error,
 )
 from tests.factories.registrations import make_event, make_grant, make_registration, make_route, make_topic_key
+from tests.factories.tokens import apn_token, firebase_token
 
 __all__ = [
+    "apn_token",
+    "firebase_token",
     "make_answered_request",
     "make_attempt",
     "make_canary_envelope",
@@ -34,6 +38,7 @@ __all__ = [
     "make_reply",
     "make_request",
     "make_route",
+    "make_sender",
     "make_topic_key",
     "make_unknown_error",
     "make_watermark",

@@ -31,7 +31,6 @@ def make_envelope(*, at: datetime | None = None, **fields: Any) -> InboundEnvelo
         "payload": secrets.token_bytes(200),
         "source": "http://127.0.0.1:8645",
         "received_at": at,
-        "enqueued_at": at,
     }
     return InboundEnvelope.objects.create(**defaults | fields)
 
@@ -46,7 +45,6 @@ def make_reply(*, envelope_hash: bytes = b"", at: datetime | None = None, **fiel
         "payload": secrets.token_bytes(200),
         "timestamp_ns": time.time_ns(),
         "next_attempt_at": at,
-        "enqueued_at": at,
         "created_at": at,
     }
     return OutboundReply.objects.create(envelope_hash=envelope_hash or secrets.token_bytes(32), **defaults | fields)

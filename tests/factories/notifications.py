@@ -5,7 +5,8 @@ from uuid import uuid4
 
 from django.utils import timezone
 
-from notifications.models import Attempt, Channel, Notification, NotificationRequest, UnknownGatewayError
+from notifications.gateways.gorush.models import UnknownGatewayError
+from notifications.models import Attempt, Channel, Notification, NotificationRequest, Sender
 from registrations.messages import TokenType
 
 REQUEST_ANSWERED_AFTER = timedelta(seconds=1)
@@ -15,11 +16,12 @@ def make_request(*, at: datetime | None = None, **fields: Any) -> NotificationRe
     """A request that still waits for its notifications."""
     at = at or timezone.now()
     defaults: dict[str, Any] = {
-        "amm_message_id": secrets.token_bytes(32),
+        "front_door": "waku",
+        "request_key": secrets.token_bytes(32),
         "message_id": secrets.token_bytes(32),
         "state": NotificationRequest.State.WAITING,
-        "envelope_hash": secrets.token_bytes(32),
-        "reply_to": b"\x02" + secrets.token_bytes(32),
+        "source_key": secrets.token_bytes(32),
+        "reply_address": b"\x02" + secrets.token_bytes(32) + b"/waku/2/rs/16/32",
         "received_at": at,
         "reply_due_at": at + timedelta(seconds=2),
     }
@@ -31,7 +33,7 @@ def make_answered_request(*, at: datetime | None = None, **fields: Any) -> Notif
     answered = {
         "state": NotificationRequest.State.ANSWERED,
         "answered_at": at + REQUEST_ANSWERED_AFTER,
-        "reply_to": None,
+        "reply_address": None,
     }
     return make_request(at=at, **answered | fields)
 
@@ -85,3 +87,10 @@ def make_channel(key: tuple[int, str] = (1, "im.status.ethereum"), **fields: Any
     return Channel.objects.create(
         **{"token_type": key[0], "apn_topic": key[1], "since": now, "last_success_at": now} | fields
     )
+
+
+def make_sender(**fields: Any) -> Sender:
+    """Make a sender that asked for more than it may."""
+    now = fields.pop("at", None) or timezone.now()
+    facts = {"digest": secrets.token_bytes(32), "beyond_count": 1, "first_beyond_at": now, "last_beyond_at": now}
+    return Sender.objects.create(**facts | fields)

@@ -9,16 +9,23 @@ from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.messages import TokenType
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
+from tests.factories.tokens import apn_token, firebase_token
 
 
 def make_route(
-    *, device_token: str = "", token_type: int = TokenType.FIREBASE, at: datetime | None = None, **fields: Any
+    *,
+    device_token: str = "",
+    token_type: int = TokenType.FIREBASE,
+    gateway: str = "gorush",
+    at: datetime | None = None,
+    **fields: Any,
 ) -> Route:
-    token = (device_token or secrets.token_urlsafe(40)).encode()
+    token = (device_token or (apn_token() if token_type == TokenType.APN else firebase_token())).encode()
     return Route.objects.create(
+        gateway=gateway,
         token_type=token_type,
-        device_token_encrypted=keyring().encrypt(Purpose.DEVICE_TOKEN, token),
-        device_token_digest=keyring().digest(Purpose.DEVICE_TOKEN, token),
+        address_encrypted=keyring().encrypt(Purpose.ADDRESS, token),
+        address_digest=keyring().digest(Purpose.ADDRESS, token),
         created_at=at or timezone.now(),
         **fields,
     )

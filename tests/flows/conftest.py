@@ -1,11 +1,10 @@
 """A whole server for the flow tests: every process real, on a database and a broker database of its own."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-import psycopg
 import pytest
 from coincurve import PrivateKey
-from psycopg import sql
 
 from pushserver.embedded.ports import free_port
 from pushserver.embedded.postgres import EmbeddedPostgres
@@ -16,25 +15,33 @@ from tests.flows.fleet import Fleet
 from tests.flows.network import Network
 from waku_bridge.codec.keys import Identity
 
-DATABASE = "flows"
 SERVER = Identity(PrivateKey(b"\x02" * 32))  # SERVER_PRIVATE_KEY of the test session
+RUNNING = pytest.StashKey[Fleet]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop the server after the last test of this folder: what follows would have to share two cores with it."""
+    if RUNNING in item.config.stash and (nextitem is None or Path(__file__).parent not in nextitem.path.parents):
+        fleet = item.config.stash[RUNNING]
+        fleet.stop(*fleet.running)
 
 
 @pytest.fixture(scope="session")
 def environment(
-    postgres: EmbeddedPostgres, valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory
+    postgres: EmbeddedPostgres,
+    valkey: EmbeddedValkey,
+    new_database: Callable[[str], str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, str]:
-    make_database(postgres, DATABASE)
-    return environment_of(postgres.url(DATABASE), f"{valkey.url.removesuffix('/0')}/7", tmp_path_factory)
-
-
-def make_database(postgres: EmbeddedPostgres, name: str) -> None:
-    with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    database_url = postgres.url(new_database("flows"))
+    return environment_of(database_url, f"{valkey.url.removesuffix('/0')}/7", tmp_path_factory)
 
 
 def environment_of(database_url: str, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Patience and lease are short, so that a test of a killed worker need not wait for two minutes."""
+    """The lease is short, so that a test of a killed worker need not wait for two minutes. A few senders ask for more
+    than anybody may, and every single push is counted, so that none may be coalesced with another one.
+    """
     return {
         "DATABASE_URL": database_url,
         "REDIS_URL": redis_url,
@@ -43,14 +50,20 @@ def environment_of(database_url: str, redis_url: str, tmp_path_factory: pytest.T
         "GORUSH_TIMEOUT_SECONDS": "3",
         "DELIVERY_LEASE_SECONDS": "15",
         "REPLY_DEADLINE_SECONDS": "5",
-        "QUEUE_PATIENCE_SECONDS": "5",
         "METRICS_DIR": str(tmp_path_factory.mktemp("metrics")),
+        "MAX_OPEN_PER_ROUTE": "10000",
+        **{f"{name}_LIMITS": "1000000/1,100000000/60" for name in ("ROUTE", "ROUTE_APART", "SENDER", "GLOBAL")},
     }
 
 
 @pytest.fixture(scope="session")
-def fleet(environment: dict[str, str], guard: Guard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    running = Fleet(tmp_path_factory.mktemp("flows"), environment, guard)
+def fleet(
+    environment: dict[str, str],
+    guard: Guard,
+    tmp_path_factory: pytest.TempPathFactory,
+    pytestconfig: pytest.Config,
+) -> Iterator[Fleet]:
+    running = pytestconfig.stash[RUNNING] = Fleet(tmp_path_factory.mktemp("flows"), environment, guard)
     try:
         start(running)
         yield running
@@ -60,7 +73,6 @@ def fleet(environment: dict[str, str], guard: Guard, tmp_path_factory: pytest.Te
 
 def start(fleet: Fleet) -> None:
     node_url, gorush_url = fleet.environment["WAKU_NODES"], fleet.environment["GORUSH_URL"]
-    fleet.run(processes.migrate())
     fleet.start(processes.node(_port(node_url)), processes.gorush(_port(gorush_url)))
     fleet.start(*processes.services(fleet.folder).values())
     processes.wait_for_http(f"{node_url}/health", f"{gorush_url}/healthz")

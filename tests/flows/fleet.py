@@ -3,6 +3,7 @@
 Every process leads a group of its own, so that a kill takes the children of a worker along.
 """
 
+import asyncio
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import SIGKILL
 
-from pushserver.embedded.parts import answers
+from pushserver.embedded.probing import answers
 from pushserver.stack import plan
 from pushserver.supervisor.guard import Guard, kill_group
 from pushserver.supervisor.processes import ProcessSpec, Stage, python
@@ -81,7 +82,7 @@ def node(port: int) -> ProcessSpec:
 
 
 def gorush(port: int) -> ProcessSpec:
-    module = "notifications.gateways.gorush.devserver"
+    module = "tests.faulty.gorush"
     return python("gorush", "-m", module, "--port", str(port), stage=Stage.PEER)
 
 
@@ -91,8 +92,8 @@ def migrate() -> ProcessSpec:
 
 def services(folder: Path) -> dict[str, ProcessSpec]:
     """Those of `manage.py up`, by name, but one process per kind of worker and no web server."""
-    planned = plan.services(data_dir=folder, host="127.0.0.1", port=0, cpus=1, delivery_processes=1)
-    return {spec.name: spec for spec in planned if spec.name != "web"}
+    planned = plan.services(data_dir=folder, cpus=1)
+    return {spec.name: spec for spec in planned}
 
 
 def wait_until(
@@ -106,4 +107,4 @@ def wait_until(
 
 def wait_for_http(*urls: str) -> None:
     for url in urls:
-        wait_until(lambda url=url: answers(url), what=url)
+        wait_until(lambda url=url: asyncio.run(answers(url)), what=url)

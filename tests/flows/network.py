@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 import psycopg
 from coincurve import PrivateKey
 
-from notifications.connections import PlainClient, new_client
+from kit.http.connections import PlainClient, new_client
 from notifications.messages import Report
-from registrations.messages import TokenType
 from tests.flows.fleet import PUBSUB_TOPIC, wait_until
 from waku_bridge.client import (
     Address,
@@ -30,6 +29,7 @@ from waku_bridge.client import (
     Session,
     Standing,
     StoreReader,
+    addresses,
     ask_to_push,
     new_state,
     one_to_one,
@@ -281,8 +281,8 @@ def unregistered_phone(identity: Identity | None = None) -> RegisteringClient:
 
 def android(fate: str = "") -> Address:
     """``fate`` is a prefix from the development gorush's table of outcomes, such as ``dead-``."""
-    return Address(TokenType.FIREBASE, f"{fate}{uuid.uuid4().hex}")
+    return addresses.android(os.urandom, fate)
 
 
 def iphone(fate: str = "") -> Address:
-    return Address(TokenType.APN, f"{fate}{uuid.uuid4().hex}", APN_TOPIC)
+    return addresses.iphone(APN_TOPIC, os.urandom, fate)

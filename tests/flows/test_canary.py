@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from pushserver.embedded.ports import free_port
 from pushserver.stack.plan import manage
 from pushserver.supervisor.processes import Stage
+from tests.factories.tokens import firebase_token
 from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet, services, wait_for_http, wait_until
-from tests.flows.network import Network
+from tests.flows.network import Network, iphone
 
+OWN_PHONE, DEAD_PHONE = firebase_token("operators-own-phone"), iphone("dead-").device_token
 LAST = "SELECT {} FROM waku_bridge_canaryrun ORDER BY started_at DESC LIMIT 1"
 # What the canary itself keeps: its history, and for an hour the hashes by which late copies are recognised.
 OWN_TABLES = {"waku_bridge_canaryrun", "waku_bridge_canaryenvelope"}
@@ -82,15 +85,15 @@ def test_every_link_is_timed_and_no_row_stays(network: Network, canary: Run) -> 
 
 
 def test_a_phone_of_the_operator_gets_a_real_push(network: Network, canary: Run) -> None:
-    code, printed = canary(CANARY_DEVICE_TOKEN="operators-own-phone")
+    code, printed = canary(CANARY_DEVICE_TOKEN=OWN_PHONE)
     assert code == 0, printed
     assert "nothing was tested" not in printed
-    assert "operators-own-phone" not in printed
-    assert [push["platform"] for push in network.pushes() if push["token"] == "operators-own-phone"] == ["android"]
+    assert OWN_PHONE not in printed
+    assert [push["platform"] for push in network.pushes() if push["token"] == OWN_PHONE] == ["android"]
 
 
 def test_a_phone_of_the_operator_that_is_gone_is_told(network: Network, canary: Run) -> None:
-    code, printed = canary(CANARY_DEVICE_TOKEN="dead-phone", CANARY_APN_TOPIC="im.status")
+    code, printed = canary(CANARY_DEVICE_TOKEN=DEAD_PHONE, CANARY_APN_TOPIC="im.status")
     assert code == 1
     assert "gorush does not take the push" in printed
     assert last(network, "broken_link", "cause") == ("gorush", "gorush")
@@ -102,10 +105,9 @@ def test_a_phone_of_the_operator_that_is_gone_is_told(network: Network, canary: 
     [
         ("node", "register", "node", "no node takes messages"),
         ("bridge", "register_answer", "bridge", "the bridge does not read what a node took"),
-        ("envelopes", "register_answer", "worker", "the workers do not process what the bridge read"),
-        ("delivery1", "gorush", "worker", "queue delivery: nobody tries the push"),
+        ("worker", "register_answer", "worker", "the workers do not process what the bridge read"),
+        ("reports", "query_answer", "worker", "queue keys: it waits for the key of its topic"),
         ("gorush", "gorush", "gorush", "gorush does not take the push"),
-        ("replies", "register_answer", "reply", "the answer does not come back"),
     ],
 )
 def test_the_broken_link_is_named(
@@ -125,19 +127,47 @@ def test_the_broken_link_is_named(
     assert last(network, "state", "broken_link", "cause") == ("broken", link, cause)
 
 
+def test_an_answer_that_no_node_takes_is_told(
+    fleet: Fleet, network: Network, canary: Run, without: Callable[[str], None]
+) -> None:
+    without("worker")
+    mute = replace(fleet, environment={**fleet.environment, "WAKU_NODES": f"http://127.0.0.1:{free_port()}"})
+    mute.start(replace(services(fleet.folder)["worker"], name="mute"))
+    try:
+        code, printed = canary()
+    finally:
+        mute.stop("mute")
+    assert code == 1
+    assert "the answer does not come back" in " ".join(printed.split())
+    assert last(network, "state", "broken_link", "cause") == ("broken", "register_answer", "reply")
+
+
+def test_a_push_that_nobody_tries_is_told(network: Network, canary: Run) -> None:
+    network.rows(
+        "INSERT INTO notifications_drain (id, since, started_by, reason) VALUES (1, now(), '', '') RETURNING id"
+    )
+    try:
+        code, printed = canary()
+    finally:
+        network.rows("DELETE FROM notifications_drain RETURNING id")
+    assert code == 1
+    assert "nobody tries the push" in " ".join(printed.split())
+    assert last(network, "state", "broken_link", "cause") == ("broken", "gorush", "worker")
+
+
 def test_what_a_missing_bridge_reads_late_is_removed_by_the_next_run(network: Network, canary: Run) -> None:
     """The registration of the run above was in the node's ring, and has been taken for one by now."""
     code, printed = canary()
     assert code == 0, printed
     kept = "SELECT count(*) FROM waku_bridge_inboundenvelope JOIN waku_bridge_canaryenvelope USING (hash)"
     assert network.rows(kept) == [(0,)]
-    assert network.rows("SELECT count(*) FROM registrations_route WHERE apn_topic = 'canary'") == [(0,)]
+    assert network.rows("SELECT count(*) FROM registrations_route WHERE apn_topic LIKE 'canary.%%'") == [(0,)]
 
 
 def test_a_run_that_was_killed_is_told_and_cleared_away_by_the_next(
     fleet: Fleet, network: Network, canary: Run
 ) -> None:
-    registered = "SELECT count(*) FROM registrations_route WHERE apn_topic = 'canary'"
+    registered = "SELECT count(*) FROM registrations_route WHERE apn_topic LIKE 'canary.%%'"
     fleet.start(manage("killed", "canary", stage=Stage.FRONT))
     wait_until(lambda: network.rows(registered) == [(1,)], what="the canary is registered")
     fleet.kill("killed")

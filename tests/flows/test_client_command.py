@@ -9,8 +9,11 @@ import pytest
 
 from pushserver.stack.plan import manage
 from pushserver.supervisor.processes import Stage
+from tests.factories.tokens import firebase_token
 from tests.flows.fleet import Fleet
 from tests.flows.network import Network
+
+BOBS_PHONE = firebase_token("bobs-own-phone")
 
 Client = Callable[..., tuple[int, str]]
 
@@ -31,7 +34,7 @@ def client(fleet: Fleet, network: Network) -> Client:
 
 
 def test_the_walk_through_the_protocol(fleet: Fleet, network: Network, client: Client) -> None:
-    code, printed = client("register", "--as", "bob", "--token", "bobs-own-phone")
+    code, printed = client("register", "--as", "bob", "--token", BOBS_PHONE)
     assert code == 0, printed
     assert "accepted by" in printed
     assert "contact code published: version 1" in printed
@@ -48,7 +51,7 @@ def test_the_walk_through_the_protocol(fleet: Fleet, network: Network, client: C
     code, printed = client("notify", "--as", "ada", key, "--text", "Good morning")
     assert code == 0, printed
     assert "notified: the server reports success" in printed
-    (push,) = [push for push in network.pushes() if push["token"] == "bobs-own-phone"]
+    (push,) = [push for push in network.pushes() if push["token"] == BOBS_PHONE]
     assert bytes.fromhex(push["data"]["encryptedMessage"][2:]) == b"Good morning"
 
     code, printed = client("watch", "--as", "ada", "bob", "--seconds", "3")

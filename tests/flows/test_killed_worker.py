@@ -11,7 +11,6 @@ from tests.flows.load import Load
 from tests.flows.network import Network
 
 REQUESTS = 1000
-WORKERS = ("envelopes", "delivery1", "replies")
 GORUSH_DELAY_MS = 1000  # long enough for a kill between a push and its result
 
 
@@ -23,13 +22,13 @@ def slow_gorush(network: Network) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("slow_gorush")
-def test_killed_workers_lose_nothing_and_double_at_most_what_was_on_its_way(fleet: Fleet, network: Network) -> None:
-    prepared = _fill_the_queue(fleet, network)
-    _start(fleet, "envelopes")
+def test_a_killed_worker_loses_nothing_and_doubles_at_most_what_was_on_its_way(fleet: Fleet, network: Network) -> None:
+    prepared = _fill_the_inbox(fleet, network)
+    _start(fleet, "worker")
     _wait_for_the_middle(network)
-    fleet.kill(*WORKERS)
+    fleet.kill("worker")
     on_their_way = _in_flight(network)
-    _start(fleet, *WORKERS)
+    _start(fleet, "worker")
     load.wait_until_done(network)
     pushes = load.pushes_by_message(network, prepared)
     twice = {message_id for message_id, each in pushes.items() if len(each) == 2}
@@ -42,12 +41,13 @@ def test_killed_workers_lose_nothing_and_double_at_most_what_was_on_its_way(flee
 
 
 @pytest.mark.usefixtures("slow_gorush")
-def test_a_killed_envelope_worker_loses_nothing_and_doubles_nothing(fleet: Fleet, network: Network) -> None:
-    prepared = _fill_the_queue(fleet, network)
-    _start(fleet, "envelopes")
+def test_a_worker_that_is_stopped_loses_nothing_and_doubles_nothing(fleet: Fleet, network: Network) -> None:
+    prepared = _fill_the_inbox(fleet, network)
+    _start(fleet, "worker")
     _wait_for_the_middle(network)
-    fleet.kill("envelopes")
-    _start(fleet, "envelopes")
+    fleet.stop("worker")
+    assert _in_flight(network) == set()
+    _start(fleet, "worker")
     load.wait_until_done(network)
     pushes = load.pushes_by_message(network, prepared)
     assert Counter(len(each) for each in pushes.values()) == {1: REQUESTS}
@@ -59,10 +59,10 @@ def _start(fleet: Fleet, *names: str) -> None:
     fleet.start(*(services(fleet.folder)[name] for name in names))
 
 
-def _fill_the_queue(fleet: Fleet, network: Network) -> Load:
+def _fill_the_inbox(fleet: Fleet, network: Network) -> Load:
     """All envelopes in the inbox, and nobody there who would process them."""
     prepared = load.prepare(network, REQUESTS)
-    fleet.stop("envelopes")
+    fleet.stop("worker")
     network.publish(*prepared.messages)
     load.wait_until_received(network, prepared)
     return prepared

@@ -30,7 +30,7 @@ def test_what_is_meant_for_a_phone_is_forgotten_once_it_is_there(network: Networ
         SELECT count(*) FROM notifications_notification WHERE finished_at IS NOT NULL
            AND (chat_id IS NOT NULL OR message IS NOT NULL)
         UNION ALL SELECT count(*) FROM notifications_notificationrequest
-           WHERE state = 'answered' AND reply_to IS NOT NULL
+           WHERE state = 'answered' AND reply_address IS NOT NULL
         UNION ALL SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state <> 'received' AND payload IS NOT NULL
         UNION ALL SELECT count(*) FROM waku_bridge_outboundreply
            WHERE state NOT IN ('pending', 'published') AND payload IS NOT NULL  -- published: until a store has it

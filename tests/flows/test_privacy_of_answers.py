@@ -6,7 +6,7 @@ everything left behind.
 
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -29,18 +29,17 @@ from pushserver.stack import plan
 from pushserver.supervisor.guard import Guard
 from pushserver.supervisor.processes import Stage
 from tests.console.routes import Page, console_pages, patterns
-from tests.flows.conftest import SERVER, environment_of, make_database, start
+from tests.flows.conftest import SERVER, environment_of, start
 from tests.flows.fleet import Fleet, wait_for_http
 from tests.flows.network import Network
 from tests.flows.traces import Traces, found
 from waku_bridge.codec.keys import chat_key
 from waku_bridge.identity import canary_identity, server_identity
 
-DATABASE = "privacy"
 PASSWORD, METRICS_TOKEN = secrets.token_urlsafe(20), secrets.token_urlsafe(20)
 # What the database holds that nobody may see, not even encrypted or as a digest.
 KEPT = """
-    SELECT device_token_encrypted FROM registrations_route UNION ALL SELECT device_token_digest FROM registrations_route
+    SELECT address_encrypted FROM registrations_route UNION ALL SELECT address_digest FROM registrations_route
     UNION ALL SELECT access_token_encrypted FROM registrations_registration
     UNION ALL SELECT access_token_digest FROM registrations_registration
     UNION ALL SELECT content_digest FROM registrations_registration
@@ -55,10 +54,14 @@ KEPT = """
 
 @pytest.fixture(scope="module")
 def own_fleet(
-    postgres: EmbeddedPostgres, valkey: EmbeddedValkey, guard: Guard, tmp_path_factory: pytest.TempPathFactory
+    postgres: EmbeddedPostgres,
+    valkey: EmbeddedValkey,
+    guard: Guard,
+    new_database: Callable[[str], str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Fleet]:
-    make_database(postgres, DATABASE)
-    environment = environment_of(postgres.url(DATABASE), f"{valkey.url.removesuffix('/0')}/8", tmp_path_factory)
+    database_url = postgres.url(new_database("privacy"))
+    environment = environment_of(database_url, f"{valkey.url.removesuffix('/0')}/8", tmp_path_factory)
     environment |= {"LOG_FORMAT": "json", "METRICS_TOKEN": METRICS_TOKEN, "API_CALLS_PER_MINUTE": "100000"}
     fleet = Fleet(tmp_path_factory.mktemp("privacy"), environment, guard)
     try:

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from registrations.messages import TokenType
+from tests.factories.tokens import apn_token, firebase_token
 from tests.flows.network import Network, android, iphone, new_sender, unregistered_phone
 from waku_bridge.client import (
     Address,
@@ -61,14 +62,14 @@ def test_a_retransmission_gets_its_success_again(network: Network) -> None:
 
 def test_an_iphone_without_the_name_of_its_app_is_refused(network: Network) -> None:
     phone = unregistered_phone()
-    phone.change(Address(TokenType.APN, "a-token"))
+    phone.change(Address(TokenType.APN, apn_token()))
     with pytest.raises(RegistrationRefused, match=RegistrationError.MALFORMED_MESSAGE.name):
         network.register(phone)
 
 
 def test_an_unknown_kind_of_token_is_refused(network: Network) -> None:
     phone = unregistered_phone()
-    phone.change(Address(7, "a-token"))
+    phone.change(Address(7, firebase_token()))
     with pytest.raises(RegistrationRefused, match=RegistrationError.UNSUPPORTED_TOKEN_TYPE.name):
         network.register(phone)
 

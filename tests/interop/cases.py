@@ -37,8 +37,8 @@ def dead(token_type: TokenType, fate: str, code: str, *, is_guarded: bool = Fals
     return Case(token_type, fate, Outcome.DEAD, code, refused=1, is_guarded=is_guarded)
 
 
-def refused(token_type: TokenType, fate: str, outcome: Outcome, code: str) -> Case:
-    return Case(token_type, fate, outcome, code, refused=1)
+def refused(token_type: TokenType, fate: str, outcome: Outcome, code: str, *, is_guarded: bool = False) -> Case:
+    return Case(token_type, fate, outcome, code, refused=1, is_guarded=is_guarded)
 
 
 CASES = [
@@ -60,7 +60,7 @@ CASES = [
     refused(IOS, "config-", Outcome.CONFIG, "InvalidProviderToken"),
     refused(IOS, "topic-", Outcome.CONFIG, "TopicDisallowed"),
     refused(ANDROID, "config-", Outcome.CONFIG, "permission"),
-    refused(ANDROID, "topic-", Outcome.CONFIG, "third_party_auth"),
+    refused(ANDROID, "topic-", Outcome.CONFIG, "third_party_auth", is_guarded=True),
     refused(IOS, "big-", Outcome.PAYLOAD, "PayloadTooLarge"),
     refused(IOS, "argument-", Outcome.PAYLOAD, "BadPriority"),
     refused(ANDROID, "big-", Outcome.PAYLOAD, "too_large"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from notifications.connections import HttpClient, new_client
+from kit.http.connections import HttpClient, new_client
 from pushserver.embedded.ports import free_port
 from pushserver.supervisor.processes import ProcessSpec, Stage, python
 from tests.flows import fleet as processes

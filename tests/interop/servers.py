@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from notifications.connections import new_client
+from kit.http.connections import new_client
 from notifications.gateways.gorush.client import GorushGateway
 from notifications.gateways.gorush.request import Presentation
-from notifications.messages import NotificationType, Push, Result
+from notifications.messages import NotificationType, Push, Result, channel_key
 from pushserver.embedded.ports import free_port
 from pushserver.supervisor.processes import ProcessSpec, Stage, python
 from registrations.messages import TokenType
@@ -94,7 +94,7 @@ class Servers:
 
     def development(self, name: str, *arguments: str) -> Server:
         port = free_port()
-        module = "notifications.gateways.gorush.devserver"
+        module = "tests.faulty.gorush"
         self._start(python(name, "-m", module, "--port", str(port), *arguments, stage=Stage.PEER), port)
         return Server(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port}")
 
@@ -176,9 +176,8 @@ def new_push(token_type: TokenType, fate: str = "", message: bytes = b"ciphertex
     return Push(
         notification_id=7,
         attempt_number=1,
-        token_type=token_type,
-        device_token=fate + unique,
-        apn_topic=APN_TOPIC if token_type == TokenType.APN else "",
+        channel=channel_key(token_type, APN_TOPIC),
+        address=(fate + unique).encode(),
         type=NotificationType.MESSAGE,
         public_key_hash=b"\x0a" * 64,
         chat_id=b"\x0b" * 64,

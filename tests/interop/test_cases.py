@@ -2,6 +2,7 @@
 
 import pytest
 
+from notifications.gateways.gorush.faults import device_token
 from tests.interop.cases import CASES, Case
 from tests.interop.servers import Server, new_push, send
 
@@ -11,7 +12,7 @@ def test_our_verdict_and_the_pushes_received(server: Server, case: Case) -> None
     push = new_push(case.token_type, case.fate, message=bytes(case.message_size))
     result = send([server.url], push, timeout_seconds=case.timeout_seconds)
     assert (result.outcome, result.code, result.is_guarded) == (case.outcome, case.code, case.is_guarded)
-    received = server.pushes_to(push.device_token, at_least=case.accepted + case.refused)
+    received = server.pushes_to(device_token(push), at_least=case.accepted + case.refused)
     errors = [one["error"] for one in received]
     assert (errors.count(""), len(errors) - errors.count("")) == (case.accepted, case.refused)
     # Repetitions of the Firebase SDK included: on the phone they replace each other.

@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
-from notifications.connections import new_client
+from kit.http.connections import new_client
 from notifications.gateways.gorush.client import GorushGateway
-from notifications.messages import DRY_RUN, Outcome, Push, Result
+from notifications.gateways.gorush.faults import device_token
+from notifications.gateways.gorush.response import DRY_RUN
+from notifications.messages import Outcome, Push, Result
 from registrations.messages import TokenType
 from tests.interop.servers import PRESENTATION, Server, new_push
 
@@ -22,8 +24,8 @@ def sent(server: Server, push: Push, *, dry_run_token: str) -> Result:
 @pytest.mark.parametrize("token_type", [TokenType.APN, TokenType.FIREBASE])
 def test_a_dry_run_is_taken_and_goes_nowhere(server: Server, token_type: TokenType) -> None:
     before, push = server.last_push(), new_push(token_type)
-    result = sent(server, push, dry_run_token=push.device_token)
+    result = sent(server, push, dry_run_token=device_token(push))
     assert (result.outcome, result.code) == (Outcome.DELIVERED, DRY_RUN)
     other = new_push(token_type)
-    sent(server, other, dry_run_token=push.device_token)
-    assert [only["token"] for only in server.pushes(since=before)] == [other.device_token]
+    sent(server, other, dry_run_token=device_token(push))
+    assert [only["token"] for only in server.pushes(since=before)] == [device_token(other)]

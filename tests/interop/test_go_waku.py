@@ -68,7 +68,7 @@ def test_the_watch_reads_its_record_version_and_clock_and_recognises_it(
     notice = BOARD.read([alone])[alone]
     assert [deviation.id for deviation in notice.deviations] == ["go_waku"]
     assert (notice.memory["version"], notice.memory["shards"]) == ("go-waku 0.10.0", "16: 32")
-    assert (notice.memory["health"], notice.memory["size_limit_bytes"]) == ("", None)
+    assert notice.memory["health"] == ""
 
 
 # Relay ----------------------------------------------------------------------------------------------------------------

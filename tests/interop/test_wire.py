@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from notifications.gateways.gorush.faults import device_token
 from notifications.messages import Push
 from registrations.messages import TokenType
 from tests.interop.servers import APN_TOPIC, KEY_ID, TEAM_ID, Server, new_push, send
@@ -30,7 +31,7 @@ def test_apple_gets_one_push_that_replaces_its_own_repetition(real_gorush: Serve
         "apns-priority": "10",
         "apns-collapse-id": push.collapse_id,
     }
-    assert only["token"] == push.device_token
+    assert only["token"] == device_token(push)
     assert only["body"] == {
         "aps": {"alert": "New message", "content-available": 1, "sound": "default"},
         "encryptedMessage": "0x0102",
@@ -51,7 +52,7 @@ def test_google_gets_one_message_for_the_token_and_none_for_a_topic(real_gorush:
     only = received(real_gorush, push)
     assert only["body"] == {
         "message": {
-            "token": push.device_token,
+            "token": device_token(push),
             "notification": {"body": "New message"},
             "data": {
                 "encryptedMessage": "0x0102",

@@ -1,24 +1,23 @@
 """The requests that status-go's server was given: what it reported, what it sent, and the bodies gorush got."""
 
 import json
-from datetime import UTC, datetime
 
 import pytest
 
 from notifications.gateways.gorush.request import Presentation, build_request
-from notifications.messages import Push, PushRequest
+from notifications.messages import Push, PushRequest, channel_key
 from notifications.models import Notification
 from registrations.messages import RegistrationMessage
 from registrations.models import Registration, Route
 from tests.conversation import EPHEMERAL, VECTORS, replies_to, say, to_server
+from tests.delivering import RecordingGateway
 from tests.factories import make_registration, make_route
-from waku_bridge import outbound
+from tests.turns import Process
 from waku_bridge.codec import bodies
 from waku_bridge.messages import MessageType, PushResponse
 
 REQUEST_CASES = VECTORS["request_cases"]["cases"]
 GORUSH_CASES = VECTORS["gorush_cases"]["cases"]
-LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 # Where we differ on purpose: [report, sent], and why.
 DIFFERENCES = {
@@ -67,13 +66,14 @@ def test_reports_and_sends_like_status_go_except_where_listed(case):
     request = _request(case)
     if case["registration"]:
         _store(bodies.parse_registration(bytes.fromhex(case["registration"])), request)
-    processed = say(to_server(bodies.serialize(request)[1], MessageType.REQUEST, EPHEMERAL))
-    outbound.answer_requests(processed.waiting_request_ids, now=LATER)
+    process = Process(gateway := RecordingGateway())
+    say(to_server(bodies.serialize(request)[1], MessageType.REQUEST, EPHEMERAL), process=process)
+    process.work_off()
     [reply] = replies_to(EPHEMERAL)
     expected_report, expected_sent = case["expect"]["report"], case["expect"]["sent"]
     if case["name"] in DIFFERENCES:
         expected_report, expected_sent, _ = DIFFERENCES[case["name"]]
-    assert bool(processed.notification_ids) == expected_sent
+    assert bool(gateway.pushes) == expected_sent
     assert isinstance(reply.body, PushResponse)
     assert reply.body.message_id == b"m"
     assert [[r.success, r.error] for r in reply.body.reports] == ([expected_report] if expected_report else [])
@@ -109,9 +109,8 @@ def test_tells_gorush_what_status_go_tells_it(case):
     push = Push(
         notification_id=1,
         attempt_number=1,
-        token_type=registration.token_type,
-        device_token=registration.device_token,
-        apn_topic=registration.apn_topic,
+        channel=channel_key(registration.token_type, registration.apn_topic),
+        address=registration.device_token.encode(),
         type=notification.type,
         public_key_hash=notification.public_key_hash,
         chat_id=notification.chat_id,

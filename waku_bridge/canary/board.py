@@ -1,4 +1,4 @@
-"""The last run, in the cache: for `/readyz`, which must answer while the database hangs, and for the console."""
+"""The last run, kept in the cache: for `/readyz`, which must answer while the database hangs, and for the console."""
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -10,15 +10,16 @@ from redis.exceptions import RedisError
 from waku_bridge.models import CanaryRun
 
 KEY = "canary:1"
-# The canary is missed when this many runs did not come.
+# The canary counts as missing when this many runs did not come.
 MISSED_RUNS = 3
 MIN_TTL_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """``broken_link`` and ``cause`` are empty when all links held. ``timings_ms`` are by link, in the order of the
-    chain, None for those that were not reached.
+    """The result of the last run. ``broken_link`` and ``cause`` are empty when all links held.
+
+    ``timings_ms`` are by link, in the order of the chain, and None for links that were not reached.
     """
 
     finished_at: datetime
@@ -30,7 +31,7 @@ class Last:
 
     @property
     def words(self) -> str:
-        """What is broken, for an operator."""
+        """Return what is broken, for an operator."""
         if not self.cause:
             return "every link of the chain holds"
         text = CanaryRun.Cause(self.cause).label
@@ -38,12 +39,15 @@ class Last:
 
 
 def is_expected() -> bool:
-    """Whether the settings have the canary run by itself."""
+    """Return whether the settings have the canary run by itself."""
     return bool(settings.CANARY_PERIOD_SECONDS)
 
 
 def pin(run: CanaryRun) -> None:
-    """Raises RedisError while the cache is away."""
+    """Keep the result of a run.
+
+    Raises RedisError while the cache is away, and ValueError when the run is not over.
+    """
     if run.finished_at is None:
         raise ValueError("the run is not over")
     found = Last(run.finished_at, run.is_dry_run, run.broken_link, run.cause, run.detail, run.timings())
@@ -51,7 +55,7 @@ def pin(run: CanaryRun) -> None:
 
 
 def last() -> Last | None:
-    """None when there was none lately, or the cache is away."""
+    """Return the result of the last run, or None when there was none lately or the cache is away."""
     try:
         found = cache.get(KEY)
     except RedisError:

@@ -20,12 +20,14 @@ from waku_bridge.messages import WakuMessage
 from waku_bridge.node import NodeError
 
 POLL_SECONDS = 0.05
-# Between messages the canary only waits, so it need not ask often for long.
+# Between messages the canary only waits, and after a while it asks less often.
 LONG_POLL_SECONDS = 0.25
 LONG_AFTER_SECONDS = 2.0
 
 
 class ChainBroken(Exception):  # noqa: N818 - says what happened
+    """A link of the chain does not hold, for the reason in ``diagnosis``."""
+
     def __init__(self, diagnosis: Diagnosis) -> None:
         super().__init__(diagnosis.cause)
         self.diagnosis = diagnosis
@@ -40,21 +42,33 @@ class Chain:
     timings_ms: dict[Link, int] = field(default_factory=dict)
 
     def register(self, phone: RegisteringClient, server: bytes) -> None:
-        """Raises ChainBroken."""
+        """Register the phone.
+
+        Raises ChainBroken.
+        """
         self._tell(phone, server, Link.REGISTER, Link.REGISTER_ANSWER)
 
     def unregister(self, phone: RegisteringClient, server: bytes) -> None:
-        """Raises ChainBroken."""
+        """Unregister the phone.
+
+        Raises ChainBroken.
+        """
         phone.unregister()
         self._tell(phone, server, Link.UNREGISTER, Link.UNREGISTER_ANSWER)
 
     def look_up(self, sender: SendingClient, client: bytes) -> None:
-        """Raises ChainBroken."""
+        """Ask where the client can be notified.
+
+        Raises ChainBroken.
+        """
         sender.look_up(client)
         self._ask(sender, Link.QUERY, Link.QUERY_ANSWER, lambda: bool(sender.destinations(client)))
 
     def notify(self, sender: SendingClient, client: bytes, message_id: bytes) -> None:
-        """Raises ChainBroken, also when the sender is told success and gorush did not take the push."""
+        """Have the client notified.
+
+        Raises ChainBroken, also when the sender is told success and gorush did not take the push.
+        """
         sender.notify(client, sender.one_to_one(), message_id)
         is_answered = lambda: sender.result(client, message_id) is not None  # noqa: E731
         self._ask(sender, Link.REQUEST, Link.REQUEST_ANSWER, is_answered)
@@ -88,7 +102,9 @@ class Chain:
             raise ChainBroken(Diagnosis(question, Cause.NODE, str(error))) from error
 
     def _listen(self, core: Core, answer: Link, is_answered: Callable[[], bool], *, since: float) -> None:
-        """What the core wants to say meanwhile is left unsaid: nothing is tried twice here."""
+        """Wait for the answer. What the core wants to say meanwhile is not sent, because nothing is attempted twice
+        here.
+        """
         refused: list[Refused] = []
         while not is_answered():
             waited = monotonic() - since
@@ -100,13 +116,13 @@ class Chain:
 
     def _why(self, answer: Link, refused: list[Refused]) -> Diagnosis:
         if refused:
-            return Diagnosis(answer, Cause.WORKER, f"refused: {_word(refused[0].error)}")
+            return Diagnosis(answer, Cause.WORKER, f"refused: {RegistrationRefused(refused[0].error, b'')}")
         found = diagnose(answer, look(self.line.said[-1]))
         is_unheard = found.cause == Cause.REPLY and self.line.deaf
         return replace(found, detail=f"no store can be asked: {self.line.deaf}") if is_unheard else found
 
     def _wait_for_gorush(self) -> Facts:
-        """The sender may be answered before gorush has answered."""
+        """Return what is known once gorush has answered: the sender may be answered before that."""
         deadline = monotonic() + self.patience_seconds
         while True:
             facts = look(self.line.said[-1])
@@ -116,12 +132,10 @@ class Chain:
 
 
 def _fleeting(message: WakuMessage) -> WakuMessage:
-    """Not for stores: read again from one when the traces are gone, it would be taken for new."""
+    """Return the message as one that stores do not keep: read from a store when its traces are gone, it would count as
+    new.
+    """
     return replace(message, ephemeral=True)
-
-
-def _word(error: int) -> str:
-    return str(RegistrationRefused(error, b""))
 
 
 def _ms(seconds: float) -> int:

@@ -1,6 +1,6 @@
-"""Why an answer does not come: concluded from how far the question got. Pure.
+"""Why an answer does not come, concluded from how far the question got. Pure.
 
-Looked at in the order of the chain, so that the first thing that is wrong is named and not what follows from it.
+The facts are judged in the order of the chain, so that the first fault is named and not what follows from it.
 """
 
 from dataclasses import dataclass
@@ -11,14 +11,18 @@ from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply
 
 Link: TypeAlias = CanaryRun.Link
 Cause: TypeAlias = CanaryRun.Cause
-UNDECIDED = frozenset({InboundEnvelope.State.RECEIVED, InboundEnvelope.State.UNKEYED})
+WAITS_FOR = {
+    InboundEnvelope.State.RECEIVED: "queue turns: it waits in the inbox",
+    InboundEnvelope.State.UNKEYED: "queue keys: it waits for the key of its topic",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the database knows of one question; empty where there is no row, or nothing yet.
+    """What the database knows of one question. A fact is empty where there is no row, or nothing in it yet.
 
-    ``has_attempt`` says whether the push was tried, ``attempt`` is its outcome, ``code`` our word for what gorush said.
+    ``has_attempt`` says whether the push was attempted, ``attempt`` is its outcome, and ``code`` is our word for what
+    gorush said.
     """
 
     envelope: str = ""
@@ -31,7 +35,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """``detail`` is more about the cause, for an operator, and may be empty."""
+    """The link that broke, and the cause. ``detail`` is more about the cause, for an operator, and may be empty."""
 
     link: Link
     cause: Cause
@@ -39,11 +43,12 @@ class Diagnosis:
 
 
 def diagnose(answer: Link, facts: Facts) -> Diagnosis:
-    """Why ``answer`` did not come, or was a no."""
+    """Return why ``answer`` did not come, or was a refusal."""
     if not facts.envelope:
         return Diagnosis(answer, Cause.BRIDGE)
-    if facts.envelope in UNDECIDED:
-        return Diagnosis(answer, Cause.WORKER, "queue envelopes: it waits in the inbox")
+    if facts.envelope in WAITS_FOR:
+        waits_for = WAITS_FOR[InboundEnvelope.State(facts.envelope)]
+        return Diagnosis(answer, Cause.WORKER, waits_for)
     if facts.reason or facts.envelope != InboundEnvelope.State.PROCESSED:
         return Diagnosis(
             answer, Cause.WORKER, f"the envelope was {facts.envelope}: {facts.reason or 'no reason given'}"
@@ -55,14 +60,14 @@ def _reply_trouble(answer: Link, facts: Facts) -> Diagnosis:
     if not facts.reply:
         return Diagnosis(answer, Cause.WORKER, "no answer was written")
     if facts.reply == OutboundReply.State.PENDING:
-        return Diagnosis(answer, Cause.REPLY, "queue replies: it waits in the outbox")
+        return Diagnosis(answer, Cause.REPLY, "no node takes it: it waits in the outbox")
     return Diagnosis(answer, Cause.REPLY, f"the answer is {facts.reply}, and no store has it")
 
 
 def push_trouble(facts: Facts) -> Diagnosis | None:
-    """What is wrong with the push itself, if anything is."""
+    """Return what is wrong with the push itself, if anything is."""
     if not facts.has_attempt:
-        return Diagnosis(Link.GORUSH, Cause.WORKER, "queue delivery: nobody tries the push")
+        return Diagnosis(Link.GORUSH, Cause.WORKER, "nobody tries the push")
     if not facts.attempt:
         return Diagnosis(Link.GORUSH, Cause.GORUSH, "it does not answer")
     if facts.attempt != Attempt.Outcome.DELIVERED:

@@ -1,11 +1,13 @@
-"""The canary's way to the network: says what a client core says, and hears what the stores tell it."""
+"""The canary's way to the network, which publishes what a client core says and reads from the
+stores what it is told.
+"""
 
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
-from notifications.connections import PlainClient, new_client
+from kit.http.connections import PlainClient, new_client
 from waku_bridge.client import Core, StoreReader
 from waku_bridge.client.reading import CLOCK_SKEW_NS
 from waku_bridge.codec.waku_message import message_hash
@@ -18,10 +20,11 @@ T = TypeVar("T")
 
 
 class Line:
-    """Synchronous, so that the caller may look into the database between two messages. Nodes are tried in order.
+    """A connection to nodes and stores. It is synchronous, so that the caller may read the database between two
+    messages.
 
-    ``before`` is told the hash of every message before it is said; ``said`` has them all. ``deaf`` is why no store
-    could be asked the last time, else empty.
+    Nodes are asked in order. ``before`` is given the hash of every message before it is published, and ``said`` has all
+    of them. ``deaf`` is the reason why no store could be asked the last time, and empty otherwise.
     """
 
     def __init__(
@@ -45,14 +48,17 @@ class Line:
         self._runner.close()
 
     def say(self, message: WakuMessage) -> None:
-        """Raises NodeError when no node takes it."""
+        """Publish a message.
+
+        Raises NodeError when no node takes it.
+        """
         envelope_hash = message_hash(self._pubsub_topic, message)
         self._before(envelope_hash)
         self.said.append(envelope_hash)
         self._run(self._publish(message))
 
     def hear(self, core: Core) -> list[WakuMessage]:
-        """What is new for this client, by the first store that answers; some of it perhaps again."""
+        """Return what is new for this client from the first store that answers. Some of it may come again."""
         return self._run(self._ask_stores(core))
 
     async def _publish(self, message: WakuMessage) -> None:

@@ -1,4 +1,6 @@
-"""One run after the other: its row is the lock, whatever happens it is closed, and its traces are removed."""
+"""The runs of the canary, one after the other: a run's row is its lock, it is closed whatever happens, and its traces
+are removed.
+"""
 
 import os
 import time
@@ -12,34 +14,37 @@ from django.db import DatabaseError, IntegrityError, InterfaceError, transaction
 from django.utils import timezone
 from redis.exceptions import RedisError
 
+from kit.db.deleting import delete_in_chunks
 from registrations.messages import TokenType
-from registrations.retention import delete_in_chunks
 from waku_bridge.canary import board, traces
 from waku_bridge.canary.chain import Chain, ChainBroken
 from waku_bridge.canary.diagnosis import Diagnosis, Link
 from waku_bridge.canary.line import TIMEOUT_SECONDS, Line
 from waku_bridge.client import Address, Patience, RegisteringClient, SendingClient, new_identity, new_state
-from waku_bridge.identity import canary_identity, server_identity
+from waku_bridge.identity import canary_identity, server_identities
 from waku_bridge.models import CanaryRun
 
 log = structlog.get_logger(__name__)
 State = CanaryRun.State
 
 EXCHANGES = 4
-# Its pushes are nobody's: no app has this topic, so that they share a channel with no real ones.
-DRY_RUN_TOPIC = "canary"
 
 
 def run() -> CanaryRun | None:
-    """Make one round trip and record it; None when another is under way. Takes seconds, nearly all of them waiting."""
+    """Make one round trip and record it, or return None when another one is under way.
+
+    It takes seconds, nearly all of them waiting.
+    """
     row = _start(now=timezone.now())
     if row is None:
         return None
     try:
         return _carry_out(row)
     except BaseException:
-        # A fault of ours, or the database is away: then the row waits until it is too old to be alive.
-        row.state, row.finished_at = State.INTERRUPTED, timezone.now()
+        # This is a fault of ours, or the database is away. In that case the row stays until it is too old to belong to
+        # a living run.
+        row.state = State.INTERRUPTED
+        row.finished_at = timezone.now()
         with suppress(DatabaseError, InterfaceError):
             row.save(update_fields=["state", "finished_at"])
         raise
@@ -67,13 +72,13 @@ def _start(*, now: datetime) -> CanaryRun | None:
 
 
 def _longest() -> timedelta:
-    """Beyond any run that is still alive."""
+    """Return a time that no living run takes."""
     peers = len(settings.WAKU_NODES) + len(settings.WAKU_STORE_NODES)
     return timedelta(seconds=(EXCHANGES + 1) * (settings.CANARY_PATIENCE_SECONDS + 2 * peers * TIMEOUT_SECONDS) + 60)
 
 
 def _go_round(row: CanaryRun, timings_ms: dict[Link, int]) -> Diagnosis | None:
-    """What is broken, if anything is."""
+    """Return what is broken, if anything is."""
     with Line(
         settings.WAKU_NODES,
         settings.WAKU_STORE_NODES,
@@ -89,8 +94,9 @@ def _go_round(row: CanaryRun, timings_ms: dict[Link, int]) -> Diagnosis | None:
 
 
 def _take_every_link(chain: Chain, row: CanaryRun) -> None:
-    client, server = canary_identity().pub33, server_identity().pub33
-    # What is left of an earlier run is below any later time.
+    client = canary_identity().pub33
+    server = _next_server(row)
+    # The version is above that of any earlier run, which may have left a registration.
     state = new_state(server, random_bytes=os.urandom, version=int(time.time() * 1000))
     phone = RegisteringClient(canary_identity(), state, os.urandom)
     phone.change(_address())
@@ -103,17 +109,28 @@ def _take_every_link(chain: Chain, row: CanaryRun) -> None:
     chain.unregister(phone, server)
 
 
+def _next_server(row: CanaryRun) -> bytes:
+    """Return the identity that this run addresses: while the server's key is being changed, each in turn."""
+    identities = server_identities()
+    return identities[row.pk % len(identities)].pub33
+
+
 def _address() -> Address:
     if not settings.CANARY_DEVICE_TOKEN:
-        return Address(TokenType.APN, settings.CANARY_DRY_RUN_TOKEN, DRY_RUN_TOPIC)
+        return Address(TokenType.APN, settings.CANARY_DRY_RUN_TOKEN, settings.CANARY_DRY_RUN_TOPIC)
     kind = TokenType.APN if settings.CANARY_APN_TOPIC else TokenType.FIREBASE
     return Address(kind, settings.CANARY_DEVICE_TOKEN, settings.CANARY_APN_TOPIC)
 
 
 def _finish(row: CanaryRun, found: Diagnosis | None, timings_ms: dict[Link, int]) -> CanaryRun:
-    row.state, row.finished_at, row.pseudonym = State.PASSED, timezone.now(), None
+    row.state = State.PASSED
+    row.finished_at = timezone.now()
+    row.pseudonym = None
     if found:
-        row.state, row.broken_link, row.cause, row.detail = State.BROKEN, found.link, found.cause, found.detail
+        row.state = State.BROKEN
+        row.broken_link = found.link
+        row.cause = found.cause
+        row.detail = found.detail
     for link, milliseconds in timings_ms.items():
         setattr(row, f"{link.value}_ms", milliseconds)
     row.save()
@@ -122,7 +139,9 @@ def _finish(row: CanaryRun, found: Diagnosis | None, timings_ms: dict[Link, int]
     if found:
         log.error("canary_broken", link=row.broken_link, cause=row.cause, detail=row.detail)
     else:
-        log.info("canary_passed", ms=_total_ms(row), work_ms=row.work_ms)
+        # What gorush took is within the time until the answer, and must not count twice.
+        total_ms = sum(milliseconds or 0 for link, milliseconds in row.timings().items() if link != Link.GORUSH)
+        log.info("canary_passed", ms=total_ms, work_ms=row.work_ms)
     return row
 
 
@@ -130,16 +149,13 @@ def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _total_ms(row: CanaryRun) -> int:
-    return sum(milliseconds or 0 for link, milliseconds in row.timings().items() if link != Link.GORUSH)
-
-
 def is_under_way(*, now: datetime) -> bool:
+    """Return whether a run is under way."""
     return CanaryRun.objects.filter(state=State.RUNNING, started_at__gte=now - _longest()).exists()
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Remove runs older than ``keep``, and what a killed one, or a late copy of its messages, left behind."""
+    """Remove runs older than ``keep``, and what a killed run, or a late copy of its messages, left behind."""
     if not is_under_way(now=now):
         traces.remove_traces(now=now)
     return delete_in_chunks(CanaryRun.objects.filter(started_at__lt=now - keep).order_by("started_at"))

@@ -1,8 +1,8 @@
 """Reference clients of a push server: what a phone that registers and a phone that notifies say, and what they believe.
 
-`RegisteringClient` and `SendingClient` are cores without I/O. Inputs are wishes (methods of their own), messages heard
-(``receive``) and time (``tick``); every input returns a `Step`: messages to publish, events that happened. Keys and
-randomness are given to them. `Session` carries their messages over a Waku node.
+`RegisteringClient` and `SendingClient` are cores without I/O. Their inputs are what the user wants (methods of their
+own), messages (``receive``) and time (``tick``). Every input returns a `Step`: messages to publish, and events that
+happened. Keys and randomness are given to them. `Session` carries their messages over a Waku node.
 
     node = WakuNode(url, http_client)
     session = Session(node)
@@ -16,14 +16,14 @@ randomness are given to them. `Session` carries their messages over a Waku node.
     destinations = await session.look_up(sender, client_key)
     result = await session.notify(sender, client_key, sender.one_to_one(), status_message_id)
 
-    async for event in session.events(client): ...      # for good: retries, periodic contact codes
+    async for event in session.events(client): ...      # never ends: retries, periodic contact codes
 
 For single messages without a client around them (load, tests of servers): `ask_for` and `ask_to_push` build a query and
 a request, `verify_info` judges one entry of an answer.
 
-Public keys are compressed (33 bytes) everywhere, key hashes and chat hashes have 64 bytes, Status message ids 32; times
-in the cores are Unix nanoseconds. Nothing here raises for what a peer sent: an `Ignored` event says why it was not
-believed.
+Public keys are compressed (33 bytes) everywhere, key hashes and chat hashes have 64 bytes, and Status message ids 32.
+Times in the cores are Unix nanoseconds. Nothing here raises for what a peer sent: an `Ignored` event says why it was
+not believed.
 """
 
 from waku_bridge.client.asking import Content, ask_for, ask_to_push, mention, one_to_one

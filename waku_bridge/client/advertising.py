@@ -1,7 +1,7 @@
 """The contact code: what a client tells the world about the servers it is registered with.
 
-Published on the client's own contact-code topic, which everybody who knows its key can read, as status-go has it: one
-entry per server that has accepted the registration, with the grant that lets a reader check it.
+It is published on the client's own contact-code topic, which everybody who knows its key can read, as status-go has it.
+It has one entry per server that accepted the registration, with the grant that lets a reader check it.
 """
 
 from collections.abc import Iterable
@@ -17,9 +17,9 @@ from waku_bridge.messages import ContactCodeAdvertisement, WakuMessage
 def advertisement(
     registration: RegistrationMessage | None, servers: Iterable[bytes], identity: Identity
 ) -> ContactCodeAdvertisement | None:
-    """What to publish about a registration that these servers (33 bytes each) have accepted; None for nothing.
+    """Return what to publish about a registration that these servers (33 bytes each) have accepted, or None.
 
-    The access token is left out exactly when it is handed out sealed. A device that wants no pushes names nobody.
+    The access token is left out exactly when it is handed out sealed. A device that wants no pushes names no server.
     """
     if registration is None or registration.unregister or not registration.enabled:
         return None
@@ -35,6 +35,7 @@ def encode(
     timestamp_ns: int,
     random_bytes: RandomBytes,
 ) -> WakuMessage:
+    """Return the contact code as a message on the client's own topic."""
     return encode_advertisement(
         code, identity=identity, topic_key=topic_key, timestamp_ns=timestamp_ns, random_bytes=random_bytes
     ).message

@@ -1,7 +1,7 @@
-"""The two things a sender says, and under which key: pure builders of messages.
+"""The two messages that a sender writes, and the keys that sign them. Pure.
 
 Everything is signed by an ephemeral key, in the outer frame too, so that neither the network nor a server learns who
-asks; status-go signs the frame with its identity.
+asks. status-go signs the frame with its identity.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ from waku_bridge.messages import Query
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a notification is about: ``chat_id`` and ``author`` are hashes (64 bytes), ``message`` is for the device.
+    """What a notification is about. ``chat_id`` and ``author`` are hashes (64 bytes), and ``message`` is for the
+    device.
 
     ``type`` is a NotificationType; a number that is none of them is delivered with a general text.
     """
@@ -29,20 +30,26 @@ class Content:
 
 
 def one_to_one(author: bytes, message: bytes = b"") -> Content:
-    """A message from ``author`` (33-byte chat key) to the recipient alone: the chat is named after its other side."""
+    """Return the content of a message from ``author`` (33-byte chat key) to the recipient alone.
+
+    Such a chat is named after its other side.
+    """
     me = author_hash(author)
     return Content(NotificationType.MESSAGE, chat_id=me, author=me, message=message)
 
 
 def mention(author: bytes, chat_id: bytes, message: bytes = b"") -> Content:
-    """``author`` (33-byte chat key) mentions the recipient, or replies to it, in a chat (`chat_hash` of its id)."""
+    """Return the content of a message in which ``author`` (33-byte chat key) mentions the recipient, or replies to it.
+
+    ``chat_id`` is the `chat_hash` of the chat's id.
+    """
     return Content(NotificationType.MENTION, chat_id=chat_id, author=author_hash(author), message=message)
 
 
 def ask_for(
     client: bytes, *, signer: Identity, topic_key: bytes, timestamp_ns: int, random_bytes: RandomBytes
 ) -> Encoded:
-    """Ask every server that knows this client (33 bytes). ``topic_key`` is that of its query topic.
+    """Ask every server that knows this client (33 bytes). ``topic_key`` is the key of its query topic.
 
     The same client and signer give the same message id, which answers repeat.
     """
@@ -66,9 +73,10 @@ def ask_to_push(
 ) -> Encoded:
     """Ask one server to push the same content to several installations.
 
-    ``message_id`` names the Status message notified about; its sender chooses it, and the answer repeats it. The same
-    arguments give the same signed message again, in another envelope, and servers answer it as before. Raises
-    ValueError when the destinations are of several servers, or of none.
+    ``message_id`` names the Status message notified about. Its sender chooses it, and the answer repeats it. The same
+    arguments give the same signed message again, in another envelope, and servers answer it as before.
+
+    Raises ValueError when the destinations are of several servers, or of none.
     """
     servers = {destination.server for destination in destinations}
     if len(servers) != 1:

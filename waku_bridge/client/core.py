@@ -25,22 +25,22 @@ Subscriptions = Mapping[str, tuple[DecryptionKey, ...]]
 
 
 class Core(Protocol):
-    """A client without I/O: wishes are methods of its own, everything else passes through these.
+    """A client without I/O. What its user wants are methods of its own, and everything else passes through these.
 
     ``now_ns`` is Unix time in nanoseconds. Messages carry it as their timestamp, and stores admit 20 s of error.
     """
 
     @property
     def deadline_ns(self) -> int | None:
-        """When ``tick`` has something to do, at the earliest; None as long as nothing is due without a message."""
+        """Return when ``tick`` has something to do, at the earliest, or None while nothing is due without a message."""
         ...
 
     def subscriptions(self) -> Subscriptions:
-        """What to listen to now. Changes with every question."""
+        """Return what to listen to now. It changes with every question."""
         ...
 
     def tick(self, now_ns: int) -> Step:
-        """Do what is due. Calling it too often is harmless, too late delays."""
+        """Do what is due. Calling it too often is harmless; calling it too late delays."""
         ...
 
     def receive(self, message: WakuMessage, now_ns: int) -> Step:
@@ -57,7 +57,7 @@ class Heard:
 
 
 class Recent:
-    """Remembers what it saw last, a limited number of things."""
+    """A memory of the last items that were seen, at most ``limit``."""
 
     def __init__(self, limit: int = MAX_REMEMBERED) -> None:
         self._limit = limit
@@ -67,13 +67,17 @@ class Recent:
         return item in self._seen
 
     def add(self, item: bytes) -> None:
+        """Remember an item."""
         self._seen[item] = None
         if len(self._seen) > self._limit:
             self._seen.popitem(last=False)
 
 
 class Ear:
-    """Opens messages, each once. ``receiver`` stands in where the codec wants a receiver and a topic has none."""
+    """The part of a core that opens messages, each once.
+
+    ``receiver`` is used where the codec wants a receiver and a topic has none.
+    """
 
     def __init__(self, receiver: Identity) -> None:
         self._receiver = receiver
@@ -81,6 +85,7 @@ class Ear:
         self._answers = Recent()
 
     def open(self, message: WakuMessage, subscriptions: Subscriptions) -> Heard | Ignored:
+        """Return the message opened, or the reason why it is ignored."""
         keys = subscriptions.get(message.content_topic)
         if not keys:
             return Ignored(Reason.FOREIGN_TOPIC, message.content_topic)
@@ -91,7 +96,7 @@ class Ear:
             return Ignored(Reason.DUPLICATE, message.content_topic)
         heard = self._try(message, keys)
         if isinstance(heard, Heard):
-            # What did not open is not remembered, or garbage could push out what did.
+            # What did not open is not remembered, because garbage could otherwise push out what did.
             self._payloads.add(digest)
             return self._unless_repeated(heard, message.content_topic)
         return heard
@@ -108,9 +113,10 @@ class Ear:
         return Ignored(Reason.NOT_FOR_US, message.content_topic)
 
     def _unless_repeated(self, heard: Heard, content_topic: str) -> Heard | Ignored:
-        """An answer in a new envelope says nothing new. A contact code does: that it still holds.
+        """Return the message, unless it is an answer that came before: in a new envelope an answer says nothing new.
 
-        The same words for two keys are two answers: signatures are deterministic, and so are ids.
+        A contact code does say something: that it still holds. The same answer for two keys is two answers, because
+        signatures are deterministic, and so are ids.
         """
         if not isinstance(heard.key, Identity):
             return heard
@@ -122,7 +128,9 @@ class Ear:
 
 
 class TopicKeys:
-    """Keys of public topics, each derived once: that costs 15 ms of CPU. The least recently used are forgotten."""
+    """A memory of the keys of public topics, each of which costs 15 ms of CPU. The least recently
+    used are forgotten.
+    """
 
     def __init__(self, limit: int = MAX_TOPIC_KEYS) -> None:
         self._limit = limit
@@ -138,9 +146,12 @@ class TopicKeys:
 
 
 def new_identity(random_bytes: RandomBytes) -> Identity:
-    """A fresh key pair: ephemeral, or for anonymous mode. Draws 32 bytes, again in one of 2^128 cases."""
+    """Return a fresh key pair, ephemeral or for anonymous mode.
+
+    It draws 32 bytes, and again in one of 2^128 cases.
+    """
     while True:
         try:
             return Identity(PrivateKey(random_bytes(32)))
-        except ValueError:  # zero, or not below the order of the curve
+        except ValueError:  # the number is zero, or not below the order of the curve
             continue

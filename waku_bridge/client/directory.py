@@ -1,7 +1,7 @@
 """What a sender knows about where people can be notified, and how it came to believe it.
 
-Whether a server's answer or the client's own contact code: nothing is believed without a grant of the client for that
-server and that access token.
+Nothing is believed without a grant of the client for that server and that access token, whether a server's answer says
+it or the client's own contact code.
 """
 
 from collections.abc import Collection, Iterable
@@ -18,10 +18,10 @@ from waku_bridge.codec.keys import Identity, key_hash, parse_public_key
 
 
 def verify_info(info: QueryInfo, client: bytes, server: bytes, opener: Identity) -> Destination | Reason:
-    """What an entry is worth that ``server`` or the ``client`` (33 bytes each) told, or why nothing.
+    """Return the destination that an entry told by ``server`` or the ``client`` (33 bytes each) means, or why none.
 
-    ``opener`` is who the access token may be sealed for. Costs a signature recovery; with a list of sealed tokens an
-    AES-GCM trial for each entry as well. Never raises for what a peer sent.
+    ``opener`` is the identity that the access token may be sealed for. It costs a signature recovery, and with a list
+    of sealed tokens an AES-GCM attempt for each entry as well. It never raises for what a peer sent.
     """
     fault = _find_fault(info, client, server)
     if fault:
@@ -37,7 +37,7 @@ def verify_info(info: QueryInfo, client: bytes, server: bytes, opener: Identity)
 
 
 def _find_fault(info: QueryInfo, client: bytes, server: bytes) -> Reason | None:
-    """What is wrong with an entry, apart from its token."""
+    """Return what is wrong with an entry, apart from its token."""
     if info.public_key_hash != key_hash(client):
         return Reason.FOREIGN_CLIENT
     if not is_uuid(info.installation_id):
@@ -47,7 +47,9 @@ def _find_fault(info: QueryInfo, client: bytes, server: bytes) -> Reason | None:
 
 @dataclass(slots=True)
 class _Person:
-    """``destinations`` by installation and server; ``active_at_ns`` by installation."""
+    """What is known of one client. ``destinations`` are by installation and server; ``active_at_ns`` is by
+    installation.
+    """
 
     destinations: dict[tuple[str, bytes], Destination] = field(default_factory=dict)
     active_at_ns: dict[str, int] = field(default_factory=dict)
@@ -55,7 +57,10 @@ class _Person:
 
 
 class Directory:
-    """Everything believed, by client (33 bytes). One destination per installation and server: the newest version."""
+    """Everything that is believed, by client (33 bytes).
+
+    It has one destination per installation and server: the newest version.
+    """
 
     def __init__(self) -> None:
         self._people: dict[bytes, _Person] = {}
@@ -72,35 +77,36 @@ class Directory:
         return None
 
     def forget(self, destination: Destination) -> None:
-        """A server said that this is not so. What has been learned since is kept."""
+        """Remove a destination, because a server said that it is wrong. What has been learned since is kept."""
         person = self._people.get(destination.client, _Person())
         place = (destination.installation_id, destination.server)
         if person.destinations.get(place) == destination:
             del person.destinations[place]
 
     def is_fresh(self, client: bytes, *, now_ns: int, fresh_seconds: float) -> bool:
-        """Whether we heard about this client lately, so that nobody need be asked."""
+        """Return whether we heard about this client lately, so that no server need be asked."""
         person = self._people.get(client)
         if person is None or not person.destinations:
             return False
         return now_ns - person.heard_at_ns < fresh_seconds * SECOND_NS
 
     def note_activity(self, client: bytes, installation_id: str, at_ns: int) -> None:
-        """The client wrote from this installation at that time."""
+        """Note that the client wrote from this installation at that time."""
         active = self._people.setdefault(client, _Person()).active_at_ns
         active[installation_id] = max(active.get(installation_id, 0), at_ns)
 
     def destinations(self, client: bytes) -> tuple[Destination, ...]:
-        """All that is believed, newest version first within an installation."""
+        """Return all that is believed, newest version first within an installation."""
         person = self._people.get(client, _Person())
         return tuple(sorted(person.destinations.values(), key=lambda d: (d.installation_id, -d.version, d.server)))
 
     def by_activity(self, client: bytes, installation_ids: Iterable[str]) -> list[str]:
-        """Installations, most recently active first; those never seen active come last, in a stable order."""
+        """Return installations, most recently active first. Those never seen active come last, in a stable order."""
         active = self._people.get(client, _Person()).active_at_ns
         return sorted(installation_ids, key=lambda installation_id: (-active.get(installation_id, 0), installation_id))
 
     def installation_ids(self, client: bytes) -> Collection[str]:
+        """Return the installations that destinations are known for."""
         return {destination.installation_id for destination in self.destinations(client)}
 
 

@@ -10,12 +10,12 @@ from waku_bridge.messages import WakuMessage
 
 
 class Reason(StrEnum):
-    """Why a message, or one entry of it, was not believed."""
+    """The reason why a message, or one entry of it, was not believed."""
 
     DUPLICATE = "duplicate"  # seen before, in this envelope or in another one
     FOREIGN_TOPIC = "foreign_topic"  # we did not ask for this content topic
     UNSUPPORTED_VERSION = "unsupported_version"  # WakuMessage.version other than 1
-    NOT_FOR_US = "not_for_us"  # none of our keys opens it: usually somebody else's on a shared topic
+    NOT_FOR_US = "not_for_us"  # none of our keys opens it: usually it is for somebody else on a shared topic
     UNREADABLE = "unreadable"  # it opens, and is no signed push message; `detail` is the codec's reason
     UNEXPECTED_TYPE = "unexpected_type"  # a push message that is no answer to this kind of client
     UNKNOWN_REQUEST = "unknown_request"  # answers something that we never asked, or asked too long ago
@@ -54,8 +54,9 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A server said no to ``version``. ``error`` is the wire's number, see RegistrationError; unless ``is_final`` the
-    client tries again by itself.
+    """A server refused ``version``. ``error`` is the wire's number, see RegistrationError.
+
+    Unless ``is_final``, the client repeats it by itself.
     """
 
     server: bytes
@@ -82,9 +83,10 @@ class Advertised:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """One installation this sender may notify, and the server (33 bytes) that would do it.
+    """One installation that this sender may notify, and the server (33 bytes) that would do it.
 
-    ``client`` (33 bytes) is the key under which the installation is registered; in anonymous mode not its chat key.
+    ``client`` (33 bytes) is the key under which the installation is registered; in anonymous mode that is not its chat
+    key.
     """
 
     client: bytes
@@ -97,7 +99,7 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A destination became known, its grant verified: from an advertisement of the client, or a server's answer."""
+    """A destination became known, its grant verified, from an advertisement of the client or a server's answer."""
 
     destination: Destination
     is_advertised: bool
@@ -109,15 +111,16 @@ class Outcome(StrEnum):
     NOTIFIED = "notified"  # a server reported success
     NO_ANSWER = "no_answer"  # asked, and no server answered in time: it may have been notified
     WRONG_TOKEN = "wrong_token"  # noqa: S105 - and nobody tells us a better one
-    INTERNAL_ERROR = "internal_error"  # refused for the moment, as often as we tried
+    INTERNAL_ERROR = "internal_error"  # refused for the moment, at every attempt
     NOT_REGISTERED = "not_registered"  # no server knows it any more
-    REFUSED = "refused"  # for a reason we do not know
+    REFUSED = "refused"  # refused for a reason that we do not know
     NOT_FOUND = "not_found"  # the caller named it, and nobody tells us its server
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of one installation. ``server`` (33 bytes) spoke or kept silent last; empty when none was asked.
+    """What became of one installation. ``server`` (33 bytes) answered or kept silent last; it is empty when none was
+    asked.
 
     ``request_count`` requests were sent for it. A success that comes too late corrects NO_ANSWER, with another event.
     """
@@ -132,8 +135,10 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Notified:
-    """All installations of one client are settled. Without installations, ``answer_count`` tells why: no server
-    answered (0), or those that did had nothing for this sender.
+    """All installations of one client are settled.
+
+    Without installations, ``answer_count`` tells why: no server answered (0), or those that did had nothing for this
+    sender.
     """
 
     message_id: bytes
@@ -143,7 +148,7 @@ class Notified:
 
     @property
     def is_notified(self) -> bool:
-        """Whether at least one installation was."""
+        """Return whether at least one installation was notified."""
         return any(settled.outcome is Outcome.NOTIFIED for settled in self.installations)
 
 
@@ -160,8 +165,10 @@ Event = Ignored | Accepted | Refused | GivenUp | Advertised | Learned | Settled 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a core wants after an input: ``messages`` published, and what the store knows of ``history`` (content
-    topics) given to ``receive``.
+    """What a core wants after an input.
+
+    The ``messages`` are to be published, and what the store has on the topics in ``history`` is to be given to
+    ``receive``.
     """
 
     messages: tuple[WakuMessage, ...] = ()

@@ -17,19 +17,22 @@ NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
 class KeepingError(Exception):
-    """The file cannot be read, or holds something else. The text is for people and names the file."""
+    """The file cannot be read or written, or holds something else. The text is for people and names the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """``state`` is None until the client registers for the first time."""
+    """A client as it is kept. ``state`` is None until the client registers for the first time."""
 
     identity: Identity = field(repr=False)
     state: RegistrationState | None = field(default=None, repr=False)
 
 
 def read(path: Path) -> Kept:
-    """Raises KeepingError."""
+    """Return the client that a file holds.
+
+    Raises KeepingError.
+    """
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         return Kept(
@@ -43,7 +46,10 @@ def read(path: Path) -> Kept:
 
 
 def _identity(digits: str) -> Identity:
-    """Of exactly 32 bytes: the library would fill up fewer. Raises ValueError."""
+    """Return the identity of a key of exactly 32 bytes, because the library would fill up a shorter one.
+
+    Raises ValueError.
+    """
     key = bytes.fromhex(digits)
     if len(key) != KEY_BYTES:
         raise ValueError("no private key")
@@ -51,12 +57,18 @@ def _identity(digits: str) -> Identity:
 
 
 def read_or_new(path: Path) -> Kept:
-    """A client that never was here before gets a key. Raises KeepingError."""
+    """Return the client that a file holds, or a new one with a fresh key when there is no file.
+
+    Raises KeepingError.
+    """
     return read(path) if path.exists() else Kept(new_identity(os.urandom))
 
 
 def write(path: Path, kept: Kept) -> None:
-    """Mode 600, and whole or not at all. Raises KeepingError."""
+    """Write a client to a file of mode 600, whole or not at all.
+
+    Raises KeepingError.
+    """
     state = json.loads(dump_state(kept.state)) if kept.state else None
     text = json.dumps({"private_key": kept.identity.private_key.secret.hex(), "registration": state}, indent=1)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -70,5 +82,5 @@ def write(path: Path, kept: Kept) -> None:
 
 
 def state_for(kept: Kept, server: bytes) -> RegistrationState:
-    """What the client remembers, or the beginning of it."""
+    """Return what the client remembers, or a new state for this server."""
     return kept.state or new_state(server, random_bytes=os.urandom)

@@ -1,9 +1,9 @@
 """One message to one client on its way: which installation is to be asked for where, and what was said about it. Pure.
 
 The rule that matters most: an installation is asked for at one server at a time, and never again once a server has
-reported success. Another server is asked only after a failure, or after three seconds of silence; a silent server may
+reported success. Another server is asked only after a failure, or after three seconds of silence. A silent server may
 have notified after all, and then the device still shows one notification, because servers derive the id by which a push
-replaces another from message, key and installation. Who cannot live with that asks with ``fail_over=False``.
+replaces another from message, key and installation. A sender that cannot accept that asks with ``fail_over=False``.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,26 +15,29 @@ from waku_bridge.client.asking import Content
 from waku_bridge.client.events import Destination, Notified, Outcome, Settled
 from waku_bridge.client.schedules import Schedule
 
-# What a server says it has not done and will not do, so that trying again cannot notify twice.
+# What a server says it has not done and will not do, so that asking again cannot notify twice.
 REPEATABLE = frozenset(
     {Outcome.WRONG_TOKEN, Outcome.INTERNAL_ERROR, Outcome.NOT_REGISTERED, Outcome.REFUSED, Outcome.NOT_FOUND}
 )
 
 
 class Phase(StrEnum):
+    """What an installation waits for."""
+
     READY = "ready"  # to be asked for now
-    ASKED = "asked"  # until the answer, or `until_ns`
+    ASKED = "asked"  # asked for, until the answer or `until_ns`
     WAITING = "waiting"  # backing off until `until_ns`
-    LOOKING = "looking"  # until the question where it can be notified is over
+    LOOKING = "looking"  # waits until the query where it can be notified is over
     SETTLED = "settled"
 
 
 @dataclass(slots=True)
 class Device:
-    """One installation. ``asked`` is the destination asked last, ``request_key`` (33 bytes) the key of that request.
+    """One installation. ``asked`` is the destination asked last, and ``request_key`` (33 bytes) the key of that
+    request.
 
-    ``spent`` holds server and access token of requests that must not be repeated, ``silent`` the keys of requests that
-    nobody answered, ``tries`` counts requests by server. ``failure`` is what went wrong last.
+    ``spent`` holds server and access token of requests that must not be repeated, ``silent`` the keys of requests
+    without any answer, and ``tries`` the number of requests by server. ``failure`` is what went wrong last.
     """
 
     installation_id: str
@@ -52,7 +55,7 @@ class Device:
 
     @property
     def outcome(self) -> Outcome:
-        """As long as one server kept silent, nobody knows that it has not notified, whatever the others said."""
+        """Return how it ended. As long as one server kept silent, it may have notified, whatever the others said."""
         if self.is_notified:
             return Outcome.NOTIFIED
         return Outcome.NO_ANSWER if self.silent else self.failure
@@ -62,13 +65,17 @@ class Device:
         return self.phase is Phase.SETTLED
 
     def spend(self) -> None:
+        """Note that the destination asked last must not be asked again."""
         if self.asked:
             self.spent.add((self.asked.server, self.asked.access_token))
 
 
 @dataclass(slots=True)
 class Notice:
-    """``wanted`` are the installations the message was encrypted for; None for all. ``luck`` orders equal servers."""
+    """A message that is to be notified about.
+
+    ``wanted`` are the installations that the message was encrypted for, or None for all. ``luck`` orders equal servers.
+    """
 
     message_id: bytes
     client: bytes
@@ -82,13 +89,15 @@ class Notice:
     answer_count: int = 0
 
     def reopen(self, wanted: tuple[str, ...] | None) -> None:
-        """Asked for again: what surely failed may be tried once more, and nothing else."""
+        """Start again because the user asks again: what surely failed may be attempted once more, and nothing else."""
         if not self.is_over:
             return
         self.devices = {i: device for i, device in self.devices.items() if device.outcome not in REPEATABLE}
-        self.wanted, self.is_started, self.is_over, self.has_queried = wanted, False, False, False
+        self.wanted = wanted
+        self.is_started = self.is_over = self.has_queried = False
 
     def unsettled(self) -> list[Device]:
+        """Return the installations that are not settled."""
         return [device for device in self.devices.values() if not device.is_settled]
 
     def choose(self, ordered: Iterable[str], max_devices: int) -> None:
@@ -99,7 +108,7 @@ class Notice:
             self.devices.setdefault(installation_id, Device(installation_id))
 
     def pick(self, device: Device, known: Iterable[Destination], draw: Callable[[], int]) -> Destination | None:
-        """Where to ask for a device next: the server tried least, of those the newest version, of those any."""
+        """Return where to ask for a device next: the server asked least, of those the newest version, of those any."""
         open_to_us = [
             destination
             for destination in known
@@ -126,15 +135,20 @@ class Notice:
                 device.phase = Phase.READY
 
     def note_asked(self, device: Device, destination: Destination, request_key: bytes, until_ns: int) -> None:
-        device.phase, device.until_ns = Phase.ASKED, until_ns
-        device.asked, device.request_key = destination, request_key
+        """Note that a server was asked for this device."""
+        device.phase = Phase.ASKED
+        device.until_ns = until_ns
+        device.asked = destination
+        device.request_key = request_key
         device.tries[destination.server] = device.tries.get(destination.server, 0) + 1
 
     def note_success(self, device: Device) -> None:
-        device.phase, device.is_notified = Phase.SETTLED, True
+        """Note that a server reported success."""
+        device.phase = Phase.SETTLED
+        device.is_notified = True
 
     def note_failure(self, device: Device, report: Report, now_ns: int, schedule: Schedule) -> None:
-        """The server asked last said no. Each error has a way on, but resending has an end."""
+        """Note that the server asked last reported a failure. Each error has a way on, but resending has an end."""
         match report.error:
             case ReportError.WRONG_TOKEN:
                 device.spend()
@@ -144,16 +158,19 @@ class Notice:
                 self._back_off(device, Outcome.INTERNAL_ERROR, now_ns, schedule.delay_ns, schedule)
             case ReportError.NOT_REGISTERED:
                 device.spend()
-                device.phase, device.failure = Phase.READY, Outcome.NOT_REGISTERED
+                device.phase = Phase.READY
+                device.failure = Outcome.NOT_REGISTERED
             case _:
-                device.phase, device.failure = Phase.SETTLED, Outcome.REFUSED
+                device.phase = Phase.SETTLED
+                device.failure = Outcome.REFUSED
 
     def deadline_ns(self) -> int | None:
-        """When a device waits no longer; None while all of them wait for a question that has a deadline of its own."""
+        """Return when a device waits no longer, or None while all wait for a query that has a deadline of its own."""
         due = [device.until_ns for device in self.devices.values() if device.phase in {Phase.ASKED, Phase.WAITING}]
         return min(due, default=None)
 
     def settled(self, device: Device) -> Settled:
+        """Return what became of one device."""
         return Settled(
             self.message_id,
             self.client,
@@ -164,6 +181,7 @@ class Notice:
         )
 
     def result(self) -> Notified:
+        """Return what became of all devices."""
         settled = tuple(self.settled(device) for device in self.devices.values())
         return Notified(self.message_id, self.client, settled, self.answer_count)
 
@@ -175,4 +193,5 @@ class Notice:
         if device.resends > schedule.max_attempts:
             device.phase = Phase.SETTLED
             return
-        device.phase, device.until_ns = Phase.WAITING, now_ns + delay_ns(device.resends)
+        device.phase = Phase.WAITING
+        device.until_ns = now_ns + delay_ns(device.resends)

@@ -1,8 +1,9 @@
-"""Questions where somebody can be notified: one at a time for each client, each under an ephemeral key of its own.
+"""Queries where somebody can be notified: one at a time for each client, each under an ephemeral key of its own.
 
-A key for each question, and not a few for all: nobody can tell that two questions come from the same sender, and the
-key an answer is sealed for names the question. Everybody sees a query and may answer it, so an answer ends the waiting
-only when something in it could be verified; and then a moment later, because other servers may know other devices.
+There is a key for each query, and not a few for all, so that nobody can tell that two queries come from the same
+sender, and so that the key an answer is sealed for names the query. Everybody sees a query and may answer it. So an
+answer ends the waiting only when something in it could be verified, and even then a moment later, because other servers
+may know other devices.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from waku_bridge.messages import WakuMessage
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a sender waits: for an answer of a server, and once it has a useful one, for those of others.
+    """How long a sender waits for an answer of a server, and, once it has a useful one, for those of others.
 
     After ``fresh_seconds`` it asks again where somebody can be notified.
     """
@@ -30,7 +31,7 @@ class Patience:
 
 @dataclass(slots=True)
 class Question:
-    """``key`` signed it and opens its answers, whose ``query_id`` (32 bytes) names it."""
+    """A query. ``key`` signed it and opens its answers, whose ``query_id`` (32 bytes) names it."""
 
     client: bytes
     key: Identity
@@ -42,6 +43,8 @@ class Question:
 
 
 class Queries:
+    """The queries of one sender, the latest for each client."""
+
     def __init__(self, random_bytes: RandomBytes, patience: Patience) -> None:
         self._random_bytes = random_bytes
         self._patience = patience
@@ -49,7 +52,7 @@ class Queries:
         self._latest: dict[bytes, Question] = {}
 
     def ask(self, client: bytes, now_ns: int) -> tuple[Question, WakuMessage]:
-        """Start a question. The first time for a client costs 15 ms of CPU."""
+        """Start a query. The first one for a client costs 15 ms of CPU."""
         key = new_identity(self._random_bytes)
         encoded = ask_for(
             client,
@@ -64,22 +67,25 @@ class Queries:
         return question, encoded.message
 
     def latest(self, client: bytes) -> Question | None:
+        """Return the last query about this client."""
         return self._latest.get(client)
 
     def is_open(self, client: bytes) -> bool:
+        """Return whether answers about this client are waited for."""
         question = self._latest.get(client)
         return question is not None and not question.is_over
 
     def note_useful(self, question: Question, now_ns: int) -> None:
-        """Something of an answer could be verified."""
+        """Wait only a moment longer, because something of an answer could be verified."""
         question.ends_ns = min(question.ends_ns, now_ns + round(self._patience.gather_seconds * SECOND_NS))
 
     def close_due(self, now_ns: int) -> list[Question]:
-        """Those whose time is up, each once."""
+        """Close the queries whose time is up, and return them, each once."""
         due = [question for question in self._latest.values() if not question.is_over and now_ns >= question.ends_ns]
         for question in due:
             question.is_over = True
         return due
 
     def deadlines(self) -> list[int]:
+        """Return when the open queries end."""
         return [question.ends_ns for question in self._latest.values() if not question.is_over]

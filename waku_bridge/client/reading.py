@@ -1,8 +1,8 @@
-"""Hearing what is meant for one client, from the store of a Waku node.
+"""Reading what is meant for one client from the store of a Waku node.
 
-The store and not the relay cache: reading the cache drains it, and on a shared node the server would miss what a client
-took. The store is in the order of the senders' clocks, and a message may be archived after a later one: each look goes
-back a minute, and what was seen is recognised by its hash.
+The store is read and not the relay cache, because reading the cache empties it, and on a shared node the server would
+miss what a client took. The store is in the order of the senders' clocks, and a message may be archived after a later
+one. So each query goes back a minute, and what was seen is recognised by its hash.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,16 +15,16 @@ from waku_bridge.node import BadNodeMessage, WakuNode, from_json
 
 PAGE_SIZE = 100  # nwaku's maximum
 MAX_TOPICS = 10  # nwaku's maximum on a page after the first
-# With more topics than this, one question for the whole shard is cheaper than one for each ten of them.
+# With more topics than this, one query for the whole shard is cheaper than one for each ten of them.
 MANY_TOPICS = 50
 # Stores admit messages within 20 s of their clock, so an answer cannot be dated earlier than this before its question.
 CLOCK_SKEW_NS = 20 * 10**9
-# Late arrivals: the skew, twice, and what the archive may take.
+# How late a message may arrive: the skew, twice, and what the archive may take.
 OVERLAP_NS = 60 * 10**9
 
 
 class StoreReader:
-    """What the node's store holds on some content topics since ``since_ns`` (Unix time), each message once."""
+    """A reader of what a store holds on some content topics since ``since_ns`` (Unix time), each message once."""
 
     def __init__(self, node: WakuNode, pubsub_topic: str, *, since_ns: int) -> None:
         self._node = node
@@ -34,7 +34,10 @@ class StoreReader:
         self._seen: dict[bytes, int] = {}  # timestamp by hash
 
     async def new(self, content_topics: Iterable[str], *, now_ns: int) -> list[WakuMessage]:
-        """What arrived since the last call. Raises NodeError, and then the next call starts at the same moment."""
+        """Return what arrived since the last call.
+
+        Raises NodeError, and then the next call starts at the same moment.
+        """
         wanted = frozenset(content_topics)
         messages = [message for group in _groups(wanted) for message in await self._since(group)]
         fresh = [message for message in messages if message.content_topic in wanted and self._is_new(message)]
@@ -42,14 +45,19 @@ class StoreReader:
         return fresh
 
     async def history(self, content_topic: str) -> list[WakuMessage]:
-        """The latest page of one content topic, oldest first, whatever was seen. Raises NodeError."""
+        """Return the latest page of one content topic, oldest first, whatever was seen.
+
+        Raises NodeError.
+        """
         page = await self._node.stored(
             pubsubTopic=self._pubsub_topic, contentTopics=content_topic, ascending="false", pageSize=PAGE_SIZE
         )
         return sorted(filter(None, map(_read, page)), key=lambda message: message.timestamp_ns)
 
     async def _since(self, content_topics: tuple[str, ...]) -> list[WakuMessage]:
-        """All pages. The next one begins at the last time of this one; a full page within one nanosecond is the end."""
+        """Return all pages. A page begins at the last time of the one before; a full page within one nanosecond is the
+        end.
+        """
         found: list[WakuMessage] = []
         start_ns = self._since_ns
         while True:
@@ -82,7 +90,7 @@ class StoreReader:
 
 
 def _groups(content_topics: frozenset[str]) -> Iterator[tuple[str, ...]]:
-    """As many topics as one question may name; an empty group stands for the whole shard."""
+    """Yield as many topics as one query may name. An empty group stands for the whole shard."""
     if len(content_topics) > MANY_TOPICS:
         yield ()
         return
@@ -92,7 +100,7 @@ def _groups(content_topics: frozenset[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _read(raw: Any) -> WakuMessage | None:
-    """One message of a page, or None when the node tells nonsense."""
+    """Return one message of a page, or None for an entry that is none."""
     try:
         return from_json(raw)
     except BadNodeMessage:

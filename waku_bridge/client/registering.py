@@ -1,8 +1,8 @@
 """A registering client, sans I/O: one installation of one user, and what it tells the servers that may push to it.
 
-Each change is a new version of the whole registration. A version is said to every server, with a grant for each, as
-often as it takes until the server answers, in the same words; and once a server has it, the contact code names that
-server. Anonymous mode is this client under a key that is not the user's chat key, see `new_identity`.
+Each change is a new version of the whole registration. Every server is told a version, with a grant for each, in the
+same words as often as it takes until the server answers. Once a server has it, the contact code names that server.
+Anonymous mode is this client under a key that is not the user's chat key, see `new_identity`.
 Sources: status-go protocol/pushnotificationclient/client.go; 71/STATUS-PUSH-NOTIFICATION-SERVER.
 """
 
@@ -24,14 +24,14 @@ from waku_bridge.codec.randomness import RandomBytes
 from waku_bridge.messages import ContactCodeAdvertisement, RegistrationError, RegistrationResponse, WakuMessage
 
 ADVERTISE_EVERY_SECONDS = 6 * 3600.0
-# Of one version and server; more than a schedule needs, and a bound for who calls retry() for days.
+# Kept for one version and server. It is more than a schedule needs, and a bound for users who call retry() for days.
 MAX_REQUEST_IDS = 50
-# Saying the same again cannot help against these.
+# Repeating the same registration cannot help against these errors.
 FINAL_ERRORS = frozenset({RegistrationError.MALFORMED_MESSAGE, RegistrationError.UNSUPPORTED_TOKEN_TYPE})
 
 
 class RegisteringClient:
-    """``identity`` is the key to be registered under. ``state`` is where an earlier run stopped, or `new_state`.
+    """A client that registers under ``identity``. ``state`` is where an earlier run stopped, or `new_state`.
 
     client = RegisteringClient(identity, new_state(server, random_bytes=os.urandom), os.urandom)
     client.change(Address(TokenType.FIREBASE, device_token))
@@ -59,37 +59,39 @@ class RegisteringClient:
 
     @property
     def installation_id(self) -> str:
+        """Return the id of this installation."""
         return self.state.installation_id
 
     @property
     def access_token(self) -> str:
-        """What senders present at the current version; empty before the first one."""
+        """Return what senders present at the current version. It is empty before the first one."""
         return self.state.access_token
 
     @property
     def version(self) -> int:
-        """The last version used."""
+        """Return the last version used."""
         return self.state.version
 
     @property
     def servers(self) -> tuple[bytes, ...]:
-        """The servers in use (33 bytes each), without those that are being left."""
+        """Return the servers in use (33 bytes each), without those that are being left."""
         return tuple(slot.server for slot in self.state.servers if not slot.leaving_version)
 
     @property
     def is_settled(self) -> bool:
-        """Whether no server owes us anything: each has accepted, refused for good, or been given up."""
+        """Return whether nothing is expected from any server: each has accepted, refused finally, or been given up."""
         return not self.state.raise_at_ns and all(s.standing is not Standing.PENDING for s in self.state.servers)
 
     def standing(self, server: bytes) -> ServerState | None:
-        """What is known of one server; None when it is not on the list (any more)."""
+        """Return what is known of one server, or None when it is not, or no longer, on the list."""
         return next((slot for slot in self.state.servers if slot.server == server), None)
 
     def change(self, address: Address, preferences: Preferences | None = None) -> None:
-        """Start the next version: registered at this address, wishes as before unless told otherwise.
+        """Start the next version: registered at this address, with preferences as before unless others are given.
 
         A new access token is drawn when there was none, when a contact is gone, or when contacts-only has just been
-        switched on; else senders could still use what they know. Raises BadPublicKey for a contact that is no key.
+        switched on, because senders could otherwise still use what they know. Raises BadPublicKey for a contact that is
+        no key.
         """
         wishes = self.state.preferences if preferences is None else preferences
         token = self.state.access_token
@@ -114,11 +116,13 @@ class RegisteringClient:
         self._start_version(registration)
 
     def unregister(self) -> None:
-        """Start the next version: not registered any more."""
+        """Start the next version, which is not registered any more."""
         self._start_version(RegistrationMessage(self.state.installation_id, self.state.version + 1, unregister=True))
 
     def use(self, servers: Iterable[bytes]) -> None:
-        """From now on these servers (33 bytes each): new ones are told the current version, old ones to forget us."""
+        """Use these servers (33 bytes each) from now on. New ones are told the current version, and old ones to forget
+        us.
+        """
         wanted = tuple(dict.fromkeys(servers))
         gone = set(self.servers) - set(wanted)
         leaving_version = self.state.version + 1 if gone and self.state.current else 0
@@ -141,7 +145,7 @@ class RegisteringClient:
         self._restart(lambda _slot: True)
 
     def advertisement(self) -> ContactCodeAdvertisement | None:
-        """The contact code as it is now; None while no server has accepted the current version."""
+        """Return the contact code as it is now, or None while no server has accepted the current version."""
         accepted = [
             slot.server
             for slot in self.state.servers
@@ -161,7 +165,7 @@ class RegisteringClient:
         return {topics.content_topic(topics.partitioned_name(self.identity.pub33)): (self.identity,)}
 
     def tick(self, now_ns: int) -> Step:
-        """Raises nothing; without a version there is nothing to say."""
+        """Say what is due. It raises nothing; without a version there is nothing to say."""
         if self.state.current is None:
             return Step()
         if self.state.raise_at_ns and now_ns >= self.state.raise_at_ns:
@@ -189,21 +193,26 @@ class RegisteringClient:
         return Step(tuple(messages), tuple(events))
 
     def _judge(self, heard: Heard, now_ns: int) -> Accepted | Refused | Reason:
-        """Only the server that a transmission was sealed for could read its body, and only its word about it counts."""
-        response, author = heard.decoded.body, heard.decoded.author
+        """Return what an answer means.
+
+        Only the server that a message was sealed for could read it, and only its answer about it counts.
+        """
+        response = heard.decoded.body
         if not isinstance(response, RegistrationResponse):
             return Reason.UNEXPECTED_TYPE
         slot = next((slot for slot in self.state.servers if response.request_id in slot.request_ids), None)
         if slot is None:
             return Reason.UNKNOWN_REQUEST
-        if slot.server != author:
+        if slot.server != heard.decoded.author:
             return Reason.WRONG_SIGNER
         if slot.standing is Standing.ACCEPTED:
             return Reason.ALREADY_SETTLED
         return self._accepted(slot, now_ns) if response.success else self._refused(slot, response.error, now_ns)
 
     def _accepted(self, slot: ServerState, now_ns: int) -> Accepted:
-        """Also after a refusal of the same version: answers may overtake each other, and it is there."""
+        """Note that a server accepted a version, also after it refused the same one, because answers may overtake each
+        other.
+        """
         is_registered = not self._words_for(slot).unregister
         version = self._words_for(slot).version
         if slot.leaving_version:
@@ -216,8 +225,12 @@ class RegisteringClient:
         return Accepted(slot.server, version, is_registered)
 
     def _refused(self, slot: ServerState, error: int, now_ns: int) -> Refused:
-        """A server that knows a newer version gets a higher one: our memory, or an answer to us, was lost."""
-        version, known = self._words_for(slot).version, error or RegistrationError.INTERNAL_ERROR
+        """Note that a server refused a version.
+
+        A server that knows a newer version gets a higher one: our memory, or an answer to us, was lost.
+        """
+        version = self._words_for(slot).version
+        known = error or RegistrationError.INTERNAL_ERROR
         is_outdated = (
             error == RegistrationError.VERSION_MISMATCH and self.state.mismatches < self._schedule.max_attempts
         )
@@ -264,7 +277,7 @@ class RegisteringClient:
         events.append(Advertised(code.info[0].version, tuple(info.server_public_key for info in code.info)))
 
     def _words_for(self, slot: ServerState) -> RegistrationMessage:
-        """What a server is told: the current version, or to forget us."""
+        """Return what a server is told: the current version, or to forget us."""
         if slot.leaving_version:
             return RegistrationMessage(self.state.installation_id, slot.leaving_version, unregister=True)
         if self.state.current is None:
@@ -277,7 +290,7 @@ class RegisteringClient:
         return replace(registration, grant=sign_grant(self.identity.private_key, server, registration.access_token))
 
     def _start_version(self, registration: RegistrationMessage) -> None:
-        """What servers say to an older version says nothing about this one."""
+        """Start a version. What servers answered to an older one says nothing about it."""
         slots = tuple(slot if slot.leaving_version else ServerState(slot.server) for slot in self.state.servers)
         self.state = replace(
             self.state,
@@ -290,7 +303,7 @@ class RegisteringClient:
         )
 
     def _raise_version(self, current: RegistrationMessage) -> None:
-        """In growing steps, because the server does not tell how far it is ahead."""
+        """Raise the version, in growing steps, because the server does not tell how far it is ahead."""
         mismatches = self.state.mismatches
         version = self.state.version + 2 ** (mismatches - 1)
         self._start_version(replace(current, version=version))
@@ -314,7 +327,9 @@ class RegisteringClient:
         self.state = replace(self.state, servers=tuple(other for other in slots if other is not None))
 
     def _sealed(self, token: str, wishes: Preferences) -> tuple[bytes, ...]:
-        """Sealed once per version: a repeat must be the same to the byte, or servers take it for another one."""
+        """Return the sealed tokens. They are made once per version: a repeat with others would not be the same bytes to
+        a server.
+        """
         if not wishes.contacts_only:
             return ()
         key = self.identity.private_key
@@ -322,6 +337,6 @@ class RegisteringClient:
 
 
 def needs_new_token(before: Preferences, after: Preferences) -> bool:
-    """Whether some who know the access token must not use it any more: a contact that is gone, or strangers."""
+    """Return whether some who know the access token must not use it any more: a contact that is gone, or strangers."""
     is_closed_now = after.contacts_only and not before.contacts_only
     return is_closed_now or not set(before.contacts) <= set(after.contacts)

@@ -1,4 +1,4 @@
-"""When to try again: status-go's exponential backoff, as pure numbers."""
+"""When to repeat a message: status-go's exponential backoff, as pure numbers."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,20 @@ SECOND_NS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """After attempt n, counted from 1, wait ``base_seconds`` · n · 2ⁿ; there are ``max_attempts``."""
+    """How long to wait between attempts.
+
+    After attempt n, counted from 1, it is ``base_seconds`` · n · 2ⁿ; there are ``max_attempts``.
+    """
 
     base_seconds: float
     max_attempts: int
 
     def delay_seconds(self, attempt: int) -> float:
+        """Return the wait after this attempt."""
         return self.base_seconds * attempt * (1 << attempt)
 
     def delay_ns(self, attempt: int) -> int:
+        """Return the wait after this attempt, in nanoseconds."""
         return round(self.delay_seconds(attempt) * SECOND_NS)
 
 

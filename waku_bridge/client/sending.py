@@ -1,7 +1,7 @@
-"""A sending client, sans I/O: finds out where somebody can be notified, and has servers do it, once per device.
+"""A sending client, sans I/O, which finds out where somebody can be notified and has servers do it, once per device.
 
 It uses what clients advertise and asks servers for the rest, believes neither without a grant, and shows nobody its own
-identity: every question is signed by a key that is used for nothing else.
+identity: every query is signed by a key that is used for nothing else.
 Sources: status-go protocol/pushnotificationclient/client.go; 71/STATUS-PUSH-NOTIFICATION-SERVER.
 """
 
@@ -36,7 +36,7 @@ from waku_bridge.messages import ContactCodeAdvertisement, PushResponse, QueryRe
 MAX_DEVICES = 3
 MAX_INFOS = 100
 MAX_NOTICES = 10_000
-# How long an answer that comes too late is still understood.
+# How long an answer that comes too late is still read.
 LISTEN_SECONDS = 60.0
 
 
@@ -53,7 +53,9 @@ class _Request:
 
 
 class SendingClient:
-    """``identity`` only opens the access tokens that contacts sealed for it, and is named as author of what it writes.
+    """A client that notifies others.
+
+    Its ``identity`` only opens the access tokens that contacts sealed for it, and is named as author of what it writes.
 
         sender = SendingClient(identity, os.urandom)
         sender.notify(client, sender.one_to_one(), message_id)
@@ -62,7 +64,8 @@ class SendingClient:
         result = sender.result(client, message_id)
 
     ``client`` is the key (33 bytes) under which somebody is registered: the chat key, or in anonymous mode the key that
-    was disclosed to us. ``fail_over=False`` asks no second server after silence: less is notified, nothing ever twice.
+    was disclosed to us. With ``fail_over=False`` no second server is asked after silence: less is notified, but nothing
+    ever twice.
     """
 
     def __init__(
@@ -90,28 +93,30 @@ class SendingClient:
         self._history: list[str] = []
         self._notices: OrderedDict[tuple[bytes, bytes], Notice] = OrderedDict()
         self._open: dict[tuple[bytes, bytes], Notice] = {}
-        # By the key that opens the answers, oldest first, with their content topics.
+        # The open questions by the key that opens their answers, oldest first, with their content topics.
         self._questions: OrderedDict[bytes, tuple[Question | _Request, str]] = OrderedDict()
 
-    # Wishes
+    # What the user wants
 
     def one_to_one(self, message: bytes = b"") -> Content:
-        """A message from this user to the recipient alone."""
+        """Return the content of a message from this user to the recipient alone."""
         return asking.one_to_one(self.identity.pub33, message)
 
     def mention(self, chat_id: bytes, message: bytes = b"") -> Content:
-        """The recipient is mentioned, or replied to, in a chat (`chat_hash` of its id)."""
+        """Return the content of a message that mentions the recipient, or replies to it, in a chat (`chat_hash` of its
+        id).
+        """
         return asking.mention(self.identity.pub33, chat_id, message)
 
     def follow(self, client: bytes) -> None:
-        """Listen to a client's contact code from now on, and look in the store for what it said before."""
+        """Listen to a client's contact code from now on, and read from the store what it said before."""
         if client not in self._followed:
             name = topics.contact_code_name(client)
             self._followed[client] = (topics.content_topic(name), self._topic_keys[name])
             self._history.append(topics.content_topic(name))
 
     def unfollow(self, client: bytes) -> None:
-        """What is known about the client stays known."""
+        """Stop listening to a client's contact code. What is known about the client stays known."""
         self._followed.pop(client, None)
 
     def look_up(self, client: bytes) -> None:
@@ -120,28 +125,33 @@ class SendingClient:
             self._wanted.add(client)
 
     def is_looking_up(self, client: bytes) -> bool:
+        """Return whether a query about this client is open, or will be at the next tick."""
         return client in self._wanted or self._queries.is_open(client)
 
     def answer_count(self, client: bytes) -> int:
-        """How many servers, honest or not, answered the last question about this client."""
+        """Return how many servers, honest or not, answered the last query about this client."""
         question = self._queries.latest(client)
         return len(question.answered_by) if question else 0
 
     def destinations(self, client: bytes) -> tuple[Destination, ...]:
-        """Where this client can be notified, as far as we know and believe."""
+        """Return where this client can be notified, as far as we know and believe."""
         return self.directory.destinations(client)
 
     def note_activity(self, client: bytes, installation_id: str, at_ns: int) -> None:
-        """A message of this client came from that installation. The most recently active ones are notified first."""
+        """Note that a message of this client came from that installation.
+
+        The most recently active installations are notified first.
+        """
         self.directory.note_activity(client, installation_id, at_ns)
 
     def notify(
         self, client: bytes, content: Content, message_id: bytes, installation_ids: Sequence[str] | None = None
     ) -> None:
-        """Have a client's devices notified about the Status message of that id (32 bytes): those the message was
-        encrypted for, or all we know of; the most recently active ones, up to ``max_devices``.
+        """Have a client's devices notified about the Status message of that id (32 bytes).
 
-        Once more for the same message and client, it tries again what has surely failed, and nothing else.
+        These are the devices that the message was encrypted for, or all we know of: the most recently active ones, up
+        to ``max_devices``. Called again for the same message and client, it repeats what has surely failed, and nothing
+        else.
         """
         wanted = None if installation_ids is None else tuple(installation_ids)
         place = (message_id, client)
@@ -153,7 +163,7 @@ class SendingClient:
             self._open.pop(self._notices.popitem(last=False)[0], None)
 
     def result(self, client: bytes, message_id: bytes) -> Notified | None:
-        """What became of a notification; None while it is on its way, or when it was never asked for."""
+        """Return what became of a notification, or None while it is on its way or when it was never asked for."""
         notice = self._notices.get((message_id, client))
         return notice.result() if notice and notice.is_over else None
 
@@ -183,7 +193,8 @@ class SendingClient:
         events += [LookedUp(q.client, len(q.answered_by)) for q in self._queries.close_due(now_ns)]
         for notice in list(self._open.values()):
             self._advance(notice, now_ns, messages, events)
-        history, self._history = tuple(self._history), []
+        history = tuple(self._history)
+        self._history = []
         return Step(tuple(messages), tuple(events), history)
 
     def receive(self, message: WakuMessage, now_ns: int) -> Step:
@@ -198,7 +209,7 @@ class SendingClient:
         step = self.tick(now_ns)
         return Step(step.messages, (*told, *step.events), step.history)
 
-    # Believing
+    # Reading answers
 
     def _judge(self, heard: Heard, message: WakuMessage, now_ns: int) -> list[Event | Reason]:
         if not isinstance(heard.key, Identity):
@@ -214,7 +225,9 @@ class SendingClient:
         return [Reason.UNEXPECTED_TYPE]
 
     def _read_contact_code(self, heard: Heard, message: WakuMessage, now_ns: int) -> list[Event | Reason]:
-        """Everybody who knows the client can write to its topic; only what it signed itself counts."""
+        """Learn from a contact code. Everybody who knows the client can write to its topic, so only what it signed
+        itself counts.
+        """
         if not isinstance(heard.decoded.body, ContactCodeAdvertisement):
             return [Reason.UNEXPECTED_TYPE]
         client = heard.decoded.author
@@ -262,7 +275,9 @@ class SendingClient:
         return [event for report in response.reports for event in self._read_report(report, request, now_ns)]
 
     def _read_report(self, report: Report, request: _Request, now_ns: int) -> list[Event | Reason]:
-        """The first word of a server about a device in one request counts, but a success always does."""
+        """Read one report. The first answer of a server about a device in one request counts, but a success always
+        does.
+        """
         place = (report.public_key_hash, report.installation_id)
         if place not in request.asked:
             return [Reason.FOREIGN_INSTALLATION]
@@ -305,7 +320,7 @@ class SendingClient:
             events.append(notice.result())
 
     def _start(self, notice: Notice, now_ns: int, messages: list[WakuMessage]) -> bool:
-        """Choose the devices, once it is known which there are."""
+        """Choose the devices, once it is known which there are. Return whether that is done."""
         client = notice.client
         if not notice.has_queried and not self._knows_enough(notice, now_ns):
             self._query(notice, now_ns, messages)
@@ -326,7 +341,7 @@ class SendingClient:
         return is_fresh and (notice.wanted is None or set(notice.wanted) <= set(known))
 
     def _next(self, notice: Notice, device: Device, now_ns: int, messages: list[WakuMessage]) -> Destination | None:
-        """Where to ask for a device now, if it is to be asked for now."""
+        """Return where to ask for a device now, if it is to be asked for now."""
         is_looking = self._queries.is_open(notice.client)
         notice.wake(device, now_ns, is_looking=is_looking, fail_over=self._fail_over)
         if device.phase is not Phase.READY:
@@ -342,7 +357,8 @@ class SendingClient:
         return destination
 
     def _look_again(self, notice: Notice, device: Device, now_ns: int, messages: list[WakuMessage]) -> None:
-        device.phase, device.needs_query = Phase.LOOKING, False
+        device.phase = Phase.LOOKING
+        device.needs_query = False
         self._query(notice, now_ns, messages)
 
     def _query(self, notice: Notice, now_ns: int, messages: list[WakuMessage]) -> None:

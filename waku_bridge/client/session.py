@@ -1,4 +1,6 @@
-"""The network side of the client cores: publishes what they say and feeds them what they hear, over one Waku node."""
+"""The network side of the client cores, which publishes what they say and gives them what they are told, over one Waku
+node.
+"""
 
 import asyncio
 import time
@@ -34,11 +36,14 @@ class SessionError(Exception):
 
 
 class NoAnswer(SessionError):  # noqa: N818 - says what is wrong
-    pass
+    """No server answered in time."""
 
 
 class RegistrationRefused(SessionError):  # noqa: N818 - says what is wrong
-    """``error`` is the wire's ErrorType; an unknown number stays one. ``server`` has 33 bytes."""
+    """A server refused the registration.
+
+    ``error`` is the wire's ErrorType, and an unknown number stays a number. ``server`` has 33 bytes.
+    """
 
     def __init__(self, error: int, server: bytes) -> None:
         known = error in {known.value for known in RegistrationError}
@@ -51,10 +56,9 @@ class Session:
     """One node and one shard, for any number of clients at the same time.
 
     A client lives only while something here drives it: a call of `register`, `look_up` or `notify`, or `events`, which
-    never ends and is what a phone does. ``on_event`` hears everything that happens to any client, and which one.
-
-    Everything here raises NodeError when the node does not take what is to be said; while waiting for an answer, a node
-    that cannot be reached is asked again until the time is up.
+    never ends and is what a phone does. ``on_event`` is called with everything that happens to any client, and with the
+    client. Every method raises NodeError when the node does not take what is to be said. While it waits for an answer,
+    it asks a node that cannot be reached again until the time is up.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class Session:
     async def register(self, client: RegisteringClient, *, timeout_seconds: float = 10.0) -> None:
         """Tell the client's servers its current version until all have accepted it, and publish its contact code.
 
-        After NoAnswer, calling it again repeats the same to those that have not answered. Raises NoAnswer, or
+        After NoAnswer, calling it again repeats the same to the servers that have not answered. Raises NoAnswer, or
         RegistrationRefused as soon as one server refuses.
         """
         if any(slot.standing is not Standing.ACCEPTED and slot.attempts for slot in client.state.servers):
@@ -91,10 +95,10 @@ class Session:
     async def look_up(
         self, sender: SendingClient, client: bytes, *, timeout_seconds: float = 10.0
     ) -> tuple[Destination, ...]:
-        """Ask where a client (33 bytes) can be notified, and tell all that is believed about it then.
+        """Ask where a client (33 bytes) can be notified, and return all that is believed about it then.
 
-        Empty when there were answers but none for this sender, for instance because it is no contact. Raises NoAnswer
-        when nothing is known and no server answered; the sender's Patience says when that is clear.
+        The result is empty when there were answers but none for this sender, for instance because it is no contact.
+        Raises NoAnswer when nothing is known and no server answered; the sender's Patience says when that is clear.
         """
         sender.look_up(client)
         await self.drive(sender, lambda: not sender.is_looking_up(client), timeout_seconds=timeout_seconds)
@@ -113,9 +117,9 @@ class Session:
         installation_ids: Sequence[str] | None = None,
         timeout_seconds: float = 30.0,
     ) -> Notified:
-        """Have a client (33 bytes) notified about the Status message of that id, whatever it takes.
+        """Have a client (33 bytes) notified about the Status message of that id, with as many requests as needed.
 
-        Raises NoAnswer when it is not settled in time; calling it again waits on, and asks nobody twice.
+        Raises NoAnswer when it is not settled in time. Calling it again continues to wait, and asks no server twice.
         """
         sender.notify(client, content, message_id, installation_ids)
         await self.drive(sender, lambda: sender.result(client, message_id) is not None, timeout_seconds=timeout_seconds)
@@ -125,7 +129,7 @@ class Session:
         return result
 
     async def events(self, core: Core) -> AsyncIterator[Event]:
-        """Drive a client for good: retries, periodic contact codes, answers that come late. Yields what happens.
+        """Drive a client without end, with retries, periodic contact codes and late answers, and yield what happens.
 
         A node that is away is asked again and again, without an exception.
         """
@@ -139,7 +143,7 @@ class Session:
             await asyncio.sleep(self._poll_seconds)
 
     async def drive(self, core: Core, is_done: Callable[[], bool], *, timeout_seconds: float) -> bool:
-        """Drive a client until something is so, or the time is up; whether it is so."""
+        """Drive a client until ``is_done`` or until the time is up, and return whether it is done."""
         deadline = time.monotonic() + timeout_seconds
         await self._speak(core, [])
         while not is_done():
@@ -152,14 +156,24 @@ class Session:
         return True
 
     async def publish(self, message: WakuMessage) -> None:
+        """Publish a message through the node.
+
+        Raises NodeError.
+        """
         await self._node.publish(self._pubsub_topic, message)
 
     async def _speak(self, core: Core, happened: list[Event]) -> None:
-        """Everything that is due. Raises NodeError; what was not sent is kept for a moment."""
+        """Publish everything that is due.
+
+        Raises NodeError; what was not sent is kept for a moment.
+        """
         await self._carry_out(core, core.tick(self._clock_ns()), happened)
 
     async def _listen(self, core: Core, happened: list[Event]) -> None:
-        """Everything that is new. Raises NodeError."""
+        """Take in everything that is new.
+
+        Raises NodeError.
+        """
         line = self._line(core)
         for content_topic in tuple(line.history):
             await self._hear(core, await line.reader.history(content_topic), happened)
@@ -182,7 +196,9 @@ class Session:
             await self._publish_first(line)
 
     async def _publish_first(self, line: "_Line") -> None:
-        """Taken out first: another task may drive the same client meanwhile."""
+        """Publish the first message of the line. It is taken out before, because another task may drive the same client
+        meanwhile.
+        """
         message = line.unsent.pop(0)
         if self._clock_ns() - message.timestamp_ns >= UNSENT_NS:
             return
@@ -201,7 +217,7 @@ class Session:
 
 @dataclass(slots=True)
 class _Line:
-    """Between one client and the node: how far it has read, and what it could not yet say or look up."""
+    """The state between one client and the node: how far it has read, and what it could not yet publish or read."""
 
     reader: StoreReader
     unsent: list[WakuMessage] = field(default_factory=list)
@@ -213,5 +229,5 @@ def _is_accepted(slot: ServerState) -> bool:
 
 
 def _is_answered(client: RegisteringClient) -> bool:
-    """Whether there is nothing to wait for: a refusal is enough."""
+    """Return whether there is nothing to wait for. One refusal is enough."""
     return any(slot.error for slot in client.state.servers) or all(map(_is_accepted, client.state.servers))

@@ -1,6 +1,7 @@
 """What a registering client must not forget: plain values, and their JSON form.
 
-The caller stores it after every step, as secretly as the private key: it holds the access token and the device token.
+The caller stores it after every step, as secretly as the private key, because it holds the access token and the device
+token.
 """
 
 import json
@@ -32,7 +33,7 @@ class Preferences:
 
     With ``contacts_only`` the access token is handed out encrypted for each key in ``contacts`` (33 bytes each), and
     nobody else can ask for a push. ``blocked_chats`` are the author hashes of blocked contacts, ``muted_chats`` are
-    silent for messages, and only ``mention_chats`` are heard for mentions.
+    silent for messages, and mentions count only in ``mention_chats``.
     """
 
     enabled: bool = True
@@ -45,11 +46,11 @@ class Preferences:
 
 
 class Standing(StrEnum):
-    """Where a server and the current version stand."""
+    """How far a server is with the current version."""
 
     PENDING = "pending"  # it was told, or will be, and has not answered
     ACCEPTED = "accepted"  # it has taken the version
-    REFUSED = "refused"  # it said no, and saying the same again would not help
+    REFUSED = "refused"  # it refused, and repeating the same would not help
     GIVEN_UP = "given_up"  # it never answered
 
 
@@ -57,7 +58,7 @@ class Standing(StrEnum):
 class ServerState:
     """One server (33 bytes) and what it was told last. ``request_ids`` (64 bytes each) are those of this version.
 
-    A server that is no longer used is told to forget us under a version of its own, ``leaving_version`` (else 0).
+    A server that is no longer used is told to forget us under a version of its own, ``leaving_version`` (otherwise 0).
     """
 
     server: bytes
@@ -71,10 +72,12 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationState:
-    """One installation: ``version`` is the last one used, ``current`` what it says, without grant (None: nothing yet).
+    """One installation. ``version`` is the last one used, and ``current`` what it says, without grant (None: nothing
+    yet).
 
     ``current`` is kept as it is, sealed tokens included, because a server recognises a repeat by its bytes.
-    ``raise_at_ns`` is when a version that servers find too old is raised (0: not), ``mismatches`` how often in a row.
+    ``raise_at_ns`` is when a version that servers find too old is raised (0: not), and ``mismatches`` is how often in a
+    row that was.
     """
 
     installation_id: str
@@ -91,7 +94,7 @@ class RegistrationState:
 def new_state(
     *servers: bytes, random_bytes: RandomBytes, installation_id: str = "", access_token: str = "", version: int = 0
 ) -> RegistrationState:
-    """A new installation that will register with these servers (33 bytes each).
+    """Return a new installation that will register with these servers (33 bytes each).
 
     Without an ``installation_id`` one is drawn; without an ``access_token`` the first version draws one. ``version``
     must not be below any that this installation has used.
@@ -102,17 +105,20 @@ def new_state(
 
 
 def new_uuid(random_bytes: RandomBytes) -> str:
-    """A random UUID as text. Draws 16 bytes."""
+    """Return a random UUID as text. It draws 16 bytes."""
     return str(uuid.UUID(bytes=random_bytes(16), version=4))
 
 
 def dump_state(state: RegistrationState) -> str:
-    """The state as JSON, secrets included."""
+    """Return the state as JSON, secrets included."""
     return json.dumps({"format": FORMAT, **asdict(state)}, default=_encode)
 
 
 def load_state(text: str) -> RegistrationState:
-    """Read what ``dump_state`` wrote. Raises ValueError when it is something else."""
+    """Return the state that ``dump_state`` wrote.
+
+    Raises ValueError when the text is something else.
+    """
     try:
         raw = json.loads(text, object_hook=_decode)
         if raw.pop("format") != FORMAT:

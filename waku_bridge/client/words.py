@@ -30,17 +30,17 @@ OUTCOMES = {
     Outcome.REFUSED: "refused, for a reason we do not know",
     Outcome.NOT_FOUND: "not found: nobody tells us its server",
 }
-# Heard on topics that many share: nothing to tell anybody about.
+# These come on topics that many share, and say nothing that anybody needs to know.
 UNREMARKABLE = frozenset({Reason.NOT_FOR_US, Reason.DUPLICATE, Reason.FOREIGN_TOPIC})
 
 
 def refusal(error: int) -> str:
-    """``error`` is the wire's number."""
+    """Return what a refusal means. ``error`` is the wire's number."""
     return next((text for known, text in REFUSALS.items() if known == error), f"error {error}")
 
 
 def words(event: Event) -> str:
-    """A line about it; empty for what needs none."""
+    """Return a line about an event, empty for an event that needs none."""
     text = ""
     match event:
         case Accepted(server, version, is_registered):
@@ -62,11 +62,12 @@ def words(event: Event) -> str:
 
 
 def nobody(result: Notified) -> str:
-    """Why there was no installation to notify."""
+    """Return why there was no installation to notify."""
     if result.answer_count:
         return "Nobody was notified: the answers had nothing for us. Are we a contact?"
     return "Nobody was notified: no server knows whom you mean."
 
 
 def short(key: bytes) -> str:
+    """Return the first digits of a key."""
     return f"{key.hex()[:KEY_DIGITS]}…"

@@ -17,7 +17,7 @@ from waku_bridge.codec.symmetric import seal_body, unseal_body
 
 
 def seal_access_token(access_token: str, client: PrivateKey, contact: bytes, random_bytes: RandomBytes) -> bytes:
-    """The entry of ``allowed_key_list`` for a contact (33-byte key). Draws a nonce (12 bytes).
+    """Return the entry of ``allowed_key_list`` for a contact (33-byte key). It draws a nonce (12 bytes).
 
     Raises BadPublicKey when the contact is no point of the curve.
     """
@@ -25,10 +25,10 @@ def seal_access_token(access_token: str, client: PrivateKey, contact: bytes, ran
 
 
 def find_access_token(allowed_key_list: Iterable[bytes], sender: PrivateKey, client: bytes) -> str | None:
-    """The token a registered client (33-byte key) allowed this sender, or None. Tries every entry; order means nothing.
+    """Return the token that a registered client (33-byte key) allowed this sender, or None.
 
-    A plaintext that is no UUID is passed over, which status-go does not check.
-    Raises BadPublicKey when the client is no point of the curve.
+    Every entry is attempted, because their order means nothing. A plaintext that is no UUID is passed over, which
+    status-go does not check. Raises BadPublicKey when the client is no point of the curve.
     """
     shared = shared_key(sender, parse_public_key(client))
     tokens = (_unseal(entry, shared) for entry in allowed_key_list)
@@ -36,7 +36,7 @@ def find_access_token(allowed_key_list: Iterable[bytes], sender: PrivateKey, cli
 
 
 def _unseal(entry: bytes, shared: bytes) -> str:
-    """The text of an entry, empty when it is for somebody else."""
+    """Return the text of an entry, empty when it is for somebody else."""
     try:
         return unseal_body(entry, shared).decode(errors="replace")
     except BodyNotDecryptable:

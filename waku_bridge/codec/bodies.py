@@ -1,7 +1,7 @@
-"""The seven inner messages, bytes to dataclasses and back. Protobuf objects end here.
+"""The seven inner messages, from bytes to dataclasses and back. Protobuf objects end here.
 
-Reading and writing stand side by side for every message. Strings that are not UTF-8 make the whole message malformed;
-unknown fields are skipped and unknown enum values kept as numbers, as proto3 says.
+Reading and writing stand side by side for every message. Strings that are not UTF-8 make the whole message malformed.
+Unknown fields are skipped and unknown enum values kept as numbers, as proto3 says.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,6 +13,7 @@ from notifications.messages import PushNotification, PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage
 from waku_bridge.codec import limits
 from waku_bridge.codec.errors import MalformedBody, TooLarge
+from waku_bridge.codec.fields import has_more_fields
 from waku_bridge.codec.pb import push_notifications_pb2 as pb
 from waku_bridge.messages import (
     ContactCodeAdvertisement,
@@ -28,16 +29,22 @@ PlainBody = RegistrationResponse | Query | QueryResponse | PushRequest | PushRes
 
 OutgoingBody = RegistrationMessage | PlainBody
 
+# Of a list's message, beside its entries: the known ones, and some of a later version.
+OTHER_FIELDS = 16
+
 _M = TypeVar("_M", bound=Message)
 
 
 def parse(message_type: MessageType, payload: bytes) -> PlainBody:
-    """Read the payload of an AMM of any type but REGISTRATION. Raises MalformedBody or TooLarge."""
+    """Read the payload of an ApplicationMetadataMessage of any type but REGISTRATION.
+
+    Raises MalformedBody or TooLarge.
+    """
     return _PARSERS[message_type](payload)
 
 
 def serialize(body: OutgoingBody) -> tuple[MessageType, bytes]:
-    """Write a body, fields in ascending order, and name the AMM type it is announced with.
+    """Write a body, fields in ascending order, and return it with the type of message it is announced with.
 
     A query without keys is written as no bytes at all, which no receiver dispatches.
     """
@@ -46,9 +53,13 @@ def serialize(body: OutgoingBody) -> tuple[MessageType, bytes]:
 
 
 def parse_registration(content: bytes) -> RegistrationMessage:
-    """Read a decrypted registration. Raises MalformedBody or TooLarge."""
+    """Read a decrypted registration.
+
+    Raises MalformedBody or TooLarge.
+    """
     message = _parse(pb.PushNotificationRegistration, content, limits.MAX_BODY_BYTES)
-    registration = RegistrationMessage(
+    _check_limits(message)
+    return RegistrationMessage(
         installation_id=message.installation_id,
         version=message.version,
         token_type=message.token_type,
@@ -65,8 +76,6 @@ def parse_registration(content: bytes) -> RegistrationMessage:
         muted_chat_list=tuple(message.muted_chat_list),
         allowed_mentions_chat_list=tuple(message.allowed_mentions_chat_list),
     )
-    _check_limits(registration)
-    return registration
 
 
 def _build_registration(registration: RegistrationMessage) -> pb.PushNotificationRegistration:
@@ -89,7 +98,8 @@ def _build_registration(registration: RegistrationMessage) -> pb.PushNotificatio
     )
 
 
-def _check_limits(registration: RegistrationMessage) -> None:
+def _check_limits(registration: pb.PushNotificationRegistration) -> None:
+    """Raise TooLarge before lists of any length become objects of ours."""
     texts = (
         registration.installation_id,
         registration.device_token,
@@ -122,7 +132,7 @@ def _build_registration_response(response: RegistrationResponse) -> pb.PushNotif
 
 
 def _parse_query(payload: bytes) -> Query:
-    message = _parse(pb.PushNotificationQuery, payload, limits.MAX_BODY_BYTES)
+    message = _parse(pb.PushNotificationQuery, payload, limits.MAX_BODY_BYTES, most_fields=limits.MAX_QUERY_KEYS)
     if len(message.public_keys) > limits.MAX_QUERY_KEYS:
         raise TooLarge
     return Query(tuple(message.public_keys))
@@ -144,7 +154,7 @@ def _build_query_response(response: QueryResponse) -> pb.PushNotificationQueryRe
 
 
 def _parse_request(payload: bytes) -> PushRequest:
-    message = _parse(pb.PushNotificationRequest, payload, limits.MAX_BODY_BYTES)
+    message = _parse(pb.PushNotificationRequest, payload, limits.MAX_BODY_BYTES, most_fields=limits.MAX_NOTIFICATIONS)
     if len(message.requests) > limits.MAX_NOTIFICATIONS or len(message.message_id) > limits.MAX_ID_BYTES:
         raise TooLarge
     if any(_is_over_limit(item) for item in message.requests):
@@ -165,8 +175,8 @@ def _parse_request(payload: bytes) -> PushRequest:
 
 
 def _is_over_limit(item: pb.PushNotification) -> bool:
-    key_hash_size, id_size = len(item.public_key), len(item.installation_id.encode())
-    return key_hash_size > limits.MAX_KEY_HASH_BYTES or id_size > limits.MAX_ID_BYTES
+    is_id_too_long = len(item.installation_id.encode()) > limits.MAX_ID_BYTES
+    return is_id_too_long or len(item.public_key) > limits.MAX_KEY_HASH_BYTES
 
 
 def _build_request(request: PushRequest) -> pb.PushNotificationRequest:
@@ -242,8 +252,11 @@ def _build_info(infos: Iterable[QueryInfo]) -> list[pb.PushNotificationQueryInfo
     ]
 
 
-def _parse(message_class: type[_M], payload: bytes, limit: int = limits.MAX_PAYLOAD_BYTES) -> _M:
-    if len(payload) > limit:
+def _parse(
+    message_class: type[_M], payload: bytes, limit: int = limits.MAX_PAYLOAD_BYTES, *, most_fields: int | None = None
+) -> _M:
+    """Parse a body, unless it is too long, or has so many entries that their objects alone would cost too much."""
+    if len(payload) > limit or (most_fields is not None and has_more_fields(payload, most_fields + OTHER_FIELDS)):
         raise TooLarge
     try:
         return message_class.FromString(payload)

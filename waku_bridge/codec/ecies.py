@@ -21,7 +21,7 @@ OVERHEAD_BYTES = UNCOMPRESSED_BYTES + IV_BYTES + TAG_BYTES
 
 
 def seal(frame: bytes, recipient: bytes, random_bytes: RandomBytes) -> bytes:
-    """Encrypt to a compressed key. Draws the ephemeral private key (32 bytes), then the iv (16 bytes).
+    """Encrypt to a compressed key. It draws the ephemeral private key (32 bytes), then the iv (16 bytes).
 
     Raises BadPublicKey when the recipient is no point of the curve.
     """
@@ -30,12 +30,15 @@ def seal(frame: bytes, recipient: bytes, random_bytes: RandomBytes) -> bytes:
     iv = random_bytes(IV_BYTES)
     cipher_key, mac_key = _derive(point.multiply(ephemeral).format()[1:])
     sealed = iv + _counter_mode(cipher_key, iv, frame)
-    # from_secret derives one key; a PrivateKey would derive a second one, for Schnorr, at the same price.
+    # from_secret derives one key. A PrivateKey would derive a second one, for Schnorr, at the same price.
     return PublicKey.from_secret(ephemeral).format(compressed=False) + sealed + hmac.digest(mac_key, sealed, "sha256")
 
 
 def unseal(payload: bytes, private_key: PrivateKey) -> bytes:
-    """The frame inside. Raises NotDecryptable when it was not sealed for this key or has been changed."""
+    """Return the frame inside.
+
+    Raises NotDecryptable when it was not sealed for this key or has been changed.
+    """
     if len(payload) < OVERHEAD_BYTES or payload[0] != 4:
         raise NotDecryptable
     try:
@@ -50,11 +53,14 @@ def unseal(payload: bytes, private_key: PrivateKey) -> bytes:
 
 
 def _derive(shared: bytes) -> tuple[bytes, bytes]:
-    """Cipher key (16 bytes) and MAC key (32): one block of NIST SP 800-56A's concatenation KDF, split in two."""
+    """Return cipher key (16 bytes) and MAC key (32 bytes).
+
+    They are one block of NIST SP 800-56A's concatenation KDF, split in two.
+    """
     block = sha256(b"\0\0\0\1" + shared).digest()
     return block[:16], sha256(block[16:]).digest()
 
 
 def _counter_mode(key: bytes, iv: bytes, data: bytes) -> bytes:
-    """AES-128-CTR, the same in both directions."""
+    """Apply AES-128-CTR, which is the same in both directions."""
     return Cipher(algorithms.AES(key), modes.CTR(iv)).encryptor().update(data)

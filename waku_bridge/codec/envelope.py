@@ -8,7 +8,7 @@ drawn again while all zero), then for a key the ephemeral private key (32) and t
 The frame's signer may differ from the message's: the author is always the latter.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from coincurve import PrivateKey
@@ -72,22 +72,34 @@ class Encoded:
     request_id: bytes = b""
 
 
-def decode(payload: bytes, keys: Sequence[DecryptionKey], identity: Identity) -> Decoded:
+def decode(
+    payload: bytes,
+    keys: Sequence[DecryptionKey],
+    identity: Identity,
+    *,
+    accepted: Container[int] = frozenset(MessageType),
+) -> Decoded:
     """Open the payload of a WakuMessage.
 
-    ``keys`` are tried in turn, since several topic names may share one content topic. ``identity`` is the receiver: it
-    opens the bodies of registrations and is the server their grants are checked against. A registration that decrypts
-    but does not parse, or is over a limit, comes back with ``registration=None``, for the server has to answer it.
+    ``keys`` are attempted in turn, since several topic names may share one content topic. The identity among them that
+    opens the payload is the receiver: it opens the body of a registration and is the server that its grant is checked
+    against. Where a topic's key opens it, that is ``identity``. A registration that decrypts but does not parse, or is
+    over a limit, comes back with ``registration=None``, because the server has to answer it. A message of a type that
+    is not ``accepted`` is refused before its body is looked at, as that of a type that nobody limits can be made to
+    cost a core.
 
     Raises CodecError for everything else that is not a signed push message; see ``errors`` for the reasons.
     """
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise TooLarge
-    data, outer_signer = frame.parse(_decrypt(payload, keys))
+    opened, key = _decrypt(payload, keys)
+    data, outer_signer = frame.parse(opened)
     if outer_signer is None:
         raise UnsignedFrame
-    message = metadata.parse(data)
-    return Decoded(message.author, message.message_id, _body(message, identity))
+    message = metadata.parse(data, accepted)
+    recipient = key if isinstance(key, Identity) else None
+    body = _body(message, recipient or identity)
+    return Decoded(message.author, message.message_id, body, recipient.pub33 if recipient else b"")
 
 
 def encode(
@@ -101,9 +113,10 @@ def encode(
     recipient: bytes | None = None,
     topic_key: bytes | None = None,
 ) -> Encoded:
-    """Sign and encrypt any body: to the ``recipient`` (33-byte key), or under ``topic_key`` (32 bytes) without one.
+    """Sign and encrypt any body: to the ``recipient`` (33-byte key), or without one under ``topic_key`` (32 bytes).
 
     The frame is signed by ``outer_signer``, by default the signer itself. A registration is sealed for its recipient.
+
     Raises BadPublicKey when the recipient is no point of the curve, and ValueError when there is neither recipient nor
     topic key, or no recipient for a registration.
     """
@@ -137,7 +150,7 @@ def encode_payload(
     topic_key: bytes | None = None,
     installation_id: str = "",
 ) -> Encoded:
-    """``encode`` for a payload that is bytes already, valid or not: what tests of a server send it.
+    """Do what ``encode`` does for a payload that is bytes already, valid or not, as tests of a server send it.
 
     ``installation_id`` is written around a contact code only.
     """
@@ -155,7 +168,7 @@ def encode_payload(
 def encode_reply(
     body: Reply, *, identity: Identity, recipient: bytes, timestamp_ns: int, random_bytes: RandomBytes
 ) -> WakuMessage:
-    """A server's answer to the author (33-byte key) of a message, on that key's partitioned topic."""
+    """Return a server's answer to the author (33-byte key) of a message, on that key's partitioned topic."""
     topic_name = topics.partitioned_name(recipient)
     return encode(
         body,
@@ -175,7 +188,9 @@ def encode_registration(
     timestamp_ns: int,
     random_bytes: RandomBytes,
 ) -> Encoded:
-    """A client's registration (or unregistration) for one server (33-byte key), on that server's personal topic."""
+    """Return a client's registration (or unregistration) for one server (33-byte key), on that
+    server's personal topic.
+    """
     topic_name = topics.personal_name(server)
     return encode(
         registration,
@@ -196,10 +211,11 @@ def encode_query(
     random_bytes: RandomBytes,
     outer_signer: Identity | None = None,
 ) -> Encoded:
-    """A sender's query on the query topic of its first key hash; ``topic_key`` is the symmetric key of that topic.
+    """Return a sender's query on the query topic of its first key hash. ``topic_key`` is the symmetric key of that
+    topic.
 
-    The signer should be an ephemeral key, and so should the outer one: everybody can open a query. status-go signs the
-    frame with its identity and so shows who asks.
+    The signer should be an ephemeral key, and so should the outer one, because everybody can open a query. status-go
+    signs the frame with its identity and so shows who asks.
     """
     topic_name = topics.query_name(query.public_key_hashes[0])
     return encode(
@@ -222,7 +238,7 @@ def encode_request(
     random_bytes: RandomBytes,
     outer_signer: Identity | None = None,
 ) -> Encoded:
-    """A sender's request to one server (33-byte key), on that server's partitioned topic."""
+    """Return a sender's request to one server (33-byte key), on that server's partitioned topic."""
     topic_name = topics.partitioned_name(server)
     return encode(
         request,
@@ -243,7 +259,7 @@ def encode_advertisement(
     timestamp_ns: int,
     random_bytes: RandomBytes,
 ) -> Encoded:
-    """A client's contact code on its own topic; ``topic_key`` is the symmetric key of that topic."""
+    """Return a client's contact code on its own topic. ``topic_key`` is the symmetric key of that topic."""
     topic_name = topics.contact_code_name(identity.pub33)
     return encode(
         advertisement,
@@ -255,12 +271,13 @@ def encode_advertisement(
     )
 
 
-def _decrypt(payload: bytes, keys: Sequence[DecryptionKey]) -> bytes:
+def _decrypt(payload: bytes, keys: Sequence[DecryptionKey]) -> tuple[bytes, DecryptionKey]:
+    """Return what the payload holds, and the key that opened it."""
     for key in keys:
         try:
             if isinstance(key, Identity):
-                return ecies.unseal(payload, key.private_key)
-            return symmetric.unseal_frame(payload, key)
+                return ecies.unseal(payload, key.private_key), key
+            return symmetric.unseal_frame(payload, key), key
         except NotDecryptable:
             continue
     raise NotDecryptable
@@ -281,7 +298,10 @@ def _body(message: SignedMessage, identity: Identity) -> Body:
 
 
 def _unseal_registration(message: SignedMessage, identity: Identity) -> Registration:
-    """Raises BodyNotDecryptable, which the server leaves unanswered: else anybody could make it publish."""
+    """Open the body of a registration.
+
+    Raises BodyNotDecryptable, which the server leaves unanswered: otherwise anybody could make it publish.
+    """
     content = symmetric.unseal_body(message.payload, shared_key(identity.private_key, message.signer))
     request_id = shake256(message.payload)
     try:
@@ -292,7 +312,10 @@ def _unseal_registration(message: SignedMessage, identity: Identity) -> Registra
 
 
 def _grant_verified(registration: RegistrationMessage, client: bytes, identity: Identity) -> bool:
-    """False without the cost of a recovery when nothing depends on it: unregistering needs no grant."""
+    """Return whether the grant is good.
+
+    It returns False without the cost of a recovery when nothing depends on it, because unregistering needs no grant.
+    """
     if registration.unregister or len(registration.grant) != SIGNATURE_BYTES:
         return False
     return verify_grant(
@@ -307,7 +330,9 @@ def _seal_registration(content: bytes, client: PrivateKey, server: bytes | None,
 
 
 def _own_installation_id(body: OutgoingBody) -> str:
-    """A contact code tells of its sender's own installation only, so any entry names it."""
+    """Return the installation id of a contact code's sender. A contact code is about its sender's own installation
+    only, so any entry names it.
+    """
     if isinstance(body, ContactCodeAdvertisement) and body.info:
         return body.info[0].installation_id
     return ""

@@ -8,6 +8,7 @@ CodecError
 ├── MalformedMessage        malformed_message
 ├── Segment                 segment
 ├── UnknownType             unknown_type
+├── NotAccepted             not_for_servers
 ├── UnsignedMessage         unsigned_message
 ├── EmptyPayload            empty_payload
 ├── BodyNotDecryptable      body_not_decryptable
@@ -74,6 +75,12 @@ class UnknownType(CodecError):
     """A Status message of a type that does not concern push notifications."""
 
     reason = "unknown_type"
+
+
+class NotAccepted(CodecError):
+    """A push message of a type that the caller does not accept: a server takes what clients send to servers."""
+
+    reason = "not_for_servers"
 
 
 class UnsignedMessage(CodecError):

@@ -22,7 +22,7 @@ MAX_DATA_BYTES = 2**24 - 1
 
 
 def parse(frame: bytes) -> tuple[bytes, PublicKey | None]:
-    """Data and signer of a frame; the signer is None when the frame is not signed.
+    """Return data and signer of a frame. The signer is None when the frame is not signed.
 
     Raises BadFrame when the lengths contradict each other and BadSignature when no key can be recovered.
     """
@@ -37,7 +37,8 @@ def parse(frame: bytes) -> tuple[bytes, PublicKey | None]:
 
 
 def build(data: bytes, signer: PrivateKey | None, random_bytes: RandomBytes) -> bytes:
-    """A frame of a multiple of 256 bytes, signed when there is a signer. Draws its padding (1 to 256 bytes) at once.
+    """Return a frame of a multiple of 256 bytes, signed when there is a signer. It draws its padding (1 to 256 bytes)
+    at once.
 
     Raises ValueError when the data is longer than three length bytes can say.
     """
@@ -54,7 +55,7 @@ def build(data: bytes, signer: PrivateKey | None, random_bytes: RandomBytes) -> 
 def _data(frame: bytes, end: int) -> bytes:
     length_bytes = frame[0] & LENGTH_BYTES_MASK
     begin = 1 + length_bytes
-    length = int.from_bytes(frame[1:begin], "little")  # no length bytes: no data, the rest is padding
+    length = int.from_bytes(frame[1:begin], "little")  # without length bytes there is no data, and the rest is padding
     if begin + length > end:
         raise BadFrame
     return frame[begin : begin + length]

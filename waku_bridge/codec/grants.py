@@ -10,17 +10,20 @@ from waku_bridge.codec.signatures import recover, sign
 
 
 def material(client: bytes, server: bytes, access_token: str) -> bytes:
-    """What is signed: both compressed keys (33 bytes each) and the token's text exactly as sent."""
+    """Return what is signed: both compressed keys (33 bytes each) and the token's text exactly as sent."""
     return client + server + access_token.encode()
 
 
 def sign_grant(client: PrivateKey, server: bytes, access_token: str) -> bytes:
-    """The 65-byte grant for a server's compressed key. Deterministic."""
+    """Return the 65-byte grant for a server's compressed key. It is deterministic."""
     return sign(material(client.public_key.format(), server, access_token), client)
 
 
 def verify_grant(grant: bytes, *, client: bytes, server: bytes, access_token: str) -> bool:
-    """Whether the client (33 bytes) granted this token to this server (33 bytes). Never raises; costs one recovery."""
+    """Return whether the client (33 bytes) granted this token to this server (33 bytes).
+
+    It never raises, and costs one recovery.
+    """
     try:
         return recover(grant, material(client, server, access_token)).format() == client
     except BadSignature:

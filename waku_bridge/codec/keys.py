@@ -23,8 +23,8 @@ _MULTIBASE_CHARACTERS = 49  # "z" and base58 of 35 bytes that begin with e7
 class Identity:
     """A private key with everything derived from it that messages need again and again.
 
-    ``pub33`` and ``pub65`` are its public key, compressed and not; ``key_hash`` (64 bytes) is SHAKE-256 of pub33.
-    Two identities are equal when their public keys are. Nothing secret is in the repr.
+    ``pub33`` and ``pub65`` are its public key, compressed and not; ``key_hash`` (64 bytes) is SHAKE-256 of pub33. Two
+    identities are equal when their public keys are. Nothing secret is in the repr.
     """
 
     private_key: PrivateKey = field(repr=False, compare=False)
@@ -47,28 +47,35 @@ DecryptionKey = Identity | bytes
 
 
 def key_hash(public_key: bytes) -> bytes:
-    """SHAKE-256 (64 bytes) of the compressed key: how registrations are found and query topics are named."""
+    """Return SHAKE-256 (64 bytes) of the compressed key, by which registrations are found and query
+    topics are named.
+    """
     return shake256(public_key)
 
 
 def chat_key(public_key: bytes) -> str:
-    """The 132 characters users know each other by: ``0x04…``, from a key in either form."""
+    """Return the 132 characters that users know each other by, ``0x04…``, from a key in either form."""
     return "0x" + parse_public_key(public_key).format(compressed=False).hex()
 
 
 def author_hash(public_key: bytes) -> bytes:
-    """SHAKE-256 (64 bytes) of the ASCII chat key: ``author`` of a notification, and blocked contacts."""
+    """Return SHAKE-256 (64 bytes) of the ASCII chat key, which is ``author`` in a notification and in lists of blocked
+    contacts.
+    """
     return shake256(chat_key(public_key).encode())
 
 
 def compress(pub65: bytes) -> bytes:
-    """The 33-byte form of an uncompressed key that is known to be valid."""
+    """Return the 33-byte form of an uncompressed key that is known to be valid."""
     return bytes((2 + (pub65[-1] & 1),)) + pub65[1:COMPRESSED_BYTES]
 
 
 def parse_public_key(public_key: bytes) -> PublicKey:
-    """Read 33 or 65 bytes. Raises BadPublicKey when they are no point of the curve."""
-    # libsecp256k1 also reads the hybrid forms 06 and 07, which nobody sends.
+    """Read a key of 33 or 65 bytes.
+
+    Raises BadPublicKey when they are no point of the curve.
+    """
+    # libsecp256k1 also reads the hybrid forms 06 and 07, which no client sends.
     if public_key[:1] not in {b"\x02", b"\x03", b"\x04"}:
         raise BadPublicKey
     try:
@@ -78,19 +85,20 @@ def parse_public_key(public_key: bytes) -> PublicKey:
 
 
 def parse_chat_key(text: str) -> bytes:
-    """Read a key as people paste it and return it compressed.
+    """Return the compressed key that a text stands for, in the forms in which people paste it.
 
-    Hex of either form with or without ``0x``, or Status' short form ``zQ3sh…``: multibase base58btc of the varint e7 01
-    and the compressed key. Raises BadPublicKey for anything else.
+    These are hex of either form with or without ``0x``, or Status' short form ``zQ3sh…``: multibase base58btc of the
+    varint e7 01 and the compressed key. Raises BadPublicKey for anything else.
     """
     encoded = _from_multibase(text) if text.startswith("z") else _from_hex(text.removeprefix("0x"))
     return parse_public_key(encoded).format()
 
 
 def shared_key(private_key: PrivateKey, public_key: PublicKey) -> bytes:
-    """x-coordinate (32 bytes, zero-padded on the left) of the product of the two keys, neither hashed nor expanded.
+    """Return the x-coordinate (32 bytes, zero-padded on the left) of the product of the two keys.
 
-    status-go uses it as an AES-256 key as it is. libsecp256k1's own ECDH would hash it, so this multiplies the point.
+    It is neither hashed nor expanded, and status-go uses it as an AES-256 key as it is. libsecp256k1's own ECDH would
+    hash it, so this multiplies the point.
     """
     # Unlike ECDH, the multiplication does not run in constant time. A peer has no clock on ours: a message is opened in
     # a batch, some time after it arrived, and its answer leaves with the answers of the batch.

@@ -10,6 +10,9 @@ MAX_PAYLOAD_BYTES = 1024 * 1024
 MAX_BODY_BYTES = 128 * 1024
 """Decrypted registration, query or request: the largest that nwaku's 150 KiB carry with room for the wrapping."""
 
+MAX_ENVELOPE_BYTES = MAX_BODY_BYTES + 4 * 1024
+"""Encrypted payload that a server stores: the largest body, and what can be wrapped around it."""
+
 MAX_LIST_ENTRIES = 2000
 """Entries of each list of a registration. One is 64 bytes, and every query answer repeats the list of allowed keys."""
 

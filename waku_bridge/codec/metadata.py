@@ -5,6 +5,7 @@ another id: an id names one message, never its content.
 Source: status-go protocol/v1/message.go, protocol/v1/status_message.go.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from coincurve import PublicKey
@@ -15,6 +16,7 @@ from waku_bridge.codec.errors import (
     CodecError,
     EmptyPayload,
     MalformedMessage,
+    NotAccepted,
     Segment,
     UnknownType,
     UnsignedMessage,
@@ -28,9 +30,10 @@ from waku_bridge.codec.signatures import SIGNATURE_BYTES, recover, sign
 from waku_bridge.messages import MessageType
 
 _KECCAK_BYTES = 32
+_BEGIN_OF_SEGMENT = b"\x0a\x20"  # field 1, 32 bytes
 _MESSAGE_TYPES = {
     int(message_type): message_type for message_type in MessageType
-}  # a dict is a third of the enum's call
+}  # a dict costs a third of the enum's call
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +47,24 @@ class SignedMessage:
     payload: bytes = field(repr=False)
 
 
-def parse(data: bytes) -> SignedMessage:
+def parse(data: bytes, accepted: Container[int] = frozenset(MessageType)) -> SignedMessage:
     """Open the data of a frame.
 
-    Tries AMM, then ProtocolMessage.public_message (the contact code), then SegmentMessage. Any of the three may parse
-    as another, so the order and the length of the signature decide. status-go tries them the other way round, which
-    accepts the same real messages.
-    Raises UnsignedMessage, BadSignature, EmptyPayload, UnknownType, Segment or MalformedMessage.
+    It is read as an AMM, then as ProtocolMessage.public_message (the contact code), then as SegmentMessage. Any of the
+    three may parse as another, so the order and the length of the signature decide. status-go reads them the other way
+    round, which accepts the same real messages.
+
+    Raises NotAccepted for a type that is none of those ``accepted``, UnsignedMessage, BadSignature, EmptyPayload,
+    UnknownType, Segment or MalformedMessage.
     """
     amm = _parse_amm(data)
     if amm is None or not _is_ours(amm):
-        return _parse_wrapped(data, amm)
-    return _open(amm, data)
+        return _parse_wrapped(data, amm, accepted)
+    return _open(amm, data, accepted)
 
 
 def build(payload: bytes, message_type: int, signer: Identity) -> tuple[bytes, bytes]:
-    """The bytes of a signed AMM, and its message id."""
+    """Return the bytes of a signed AMM, and its message id."""
     signature = sign(payload, signer.private_key)
     amm = ApplicationMetadataMessage(
         signature=signature,
@@ -70,16 +75,18 @@ def build(payload: bytes, message_type: int, signer: Identity) -> tuple[bytes, b
 
 
 def wrap(amm: bytes, installation_id: str) -> bytes:
-    """The ProtocolMessage a contact code travels in. Bundles are optional for receivers and left out."""
+    """Return the ProtocolMessage that a contact code travels in. Bundles are optional for receivers and left out."""
     return ProtocolMessage(installation_id=installation_id, public_message=amm).SerializeToString()
 
 
 def message_id(pub65: bytes, amm: bytes) -> bytes:
-    """Keccak-256 (32 bytes) of the signer's uncompressed key and the AMM exactly as received."""
+    """Return Keccak-256 (32 bytes) of the signer's uncompressed key and the AMM exactly as received."""
     return keccak256(pub65 + amm)
 
 
-def _open(amm: ApplicationMetadataMessage, data: bytes) -> SignedMessage:
+def _open(amm: ApplicationMetadataMessage, data: bytes, accepted: Container[int]) -> SignedMessage:
+    if amm.type not in accepted:
+        raise NotAccepted
     payload = amm.payload
     if not payload:
         raise EmptyPayload
@@ -88,13 +95,13 @@ def _open(amm: ApplicationMetadataMessage, data: bytes) -> SignedMessage:
     return SignedMessage(signer, compress(pub65), message_id(pub65, data), _MESSAGE_TYPES[amm.type], payload)
 
 
-def _parse_wrapped(data: bytes, unusable: ApplicationMetadataMessage | None) -> SignedMessage:
+def _parse_wrapped(data: bytes, unusable: ApplicationMetadataMessage | None, accepted: Container[int]) -> SignedMessage:
     public_message = _public_message(data)
     if public_message:
         amm = _parse_amm(public_message)
         if amm is None or not _is_ours(amm):
             raise _fault(amm)
-        return _open(amm, public_message)
+        return _open(amm, public_message, accepted)
     raise Segment if _is_segment(data) else _fault(unusable)
 
 
@@ -103,7 +110,7 @@ def _is_ours(amm: ApplicationMetadataMessage) -> bool:
 
 
 def _fault(amm: ApplicationMetadataMessage | None) -> CodecError:
-    """Why an AMM is not ours, for the operator's statistics."""
+    """Return why an AMM is not ours, for the operator's statistics."""
     if amm is None:
         return MalformedMessage()
     if amm.type not in _MESSAGE_TYPES:
@@ -119,7 +126,7 @@ def _parse_amm(data: bytes) -> ApplicationMetadataMessage | None:
 
 
 def _public_message(data: bytes) -> bytes:
-    """The public part of a ProtocolMessage; empty when the data is none, or holds the encrypted part."""
+    """Return the public part of a ProtocolMessage, empty when the data is none, or holds the encrypted part."""
     try:
         return ProtocolMessage.FromString(data).public_message
     except DecodeError:
@@ -127,7 +134,12 @@ def _public_message(data: bytes) -> bytes:
 
 
 def _is_segment(data: bytes) -> bool:
-    """A 32-byte hash and a payload, as newer status-go demands: by wire types alone an AMM would pass as well."""
+    """Return whether the data is a segment: a 32-byte hash and a payload, as newer status-go demands.
+
+    By wire types alone an AMM would pass as well. Every writer begins with the hash, so nothing else is parsed again.
+    """
+    if not data.startswith(_BEGIN_OF_SEGMENT):
+        return False
     try:
         segment = SegmentMessage.FromString(data)
     except DecodeError:

@@ -16,7 +16,7 @@ OVERHEAD_BYTES = NONCE_BYTES + TAG_BYTES
 
 
 def seal_frame(frame: bytes, topic_key: bytes, random_bytes: RandomBytes) -> bytes:
-    """Encrypt a frame under a 32-byte key: ciphertext ‖ tag (16) ‖ nonce (12). Draws the nonce.
+    """Encrypt a frame under a 32-byte key: ciphertext ‖ tag (16) ‖ nonce (12). It draws the nonce.
 
     Raises ValueError for a key of zeros.
     """
@@ -27,7 +27,10 @@ def seal_frame(frame: bytes, topic_key: bytes, random_bytes: RandomBytes) -> byt
 
 
 def unseal_frame(payload: bytes, topic_key: bytes) -> bytes:
-    """The frame inside. Raises NotDecryptable when too short, for a wrong tag and for a key of zeros."""
+    """Return the frame inside.
+
+    Raises NotDecryptable when the payload is too short, for a wrong tag and for a key of zeros.
+    """
     if len(payload) < OVERHEAD_BYTES or not any(topic_key):
         raise NotDecryptable
     try:
@@ -37,13 +40,16 @@ def unseal_frame(payload: bytes, topic_key: bytes) -> bytes:
 
 
 def seal_body(body: bytes, shared: bytes, random_bytes: RandomBytes) -> bytes:
-    """Encrypt a body under a 32-byte shared key: nonce (12) ‖ ciphertext ‖ tag (16). Draws the nonce."""
+    """Encrypt a body under a 32-byte shared key: nonce (12) ‖ ciphertext ‖ tag (16). It draws the nonce."""
     nonce = random_bytes(NONCE_BYTES)
     return nonce + AESGCM(shared).encrypt(nonce, body, None)
 
 
 def unseal_body(sealed: bytes, shared: bytes) -> bytes:
-    """The body inside. Raises BodyNotDecryptable when too short or when the tag does not verify."""
+    """Return the body inside.
+
+    Raises BodyNotDecryptable when it is too short or when the tag does not verify.
+    """
     if len(sealed) < OVERHEAD_BYTES:
         raise BodyNotDecryptable
     try:

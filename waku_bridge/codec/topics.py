@@ -1,4 +1,4 @@
-"""Topic names, the content topics they hash to, and the symmetric keys they are passwords of.
+"""Topic names, the content topics that they hash to, and the symmetric keys that they are passwords of.
 
 Source: status-go protocol/transport/topic.go, wakuv2/common/topic.go, wakuv2/waku.go.
 """
@@ -13,35 +13,42 @@ SYMMETRIC_KEY_ROUNDS = 65356  # not 65536: a slip of the reference that became t
 
 
 def partitioned_name(public_key: bytes) -> str:
-    """Topic shared by one in 5000 keys (33 bytes in): requests to a server, and every answer."""
+    """Return the topic that one in 5000 keys shares (33 bytes in), for requests to a server and for every answer."""
     return f"contact-discovery-{int.from_bytes(public_key[1:33], 'big') % PARTITIONS}"
 
 
 def personal_name(public_key: bytes) -> str:
-    """Topic of one key (33 bytes in): registrations go here, although the spec text names the partitioned one."""
+    """Return the topic of one key (33 bytes in). Registrations go here, although the spec text names the partitioned
+    one.
+    """
     return "contact-discovery-" + chat_key(public_key).removeprefix("0x")
 
 
 def contact_code_name(public_key: bytes) -> str:
-    """Topic on which a client (33 bytes in) advertises where it can be reached."""
+    """Return the topic on which a client (33 bytes in) advertises where it can be reached."""
     return chat_key(public_key) + "-contact-code"
 
 
 def query_name(public_key_hash: bytes) -> str:
-    """Topic on which a key hash is asked for: its bare hex. Nobody listens on the spec text's form with 0x."""
+    """Return the topic on which a key hash is asked for: its bare hex. Nobody listens on the spec
+    text's form with 0x.
+    """
     return public_key_hash.hex()
 
 
 def topic(name: str) -> bytes:
-    """The 4 bytes a name is shortened to, so two names may share one topic."""
+    """Return the 4 bytes that a name is shortened to, so that two names may share one topic."""
     return keccak256(name.encode())[:4]
 
 
 def content_topic(name: str) -> str:
-    """``/waku/1/0x<8 hex digits>/rfc26``, as Waku routes it."""
+    """Return ``/waku/1/0x<8 hex digits>/rfc26``, as Waku routes it."""
     return f"/waku/1/0x{topic(name).hex()}/rfc26"
 
 
 def symmetric_key(name: str) -> bytes:
-    """The 32-byte key of a public topic, from its name. Costs about 15 ms of CPU by design: derive once and keep."""
+    """Return the 32-byte key of a public topic, derived from its name.
+
+    That costs about 15 ms of CPU by design, so it is to be derived once and kept.
+    """
     return pbkdf2_hmac("sha256", name.encode(), b"", SYMMETRIC_KEY_ROUNDS, 32)

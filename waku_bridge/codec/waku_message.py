@@ -1,4 +1,4 @@
-"""14/WAKU2-MESSAGE: protobuf bytes, and the hash that names a message on one pubsub topic."""
+"""14/WAKU2-MESSAGE: its protobuf bytes, and the hash that names a message on one pubsub topic."""
 
 from hashlib import sha256
 
@@ -10,7 +10,10 @@ from waku_bridge.messages import WakuMessage
 
 
 def parse(data: bytes) -> WakuMessage:
-    """Read a WakuMessage. Fields that are absent are 0 or empty. Raises MalformedWakuMessage."""
+    """Read a WakuMessage. Fields that are absent are 0 or empty.
+
+    Raises MalformedWakuMessage.
+    """
     try:
         message = WakuMessageBytes.FromString(data)
     except DecodeError as error:
@@ -38,10 +41,10 @@ def serialize(message: WakuMessage) -> bytes:
 
 
 def message_hash(pubsub_topic: str, message: WakuMessage) -> bytes:
-    """Deterministic hash (32 bytes): key of caches, of the store protocol and of our inbox.
+    """Return the deterministic hash (32 bytes), the key of caches, of the store protocol and of our inbox.
 
-    SHA-256 of pubsub topic ‖ payload ‖ content topic ‖ meta ‖ timestamp (8 bytes, big-endian two's complement). Version
-    and ephemeral are not part of it. Raises OverflowError when the timestamp does not fit 64 signed bits.
+    It is SHA-256 of pubsub topic ‖ payload ‖ content topic ‖ meta ‖ timestamp (8 bytes, big-endian two's complement).
+    Version and ephemeral are not part of it. Raises OverflowError when the timestamp does not fit 64 signed bits.
     """
     timestamp = message.timestamp_ns.to_bytes(8, "big", signed=True)
     parts = (pubsub_topic.encode(), message.payload, message.content_topic.encode(), message.meta, timestamp)

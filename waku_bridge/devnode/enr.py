@@ -1,6 +1,6 @@
-"""The record a node shows of itself (31/WAKU2-ENR): what `enrUri` in `/info` is. Pure.
+"""Write the record that a node shows of itself (31/WAKU2-ENR): `enrUri` in `/info`. Pure.
 
-Without keys, address and a good signature, as nobody connects to a development node by its record.
+It has no keys, no address and no valid signature, as nobody connects to a development node by its record.
 """
 
 import re
@@ -13,7 +13,7 @@ RELAY_STORE_LIGHTPUSH = 0b1011
 
 
 def write_enr(pubsub_topics: Sequence[str], *, seq: int) -> str:
-    """Pairs in the order of their names, which the format asks for."""
+    """Return the record. Its pairs are in the order of their names, as the format requires."""
     parts = [SIGNATURE, _bytes(seq), b"id", b"v4"]
     if pubsub_topics:
         parts += [b"rs", _shards(pubsub_topics)]
@@ -23,7 +23,10 @@ def write_enr(pubsub_topics: Sequence[str], *, seq: int) -> str:
 
 
 def _shards(pubsub_topics: Sequence[str]) -> bytes:
-    """Cluster (2 bytes), how many, and 2 bytes for each (51/WAKU2-RELAY-SHARDING). A node has one cluster."""
+    """Return cluster (2 bytes), count (1 byte), and 2 bytes for each shard (51/WAKU2-RELAY-SHARDING).
+
+    A node has one cluster.
+    """
     numbers = [tuple(map(int, match.groups())) for topic in pubsub_topics if (match := SHARD.fullmatch(topic))]
     cluster = numbers[0][0] if numbers else 0
     shards = sorted({shard for own, shard in numbers if own == cluster})

@@ -1,4 +1,4 @@
-"""What stands in for gossipsub: a memory of messages seen, and links to other development nodes.
+"""Stand in for gossipsub: a memory of messages seen, and links to other development nodes.
 
 Gossip is best effort, so a batch that a peer does not take is dropped; the store of the other nodes is the remedy, as
 on the real network.
@@ -37,9 +37,6 @@ class SeenCache:
         self._seen_at[message_id] = now_ns
         return True
 
-    def clear(self) -> None:
-        self._seen_at.clear()
-
     def _forget(self, before_ns: int) -> None:
         while self._seen_at and self._seen_at[oldest := next(iter(self._seen_at))] <= before_ns:
             del self._seen_at[oldest]
@@ -59,6 +56,7 @@ class PeerLink:
         self._has_work.set()
 
     async def run(self) -> None:
+        """Push what waits to the peer, batch by batch, for ever."""
         async with aiohttp.ClientSession(timeout=PEER_TIMEOUT) as session:
             while True:
                 await self._has_work.wait()

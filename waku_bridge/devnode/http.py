@@ -1,4 +1,4 @@
-"""The transport habits all of nwaku's endpoints share: how a body is taken, how an answer looks, how it fails."""
+"""The HTTP habits that all of nwaku's endpoints share: how they read a body, answer, and fail."""
 
 import orjson
 from aiohttp import web
@@ -28,10 +28,3 @@ def not_mounted() -> web.Response:
 
 def ok() -> web.Response:
     return web.Response(text="OK")
-
-
-def cut(request: web.Request) -> web.Response:
-    """Break the connection, as a crash or a bad network does; the response returned goes nowhere."""
-    if request.transport is not None:
-        request.transport.abort()
-    return web.Response()

@@ -1,4 +1,4 @@
-"""Lightpush v3: publishing with the honest answer, how many peers took the message.
+"""Lightpush v3: publish and answer honestly how many peers took the message.
 
 The HTTP status is the protocol's own code, also where HTTP knows no such status (420, 505 for "no peers").
 """
@@ -8,24 +8,21 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from waku_bridge.devnode.envelope import InvalidMessageError, is_static_shard, read_message
-from waku_bridge.devnode.http import cut, json_reply, not_mounted, read_json
+from waku_bridge.devnode.http import json_reply, read_json
 from waku_bridge.devnode.node import NODE, Node
 from waku_bridge.messages import WakuMessage
 
 BAD_REQUEST = 400
 TOO_LARGE = 413
 UNSUPPORTED_TOPIC = 421
-SERVICE_UNAVAILABLE = 503
-NO_PEERS = 505
 
 routes = web.RouteTableDef()
 
 
 @routes.post("/lightpush/v3/message")
 async def push(request: web.Request) -> web.Response:
+    """Publish a message, or refuse it with the protocol's own code."""
     node = request.app[NODE]
-    if node.faults.strikes("lightpush_absent"):
-        return not_mounted()
     try:
         topic, message = _read_push(await read_json(request), node)
     except InvalidMessageError as exc:
@@ -33,8 +30,6 @@ async def push(request: web.Request) -> web.Response:
     if refusal := _refusal(node, topic, message):
         return refusal
     node.publish(topic, message)
-    if node.faults.strikes("cut_after_publish"):
-        return cut(request)
     return json_reply({"relayPeerCount": node.relay_peer_count})
 
 
@@ -43,10 +38,6 @@ def _refusal(node: Node, topic: str, message: WakuMessage) -> web.Response | Non
         return _refuse(UNSUPPORTED_TOPIC, "Unsupported pubsub topic")
     if node.is_too_large(message):
         return _refuse(TOO_LARGE, node.too_large)
-    if node.faults.strikes("publish_fails"):
-        return _refuse(SERVICE_UNAVAILABLE, "Lightpush is not available")
-    if node.faults.strikes("no_peers"):
-        return _refuse(NO_PEERS, "No peers for topic, skipping publish")
     return None
 
 

@@ -2,9 +2,8 @@
 
 from aiohttp import web
 
-from waku_bridge.devnode import go_waku
 from waku_bridge.devnode.envelope import InvalidMessageError, is_static_shard, read_message, relay_fields
-from waku_bridge.devnode.http import cut, json_reply, ok, read_json
+from waku_bridge.devnode.http import json_reply, ok, read_json
 from waku_bridge.devnode.node import NODE
 
 routes = web.RouteTableDef()
@@ -16,8 +15,8 @@ async def subscribe(request: web.Request) -> web.Response:
     for topic in topics:
         if not is_static_shard(topic):
             raise InvalidMessageError(f"Subscribe failed: invalid pubsub topic: {topic[:100]!r}")
-    if not all(request.app[NODE].subscribe(topic) for topic in topics):
-        return web.Response(status=500, text="Subscribe failed: could not join the topic")
+    for topic in topics:
+        request.app[NODE].subscribe(topic)
     return ok()
 
 
@@ -42,10 +41,6 @@ async def drain(request: web.Request) -> web.Response:
     messages = node.drain(request.match_info["pubsubTopic"])
     if messages is None:
         return web.Response(status=404)
-    if node.faults.strikes("cut_after_drain"):
-        return cut(request)
-    if node.faults.go_waku:
-        return json_reply([go_waku.relay_fields(message) for message in messages] or None)
     return json_reply([relay_fields(message) for message in messages])
 
 
@@ -58,10 +53,5 @@ async def publish(request: web.Request) -> web.Response:
     message = read_message(await read_json(request), now_ns=node.clock_ns())
     if node.is_too_large(message):
         raise InvalidMessageError(f"Failed to publish: {node.too_large}")
-    if node.faults.strikes("publish_fails"):
-        return web.Response(status=500, text="Failed to publish: timedout")
-    if not node.faults.strikes("no_peers"):
-        node.publish(topic, message)
-    if node.faults.strikes("cut_after_publish"):
-        return cut(request)
+    node.publish(topic, message)
     return ok()

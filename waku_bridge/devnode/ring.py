@@ -28,14 +28,6 @@ class Ring:
     def topics(self) -> frozenset[str]:
         return frozenset(self._topics)
 
-    def resize(self, capacity: int) -> int:
-        """Set another capacity; returns how many messages had to go for it."""
-        self._capacity = capacity
-        evicted = 0
-        while len(self._messages) > capacity and self._evict():
-            evicted += 1
-        return evicted
-
     def is_subscribed(self, topic: str) -> bool:
         return topic in self._topics
 

@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from email.utils import formatdate
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 
 from waku_bridge.devnode import dev, lightpush, relay, status, store
 from waku_bridge.devnode.envelope import InvalidMessageError
@@ -17,13 +17,24 @@ from waku_bridge.devnode.settings import Settings
 MAX_BODY_BYTES = 16 * 1024 * 1024
 COMMIT_SECONDS = 0.25
 RETENTION_SECONDS = 1800
-ALWAYS_THERE = frozenset({"/health", "/info", "/version", "/debug/v1/info", "/debug/v1/version"})
 UNMOUNTED = ("/filter/", "/admin/", "/store/v1/", "/relay/v1/auto/", "/lightpush/v1/", "/messaging/")
 
 
-def create_app(settings: Settings, *, clock_ns: Callable[[], int] = time.time_ns) -> web.Application:
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[answer])
-    app[NODE] = Node(settings, clock_ns=clock_ns)
+def create_app(
+    settings: Settings,
+    *,
+    clock_ns: Callable[[], int] = time.time_ns,
+    node: Node | None = None,
+    middlewares: Sequence[Middleware] = (),
+    routes: web.RouteTableDef | None = None,
+) -> web.Application:
+    """Return the application of one node.
+
+    ``node``, ``middlewares`` and ``routes`` are for a test that wants more of it than nwaku does.
+    """
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[answer, *middlewares])
+    app[NODE] = node or Node(settings, clock_ns=clock_ns)
+    app.add_routes(routes or ())
     for module in (relay, lightpush, store, status, dev):
         app.add_routes(module.routes)
     app.router.add_route("*", "/{path:.*}", refuse_unknown)
@@ -33,25 +44,13 @@ def create_app(settings: Settings, *, clock_ns: Callable[[], int] = time.time_ns
 
 @web.middleware
 async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn what a handler refuses into 400 with a text, and let the faults strike that concern every answer."""
-    node, is_ours = request.app[NODE], request.path.startswith("/dev/")
+    """Turn what a handler refuses into 400 with a text, and say what time it is here."""
     try:
-        response = _not_yet(request) or await handler(request)
+        response = await handler(request)
     except InvalidMessageError as exc:
         response = web.Response(status=400, text=str(exc))
-    response.headers["Date"] = formatdate(node.clock_ns() / 10**9, usegmt=True)
-    if node.faults.reply_delay_ms and not is_ours:
-        await asyncio.sleep(node.faults.reply_delay_ms / 1000)
+    response.headers["Date"] = formatdate(request.app[NODE].clock_ns() / 10**9, usegmt=True)
     return response
-
-
-def _not_yet(request: web.Request) -> web.Response | None:
-    """What nwaku answers while it mounts its protocols: only what is about the node itself works."""
-    if request.path in ALWAYS_THERE or request.path.startswith("/dev/"):
-        return None
-    if not request.app[NODE].faults.strikes("starting"):
-        return None
-    return web.Response(status=404, text="The endpoint is not available while the node is initializing")
 
 
 async def refuse_unknown(request: web.Request) -> web.Response:
@@ -62,6 +61,7 @@ async def refuse_unknown(request: web.Request) -> web.Response:
 
 
 async def background_work(app: web.Application) -> AsyncIterator[None]:
+    """Run what a node does beside requests, until the application ends."""
     node = app[NODE]
     tasks = [asyncio.create_task(work) for work in (_commit(node), _forget(node), *(link.run() for link in node.peers))]
     yield
@@ -78,7 +78,7 @@ async def _commit(node: Node) -> None:
 
 
 async def _forget(node: Node) -> None:
-    """Retention, nwaku's default: messages older than two days go, and with them the cursors that name them."""
+    """Delete messages older than two days, nwaku's default retention, and with them the cursors that name them."""
     while True:
         node.archive.forget_before(node.clock_ns() - node.settings.retention_seconds * 10**9)
         await asyncio.sleep(RETENTION_SECONDS)

@@ -1,4 +1,4 @@
-"""What a development node is told when it starts; the names follow nwaku's command line where it has one."""
+"""The settings of a development node. Their names follow nwaku's command line where it has them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +10,10 @@ RETENTION_SECONDS = 172_800
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`shards` are pubsub topics that are subscribed from the start and again after a restart.
+    """What a development node is told when it starts.
 
-    `data` is the SQLite file of the store; without it the store forgets when the process ends.
+    `shards` are pubsub topics that are subscribed from the start and again after a restart. `data` is the SQLite file
+    of the store; without it the store forgets when the process ends.
     """
 
     data: Path | None = None

@@ -1,4 +1,4 @@
-"""The query string of `GET /store/v3/messages`, read the way nwaku reads it. Pure.
+"""Read the query string of `GET /store/v3/messages` the way nwaku does. Pure.
 
 An empty parameter counts as absent. Topics and hashes are URL-decoded a second time, after the HTTP layer did it once.
 """
@@ -34,7 +34,10 @@ class StoreQuery:
 
 
 def read_query(parameters: Mapping[str, str]) -> StoreQuery:
-    """Raises InvalidQueryError. `ascending` is forward for the exact text `true` only; absent is forward too."""
+    """Read a query.
+
+    Raises InvalidQueryError. `ascending` is forward for the exact text `true` only; absent is forward too.
+    """
     hashes = tuple(_hash(text) for text in _list(parameters, "hashes"))
     cursor = parameters.get("cursor", "")
     return StoreQuery(
@@ -78,7 +81,10 @@ def _time(text: str) -> int | None:
 
 
 def _page_size(text: str) -> int:
-    """0 is the default; a negative number, cast to unsigned by nwaku, is huge and gets the maximum."""
+    """Return the page size.
+
+    0 means the default; a negative number, which nwaku casts to unsigned, means the maximum.
+    """
     number = _number(text, "page size") if text else 0
     if number == 0:
         return DEFAULT_PAGE_SIZE

@@ -1,4 +1,4 @@
-import registrations.fields
+import kit.db.fields
 from django.db import migrations, models
 
 # Nobody asked the stores about what was published before, and it cannot be published again: its bytes are gone.
@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='outboundreply',
             name='message_hash',
-            field=registrations.fields.BytesField(null=True),
+            field=kit.db.fields.BytesField(null=True),
         ),
         migrations.AddField(
             model_name='outboundreply',

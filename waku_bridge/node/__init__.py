@@ -1,4 +1,6 @@
-"""A Waku node as the bridge sees it: `client` asks it, `dialect` understands its JSON, `errors` names what fails."""
+"""A Waku node as the bridge sees it: `client` talks to it, `dialect` understands its JSON, `errors` names what can
+fail.
+"""
 
 from waku_bridge.node.client import WakuNode
 from waku_bridge.node.dialect import StoreEntry, StorePage, from_json, to_json

@@ -1,4 +1,4 @@
-"""HTTP client of a Waku node: nwaku's REST interface, with the liberties that go-waku takes.
+"""HTTP client of a Waku node: nwaku's REST interface, with the differences of go-waku.
 
 Reading drains: what a GET returned is gone from the node, so the caller must store a page before it does anything else.
 """
@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 import orjson
 
-from notifications.connections import Answer, HttpClient, was_never_sent
+from kit.http.connections import Answer, HttpClient, was_never_sent
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node.dialect import StorePage, parse, read_store_page, refusal, store_refusal, to_json
 from waku_bridge.node.errors import NodeError, NoPeers, NotSubscribed, Unreachable
@@ -21,7 +21,7 @@ JSON_HEADERS = {"Content-Type": "application/json"}
 HTTP_OK = 200
 HTTP_BAD_REQUEST = 400
 HTTP_NOT_FOUND = 404
-LIGHTPUSH_NO_PEERS = 505  # the protocol's own code; HTTP means something else by it
+LIGHTPUSH_NO_PEERS = 505  # a code of lightpush; in HTTP it means something else
 SUBSCRIPTIONS = "/relay/v1/subscriptions"
 # A node that starts answers 404 for what it has not mounted yet, so an absent lightpush is asked for again.
 LIGHTPUSH_ABSENT_SECONDS = 60.0
@@ -38,8 +38,10 @@ class WakuNode:
         self._lightpush_absent_until = 0.0
 
     async def subscribe(self, pubsub_topic: str) -> None:
-        """Have the node keep the messages of a shard for us. For after NotSubscribed only: on go-waku a second
-        subscription is a twin, and each read takes from one of them at random.
+        """Have the node keep the messages of a shard for us.
+
+        It is called after NotSubscribed only: on go-waku a second subscription is a twin, and each read takes from one
+        of them at random.
 
         nwaku takes the shard for subscribed before it has joined it. After a failure it would answer reads with nothing
         and repetitions with OK for ever, so the failed subscription is taken back.
@@ -64,8 +66,10 @@ class WakuNode:
         return page
 
     async def publish(self, pubsub_topic: str, message: WakuMessage) -> str:
-        """Hand a message to the network: by lightpush, which tells how many peers took it, else by relay, which says OK
-        also when nobody did. Returns which of the two. Raises NoPeers when lightpush says that it reached nobody.
+        """Hand a message to the network and return the way, "lightpush" or "relay".
+
+        Lightpush is preferred because it tells how many peers took the message; relay says OK also when none did.
+        Raises NoPeers when lightpush says that it reached nobody.
         """
         if time.monotonic() >= self._lightpush_absent_until and await self._lightpush(pubsub_topic, message):
             return "lightpush"
@@ -78,13 +82,14 @@ class WakuNode:
         return "relay"
 
     async def known(self, hashes: Sequence[bytes]) -> set[bytes]:
-        """Those of these messages (32 bytes each, 100 at most) that its store has."""
+        """Return those of these messages (hashes of 32 bytes, 100 at most) that the node's store has."""
         texts = ",".join(f"0x{each.hex()}" for each in hashes)
         page = await self.store_page(hashes=texts, includeData="false", pageSize=len(hashes))
         return {entry.message_hash for entry in page.entries}
 
     async def store_page(self, **params: Any) -> StorePage:
-        """One page of store v3 (GET /store/v3/messages). Raises Busy, CursorLost or NoStore where the node says so.
+        """Return one page of store v3 (GET /store/v3/messages). Raises Busy, CursorLost or NoStore where the node says
+        so.
 
         ``ascending`` has to be the text `true`: nwaku takes every other for `false`.
         """
@@ -94,7 +99,7 @@ class WakuNode:
         return read_store_page(self._json(response))
 
     async def stored(self, **params: Any) -> list[Any]:
-        """The raw messages of one page of store v3, oldest first."""
+        """Return the raw messages of one page of store v3, oldest first."""
         return [entry.message for entry in (await self.store_page(includeData="true", **params)).entries]
 
     async def _lightpush(self, pubsub_topic: str, message: WakuMessage) -> bool:

@@ -1,13 +1,14 @@
-"""What nodes write and read: JSON, messages in it, and the forms that nwaku and go-waku give the same thing. Pure.
+"""Read and write the JSON of nodes: the messages in it, and the forms that nwaku and go-waku give the same thing. Pure.
 
 nwaku (0.36 and newer) writes hashes in hex, empty lists and every field. go-waku writes `null` for an empty list and
-leaves out what is unset; its store client answers in snake_case with hashes in base64. Unknown fields mean nothing.
+leaves out what is unset; its store client answers in snake_case with hashes in base64. Unknown fields are ignored.
 """
 
 import base64
 import binascii
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,9 @@ TOO_LARGE = re.compile(r"size exceeded maximum(?:\D{1,8}(\d{1,12}))?")
 
 @dataclass(frozen=True, slots=True)
 class StoreEntry:
-    """``message_hash`` (32 bytes) is empty when the node wrote none. ``message`` is raw JSON for `from_json`, and None
+    """One message of a store's page.
+
+    ``message_hash`` (32 bytes) is empty when the node wrote none. ``message`` is raw JSON for `from_json`, and None
     where only hashes were asked for.
     """
 
@@ -41,15 +44,20 @@ class StoreEntry:
 
 @dataclass(frozen=True, slots=True)
 class StorePage:
-    """``cursor`` goes back to the same node as it is. Empty: nothing more matched when the page was read."""
+    """One page of a store.
+
+    ``cursor`` is sent back to the same node unchanged; empty means that nothing more matched.
+    """
 
     entries: tuple[StoreEntry, ...] = ()
     cursor: str = ""
 
 
 def parse(content: bytes) -> Any:
-    """A page is gone from the node once it is read, so one message with a broken text must not cost its neighbours:
-    nwaku passes content topics on as they came, whether they are UTF-8 or not.
+    """Parse JSON leniently, as a page is gone from the node once it is read.
+
+    One message with a broken text must not cost its neighbours: nwaku passes content topics on as they came, whether
+    they are UTF-8 or not.
     """
     try:
         return orjson.loads(content)
@@ -58,6 +66,7 @@ def parse(content: bytes) -> Any:
 
 
 def to_json(message: WakuMessage) -> dict[str, Any]:
+    """Return a message in the form in which it is published."""
     return {
         "payload": base64.b64encode(message.payload).decode(),
         "contentTopic": message.content_topic,
@@ -99,15 +108,20 @@ def _integer(raw: dict[str, Any], name: str) -> int:
 
 
 def read_base64(text: Any) -> bytes:
-    """Standard or URL-safe, padded or not: go-waku takes all of these and nodes may pass them on. Raises ValueError."""
+    """Decode standard or URL-safe base64, padded or not. go-waku takes all of these and nodes may pass them on.
+
+    Raises ValueError.
+    """
     if not isinstance(text, str):
         raise ValueError("no text")  # noqa: TRY004 - to callers, one kind of bad value
+    with suppress(ValueError):  # what nearly everybody writes
+        return binascii.a2b_base64(text, strict_mode=True)
     standard = text.translate(URL_SAFE_TO_STANDARD)
     return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
 
 
 def read_store_page(answer: Any) -> StorePage:
-    """Either node's answer to `GET /store/v3/messages`. Raises NodeError when it is none, or not a good one."""
+    """Read either node's answer to `GET /store/v3/messages`. Raises NodeError when it is not a good answer."""
     if not isinstance(answer, dict):
         raise NodeError("the store answered something else than an object")
     status = _either(answer, "statusCode", "status_code")
@@ -154,12 +168,17 @@ def _hex(text: str) -> bytes | None:
 
 
 def _cursor(text: Any) -> str:
-    """go-waku gives it in standard base64 and takes it in URL-safe base64; hex passes through unchanged."""
+    """Return a cursor in the form that the node takes. go-waku gives it in standard base64 and takes it in URL-safe
+    base64; hex is unchanged.
+    """
     return text.translate(STANDARD_TO_URL_SAFE) if isinstance(text, str) else ""
 
 
 def refusal(status: int, text: str, *, where: str) -> NodeError:
-    """What an answer that is not 200 means. ``text`` of the node stays out of the error, as it may hold anything."""
+    """Return the error that an answer other than 200 means.
+
+    ``text`` of the node stays out of the error, as it may hold anything.
+    """
     said = f"{where} answered {status}"
     if status == HTTP_TOO_MANY_REQUESTS or "TOO_MANY_REQUESTS" in text:
         return Busy(said)
@@ -169,9 +188,10 @@ def refusal(status: int, text: str, *, where: str) -> NodeError:
 
 
 def store_refusal(status: int, text: str, *, where: str) -> NodeError:
+    """Return the error that an answer of the store other than 200 means."""
     if "cursor not found" in text:
         return CursorLost(f"{where} answered {status}: cursor not found")
-    # go-waku says the last one with status 500.
+    # go-waku answers the last of these with status 500.
     if status in (HTTP_NOT_FOUND, HTTP_PRECONDITION_FAILED) or "store-query" in text:
         return NoStore(f"{where} answered {status}: no store")
     return refusal(status, text, where=where)

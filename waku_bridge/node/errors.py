@@ -19,7 +19,7 @@ class NodeError(Exception):
 
     @property
     def code(self) -> str:
-        """For metrics."""
+        """Return a word for metrics."""
         return self.word or str(self.status or "unreachable")
 
 

@@ -1,21 +1,12 @@
-"""Replies on their way out: `recording` encodes them into the outbox, `publishing` hands them to a node after the
-transaction, `confirming` asks store nodes whether the network has them. `nodes` knows which node is worth asking.
+"""Replies on their way out.
+
+`recording` encodes them into the outbox, `publishing` hands them to a node after the commit, and `confirming` asks
+store nodes whether the network has them. `nodes` knows which node is worth asking, and `outbox` is what a turn does
+with all of that.
 """
 
-from waku_bridge.outbound.confirming import confirm
 from waku_bridge.outbound.nodes import Nodes
-from waku_bridge.outbound.publishing import BATCH_SIZE, hand_out_left_behind, publish
-from waku_bridge.outbound.recording import MAX_PARTS, MESSAGE_TYPES, Reply, answer_requests, record
+from waku_bridge.outbound.outbox import Outbox
+from waku_bridge.outbound.recording import MAX_PARTS, MESSAGE_TYPES, Reply, record, reply_to, return_address
 
-__all__ = [
-    "BATCH_SIZE",
-    "MAX_PARTS",
-    "MESSAGE_TYPES",
-    "Nodes",
-    "Reply",
-    "answer_requests",
-    "confirm",
-    "hand_out_left_behind",
-    "publish",
-    "record",
-]
+__all__ = ["MAX_PARTS", "MESSAGE_TYPES", "Nodes", "Outbox", "Reply", "record", "reply_to", "return_address"]

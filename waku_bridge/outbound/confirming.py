@@ -1,22 +1,26 @@
 """Whether the network has what a node took: store nodes are asked for the hashes of the last seconds' replies.
 
 A node that takes a message may lose it, and nwaku's relay route says OK also when no peer listens. A store that does
-not answer says nothing, and nothing is published again for that: a store's outage must not become a flood.
+not answer says nothing, and nothing is published again for that, so that a store's outage does not become a flood.
 """
 
 import asyncio
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
+from heapq import heappop, heappush
 from time import monotonic
 
 import structlog
-from django.db.models import F, QuerySet
+from django.db.models import QuerySet
 from prometheus_client import Counter
 
-from notifications.connections import submit
+from kit.db.statements import fetch
+from kit.http.connections import submit
+from kit.turns import Bell
 from waku_bridge.metrics import REPLIES_ABANDONED, REPLIES_CONFIRMED, REPLIES_UNCHECKED, REPLIES_UNCONFIRMED
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import NodeError, WakuNode
@@ -26,20 +30,24 @@ log = structlog.get_logger(__name__)
 State = OutboundReply.State
 
 STORES_ASKED = 2
-# A store answers with 100 messages at most.
+# A store answers with at most 100 messages.
 HASHES_PER_QUERY = 100
-# What one run looks at: 2 000 replies per second when it comes every two.
+# How many replies are asked for at once: 2 000 per second when stores are asked every two.
 LIMIT = 4000
+# The process that published a reply asks for it. When it is late by this much, another one does.
+LATE = timedelta(seconds=10)
 # When a network loses everything, what is published again must leave room for what is new.
 MAX_REPEATS_PER_RUN = 200
 MAX_REPEATS = 4
 ASK_AGAIN_AFTER = timedelta(seconds=10)
 GIVE_UP_AFTER = timedelta(seconds=60)
-# A worker's clock may be behind ours: what is to be published again is due at once.
+# What is published again is due at once, also for a worker whose clock is behind ours by this much.
 CLOCK_TOLERANCE = timedelta(seconds=2)
 
 
 class Verdict(Enum):
+    """What the stores say about a reply."""
+
     CONFIRMED = auto()
     MISSING = auto()
     UNKNOWN = auto()  # no store answered
@@ -57,8 +65,10 @@ class Checked:
 
 
 def judge(taker: str, known_by: Mapping[str, bool]) -> Verdict:
-    """``known_by``: what each store that answered said, by its URL. The node that took a message has it in its own
-    store whether or not it told anybody, so that its word counts only where no other store answered.
+    """Return what the stores say about a reply. ``known_by`` is what each store that answered said, by its URL.
+
+    The node that took a message has it in its own store whether or not it told any peer, so that its answer counts only
+    where no other store answered.
     """
     others = [is_known for url, is_known in known_by.items() if url != taker]
     said = others or list(known_by.values())
@@ -67,28 +77,87 @@ def judge(taker: str, known_by: Mapping[str, bool]) -> Verdict:
     return Verdict.CONFIRMED if any(said) else Verdict.MISSING
 
 
-def confirm(stores: Nodes, *, now: datetime) -> list[int]:
-    """Ask for the replies that are due. Returns the ids of those to be published again."""
-    due = _due(now)
-    if not due:
-        return []
-    answers = submit(_ask_all(due, stores)).result()
-    verdicts: dict[Verdict, list[Checked]] = defaultdict(list)
-    for reply in due:
-        verdicts[judge(reply.node, answers.get(reply.hash, {}))].append(reply)
-    _close(verdicts[Verdict.CONFIRMED], now=now)
-    _ask_again(verdicts[Verdict.UNKNOWN], REPLIES_UNCHECKED, now=now)
-    return _repeat(verdicts[Verdict.MISSING], now=now)
+class Confirmations:
+    """The replies that this process published and still has to ask the stores for, and what the stores said."""
+
+    def __init__(self, stores: Nodes, bell: Bell) -> None:
+        self._stores = stores
+        self._bell = bell
+        self._due: list[tuple[datetime, int, Checked]] = []
+        # Orders replies that are due at the same time, as they have no order of their own.
+        self._count = itertools.count()
+        self.is_asking = False
+        self._asked: list[tuple[Checked, Verdict]] = []
+
+    def expect(self, replies: Iterable[Checked], *, at: datetime) -> None:
+        """Ask for these replies at that time."""
+        for reply in replies:
+            heappush(self._due, (at, next(self._count), reply))
+
+    def next_due_at(self) -> datetime | None:
+        """Return when the stores are to be asked next, or None while they are being asked."""
+        return self._due[0][0] if self._due and not self.is_asking else None
+
+    def ask(self, *, now: datetime) -> None:
+        """Start asking for what is due, unless that is under way. The verdicts are there later."""
+        due: list[Checked] = []
+        while not self.is_asking and self._due and self._due[0][0] <= now and len(due) < LIMIT:
+            due.append(heappop(self._due)[2])
+        if due:
+            self.is_asking = True
+            submit(self._ask(due))
+
+    def verdicts(self) -> list[tuple[Checked, Verdict]]:
+        """Return what the stores have said. It stays until it is `recorded`."""
+        return self._asked
+
+    def recorded(self) -> None:
+        """Forget what the stores have said."""
+        self._asked = []
+
+    async def _ask(self, due: Sequence[Checked]) -> None:
+        answers: dict[bytes, dict[str, bool]] = {}
+        try:
+            answers = await _ask_all(due, self._stores)
+        except Exception as error:  # noqa: BLE001 - a fault of ours: nothing is known, and it is asked again
+            log.error("stores_not_asked", error=type(error).__name__)  # noqa: TRY400 - nothing to trace
+        self._asked = [(reply, judge(reply.node, answers.get(reply.hash, {}))) for reply in due]
+        self.is_asking = False
+        self._bell.ring()
 
 
-def _due(now: datetime) -> list[Checked]:
-    due = OutboundReply.objects.filter(state=State.PUBLISHED, next_attempt_at__lte=now).order_by("next_attempt_at")
-    rows = due.values_list("pk", "message_hash", "node", "repeat_count", "published_at")[:LIMIT]
-    return [Checked(pk, bytes(known_as or b""), node, count, at or now) for pk, known_as, node, count, at in rows]
+def record_verdicts(verdicts: Iterable[tuple[Checked, Verdict]], *, now: datetime) -> list[Checked]:
+    """Write what the stores said, in a transaction of the caller, and return the replies to ask for again."""
+    by_verdict: dict[Verdict, list[Checked]] = defaultdict(list)
+    for reply, verdict in verdicts:
+        by_verdict[verdict].append(reply)
+    _close(by_verdict[Verdict.CONFIRMED], now=now)
+    later = _ask_again(by_verdict[Verdict.UNKNOWN], REPLIES_UNCHECKED, now=now)
+    return later + _repeat(by_verdict[Verdict.MISSING], now=now)
+
+
+UNCONFIRMED = """
+    SELECT FROM waku_bridge_outboundreply
+    WHERE state = 'published' AND next_attempt_at <= %(now)s - interval '10 seconds'
+"""
+_TAKE_UP = """
+    UPDATE waku_bridge_outboundreply SET next_attempt_at = %(again_at)s
+    WHERE id IN (
+        SELECT id FROM waku_bridge_outboundreply WHERE state = 'published' AND next_attempt_at <= %(late)s
+        ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    )
+    RETURNING id, message_hash, node, repeat_count, published_at
+"""
+
+
+def take_up_unconfirmed(*, limit: int, now: datetime) -> list[Checked]:
+    """Take the replies that the process which published them does not ask for any more."""
+    rows = fetch(_TAKE_UP, {"limit": limit, "late": now - LATE, "again_at": now + ASK_AGAIN_AFTER})
+    return [Checked(pk, known_as or b"", node, count, at or now) for pk, known_as, node, count, at in rows]
 
 
 async def _ask_all(replies: Iterable[Checked], stores: Nodes) -> dict[bytes, dict[str, bool]]:
-    """For each hash what the stores said that answered."""
+    """Return what the stores that answered said, for each hash."""
     wanted: dict[WakuNode, list[bytes]] = defaultdict(list)
     preferred: dict[str, list[WakuNode]] = {}
     for reply in replies:
@@ -102,9 +171,12 @@ async def _ask_all(replies: Iterable[Checked], stores: Nodes) -> dict[bytes, dic
 
 
 async def _ask(store: WakuNode, hashes: Sequence[bytes], stores: Nodes, answers: dict[bytes, dict[str, bool]]) -> None:
-    """One query after the other: the store serves others, too. It is left alone after the first that fails."""
+    """Ask a store one query after the other, because it serves others too, and leave it alone after the first that
+    fails.
+    """
     for start in range(0, len(hashes), HASHES_PER_QUERY):
-        some, started = hashes[start : start + HASHES_PER_QUERY], monotonic()
+        some = hashes[start : start + HASHES_PER_QUERY]
+        started = monotonic()
         try:
             known = await store.known(some)
         except NodeError as error:
@@ -116,19 +188,28 @@ async def _ask(store: WakuNode, hashes: Sequence[bytes], stores: Nodes, answers:
             answers[each][store.url] = each in known
 
 
+_CLOSE = """
+    UPDATE waku_bridge_outboundreply SET state = 'confirmed', confirmed_at = %(now)s, payload = NULL
+    WHERE id = ANY (%(ids)b::bigint[]) AND state = 'published' RETURNING id
+"""
+
+
 def _close(replies: Sequence[Checked], *, now: datetime) -> None:
     if replies:
-        closed = _still_published(replies).update(state=State.CONFIRMED, confirmed_at=now, payload=None)
-        REPLIES_CONFIRMED.inc(closed)
+        closed = fetch(_CLOSE, {"now": now, "ids": [reply.pk for reply in replies]})
+        REPLIES_CONFIRMED.inc(len(closed))
 
 
-def _ask_again(replies: Sequence[Checked], given_up: Counter, *, now: datetime) -> None:
-    """For a minute after they were published; then nobody waits any more, and they are closed and counted."""
-    old = [reply for reply in replies if reply.published_at <= now - GIVE_UP_AFTER]
+def _ask_again(replies: Sequence[Checked], given_up: Counter, *, now: datetime) -> list[Checked]:
+    """Ask for these replies again, for a minute after they were published.
+
+    Then no client waits any more, and they are closed and counted.
+    """
+    _give_up([reply for reply in replies if reply.published_at <= now - GIVE_UP_AFTER], given_up)
     young = [reply for reply in replies if reply.published_at > now - GIVE_UP_AFTER]
-    _give_up(old, given_up)
     if young:
         _still_published(young).update(next_attempt_at=now + ASK_AGAIN_AFTER)
+    return young
 
 
 def _give_up(replies: Sequence[Checked], counter: Counter) -> None:
@@ -138,24 +219,28 @@ def _give_up(replies: Sequence[Checked], counter: Counter) -> None:
         log.warning("replies_given_up", count=given_up)
 
 
-def _repeat(replies: Sequence[Checked], *, now: datetime) -> list[int]:
-    """Those that no store has go out again, a bounded number of times and not all at once."""
+# Only replies that no process has published again since they were asked for.
+_REPEAT = """
+    UPDATE waku_bridge_outboundreply AS reply
+    SET state = 'pending', repeat_count = reply.repeat_count + 1, next_attempt_at = %(due_at)s
+    FROM unnest(%(ids)b::bigint[], %(counts)b::smallint[]) AS missing (id, repeat_count)
+    WHERE reply.id = missing.id AND reply.state = 'published' AND reply.repeat_count = missing.repeat_count
+"""
+
+
+def _repeat(replies: Sequence[Checked], *, now: datetime) -> list[Checked]:
+    """Publish the replies that no store has again, a bounded number of times and not all at once. The others wait."""
     if not replies:
         return []
     REPLIES_UNCONFIRMED.inc(len(replies))
     log.warning("replies_unconfirmed", count=len(replies))
     _give_up([reply for reply in replies if reply.repeat_count >= MAX_REPEATS], REPLIES_ABANDONED)
     left = [reply for reply in replies if reply.repeat_count < MAX_REPEATS]
-    again, later = left[:MAX_REPEATS_PER_RUN], left[MAX_REPEATS_PER_RUN:]
-    _ask_again(later, REPLIES_ABANDONED, now=now)
-    # Not those that another run has sent out again meanwhile: they are not due any more.
-    _still_published(again).filter(next_attempt_at__lte=now).update(
-        state=State.PENDING,
-        repeat_count=F("repeat_count") + 1,
-        next_attempt_at=now - CLOCK_TOLERANCE,
-        enqueued_at=now,
-    )
-    return [reply.pk for reply in again]
+    again = left[:MAX_REPEATS_PER_RUN]
+    ids = [reply.pk for reply in again]
+    counts = [reply.repeat_count for reply in again]
+    fetch(_REPEAT, {"due_at": now - CLOCK_TOLERANCE, "ids": ids, "counts": counts})
+    return _ask_again(left[MAX_REPEATS_PER_RUN:], REPLIES_ABANDONED, now=now)
 
 
 def _still_published(replies: Iterable[Checked]) -> "QuerySet[OutboundReply]":

@@ -1,25 +1,27 @@
-"""Handing replies to a node, and to another one when that does not take them.
+"""Handing replies to a node, and to another one when the first does not take them.
 
 Published twice within the archive window a reply is the same bytes, which the network shows once. Store nodes keep a
-message only while its timestamp is within 20 s of their clock: later it gets a new one, and so is a new message.
+message only while its timestamp is within 20 s of their clock. Later it gets a new one, and so is a new message.
 """
 
 import asyncio
-import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 from time import monotonic
+from typing import NamedTuple
 
 import structlog
-from django.db import connection
-from django.db.models import Case, Q, Value, When
+from django.db.models import Case, Value, When
 
-from measuring.batches import count, observe
-from notifications.connections import submit
+from kit.db.clock import clock
+from kit.db.statements import fetch
+from kit.http.connections import call_on_loop
+from kit.metrics.batches import count, observe
+from kit.turns import Bell
 from waku_bridge.codec.waku_message import message_hash
-from waku_bridge.messages import WakuMessage
 from waku_bridge.metrics import (
     PUBLISH_ERRORS,
     PUBLISH_SECONDS,
@@ -30,167 +32,232 @@ from waku_bridge.metrics import (
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import MessageTooLarge, NodeError, NoPeers
 from waku_bridge.outbound.nodes import Nodes
+from waku_bridge.outbound.recording import Outgoing
 
 log = structlog.get_logger(__name__)
 State = OutboundReply.State
 
 # Five seconds less than the archive window, for the way and for clocks that differ.
 FRESH_NS = 15 * 10**9
-# What no node takes is tried again after so long, then after twice and three times as long, and so on.
+# What no node takes is offered again after this time, then after twice and three times as long, and so on.
 RETRY_AFTER = timedelta(seconds=10)
 MOST_RETRIES_APART = 6
-# Clients repeat a registration for days; nobody waits an hour for one answer.
+# Clients repeat a registration for days, and none waits an hour for one answer.
 GIVE_UP_AFTER = timedelta(hours=1)
 # From publication to archive takes a second or two; for each repetition twice as long.
 CHECK_AFTER = timedelta(seconds=3)
-# How many replies one task publishes at once.
-BATCH_SIZE = 64
-
-# One that is due: not tried yet, or its time has come. (A new one is due at once, also where the clock is behind that
-# of the worker which recorded it.) A lost claim costs nothing but the time until the next attempt.
-CLAIM = """
-    UPDATE waku_bridge_outboundreply
-    SET attempt_count = attempt_count + 1,
-        next_attempt_at = %(now)s + %(retry_after)s * least(attempt_count + 1, %(most_apart)s),
-        timestamp_ns = CASE WHEN %(now_ns)s - timestamp_ns > %(fresh_ns)s THEN %(now_ns)s ELSE timestamp_ns END
-    WHERE id IN (
-        SELECT id FROM waku_bridge_outboundreply
-        WHERE id = ANY(%(ids)s) AND state = 'pending' AND (attempt_count = 0 OR next_attempt_at <= %(now)s)
-        ORDER BY id FOR UPDATE SKIP LOCKED
-    )
-    RETURNING *
-"""
-# Only what is still pending: another worker may have taken over and be further on.
-RECORD = """
-    UPDATE waku_bridge_outboundreply AS reply
-    SET state = 'published', published_at = %s, next_attempt_at = item.check_at,
-        node = item.node, message_hash = item.hash
-    FROM unnest(%s::bigint[], %s::timestamptz[], %s::text[], %s::bytea[]) AS item (id, check_at, node, hash)
-    WHERE reply.id = item.id AND reply.state = 'pending'
-"""
-
-
-Refusals = Counter[tuple[str, str, str]]  # by node, kind of error, and code
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A reply that a node took: under which hash (32 bytes), which node (URL), by which way."""
+    """A reply that a node took: its hash (32 bytes), the node's URL and name, the way, and when that was."""
 
-    reply: OutboundReply
+    reply: Outgoing
     hash: bytes
     node: str
     name: str
     way: str
+    at: datetime
 
 
-def publish(reply_ids: Sequence[int], nodes: Nodes, *, now: datetime) -> None:
-    """Hand replies to the first node that takes them. What no node takes stays in the outbox for the next sweep."""
-    replies = _claim(reply_ids, now=now)
-    if not replies:
-        return
-    started, refusals = monotonic(), Counter[tuple[str, str, str]]()
-    tried = submit(_publish_all(replies, nodes, refusals)).result()
-    _tell(refusals)
-    at = now + timedelta(seconds=monotonic() - started)
-    taken = [published for published in tried if published]
-    _record(taken, at=at)
-    if len(taken) < len(replies):
-        log.warning("replies_not_published", count=len(replies) - len(taken))
-        _leave_to_the_stores({reply.pk for reply in replies} - {published.reply.pk for published in taken}, at=at)
+class Refusal(NamedTuple):
+    """A node's name, why it did not take a reply, and what it said."""
+
+    node: str
+    error: str
+    code: str
 
 
-def _claim(reply_ids: Sequence[int], *, now: datetime) -> list[OutboundReply]:
-    """Take replies that nobody else is publishing."""
-    parameters = {
-        "ids": list(reply_ids),
-        "now": now,
-        "now_ns": time.time_ns(),
-        "fresh_ns": FRESH_NS,
-        "retry_after": RETRY_AFTER,
-        "most_apart": MOST_RETRIES_APART,
-    }
-    return list(OutboundReply.objects.raw(CLAIM, parameters))
+class Tried(NamedTuple):
+    """What came of offering a reply to the nodes: which node took it, if any, and which refused it before."""
+
+    reply: Outgoing
+    published: Published | None = None
+    refusals: Sequence[Refusal] = ()
 
 
-async def _publish_all(replies: Sequence[OutboundReply], nodes: Nodes, refusals: Refusals) -> list[Published | None]:
-    return await asyncio.gather(*(_publish_one(reply, nodes, refusals) for reply in replies))
+class Publisher:
+    """Publishes replies on the loop of this process, and keeps the results until a turn has recorded them."""
+
+    def __init__(self, nodes: Nodes, bell: Bell) -> None:
+        self._nodes = nodes
+        self._bell = bell
+        self._tried: deque[Tried] = deque()  # the loop appends, turns take away
+        self._tasks: set[asyncio.Task[None]] = set()  # touched by the loop only
+        self._under_way = 0
+        self.first_tried_at = 0.0  # monotonic; of the results that wait
+
+    def publish(self, replies: Sequence[Outgoing]) -> None:
+        """Start publishing. It is called after the commit that stored the replies."""
+        if replies:
+            self._under_way += len(replies)
+            call_on_loop(self._start, list(replies))
+
+    @property
+    def under_way(self) -> int:
+        """Return how many replies have no recorded result."""
+        return self._under_way
+
+    def has_results(self) -> bool:
+        """Return whether a turn can record something."""
+        return bool(self._tried)
+
+    def peek(self, limit: int) -> list[Tried]:
+        """Return the oldest results. They stay until they are `recorded`."""
+        return list(islice(self._tried, limit))
+
+    def recorded(self, number: int) -> None:
+        """Forget the oldest results."""
+        for _ in range(number):
+            self._tried.popleft()
+        self._under_way -= number
+        self.first_tried_at = monotonic()
+
+    def _start(self, replies: Iterable[Outgoing]) -> None:
+        for reply in replies:
+            task = asyncio.get_running_loop().create_task(self._publish(reply))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _publish(self, reply: Outgoing) -> None:
+        tried = Tried(reply)
+        try:
+            tried = await publish_one(reply, self._nodes)
+        except Exception as error:  # noqa: BLE001 - a fault of ours: the reply stays in the outbox
+            log.error("publishing_failed", error=type(error).__name__)  # noqa: TRY400 - it may quote the reply
+        if not self._tried:
+            self.first_tried_at = monotonic()
+        self._tried.append(tried)
+        if len(self._tried) == 1:
+            self._bell.ring()
 
 
-async def _publish_one(reply: OutboundReply, nodes: Nodes, refusals: Refusals) -> Published | None:
-    message = WakuMessage(bytes(reply.payload or b""), reply.content_topic, reply.timestamp_ns)
+async def publish_one(reply: Outgoing, nodes: Nodes) -> Tried:
+    """Offer a reply to one node after the other, until one takes it."""
+    message = reply.message
+    refusals = []
     # The node that took it before comes last: for two minutes gossip passes on nothing that it has seen.
     for node in nodes.in_order(last=reply.node):
         started = monotonic()
         try:
             way = await node.publish(reply.pubsub_topic, message)
         except NodeError as error:
-            refusals[node.name, type(error).__name__, error.code] += 1
+            refusals.append(Refusal(node.name, type(error).__name__, error.code))
             if not _is_about_the_message(error, reply):
                 nodes.failed(node, error)
         else:
             nodes.answered(node, monotonic() - started)
-            return Published(reply, message_hash(reply.pubsub_topic, message), node.url, node.name, way)
-    return None
+            known_as = message_hash(reply.pubsub_topic, message)
+            published = Published(reply, known_as, node.url, node.name, way, clock.now())
+            return Tried(reply, published, refusals)
+    return Tried(reply, None, refusals)
 
 
-def _is_about_the_message(error: NodeError, reply: OutboundReply) -> bool:
-    """Rather than about the node: that it is too large, or that everybody may have seen it."""
+def _is_about_the_message(error: NodeError, reply: Outgoing) -> bool:
+    """Return whether an error is about the message rather than the node: it is too large, or all peers may have seen
+    it.
+    """
     return isinstance(error, MessageTooLarge) or (isinstance(error, NoPeers) and reply.attempt_count > 1)
 
 
-def _tell(refusals: Refusals) -> None:
-    for (node, error, code), number in refusals.items():
+def tell(refusals: Iterable[Refusal]) -> None:
+    """Log and count what nodes refused, one line for each kind."""
+    for (node, error, code), number in Counter(refusals).items():
         log.warning("node_refused_replies", node=node, error=error, code=code, count=number)
         PUBLISH_ERRORS.labels(node, code).inc(number)
 
 
-def _record(taken: Sequence[Published], *, at: datetime) -> None:
+# Only what is still pending, because another worker may have taken over and be further on.
+_RECORD = """
+    UPDATE waku_bridge_outboundreply AS reply
+    SET state = 'published', published_at = item.at, next_attempt_at = item.check_at,
+        node = item.node, message_hash = item.hash
+    FROM unnest(%(ids)b::bigint[], %(ats)b::timestamptz[], %(checks)b::timestamptz[], %(nodes)b::text[],
+                %(hashes)b::bytea[]) AS item (id, at, check_at, node, hash)
+    WHERE reply.id = item.id AND reply.state = 'pending'
+"""
+
+
+def record_published(taken: Sequence[Published]) -> None:
+    """Note which node took each reply, in a transaction of the caller."""
     if not taken:
         return
-    with connection.cursor() as cursor:
-        cursor.execute(
-            RECORD,
-            [
-                at,
-                [published.reply.pk for published in taken],
-                [at + check_after(published.reply) for published in taken],
-                [published.node for published in taken],
-                [published.hash for published in taken],
-            ],
-        )
-    first = [published.reply for published in taken if not published.reply.published_at]
+    fetch(
+        _RECORD,
+        {
+            "ids": [published.reply.id for published in taken],
+            "ats": [published.at for published in taken],
+            "checks": [published.at + check_after(published.reply) for published in taken],
+            "nodes": [published.node for published in taken],
+            "hashes": [published.hash for published in taken],
+        },
+    )
+    first = [published for published in taken if not published.reply.published_at]
     count(REPLIES_PUBLISHED, [(published.name, published.way) for published in taken])
     count(REPLIES_REPUBLISHED, [_form(published) for published in taken if published.reply.published_at])
-    observe(PUBLISH_SECONDS, [(at - reply.created_at).total_seconds() for reply in first])
+    observe(PUBLISH_SECONDS, [(published.at - published.reply.created_at).total_seconds() for published in first])
 
 
 def _form(published: Published) -> tuple[str]:
     return ("identical" if published.hash == published.reply.message_hash else "restamped",)
 
 
-def check_after(reply: OutboundReply) -> timedelta:
+def check_after(reply: Outgoing) -> timedelta:
+    """Return how long after its publication the stores are asked for a reply."""
     return CHECK_AFTER * int(2**reply.repeat_count)
 
 
-def _leave_to_the_stores(reply_ids: set[int], *, at: datetime) -> None:
-    """What was published before may be refused now because every node has seen it: the stores will tell."""
-    refused = OutboundReply.objects.filter(pk__in=reply_ids, state=State.PENDING, published_at__isnull=False)
-    refused.update(state=State.PUBLISHED, next_attempt_at=at + CHECK_AFTER)
+def record_refused(refused: Sequence[Outgoing], *, now: datetime) -> None:
+    """Write that no node took these replies.
+
+    What was published before is left to the stores, because it may be refused since every node has seen it. What was
+    never published stays pending, and is offered again when it is due.
+    """
+    if refused:
+        log.warning("replies_not_published", count=len(refused))
+        ids = [reply.id for reply in refused]
+        again = OutboundReply.objects.filter(pk__in=ids, state=State.PENDING, published_at__isnull=False)
+        again.update(state=State.PUBLISHED, next_attempt_at=now + CHECK_AFTER)
 
 
-def hand_out_left_behind(*, now: datetime, limit: int, patience: timedelta) -> list[int]:
-    """Replies to put into the queue again: no node took them, or their queue entry is older than ``patience``."""
-    pending = OutboundReply.objects.filter(state=State.PENDING)
-    given_up = pending.filter(created_at__lte=now - GIVE_UP_AFTER).update(state=_given_up(), payload=None)
-    REPLIES_ABANDONED.inc(given_up)
-    due = pending.filter(
-        Q(attempt_count__gt=0, enqueued_at__lte=now - RETRY_AFTER) | Q(enqueued_at__lte=now - patience),
-        next_attempt_at__lte=now,
+PENDING = "SELECT FROM waku_bridge_outboundreply WHERE state = 'pending' AND next_attempt_at <= %(now)s"
+_CLAIM = """
+    UPDATE waku_bridge_outboundreply AS reply
+    SET attempt_count = attempt_count + 1,
+        next_attempt_at = %(now)s + %(retry_after)s * least(attempt_count + 1, %(most_apart)s),
+        timestamp_ns = CASE WHEN %(now_ns)s - timestamp_ns > %(fresh_ns)s THEN %(now_ns)s ELSE timestamp_ns END
+    WHERE id IN (
+        SELECT id FROM waku_bridge_outboundreply WHERE state = 'pending' AND next_attempt_at <= %(now)s
+        ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
-    ids = list(due.order_by("next_attempt_at").values_list("pk", flat=True)[:limit])
-    OutboundReply.objects.filter(pk__in=ids).update(enqueued_at=now)
-    return ids
+    RETURNING id, pubsub_topic, content_topic, payload, timestamp_ns, created_at, attempt_count, repeat_count, node,
+        message_hash, published_at
+"""
+
+
+def claim_pending(*, limit: int, now: datetime) -> list[Outgoing]:
+    """Take the replies that are due to be published again, or that the worker which made them did not publish."""
+    give_up(now=now)
+    rows = fetch(
+        _CLAIM,
+        {
+            "limit": limit,
+            "now": now,
+            "now_ns": clock.now_ns(),
+            "fresh_ns": FRESH_NS,
+            "retry_after": RETRY_AFTER,
+            "most_apart": MOST_RETRIES_APART,
+        },
+    )
+    return [Outgoing._make(row) for row in rows]
+
+
+def give_up(*, now: datetime) -> None:
+    """Close what no node has taken for so long that no client waits for it any more."""
+    old = OutboundReply.objects.filter(
+        state=State.PENDING, next_attempt_at__lte=now, created_at__lte=now - GIVE_UP_AFTER
+    )
+    REPLIES_ABANDONED.inc(old.update(state=_given_up(), payload=None))
 
 
 def _given_up() -> Case:

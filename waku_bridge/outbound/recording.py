@@ -1,27 +1,26 @@
-"""Replies are encoded and kept in the outbox first, in the transaction that made the decision."""
+"""Encoding replies into the outbox, in the transaction that made the decisions, before they are published."""
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
+from typing import NamedTuple
 
-from django.db import transaction
-
-from notifications import delivery
-from registrations.inserting import insert_all
+from kit.db.clock import clock
+from kit.db.statements import fetch
+from notifications.messages import Answer
 from registrations.messages import QueryInfo
 from waku_bridge.codec.envelope import Reply as ReplyBody
 from waku_bridge.codec.envelope import encode_reply
-from waku_bridge.identity import server_identity
-from waku_bridge.messages import MessageType, PushResponse, QueryResponse, RegistrationResponse
-from waku_bridge.models import InboundEnvelope, OutboundReply
+from waku_bridge.identity import identity_of
+from waku_bridge.messages import MessageType, PushResponse, QueryResponse, RegistrationResponse, WakuMessage
 
 # A message must stay below nwaku's 150 KiB; what is left is for wrapping, padding and signatures.
 MAX_INFO_BYTES = 140_000
-# One small query must not make us publish megabytes: whoever registers a lot has the rest of it left out.
+# One small query must not make us publish megabytes: of a user who registers a lot, the rest is left out.
 MAX_PARTS = 8
+PUBLIC_KEY_BYTES = 33
 
 MESSAGE_TYPES: dict[type[ReplyBody], MessageType] = {
     RegistrationResponse: MessageType.REGISTRATION_RESPONSE,
@@ -32,65 +31,132 @@ MESSAGE_TYPES: dict[type[ReplyBody], MessageType] = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer to the envelope of that hash, for the key (33 bytes) that signed its message."""
+    """An answer to the envelope of that hash, for the key (33 bytes) that signed its message, on its shard.
+
+    ``sender`` is the key (33 bytes) of the identity of ours that signs it; empty: the server's own. An envelope that
+    several of them answer gets parts from each, the later ones numbered from ``first_part``.
+    """
 
     envelope_hash: bytes
+    pubsub_topic: str
     recipient: bytes
     body: ReplyBody
+    sender: bytes = b""
+    first_part: int = 0
 
 
-def record(replies: Sequence[Reply], *, now: datetime) -> list[int]:
-    """Encode replies and put them into the outbox. Belongs into the transaction that made the decisions."""
-    shards = _shards(reply.envelope_hash for reply in replies)
-    # An envelope that retention removed was received days ago: nobody waits for its answer.
-    known = [reply for reply in replies if reply.envelope_hash in shards]
-    rows = [row for reply in known for row in _encode(reply, shards[reply.envelope_hash], now=now)]
-    insert_all(rows)
-    return [row.pk for row in rows]
+class Outgoing(NamedTuple):
+    """A reply that is to be published: its row in the outbox, and what is known of earlier publications."""
+
+    id: int
+    pubsub_topic: str
+    content_topic: str
+    payload: bytes
+    timestamp_ns: int
+    created_at: datetime
+    attempt_count: int = 1
+    repeat_count: int = 0
+    node: str = ""  # URL of the node that took it last
+    message_hash: bytes | None = None  # by which stores know it, once a node took it
+    published_at: datetime | None = None
+
+    @property
+    def message(self) -> WakuMessage:
+        """Return the reply as a node takes it."""
+        return WakuMessage(self.payload, self.content_topic, self.timestamp_ns)
 
 
-def answer_requests(request_ids: Iterable[int], *, now: datetime) -> list[int]:
-    """Put the answers of those requests into the outbox that can be answered now."""
-    with transaction.atomic():
-        return record(
-            [
-                Reply(answer.envelope_hash, answer.reply_to, PushResponse(answer.message_id, answer.reports))
-                for answer in delivery.settle(request_ids, now=now)
-            ],
-            now=now,
-        )
+def return_address(author: bytes, pubsub_topic: str, *, sender: bytes = b"") -> bytes:
+    """Return where the answer to a request goes, as it is stored with the request: its signer, the identity of ours
+    that was asked and answers, then its shard.
+    """
+    return author + sender + pubsub_topic.encode()
 
 
-def _shards(envelope_hashes: Iterable[bytes]) -> dict[bytes, str]:
-    rows = InboundEnvelope.objects.filter(hash__in=set(envelope_hashes)).values_list("hash", "pubsub_topic")
-    return {bytes(envelope_hash): pubsub_topic for envelope_hash, pubsub_topic in rows}
+def reply_to(answer: Answer) -> Reply:
+    """Return the message that carries an answer to a request."""
+    author, rest = answer.reply_address[:PUBLIC_KEY_BYTES], answer.reply_address[PUBLIC_KEY_BYTES:]
+    # Requests that were stored before there were several identities name none; a shard begins with a slash, a key with
+    # 2 or 3.
+    sender = b"" if rest.startswith(b"/") else rest[:PUBLIC_KEY_BYTES]
+    pubsub_topic = rest[len(sender) :].decode()
+    body = PushResponse(answer.message_id, answer.reports)
+    return Reply(answer.source_key, pubsub_topic, author, body, sender)
 
 
-def _encode(reply: Reply, pubsub_topic: str, *, now: datetime) -> Iterator[OutboundReply]:
-    for part, body in enumerate(islice(_split(reply.body), MAX_PARTS)):
+class _Sealed(NamedTuple):
+    """A reply as it goes into the outbox."""
+
+    envelope_hash: bytes
+    part: int
+    message_type: int
+    pubsub_topic: str
+    message: WakuMessage
+
+
+# A second answer to the same envelope is not stored: another worker's was first.
+_INSERT = """
+    INSERT INTO waku_bridge_outboundreply
+        (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns,
+         state, attempt_count, repeat_count, next_attempt_at, created_at, node)
+    SELECT *, 'pending', 1, 0, %(retry_at)s, %(now)s, ''
+    FROM unnest(%(hashes)b::bytea[], %(parts)b::smallint[], %(types)b::smallint[], %(shards)b::text[],
+                %(topics)b::text[], %(payloads)b::bytea[], %(timestamps)b::bigint[])
+    ON CONFLICT (envelope_hash, part) DO NOTHING
+    RETURNING id, envelope_hash, part
+"""
+
+
+def record(replies: Sequence[Reply], *, now: datetime, retry_after: timedelta) -> list[Outgoing]:
+    """Encode replies and put them into the outbox, in the transaction that made the decisions.
+
+    The caller publishes them after the commit. Any worker takes up what is not published after ``retry_after``.
+    """
+    sealed = [part for reply in replies for part in _seal(reply)]
+    if not sealed:
+        return []
+    rows = fetch(
+        _INSERT,
+        {
+            "now": now,
+            "retry_at": now + retry_after,
+            "hashes": [reply.envelope_hash for reply in sealed],
+            "parts": [reply.part for reply in sealed],
+            "types": [reply.message_type for reply in sealed],
+            "shards": [reply.pubsub_topic for reply in sealed],
+            "topics": [reply.message.content_topic for reply in sealed],
+            "payloads": [reply.message.payload for reply in sealed],
+            "timestamps": [reply.message.timestamp_ns for reply in sealed],
+        },
+    )
+    ids = {(envelope_hash, part): reply_id for reply_id, envelope_hash, part in rows}
+    return list(_outgoing(sealed, ids, now=now))
+
+
+def _outgoing(sealed: Iterable[_Sealed], ids: dict[tuple[bytes, int], int], *, now: datetime) -> Iterator[Outgoing]:
+    for reply in sealed:
+        reply_id = ids.pop((reply.envelope_hash, reply.part), None)
+        if reply_id is not None:
+            message = reply.message
+            yield Outgoing(
+                reply_id, reply.pubsub_topic, message.content_topic, message.payload, message.timestamp_ns, now
+            )
+
+
+def _seal(reply: Reply) -> Iterator[_Sealed]:
+    for part, body in enumerate(islice(_split(reply.body), MAX_PARTS), reply.first_part):
         message = encode_reply(
             body,
-            identity=server_identity(),
+            identity=identity_of(reply.sender),
             recipient=reply.recipient,
-            timestamp_ns=time.time_ns(),
+            timestamp_ns=clock.now_ns(),
             random_bytes=os.urandom,
         )
-        yield OutboundReply(
-            envelope_hash=reply.envelope_hash,
-            part=part,
-            message_type=MESSAGE_TYPES[type(body)],
-            pubsub_topic=pubsub_topic,
-            content_topic=message.content_topic,
-            payload=message.payload,
-            timestamp_ns=message.timestamp_ns,
-            next_attempt_at=now,
-            enqueued_at=now,
-            created_at=now,
-        )
+        yield _Sealed(reply.envelope_hash, part, MESSAGE_TYPES[type(body)], reply.pubsub_topic, message)
 
 
 def _split(body: ReplyBody) -> Iterator[ReplyBody]:
-    """Long lists of contacts can make an answer larger than the network carries: it goes out in several then."""
+    """Yield the answer in parts. Long lists of contacts can make it larger than the network carries."""
     if not isinstance(body, QueryResponse):
         yield body
         return
@@ -100,7 +166,8 @@ def _split(body: ReplyBody) -> Iterator[ReplyBody]:
         info_size = 256 + sum(len(entry) + 4 for entry in info.allowed_key_list)
         if batch and size + info_size > MAX_INFO_BYTES:
             yield QueryResponse(body.message_id, success=True, info=tuple(batch))
-            batch, size = [], 0
+            batch = []
+            size = 0
         batch.append(info)
         size += info_size
     yield QueryResponse(body.message_id, success=body.success, info=tuple(batch))

@@ -1,14 +1,14 @@
-"""The query topics we listen to, one per registered key hash: which they are, how a bridge keeps up, their keys.
+"""The query topics that we listen to, one per registered key hash: which they are, how a bridge keeps up, their keys.
 
-A registration announces its topic in the transaction that stores it, so a reader that looks after fetching a page knows
-every topic whose registration was answered before the page was fetched.
+A registration announces its topic in the transaction that stores it. So a reader that takes in the announcements after
+fetching a page knows every topic whose registration was answered before the page was fetched.
 """
 
 from waku_bridge.query_topics.budget import CpuBudget
 from waku_bridge.query_topics.keys import Keys, derive_keys, derive_newest, load_keys, urgent_budget
 from waku_bridge.query_topics.names import content_topic, number
 from waku_bridge.query_topics.reader import QueryTopics
-from waku_bridge.query_topics.registering import listen_to, stop_listening_to
+from waku_bridge.query_topics.registering import listen_to, stop_listening_to, stop_listening_to_nobody
 
 __all__ = [
     "CpuBudget",
@@ -21,5 +21,6 @@ __all__ = [
     "load_keys",
     "number",
     "stop_listening_to",
+    "stop_listening_to_nobody",
     "urgent_budget",
 ]

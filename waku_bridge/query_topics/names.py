@@ -5,9 +5,9 @@ CONTENT_TOPIC_LENGTH = len(PREFIX) + 8 + len(SUFFIX)
 
 
 def number(content_topic: str) -> int | None:
-    """The 4-byte topic in a content topic of the canonical form, as an integer.
+    """Return the 4-byte topic in a content topic of the canonical form, as an integer, or None.
 
-    Other spellings of a number (capitals, signs, underscores) are other topics to Waku, hence to us.
+    Other spellings of a number (capitals, signs, underscores) are other topics to Waku, and so to us.
     """
     if len(content_topic) != CONTENT_TOPIC_LENGTH or not content_topic.startswith(PREFIX):
         return None
@@ -20,4 +20,5 @@ def number(content_topic: str) -> int | None:
 
 
 def content_topic(topic: int) -> str:
+    """Return the content topic of a 4-byte topic."""
     return f"{PREFIX}{topic:08x}{SUFFIX}"

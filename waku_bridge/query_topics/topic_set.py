@@ -10,11 +10,12 @@ LOWER_MASK = 2**LOWER_BITS - 1
 
 
 class TopicSet:
-    """For each value of a topic's upper two bytes, the lower two of those that are in, sorted.
+    """A set that has, for each value of a topic's upper two bytes, the lower two of its topics, sorted.
 
     A million topics take some 10 MB, a fifth of what a set of integers takes, and no object each. Adding one moves a
-    few bytes. Whoever makes up names to fill one of the 65 536 arrays makes it longer, not slower.
-    Asking needs no lock while another thread adds: an insertion is one step of the interpreter.
+    few bytes. Names made up to fill one of the 65 536 arrays make it longer, not slower.
+
+    Asking needs no lock while another thread adds, because an insertion is one step of the interpreter.
     """
 
     def __init__(self) -> None:
@@ -22,7 +23,8 @@ class TopicSet:
         self._size = 0
 
     def __contains__(self, topic: int) -> bool:
-        lower, last = self._lower[topic >> LOWER_BITS], topic & LOWER_MASK
+        lower = self._lower[topic >> LOWER_BITS]
+        last = topic & LOWER_MASK
         place = bisect_left(lower, last)
         return place < len(lower) and lower[place] == last
 
@@ -35,7 +37,9 @@ class TopicSet:
         return self._size
 
     def fill(self, upper: int, lower: bytes) -> None:
-        """All that begin with ``upper``, by their lower two bytes (big-endian): sorted, and none twice."""
+        """Take in all topics that begin with ``upper``, by their lower two bytes (big-endian),
+        sorted and none twice.
+        """
         numbers = array("H", lower)
         if sys.byteorder == "little":
             numbers.byteswap()
@@ -43,8 +47,9 @@ class TopicSet:
         self._lower[upper] = numbers
 
     def add(self, topic: int) -> bool:
-        """Whether it was not in yet."""
-        lower, last = self._lower[topic >> LOWER_BITS], topic & LOWER_MASK
+        """Add a topic, and return whether it is new."""
+        lower = self._lower[topic >> LOWER_BITS]
+        last = topic & LOWER_MASK
         place = bisect_left(lower, last)
         if place < len(lower) and lower[place] == last:
             return False
@@ -53,7 +58,10 @@ class TopicSet:
         return True
 
     def discard(self, topic: int) -> None:
-        """If it is in. In a new array: whoever is asking the old one at this moment must not see it shrink."""
+        """Remove a topic, if it is in.
+
+        The array is replaced, because a thread that reads the old one at this moment must not see it shrink.
+        """
         if topic in self:
             lower = self._lower[topic >> LOWER_BITS]
             place = bisect_left(lower, topic & LOWER_MASK)

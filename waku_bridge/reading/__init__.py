@@ -3,12 +3,13 @@
 A relay cache is quick and forgets what it hands out; a store is late and refuses some messages. Whatever one of them
 loses the other brings, and the inbox takes each message once.
 
-    bridge.py        all of it together                    leases.py       one reader per node and shard
-    live.py          drains the relay cache of one node    walker.py       reads the store of one node, again and again
+    bridge.py        all of it together                    lock.py         one bridge reads, others stand by
+    live.py          drains the relay cache of one node    walker.py       reads the store of one node, in tiers
     pace.py          when to read a cache again (pure)     windows.py      which stretch of time to read next (pure)
     intake.py        a page into the inbox                 progress.py     how far a store was read (table)
-    pages.py         which messages of a page are ours     store_pages.py  pages of a store into the intake
-    dead_letters.py  what cannot be read, kept             seen.py         hashes read lately (pure)
-    sightings.py     what each path missed (pure)          backfill.py     the last minutes, for a topic that is new
-    backoff.py       how long to wait after a failure      threads.py      database work of the event loop
+    session.py       the bridge's own connection           store_pages.py  pages of a store into the intake
+    pages.py         which messages of a page are ours     seen.py         hashes read lately (pure)
+    dead_letters.py  what cannot be read, kept             backfill.py     the last minutes, for a topic that is new
+    backoff.py       how long to wait after a failure      reader.py       which path brought a page (pure)
+    threads.py       work of the event loop that blocks
 """

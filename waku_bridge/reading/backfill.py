@@ -1,17 +1,18 @@
-"""The last minutes of a content topic that is new to us.
+"""Read the last minutes of a content topic that is new to us.
 
 A query may be sent before the registration it asks about was answered, for instance by somebody who saw the new user's
-grant elsewhere. Whoever read it then took it for a stranger's. So every store is asked once more for what came lately
-on a topic, as soon as it is ours.
+grant elsewhere. The bridge took it for a stranger's. So every store is asked once more for what came lately on a topic,
+as soon as it is ours.
 
-Kept in memory only, and dropped by a bridge that stops: whoever follows it knows every topic, and its walkers read the
-last hour within ten minutes.
+What waits is kept in memory only, and dropped by a bridge that stops: the bridge that follows knows every topic, and
+its walkers read the last hour within ten minutes.
 """
 
 import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import islice, product
+from time import monotonic
 
 import psycopg
 import structlog
@@ -23,45 +24,51 @@ from waku_bridge.metrics import STORE_ERRORS
 from waku_bridge.node import Busy, NodeError
 from waku_bridge.reading.backoff import Backoff
 from waku_bridge.reading.intake import Intake
-from waku_bridge.reading.leases import wait
-from waku_bridge.reading.sightings import Reader
+from waku_bridge.reading.lock import Term
+from waku_bridge.reading.reader import Reader
 from waku_bridge.reading.store_pages import Store, StorePages
 from waku_bridge.reading.windows import AHEAD, Window
 
 log = structlog.get_logger(__name__)
 
-# Propagation to a store that is not the node we read; meanwhile, more topics come together.
+# A message needs this to reach a store that is not the node we read; meanwhile more topics are collected.
 SETTLE_SECONDS = 2.0
 # nwaku's limit, from the second page on.
 TOPICS_PER_QUERY = 10
-# With more than so many, reading everything once is less work than asking for each ten.
+# With more topics than this, reading everything once is less work than asking for ten at a time.
 MANY_TOPICS = 200
+# While that many are new all the time, everything is read so often at most, and what is asked for meanwhile is read
+# with it: at most six times the traffic, however many topics somebody registers.
+EVERYTHING_PERIOD_SECONDS = 60.0
 BUSY_SECONDS = 60.0
 
 
 class Backfill:
-    """Every store and shard. `request` may be called from any thread."""
+    """The backfill of every store and shard."""
 
     def __init__(
         self, nodes: Iterable[Store], pubsub_topics: Iterable[str], intake: Intake, *, reach: timedelta
     ) -> None:
-        """Belongs to the running loop."""
         places = product(nodes, pubsub_topics)
         self._stores = [_StoreBackfill(node, pubsub_topic, intake, reach) for node, pubsub_topic in places]
-        self._loop = asyncio.get_running_loop()
 
     def request(self, content_topics: Sequence[str]) -> None:
+        """Ask for what came lately on these content topics."""
         for store in self._stores:
-            self._loop.call_soon_threadsafe(store.request, content_topics, timezone.now())
+            store.request(content_topics, timezone.now())
 
-    async def run(self, stopped: asyncio.Event) -> None:
+    async def run(self, term: Term) -> None:
+        """Fill until the term is over."""
         async with asyncio.TaskGroup() as group:
             for store in self._stores:
-                group.create_task(store.run(stopped))
+                group.create_task(store.run(term))
 
 
 class _StoreBackfill:
-    """One store that has all the time it needs; the others do not wait for it. Nothing is given up."""
+    """The backfill of one store and shard.
+
+    It takes the time it needs while others do not wait for it, and gives nothing up.
+    """
 
     def __init__(self, node: Store, pubsub_topic: str, intake: Intake, reach: timedelta) -> None:
         self._pages = StorePages(node, Reader("backfill", node.url, pubsub_topic), intake, Path.BACKFILL)
@@ -69,6 +76,7 @@ class _StoreBackfill:
         # When each topic was asked for; or, once they are too many, since when everything is to be read.
         self._waiting: dict[str, datetime] = {}
         self._everything_since: datetime | None = None
+        self._everything_again_at = 0.0  # monotonic
         self._has_work = asyncio.Event()
         self._backoff = Backoff()
 
@@ -80,19 +88,19 @@ class _StoreBackfill:
             self._waiting.clear()
         self._has_work.set()
 
-    async def run(self, stopped: asyncio.Event) -> None:
-        stopping = asyncio.create_task(stopped.wait())
-        while not stopped.is_set():
-            working = asyncio.create_task(self._has_work.wait())
-            await asyncio.wait([stopping, working], return_when=asyncio.FIRST_COMPLETED)
-            working.cancel()
-            await wait(stopped, SETTLE_SECONDS)
-            if not stopped.is_set():
-                await wait(stopped, await self._fill())
+    async def run(self, term: Term) -> None:
+        while not term.is_over:
+            await term.pause(None, unless=self._has_work)
+            await term.pause(SETTLE_SECONDS)
+            if not term.is_over:
+                await term.pause(await self._fill())
 
     async def _fill(self) -> float:
-        """Ask for what waits; returns how long to leave the store alone, in seconds."""
+        """Ask for what waits; return how many seconds to leave the store alone."""
         self._has_work.clear()
+        if self._everything_since and (rest := self._everything_again_at - monotonic()) > 0:
+            self._has_work.set()
+            return rest
         try:
             await self._read_everything()
             while self._waiting:
@@ -120,6 +128,7 @@ class _StoreBackfill:
             except BaseException:
                 self._everything_since = since
                 raise
+            self._everything_again_at = monotonic() + EVERYTHING_PERIOD_SECONDS
 
     async def _read_some(self) -> None:
         topics = list(islice(self._waiting, TOPICS_PER_QUERY))

@@ -1,25 +1,31 @@
-"""All readers of one bridge, each under its lease, until it is told to stop."""
+"""Run all readers of one bridge while it holds the lock, until it is told to stop."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import product
 
 import structlog
 
-from notifications.connections import HttpClient
+from kit.http.connections import HttpClient
 from waku_bridge.node import WakuNode
+from waku_bridge.node.polling import PollingClient
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.backfill import Backfill
-from waku_bridge.reading.intake import Enqueue, Intake
-from waku_bridge.reading.leases import LeaseName, Leases, Work
-from waku_bridge.reading.live import LiveReader
+from waku_bridge.reading.intake import Intake
+from waku_bridge.reading.live import LiveReader, Suspect
+from waku_bridge.reading.lock import Term, work_while_held
+from waku_bridge.reading.session import Session
 from waku_bridge.reading.walker import StoreWalker
 
 log = structlog.get_logger(__name__)
 
-# An answer or a commit that is under way is waited for, but not longer than that.
+# How long a node may be silent.
+TIMEOUT_SECONDS = 30.0
+# A page is gone from the node once it is read, so the limit only keeps a broken node from filling our memory.
+MAX_PAGE_BYTES = 512 * 1024 * 1024
+# The longest wait for an answer or a commit that is under way.
 STOP_SECONDS = 4.0
 
 
@@ -36,61 +42,73 @@ class Plan:
     backfill: timedelta
     keep: timedelta
 
-    def lease_names(self) -> list[LeaseName]:
-        live = [LeaseName("live", node, topic) for node, topic in product(self.nodes, self.pubsub_topics)]
-        stores = [LeaseName("store", node, topic) for node, topic in product(self.store_nodes, self.pubsub_topics)]
-        return list(dict.fromkeys(live + stores))
-
 
 class Bridge:
-    def __init__(self, plan: Plan, client: HttpClient, enqueue: Enqueue) -> None:
+    """All readers of the nodes and stores of a plan."""
+
+    def __init__(self, plan: Plan, client: HttpClient) -> None:
         self._plan = plan
-        self._client = client
-        self._topics = QueryTopics(self._want)
-        self._intake = Intake(self._topics, enqueue, keep=plan.keep)
-        self._backfill: Backfill | None = None
+        stores = [WakuNode(url, client) for url in dict.fromkeys(plan.store_nodes)]
+        session = Session(QueryTopics(self._want))
+        self._session = session
+        intake = Intake(session, keep=plan.keep)
+        self._backfill = Backfill(stores, plan.pubsub_topics, intake, reach=plan.backfill)
+        self._walkers = {
+            topic: [
+                StoreWalker(store, topic, intake, period_seconds=plan.store_period_seconds, recovery=plan.recovery)
+                for store in stores
+            ]
+            for topic in plan.pubsub_topics
+        }
+        self._live = [
+            LiveReader(
+                WakuNode(url, PollingClient(client, timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_PAGE_BYTES)),
+                topic,
+                intake,
+                suspect=self._suspecting(topic),
+                ring_capacity=plan.ring_capacity,
+            )
+            for url, topic in product(dict.fromkeys(plan.nodes), plan.pubsub_topics)
+        ]
 
     async def run(self, stopped: asyncio.Event) -> None:
-        names = self._plan.lease_names()
-        stores = [WakuNode(url, self._client) for url in self._plan.store_nodes]
-        self._backfill = Backfill(stores, self._plan.pubsub_topics, self._intake, reach=self._plan.backfill)
-        async with Leases() as leases, asyncio.TaskGroup() as group:
-            filling = group.create_task(self._backfill.run(stopped))
-            readers = [group.create_task(leases.hold(name, self._work(name))) for name in names]
-            watching = group.create_task(leases.watch())
-            group.create_task(_stop(stopped, leases, [*readers, filling], watching))
-        await asyncio.to_thread(self._topics.close)
+        try:
+            await work_while_held(stopped, self._read)
+        finally:
+            await self._session.close()
+
+    async def _read(self, term: Term) -> None:
+        """Run all readers until the term is over, and return once they have returned."""
+        walkers = [walker for walkers in self._walkers.values() for walker in walkers]
+        async with asyncio.TaskGroup() as group:
+            readers = [group.create_task(reader.run(term)) for reader in self._live]
+            readers += [group.create_task(walker.run(term)) for walker in walkers]
+            readers.append(group.create_task(self._backfill.run(term)))
+            cutting = group.create_task(_cut_off(term.stopped, readers))
+            await asyncio.wait(readers)
+            cutting.cancel()
+
+    def _suspecting(self, pubsub_topic: str) -> Suspect:
+        """Return what a live reader calls that may have lost something: every store of the shard is searched."""
+
+        def suspect(since: datetime) -> None:
+            for walker in self._walkers[pubsub_topic]:
+                walker.suspect(since=since)
+
+        return suspect
 
     def _want(self, content_topics: Sequence[str]) -> None:
-        if self._backfill:
-            self._backfill.request(content_topics)
-
-    def _work(self, name: LeaseName) -> Work:
-        node = WakuNode(name.node, self._client)
-        if name.kind == "store":
-            period, recovery = self._plan.store_period_seconds, self._plan.recovery
-            walker = StoreWalker(node, name.pubsub_topic, self._intake, period_seconds=period, recovery=recovery)
-            return walker.run
-        reader = LiveReader(
-            node,
-            name.pubsub_topic,
-            self._intake,
-            store_nodes=self._plan.store_nodes,
-            ring_capacity=self._plan.ring_capacity,
-        )
-        return reader.run
+        self._backfill.request(content_topics)
 
 
-async def _stop(
-    stopped: asyncio.Event, leases: Leases, readers: Sequence["asyncio.Task[None]"], watching: "asyncio.Task[None]"
-) -> None:
-    """What a reader holds that nobody takes is in the store, too: the next bridge finds it there. Likewise what was
-    still to be backfilled.
+async def _cut_off(stopped: asyncio.Event, readers: Sequence["asyncio.Task[None]"]) -> None:
+    """Cancel readers that are still busy some seconds after the bridge was told to stop.
+
+    What they hold is in the store, too, where the next bridge finds it, and so is what was still to be backfilled.
     """
     await stopped.wait()
-    leases.stop()
     _, hanging = await asyncio.wait(readers, timeout=STOP_SECONDS)
     if hanging:
         log.warning("readers_cut_off", count=len(hanging))
-    for task in (*hanging, watching):
+    for task in hanging:
         task.cancel()

@@ -1,6 +1,6 @@
-"""What could have been for us and cannot be read, kept for people to look at.
+"""Keep for people what could have been for us and cannot be read.
 
-Anybody can publish such messages, as many as they like: only so many are kept, and of each only so much.
+Anybody can publish such messages, as many as they like, so their number and their size are limited.
 """
 
 import json
@@ -11,27 +11,32 @@ from hashlib import sha256
 from itertools import islice
 from typing import Any
 
-from measuring.batches import count
+from kit.metrics.batches import count
 from waku_bridge.inbox import Path
 from waku_bridge.metrics import DEAD_LETTERS
 from waku_bridge.models import DeadLetter
 from waku_bridge.reading.pages import Rejected
-from waku_bridge.reading.sightings import Reader
+from waku_bridge.reading.reader import Reader
 
-MAX_RAW_CHARACTERS = 16 * 1024
-MAX_PER_MINUTE = 60
-# Under their name, whatever they are; and whatever is as long under another name, or none.
+# Long enough for every message of an honest client. With ENVELOPE_RETENTION_DAYS at 3 a bridge keeps 177 MB at most.
+MAX_RAW_CHARACTERS = 4 * 1024
+MAX_PER_MINUTE = 10
+# A value named payload, whatever it is, and every long value under another name, or none.
 _PAYLOAD = re.compile(r"""(?<="payload": )(?:"(?:[^"\\]|\\.)*"?|\[[^\]]*\]?)|[A-Za-z0-9+/=_-]{70,}""")
 
 
 class DeadLetters:
-    """What one process keeps: at most `MAX_PER_MINUTE`. The others are counted as skipped, like these."""
+    """Keeps at most `MAX_PER_MINUTE` letters of one process.
+
+    The others are only counted as skipped, as all of them are.
+    """
 
     def __init__(self) -> None:
         self._minute: datetime | None = None
         self._room = 0
 
     def keep(self, rejected: Sequence[Rejected], reader: Reader, *, path: Path, now: datetime) -> None:
+        """Store as many of these messages as there is room for in this minute."""
         rows = [_letter(letter, reader, path, now) for letter in islice(rejected, self._room_at(now))]
         if not rows:
             return
@@ -62,12 +67,12 @@ def _letter(rejected: Rejected, reader: Reader, path: Path, now: datetime) -> De
 
 
 def without_payloads(raw: str) -> str:
-    """For people: how long each was, and all the rest."""
+    """Return the message with the length of each payload in its place, for people."""
     return _PAYLOAD.sub(lambda found: f"({len(found[0])} characters)", raw)
 
 
 def _json(raw: Any) -> str:
-    """In ASCII and in one order, without the proof: relay writes one and the store does not."""
+    """Return the message in ASCII and in one order, without the proof, as relay writes one and the store does not."""
     if isinstance(raw, dict):
         raw = {name: value for name, value in raw.items() if name != "proof"}
     try:

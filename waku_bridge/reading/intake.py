@@ -1,100 +1,115 @@
-"""A page into the inbox: what every path does with what it read. Synchronous: calls run in threads.
+"""Put a page into the inbox: what every path does with what it read.
 
-What was seen on which path is compared here, too; see `sightings`.
+A page costs one statement, its commit, and one call that wakes a worker. A node that is read live and has a store tells
+everything twice, so the hashes of all messages that were read are remembered, also those of strangers, and a store need
+not be asked for them.
 """
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from time import monotonic
 from typing import Any
 
 import structlog
 
-from measuring.batches import count
 from waku_bridge import inbox
 from waku_bridge.identity import own_content_topics
-from waku_bridge.inbox import Path
-from waku_bridge.metrics import (
-    LIVE_ONLY,
-    MESSAGES_MATCHED,
-    MESSAGES_READ,
-    MESSAGES_SKIPPED,
-    STORE_MISSING,
-    STORE_ONLY,
-)
-from waku_bridge.query_topics import QueryTopics
+from waku_bridge.inbox import Envelope, Path
+from waku_bridge.metrics import INBOX_ENVELOPES, MESSAGES_MATCHED, MESSAGES_READ, MESSAGES_SKIPPED
 from waku_bridge.reading.dead_letters import DeadLetters
 from waku_bridge.reading.pages import Selection, Topics, select
-from waku_bridge.reading.sightings import Missed, Reader, Sightings
+from waku_bridge.reading.reader import Reader
+from waku_bridge.reading.seen import SeenHashes
+from waku_bridge.reading.session import Session
+from waku_bridge.reading.threads import in_thread
 
 log = structlog.get_logger(__name__)
 
-Enqueue = Callable[[list[bytes]], None]
-
 NS_PER_SECOND = 10**9
-MISSED = {Missed.STORE_ONLY: STORE_ONLY, Missed.LIVE_ONLY: LIVE_ONLY, Missed.STORE_MISSING: STORE_MISSING}
+# A statement for a page without anything of ours: it brings the news of what was registered before it.
+NOTHING = "SELECT 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of a page. ``new`` are the hashes of the envelopes that no path had brought before."""
+
+    selection: Selection
+    new: list[bytes]
 
 
 class Intake:
-    """Shared by all readers of a process. ``keep`` is how long hashes are remembered: nothing older is taken."""
+    """The way into the inbox, shared by all readers of a process.
 
-    def __init__(self, query_topics: QueryTopics, enqueue: Enqueue, *, keep: timedelta) -> None:
-        self._query_topics = query_topics
-        self._topics = Topics(own_content_topics(), query_topics)
-        self._enqueue = enqueue
+    ``keep`` is how long hashes are remembered; nothing older is taken.
+    """
+
+    def __init__(self, session: Session, *, keep: timedelta) -> None:
+        self.session = session
+        self._topics = Topics(own_content_topics(), session.topics)
         self._keep = keep
         self._dead_letters = DeadLetters()
-        self._sightings, self._lock = Sightings(), threading.Lock()
+        self.seen = SeenHashes()
 
-    def take(self, page: Sequence[Any], reader: Reader, *, path: Path, received_at: datetime) -> Selection:
-        """Store what is ours and enqueue what is new. Raises psycopg.Error or an error of Django's database: then the
-        same page can be given again.
+    async def take(
+        self, page: Sequence[Any], reader: Reader, *, path: Path, received_at: datetime, is_live: bool = False
+    ) -> Taken:
+        """Store what is ours, so that the workers hear of it.
+
+        Raises psycopg.Error or an error of the database of Django; then the same page can be given again. The hashes of
+        a page that is ``is_live`` are remembered.
         """
-        self._query_topics.refresh()
-        selection = self._select(page, reader.pubsub_topic, received_at)
-        # First, so that nothing can fail between the commit of an envelope and its place in the queue.
-        self._dead_letters.keep(selection.rejected, reader, path=path, now=received_at)
-        new = inbox.store(selection.envelopes, source=reader.node, now=received_at, path=path)
+        selection, new = await self._store(page, reader, path, received_at)
+        if is_live:
+            self.seen.add([*(envelope.hash for envelope in selection.envelopes), *selection.foreign()])
         _count(page, selection, reader)
-        self._saw(reader, [envelope.hash for envelope in selection.envelopes], new)
-        if new:
-            self._enqueue(new)
-        return selection
+        return Taken(selection, new)
 
-    def known(self, hashes: Sequence[bytes], reader: Reader) -> set[bytes]:
-        """Those that were ours and came before: nobody needs to fetch them."""
-        known = inbox.known(hashes)
-        self._saw(reader, known, ())
-        return known
+    async def known(self, hashes: Sequence[bytes]) -> set[bytes]:
+        """Return those of these hashes that were ours and came before, so that nobody needs to fetch them."""
+        rows = await self.session.execute(inbox.KNOWN, [list(hashes)]) if hashes else []
+        return {message_hash for (message_hash,) in rows}
 
-    def works(self, reader: Reader) -> None:
-        with self._lock:
-            self._sightings.works(reader, monotonic())
+    async def _store(
+        self, page: Sequence[Any], reader: Reader, path: Path, received_at: datetime
+    ) -> tuple[Selection, list[bytes]]:
+        """Select and insert, and once more when topics have become ours before the statement was sent."""
+        new: list[bytes] = []
+        while True:
+            version = self.session.topics.version
+            selection = self._select(page, reader.pubsub_topic, received_at)
+            if selection.rejected:
+                # This comes first, so that nothing fails between the commit of an envelope and its place in the queue.
+                await in_thread(self._dead_letters.keep, selection.rejected, reader, path=path, now=received_at)
+            new += await self._insert(selection.envelopes, reader, path, received_at)
+            if self.session.topics.version == version:
+                return selection, new
 
-    def fails(self, reader: Reader) -> None:
-        with self._lock:
-            self._sightings.fails(reader)
+    async def _insert(
+        self, envelopes: Sequence[Envelope], reader: Reader, path: Path, received_at: datetime
+    ) -> list[bytes]:
+        if not envelopes:
+            await self.session.execute(NOTHING)
+            return []
+        values = inbox.insert_values(envelopes, source=reader.node, path=path, now=received_at)
+        new = {message_hash for (message_hash,) in await self.session.execute(inbox.INSERT, values)}
+        INBOX_ENVELOPES.labels("new").inc(len(new))
+        INBOX_ENVELOPES.labels("duplicate").inc(len(envelopes) - len(new))
+        return [each for each in dict.fromkeys(envelope.hash for envelope in envelopes) if each in new]
 
     def _select(self, page: Sequence[Any], pubsub_topic: str, received_at: datetime) -> Selection:
         oldest_ns = int((received_at - self._keep).timestamp()) * NS_PER_SECOND
         now_ns = int(received_at.timestamp()) * NS_PER_SECOND
         return select(page, pubsub_topic, self._topics, oldest_ns=oldest_ns, now_ns=now_ns)
 
-    def _saw(self, reader: Reader, hashes: Collection[bytes], new: Collection[bytes]) -> None:
-        with self._lock:
-            self._sightings.saw(reader, hashes, frozenset(new), monotonic())
-            missed = list(self._sightings.settle(monotonic()))
-        for kind, node in missed:
-            MISSED[kind].labels(node).inc()
-
 
 def _count(page: Sequence[Any], selection: Selection, reader: Reader) -> None:
-    count(MESSAGES_READ, {(reader.name, reader.path): len(page)})
-    count(MESSAGES_MATCHED, {(reader.name, reader.path): len(selection.envelopes)})
-    reasons = Counter((rejected.reason,) for rejected in selection.rejected)
-    count(MESSAGES_SKIPPED, reasons)
-    if reasons:
-        words = {reason: number for (reason,), number in reasons.items()}
-        log.warning("messages_skipped", node=reader.name, pubsub_topic=reader.pubsub_topic, **words)
+    if page:
+        MESSAGES_READ.labels(reader.name, reader.path).inc(len(page))
+        MESSAGES_MATCHED.labels(reader.name, reader.path).inc(len(selection.envelopes))
+    if selection.rejected:
+        reasons = Counter(rejected.reason for rejected in selection.rejected)
+        for reason, number in reasons.items():
+            MESSAGES_SKIPPED.labels(reason).inc(number)
+        log.warning("messages_skipped", node=reader.name, pubsub_topic=reader.pubsub_topic, **reasons)

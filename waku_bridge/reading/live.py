@@ -1,12 +1,13 @@
-"""The live path: drains a node's relay cache of one shard, and writes what is ours into the inbox before the next page.
+"""The live path: drain a node's relay cache of one shard, and write what is ours into the inbox before the next page.
 
 A page that was drained exists nowhere but here, so it is kept until the database takes it. It is also in the store,
-which is why a bridge that is told to stop may drop it: the walker reads it back. So it does with whatever was lost on
-the way here: a read whose answer broke may have drained a page.
+which is why a bridge that is told to stop may drop it: the walker reads it back. The walker also reads back whatever
+was lost on the way here, as a read whose answer broke may have drained a page.
 """
 
+import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from time import monotonic
 from typing import Any, Protocol
@@ -26,28 +27,33 @@ from waku_bridge.metrics import (
     READ_ERRORS,
     RING_FILL_RATIO,
 )
-from waku_bridge.node import NodeError, NotSubscribed, Unreachable
+from waku_bridge.node import NodeError, NotSubscribed
 from waku_bridge.node.watch import pages as page_lengths
-from waku_bridge.reading import progress, windows
 from waku_bridge.reading.backoff import Backoff
 from waku_bridge.reading.intake import Intake
-from waku_bridge.reading.leases import Term, wait
+from waku_bridge.reading.lock import Term, wait
 from waku_bridge.reading.pace import ALARM_FILL, IDLE_SECONDS, Ring
 from waku_bridge.reading.pages import Selection
-from waku_bridge.reading.sightings import Reader
+from waku_bridge.reading.reader import Reader
 from waku_bridge.reading.threads import in_thread
 
 log = structlog.get_logger(__name__)
 
 LAST_READ_KEY = "bridge:last_read:{url}"
 LAST_READ_TTL_SECONDS = 15
-# A node that goes on breaking its answers has its stores searched this often, each time since the search before.
-SEARCH_PERIOD_SECONDS = 2.0
+# How often others are told that the node is read.
+TELL_SECONDS = 3.0
+# A cache that nobody reads overflows, so a node that is away is asked again within this, for ever.
+RETRY_SECONDS = 0.5
+# While a node goes on breaking its answers the stores are searched this often, each time since the search before.
+SEARCH_PERIOD_SECONDS = 1.0
 NS_PER_SECOND = 10**9
+
+Suspect = Callable[[datetime], None]
 
 
 class RelayCache(Protocol):
-    """As much of a WakuNode as reading takes."""
+    """The part of a WakuNode that reading needs."""
 
     url: str
 
@@ -56,51 +62,61 @@ class RelayCache(Protocol):
 
 
 class LiveReader:
-    """Reads one shard from one node while it has the lease. ``store_nodes`` are searched for what a read has lost."""
+    """Reads one shard from one node while the lock is held.
+
+    It calls ``suspect`` with the time since when something may have been lost.
+    """
 
     def __init__(
-        self, node: RelayCache, pubsub_topic: str, intake: Intake, *, store_nodes: Sequence[str], ring_capacity: int
+        self, node: RelayCache, pubsub_topic: str, intake: Intake, *, suspect: Suspect, ring_capacity: int
     ) -> None:
         self.reader = Reader("live", node.url, pubsub_topic)
         self._node = node
         self._intake = intake
-        self._store_nodes = store_nodes
+        self._suspect = suspect
         self._ring = Ring(ring_capacity)
-        self._backoff = Backoff()
+        self._backoff = Backoff(RETRY_SECONDS)
         self._read_at, self._read_monotonic = timezone.now(), monotonic()
         self._lost_since: datetime | None = None
         self._searched_at = -SEARCH_PERIOD_SECONDS
+        self._told_at = -TELL_SECONDS
+        self._telling: asyncio.Future[None] | None = None
+        self._longest_page = page_lengths.TELLING_SIZE
+        labels = (self.reader.name, pubsub_topic)
+        self._last_read = LAST_READ_TIMESTAMP_SECONDS.labels(*labels)
+        self._last_message = LAST_MESSAGE_TIMESTAMP_SECONDS.labels(*labels)
+        self._fill_ratio = RING_FILL_RATIO.labels(self.reader.name)
+        self._skew = MESSAGE_SKEW_SECONDS.labels(self.reader.name)
 
     async def run(self, term: Term) -> None:
         self._read_at, self._read_monotonic = timezone.now(), monotonic()
-        self._intake.works(self.reader)
         while not term.is_over:
-            await term.pause(await self._read_once(term))
-        self._intake.fails(self.reader)
+            pause = await self._read_once(term)
+            await asyncio.sleep(pause)  # too short to be interrupted
 
     async def _read_once(self, term: Term) -> float:
-        """Read and store one page; returns how long to wait for the next, in seconds."""
+        """Read and store one page; return how long to wait for the next, in seconds."""
         try:
             page = await self._node.read(self.reader.pubsub_topic)
         except NotSubscribed:
             self._lose()
             return await self._subscribe()
         except NodeError as error:
-            return await self._failed(error)
+            return self._failed(error)
         self._recovered()
         received_at, pause = timezone.now(), self._measure(page)
-        await self._store_however_long_it_takes(page, received_at, term)
+        if page:
+            await self._store_however_long_it_takes(page, received_at, term)
         self._read_at = received_at
-        await self._search_stores()
+        self._search_stores()
+        self._tell()
         return pause
 
     def _measure(self, page: Sequence[Any]) -> float:
-        """Counts, warns, and says when to read again."""
+        """Count, warn, and return when to read again."""
         now, size = monotonic(), len(page)
-        LAST_READ_TIMESTAMP_SECONDS.labels(self.reader.name, self.reader.pubsub_topic).set_to_current_time()
         if page:
-            LAST_MESSAGE_TIMESTAMP_SECONDS.labels(self.reader.name, self.reader.pubsub_topic).set_to_current_time()
-        self._watch_ring(size)
+            self._watch_ring(size)
         pause = self._ring.next_read(size, now - self._read_monotonic)
         self._read_monotonic = now
         return pause
@@ -108,7 +124,8 @@ class LiveReader:
     def _watch_ring(self, size: int) -> None:
         is_larger_than_told = size > self._ring.capacity
         fill = self._ring.fill(size)
-        RING_FILL_RATIO.labels(self.reader.name).observe(fill)
+        self._fill_ratio.observe(fill)
+        self._last_message.set_to_current_time()
         if is_larger_than_told:
             log.warning("ring_larger_than_configured", node=self.reader.name, messages=size)
         elif fill >= ALARM_FILL:
@@ -120,18 +137,17 @@ class LiveReader:
         try:
             await self._node.subscribe(self.reader.pubsub_topic)
         except NodeError as error:
-            return await self._failed(error)
+            return self._failed(error)
         log.info("node_subscribed", node=self.reader.name, pubsub_topic=self.reader.pubsub_topic)
         return IDLE_SECONDS
 
-    async def _failed(self, error: NodeError) -> float:
-        """Nothing is asked again as if nothing had happened: unless the request never left, it may have drained."""
+    def _failed(self, error: NodeError) -> float:
+        """Note the failure and return how long to wait: a page may be lost, or the cache may overflow meanwhile."""
         READ_ERRORS.labels(self.reader.name, error.code).inc()
         if not self._backoff.failures:
             log.warning("node_lost", node=self.reader.name, error=str(error))
         self._lose()
-        if not isinstance(error, Unreachable):
-            await self._search_stores()
+        self._search_stores()
         return self._backoff.next()
 
     def _recovered(self) -> None:
@@ -142,26 +158,22 @@ class LiveReader:
     def _lose(self) -> None:
         self._lost_since = self._lost_since or self._read_at
 
-    async def _search_stores(self) -> None:
-        """Have the walkers read again what came since the last good read, or since they were last told to: what is
-        ordered is durable, so a later read can only have lost what came after it. While the database is away that
-        waits: then they do not move their watermarks, either.
+    def _search_stores(self) -> None:
+        """Have the walkers read again what came since the last good read, or since they were last told to: a later read
+        can only have lost what came after it.
         """
         if self._lost_since is None or monotonic() - self._searched_at < SEARCH_PERIOD_SECONDS:
             return
-        now = timezone.now()
-        lost = windows.lost_reply(last_read_at=self._lost_since, now=now)
-        try:
-            await in_thread(progress.order_lost_reply, self._store_nodes, self.reader.pubsub_topic, lost)
-        except (DjangoDatabaseError, psycopg.Error) as error:
-            log.warning("search_postponed", node=self.reader.name, error=type(error).__name__)
-            return
-        log.info("stores_searched_for_losses", node=self.reader.name, since=lost.start_at.isoformat())
+        self._suspect(self._lost_since)
+        log.info("stores_searched_for_losses", node=self.reader.name, since=self._lost_since.isoformat())
         self._searched_at = monotonic()
-        self._lost_since, self._read_at = None, now
+        self._lost_since, self._read_at = None, timezone.now()
 
     async def _store_however_long_it_takes(self, page: list[Any], received_at: datetime, term: Term) -> None:
-        """Even when the lease is lost meanwhile: with the database, both are. Only a bridge that stops lets go."""
+        """Store the page, also when the lock is lost meanwhile: without the database both are lost.
+
+        Only a bridge that stops gives up.
+        """
         backoff = Backoff()
         while not await self._is_stored(page, received_at, is_first=not backoff.failures):
             await wait(term.stopped, backoff.next())
@@ -172,23 +184,31 @@ class LiveReader:
 
     async def _is_stored(self, page: list[Any], received_at: datetime, *, is_first: bool) -> bool:
         try:
-            await in_thread(self._store, page, received_at)
+            taken = await self._intake.take(page, self.reader, path=Path.LIVE, received_at=received_at, is_live=True)
         except (DjangoDatabaseError, psycopg.Error) as error:
             if is_first:
                 log.warning("page_not_stored", node=self.reader.name, size=len(page), error=type(error).__name__)
             return False
+        self._observe_skew(taken.selection, received_at)
+        if len(page) >= self._longest_page:
+            self._longest_page = len(page)
+            await in_thread(page_lengths.note, self.reader.node, len(page))
         return True
 
-    def _store(self, page: list[Any], received_at: datetime) -> None:
-        selection = self._intake.take(page, self.reader, path=Path.LIVE, received_at=received_at)
-        self._tell(selection, received_at)
-        page_lengths.note(self.reader.node, len(page))
-
-    def _tell(self, selection: Selection, received_at: datetime) -> None:
+    def _observe_skew(self, selection: Selection, received_at: datetime) -> None:
         received_ns = received_at.timestamp() * NS_PER_SECOND
-        skews = [(received_ns - e.message.timestamp_ns) / NS_PER_SECOND for e in selection.envelopes]
-        MESSAGE_SKEW_SECONDS.labels(self.reader.name).observe_all(skews)
-        # While Redis is away nobody learns how we are doing; reading goes on.
-        with contextlib.suppress(RedisError):
-            key = LAST_READ_KEY.format(url=self.reader.node)
-            cache.set(key, timezone.now().isoformat(), LAST_READ_TTL_SECONDS)
+        self._skew.observe_all([(received_ns - e.message.timestamp_ns) / NS_PER_SECOND for e in selection.envelopes])
+
+    def _tell(self) -> None:
+        """Tell others every few seconds that the node is read. Reading does not wait for a Redis that hangs."""
+        is_due = monotonic() - self._told_at >= TELL_SECONDS
+        if is_due and (self._telling is None or self._telling.done()):
+            self._told_at = monotonic()
+            self._last_read.set_to_current_time()
+            self._telling = asyncio.ensure_future(in_thread(_note_read, self.reader.node))
+
+
+def _note_read(node: str) -> None:
+    """Note that the node was read. While Redis is away nobody learns it, and reading goes on."""
+    with contextlib.suppress(RedisError):
+        cache.set(LAST_READ_KEY.format(url=node), timezone.now().isoformat(), LAST_READ_TTL_SECONDS)

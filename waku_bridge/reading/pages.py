@@ -1,12 +1,14 @@
-"""Which messages of a page are ours, and what is wrong with the others. Pure.
+"""Select the messages of a page that are ours, and tell what is wrong with the others. Pure.
 
-A page mixes the messages of strangers, and of nodes that we do not know: nothing in it may raise.
+A page mixes messages of strangers, from nodes that we do not know: nothing in it may raise.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from waku_bridge.codec.limits import MAX_ENVELOPE_BYTES
 from waku_bridge.codec.waku_message import message_hash
 from waku_bridge.inbox import Envelope
 from waku_bridge.messages import WakuMessage
@@ -14,8 +16,7 @@ from waku_bridge.node.dialect import from_json
 from waku_bridge.node.errors import BadNodeMessage
 
 WAKU_VERSION = 1
-MAX_PAYLOAD_BYTES = 1024 * 1024
-# A phone with a wrong time zone is taken seriously, one that lives in another year is not.
+# A phone with a wrong time zone is accepted; a clock that is further ahead is not.
 MAX_AHEAD_NS = 86_400 * 10**9
 
 
@@ -33,7 +34,7 @@ class ContentTopics(Protocol):
 
 
 class Topics:
-    """Every content topic that is ours: the server's own, and those of registered keys."""
+    """All content topics that are ours: the server's own, and those of registered keys."""
 
     def __init__(self, own: ContentTopics, queried: ContentTopics) -> None:
         self._own = own
@@ -45,33 +46,47 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
+    """The messages of a page by what becomes of them.
+
+    ``strangers`` are on topics that are not ours, as the node wrote them.
+    """
+
+    pubsub_topic: str
     envelopes: list[Envelope]
     rejected: list[Rejected]
+    strangers: list[Any] = field(repr=False)
+
+    def foreign(self) -> Iterator[bytes]:
+        """Yield the hashes by which a store knows strangers' messages, as far as they can be read."""
+        for raw in self.strangers:
+            with suppress(BadNodeMessage, UnicodeEncodeError):
+                yield message_hash(self.pubsub_topic, from_json(raw))
 
 
 def select(page: Iterable[Any], pubsub_topic: str, topics: ContentTopics, *, oldest_ns: int, now_ns: int) -> Selection:
-    """The topic is compared before anything is decoded.
+    """Select what is ours. The topic is compared before anything is decoded.
 
     What is older than ``oldest_ns`` is refused: its hash may be forgotten already, so it could be a repetition. A hash
     that comes twice in a page is taken once; version and whatever else is not part of it are checked for each.
     """
     envelopes: list[Envelope] = []
     rejected: list[Rejected] = []
+    strangers: list[Any] = []
     for raw in page:
         content_topic = raw.get("contentTopic") if isinstance(raw, dict) else None
         if not isinstance(content_topic, str):
             rejected.append(Rejected(raw, "malformed"))
         elif content_topic not in topics:
-            continue
+            strangers.append(raw)
         elif isinstance(taken := _take(raw, pubsub_topic, oldest_ns=oldest_ns, now_ns=now_ns), Envelope):
             envelopes.append(taken)
         else:
             rejected.append(Rejected(raw, taken, content_topic))
-    return Selection(envelopes, rejected)
+    return Selection(pubsub_topic, envelopes, rejected, strangers)
 
 
 def _take(raw: Any, pubsub_topic: str, *, oldest_ns: int, now_ns: int) -> Envelope | str:
-    """The envelope, or what is wrong with it."""
+    """Return the envelope, or what is wrong with it."""
     try:
         message = from_json(raw)
     except BadNodeMessage:
@@ -84,7 +99,7 @@ def _take(raw: Any, pubsub_topic: str, *, oldest_ns: int, now_ns: int) -> Envelo
 def _fault(message: WakuMessage, *, oldest_ns: int, now_ns: int) -> str:
     if message.version != WAKU_VERSION:
         return "wrong_version"
-    if not 0 < len(message.payload) <= MAX_PAYLOAD_BYTES:
+    if not 0 < len(message.payload) <= MAX_ENVELOPE_BYTES:
         return "wrong_size"
     if not oldest_ns <= message.timestamp_ns <= now_ns + MAX_AHEAD_NS:
         return "wrong_time"

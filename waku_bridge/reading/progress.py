@@ -1,21 +1,38 @@
-"""How far each store was read, and what is still to be read of its past: durable, so that a restart loses nothing.
+"""Keep how far each store was read, and what is still to be read of its past. It is durable, so a restart loses
+nothing.
 
-A walker writes only after it has stored what it read. Two walkers on one store, for the moment that takes, do work
-twice and nothing else: what one has crossed off the other may read again.
+A walker writes only after it has stored what it read. Two walkers on one store, for a moment at most, do work twice and
+nothing else: what one has crossed off the other may read again.
 """
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
-from django.db import connection, transaction
+from django.db import transaction
 
 from waku_bridge.models import StoreWatermark, StoreWindow
+from waku_bridge.reading.session import Session
+from waku_bridge.reading.threads import in_thread
 from waku_bridge.reading.windows import EPOCH, Plan, Window
 
 Reason = StoreWindow.Reason
-# What is fresh comes before what is old, and what is certainly missing before what may be late.
-ORDER = (Reason.LOST_REPLY, Reason.OUTAGE, Reason.LATE)
+# Of one store, shard and reason.
+MAX_WINDOWS = 50
+# Messages that are certainly missing are read before those that may be late.
+ORDER = (Reason.OUTAGE, Reason.LATE)
+LOAD = """
+    SELECT mark.id, mark.watermark_at, mark.late_searched_at, clock_timestamp(),
+        pending.id, pending.reason, pending.start_at, pending.end_at, pending.cursor
+    FROM waku_bridge_storewatermark AS mark
+    LEFT JOIN waku_bridge_storewindow AS pending ON pending.watermark_id = mark.id
+    WHERE mark.node = %b AND mark.pubsub_topic = %b
+"""
+MOVE = "UPDATE waku_bridge_storewatermark SET watermark_at = %b WHERE id = %b"
+CREATE = """
+    INSERT INTO waku_bridge_storewatermark (node, pubsub_topic, watermark_at, late_searched_at)
+    VALUES (%b, %b, clock_timestamp(), %b) ON CONFLICT DO NOTHING
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +47,10 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """``now`` is the database's clock: the one that all bridges share."""
+    """How far a store was read.
+
+    ``now`` is the database's clock, which all bridges share. ``pending`` is in the order of reading.
+    """
 
     pk: int
     watermark_at: datetime
@@ -39,76 +59,92 @@ class Progress:
     now: datetime
 
 
-def load(node: str, pubsub_topic: str) -> Progress:
-    """Of a store that we never read, everything is late: that is searched first, and reaches back an hour."""
-    now = database_now()
-    row, _ = StoreWatermark.objects.get_or_create(
-        node=node, pubsub_topic=pubsub_topic, defaults={"watermark_at": now, "late_searched_at": EPOCH}
-    )
-    return Progress(row.pk, row.watermark_at, row.late_searched_at, pending_of(row.pk), now)
+class _Row(NamedTuple):
+    pk: int
+    watermark_at: datetime
+    late_searched_at: datetime
+    now: datetime
+    window_pk: int | None
+    reason: str
+    start_at: datetime
+    end_at: datetime
+    cursor: str
+
+    def pending(self) -> Pending:
+        assert self.window_pk is not None  # noqa: S101 - the caller has looked
+        return Pending(self.window_pk, Reason(self.reason), Window(self.start_at, self.end_at), self.cursor)
 
 
-def pending_of(watermark_id: int) -> tuple[Pending, ...]:
-    """In the order in which they are to be read."""
-    rows = StoreWindow.objects.filter(watermark=watermark_id)
-    found = [Pending(row.pk, Reason(row.reason), Window(row.start_at, row.end_at), row.cursor) for row in rows]
-    found.sort(key=lambda pending: pending.window.end_at, reverse=True)
-    return tuple(sorted(found, key=lambda pending: ORDER.index(pending.reason)))
+class StoreProgress:
+    """The progress of one store and shard."""
+
+    def __init__(self, session: Session, node: str, pubsub_topic: str) -> None:
+        self._session = session
+        self._name = [node, pubsub_topic]
+
+    async def load(self) -> Progress:
+        """Return how far the store was read.
+
+        Everything in a store that was never read counts as late, and is searched first.
+        """
+        found = await self._session.execute(LOAD, self._name)
+        if not found:
+            await self._session.execute(CREATE, [*self._name, EPOCH])
+            return await self.load()
+        rows = [_Row(*row) for row in found]
+        pending = [row.pending() for row in rows if row.window_pk is not None]
+        pending.sort(key=lambda each: each.window.end_at, reverse=True)
+        pending.sort(key=lambda each: ORDER.index(each.reason))
+        first = rows[0]
+        return Progress(first.pk, first.watermark_at, first.late_searched_at, tuple(pending), first.now)
+
+    async def advance(self, before: Progress, plan: Plan) -> tuple[Pending, ...]:
+        """Note that the fresh window was read, and in the same commit what was missed. Return what is left to do."""
+        if plan.missed or _is_late_to_be_ordered(before, plan):
+            await in_thread(_advance_and_order, before, plan)
+            return (await self.load()).pending
+        await self._session.execute(MOVE, [plan.watermark_at, before.pk])
+        return before.pending
+
+
+def _is_late_to_be_ordered(before: Progress, plan: Plan) -> bool:
+    """Return whether to order a search for late messages. It waits for the one before, so that none is left out."""
+    return plan.late is not None and all(pending.reason != Reason.LATE for pending in before.pending)
 
 
 @transaction.atomic(durable=True)
-def advance(before: Progress, plan: Plan) -> tuple[Pending, ...]:
-    """The fresh window was read. Notes what was missed in the commit that moves the watermark; returns what is left."""
-    StoreWatermark.objects.filter(pk=before.pk).update(watermark_at=plan.watermark_at)
+def _advance_and_order(before: Progress, plan: Plan) -> None:
+    row = StoreWatermark.objects.filter(pk=before.pk)
+    row.update(watermark_at=plan.watermark_at)
     if plan.missed:
         _order(before.pk, Reason.OUTAGE, plan.missed, before.now)
-    if plan.late:
-        StoreWatermark.objects.filter(pk=before.pk).update(late_searched_at=before.now)
-        if not any(pending.reason == Reason.LATE for pending in before.pending):
-            _order(before.pk, Reason.LATE, plan.late, before.now)
-    _cross_off(pending.pk for pending in before.pending if _is_read_otherwise(pending, plan))
-    return pending_of(before.pk)
-
-
-def _is_read_otherwise(pending: Pending, plan: Plan) -> bool:
-    """It was noted before the pass began, so the pass has seen whatever was in it."""
-    windows = [plan.fresh, *([plan.missed] if plan.missed else [])]
-    return pending.reason == Reason.LOST_REPLY and any(window.covers(pending.window) for window in windows)
+    if plan.late and _is_late_to_be_ordered(before, plan):
+        row.update(late_searched_at=before.now)
+        _order(before.pk, Reason.LATE, plan.late, before.now)
 
 
 def turn_page(pending: Pending, cursor: str) -> None:
+    """Note the cursor of the next page."""
     StoreWindow.objects.filter(pk=pending.pk).update(cursor=cursor)
 
 
 def finish_slice(pending: Pending, left: Window | None) -> None:
-    """The newest slice was read to its end; ``left`` is what remains of the window."""
+    """Note that the newest slice was read to its end. ``left`` is what remains of the window."""
+    row = StoreWindow.objects.filter(pk=pending.pk)
     if left is None:
-        _cross_off([pending.pk])
+        row.delete()
     else:
-        StoreWindow.objects.filter(pk=pending.pk).update(end_at=left.end_at, cursor="")
-
-
-def order_lost_reply(nodes: Sequence[str], pubsub_topic: str, window: Window) -> None:
-    """Have the stores of these nodes searched for what a live read may have lost. A store that was never read gets its
-    whole last hour read anyway.
-    """
-    now = database_now()
-    for pk in StoreWatermark.objects.filter(node__in=nodes, pubsub_topic=pubsub_topic).values_list("pk", flat=True):
-        _order(pk, Reason.LOST_REPLY, window, now)
-
-
-def database_now() -> datetime:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        [(now,)] = cursor.fetchall()
-    return now  # type: ignore[no-any-return]  # a cursor's rows are of any type
+        row.update(end_at=left.end_at, cursor="")
 
 
 def _order(watermark_id: int, reason: Reason, window: Window, now: datetime) -> None:
+    """Note a window. Many become one: a store that comes and goes for days must not leave thousands."""
+    others = StoreWindow.objects.filter(watermark_id=watermark_id, reason=reason)
+    noted = list(others.select_for_update())
+    if len(noted) >= MAX_WINDOWS:
+        for other in noted:
+            window = window.hull(Window(other.start_at, other.end_at))
+        others.delete()
     StoreWindow.objects.create(
         watermark_id=watermark_id, reason=reason, start_at=window.start_at, end_at=window.end_at, created_at=now
     )
-
-
-def _cross_off(pks: Iterable[int]) -> None:
-    StoreWindow.objects.filter(pk__in=list(pks)).delete()

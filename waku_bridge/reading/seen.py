@@ -1,8 +1,8 @@
-"""Hashes that were read lately from a store, in little memory: what is in here is not asked for again. Pure.
+"""Remember hashes that were read lately, in little memory, so that they are not asked for again. Pure.
 
 Most messages of a shard are not for us, and a store is read again and again; without this, each pass would fetch them
-all once more. Eight bytes of each hash stand for it. Whoever wanted a message of somebody else's taken for seen would
-have to find one of their own with the same eight bytes before it is read: 2^64 attempts, within seconds.
+all once more. Eight bytes of each hash stand for it. An attacker who wanted somebody else's message to be taken for
+seen would have to find one of their own with the same eight bytes before it is read: 2^64 attempts, within seconds.
 """
 
 from array import array
@@ -16,7 +16,7 @@ CHUNKS = 32
 
 
 class SeenHashes:
-    """The newest ``chunk * chunks`` hashes at least: a set that is sorted into an array whenever it is full."""
+    """The newest ``chunk * chunks`` hashes at least, in a set that is sorted into an array whenever it is full."""
 
     def __init__(self, chunk: int = CHUNK, chunks: int = CHUNKS) -> None:
         self._chunk = chunk

@@ -1,4 +1,4 @@
-"""One page after another of a store, into the intake: what the walker and the backfill have in common."""
+"""Read one page after another of a store into the intake: the common part of the walker and the backfill."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,12 +8,10 @@ import structlog
 from django.utils import timezone
 
 from waku_bridge.inbox import Path
-from waku_bridge.metrics import STORE_PAGES
+from waku_bridge.metrics import MESSAGES_READ, STORE_PAGES
 from waku_bridge.node import NodeError, StoreEntry, StorePage
 from waku_bridge.reading.intake import Intake
-from waku_bridge.reading.seen import SeenHashes
-from waku_bridge.reading.sightings import Reader
-from waku_bridge.reading.threads import in_thread
+from waku_bridge.reading.reader import Reader
 from waku_bridge.reading.windows import Window
 
 log = structlog.get_logger(__name__)
@@ -26,7 +24,7 @@ MANY_UNKNOWN = 0.5
 
 
 class Store(Protocol):
-    """As much of a WakuNode as reading its store takes."""
+    """The part of a WakuNode that reading its store needs."""
 
     url: str
 
@@ -34,13 +32,14 @@ class Store(Protocol):
 
 
 class StuckStoreError(NodeError):
-    """It handed out the same cursor twice: going on would never end."""
+    """The store handed out the same cursor twice, so going on would never end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a window to go on: the cursor of the next page (empty for the first), and whether to ask for messages
-    rather than for hashes first.
+    """Where in a window to go on.
+
+    ``cursor`` names the next page (empty: the first). ``with_messages`` asks for messages rather than for hashes first.
     """
 
     cursor: str = ""
@@ -48,25 +47,31 @@ class Place:
 
 
 class StorePages:
-    """Pages of one shard in one store. The hashes on those that were `read` are remembered, and not asked for again."""
+    """Pages of one shard in one store. The hashes on those that were `read` are remembered, and not asked for again.
+
+    ``found`` counts what was new to the inbox.
+    """
 
     def __init__(self, node: Store, reader: Reader, intake: Intake, path: Path) -> None:
         self.reader = reader
+        self.found = 0
         self._node = node
         self._intake = intake
         self._path = path
-        self._seen = SeenHashes()
+        self._seen = intake.seen
 
     async def read(self, window: Window, place: Place, *, loop: str) -> Place | None:
-        """Take in the page at ``place``; returns the place of the next one, or None when this was the last.
+        """Take in the page at ``place``; return the place of the next one, or None when this was the last.
 
         Raises NodeError, and what the database raises; then nothing of the page counts as read.
         """
         page = await self._ask(window, place, include_data=place.with_messages)
         STORE_PAGES.labels(self.reader.name, loop).inc()
+        if not place.with_messages:
+            MESSAGES_READ.labels(self.reader.name, "hashes").inc(len(page.entries))
         unknown = [entry for entry in page.entries if not entry.message_hash or entry.message_hash not in self._seen]
         if not place.with_messages and not all(entry.message_hash for entry in unknown):
-            # What has no hash, or one that we cannot read, is not to be had by its hash.
+            # A message without a hash, or with one that we cannot read, cannot be fetched by its hash.
             return await self.read(window, replace(place, with_messages=True), loop=loop)
         if unknown:
             self._seen.add(await (self._take(unknown) if place.with_messages else self._fetch(unknown)))
@@ -77,9 +82,9 @@ class StorePages:
         return Place(page.cursor, len(unknown) > len(page.entries) * MANY_UNKNOWN)
 
     async def read_again(self, window: Window, cursor: str, content_topics: Sequence[str]) -> str:
-        """Take in a page whether we saw its messages or not; returns the next cursor, empty when this was the last.
+        """Take in a page whether we saw its messages or not; return the next cursor, empty when this was the last.
 
-        Of these topics only (10 at most), or of all when there are none.
+        The page has these topics only (10 at most), or all when there are none.
         """
         more = {"contentTopics": ",".join(content_topics)} if content_topics else {}
         page = await self._ask(window, Place(cursor), include_data=True, **more)
@@ -102,9 +107,9 @@ class StorePages:
         )
 
     async def _fetch(self, unknown: Sequence[StoreEntry]) -> set[bytes]:
-        """By their hashes, those that are not in the inbox. Returns the hashes that need not be asked for again."""
+        """Ask by their hashes for those that are not in the inbox. Return the hashes that need no other question."""
         hashes = [entry.message_hash for entry in unknown]
-        known = await in_thread(self._intake.known, hashes, self.reader)
+        known = await self._intake.known(hashes)
         told = set(known)
         for batch in _batches([each for each in hashes if each not in known]):
             texts = ",".join(f"0x{each.hex()}" for each in batch)
@@ -113,15 +118,14 @@ class StorePages:
         return told
 
     async def _take(self, entries: Sequence[StoreEntry]) -> set[bytes]:
-        """Returns by which hashes the store calls those of this shard."""
+        """Take in the messages of this shard. Return the hashes by which the store knows them."""
         ours = [entry for entry in entries if entry.pubsub_topic in ("", self.reader.pubsub_topic)]
         messages = [entry.message for entry in ours]
-        selection = await in_thread(
-            self._intake.take, messages, self.reader, path=self._path, received_at=timezone.now()
-        )
+        taken = await self._intake.take(messages, self.reader, path=self._path, received_at=timezone.now())
+        self.found += len(taken.new)
         told = {entry.message_hash for entry in ours if entry.message_hash}
-        if mistaken := sum(envelope.hash not in told for envelope in selection.envelopes):
-            # Taken all the same, under the hash that they have: what they say is signed.
+        if mistaken := sum(envelope.hash not in told for envelope in taken.selection.envelopes):
+            # They are taken all the same, under the hash that they really have, as their content is signed.
             log.warning("store_hashes_wrong", node=self.reader.name, count=mistaken)
         return told
 

@@ -1,4 +1,4 @@
-"""Database work of the event loop, in threads."""
+"""Do the database work of the event loop in threads."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,10 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Each thread has its connection, and any of them may have been left with one that broke."""
+    """Call the function in a thread.
+
+    Each thread has a connection of its own, which may be left over and broken, so it is checked first.
+    """
     return await asyncio.to_thread(_with_good_connection, partial(function, *args, **kwargs))
 
 

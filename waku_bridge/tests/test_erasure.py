@@ -11,14 +11,16 @@ from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from tests import factories
+from tests.factories import firebase_token
 from waku_bridge.codec import topics
 from waku_bridge.erasure import find_traces, forget
 from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
-from waku_bridge.query_topics import QueryTopics
+from waku_bridge.query_topics.tests.listening import Listening
 
 pytestmark = pytest.mark.django_db
 KEY_HASH = b"\x07" * 64
-DEVICE_TOKEN, ACCESS_TOKEN = "a-device-token-of-somebody-to-be-forgotten", "3f1b6c1e-6f1f-4b8e-9f55-0d6c2e1a7b11"
+DEVICE_TOKEN = firebase_token("a-device-token-of-somebody-to-be-forgotten")
+ACCESS_TOKEN = "3f1b6c1e-6f1f-4b8e-9f55-0d6c2e1a7b11"
 INSTALLATION = "9d1c0f7e-8a24-4c0b-a3a5-6f0f54c7e001"
 
 
@@ -30,10 +32,8 @@ def make_user(key_hash=KEY_HASH, **fields):
     name = topics.query_name(key_hash)
     TopicKey.objects.create(name=name, topic=int.from_bytes(topics.topic(name)), created_at=timezone.now())
     request = factories.make_request()
-    factories.make_envelope(
-        hash=request.envelope_hash, message_id=request.amm_message_id, message_type=20, payload=None
-    )
-    factories.make_reply(envelope_hash=request.envelope_hash)
+    factories.make_envelope(hash=request.source_key, message_id=request.request_key, message_type=20, payload=None)
+    factories.make_reply(envelope_hash=request.source_key)
     factories.make_attempt(make_push(request, registration))
     asked = factories.make_envelope(content_topic=topics.content_topic(name), state="unkeyed")
     factories.make_reply(envelope_hash=asked.hash)
@@ -72,12 +72,12 @@ def test_nothing_that_names_a_forgotten_user_stays_in_any_table():
     marks = {
         "key hash": KEY_HASH.hex(),
         "installation": INSTALLATION,
-        "device token": keyring().digest(Purpose.DEVICE_TOKEN, DEVICE_TOKEN.encode()).hex(),
+        "device token": keyring().digest(Purpose.ADDRESS, DEVICE_TOKEN.encode()).hex(),
         "access token": keyring().digest(Purpose.ACCESS_TOKEN, ACCESS_TOKEN.encode()).hex(),
-        "encrypted device token": bytes(registration.route.device_token_encrypted).hex(),
+        "encrypted device token": bytes(registration.route.address_encrypted).hex(),
         "query topic": topics.content_topic(name),
         "message id": bytes(request.message_id).hex(),
-        "metadata message id": bytes(request.amm_message_id).hex(),
+        "metadata message id": bytes(request.request_key).hex(),
         "chat": (b"chat" * 16).hex(),
         "message": (b"message" * 16).hex(),
     }
@@ -110,7 +110,7 @@ def test_a_request_that_was_about_others_too_stays_theirs():
     forget(bytes(registration.public_key_hash), now=timezone.now())
 
     assert [row.pk for row in Notification.objects.all()] == [theirs.pk]
-    assert OutboundReply.objects.filter(envelope_hash=request.envelope_hash).exists()
+    assert OutboundReply.objects.filter(envelope_hash=request.source_key).exists()
 
 
 def test_the_history_ends_and_stays_without_anybody_it_could_belong_to():
@@ -146,7 +146,7 @@ def test_a_query_topic_that_somebody_else_shares_is_left_to_them():
 @pytest.mark.django_db(transaction=True)
 def test_bridges_no_longer_listen_for_a_forgotten_user():
     make_user()
-    content_topic, listening = topics.content_topic(topics.query_name(KEY_HASH)), QueryTopics()
+    content_topic, listening = topics.content_topic(topics.query_name(KEY_HASH)), Listening()
     listening.refresh()
     assert content_topic in listening
     forget(KEY_HASH, now=timezone.now())

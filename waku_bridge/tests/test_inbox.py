@@ -1,17 +1,15 @@
 """What arrives is written once, before anything else happens to it."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
-from tests.factories import make_envelope
 from waku_bridge import inbox
 from waku_bridge.inbox import Envelope
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import InboundEnvelope
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-PATIENCE = timedelta(seconds=30)
 SHARD = "/waku/2/rs/16/32"
 State = InboundEnvelope.State
 
@@ -31,7 +29,7 @@ def test_keeps_an_envelope_as_it_came():
     row = InboundEnvelope.objects.get()
     assert (bytes(row.hash), row.pubsub_topic, row.content_topic) == (b"\x01" * 32, SHARD, "/waku/1/0x01020304/rfc26")
     assert (bytes(row.payload), row.timestamp_ns, row.source) == (b"payload", -(2**63), "http://one")
-    assert (row.state, row.received_at, row.enqueued_at) == (State.RECEIVED, NOW, NOW)
+    assert (row.state, row.received_at) == (State.RECEIVED, NOW)
 
 
 @pytest.mark.django_db
@@ -64,14 +62,3 @@ def test_an_empty_page_costs_no_statement(django_assert_num_queries):
 def test_a_page_costs_one_statement(django_assert_num_queries):
     with django_assert_num_queries(1):
         assert len(store(*map(envelope, range(200)))) == 200
-
-
-@pytest.mark.django_db
-def test_hands_out_what_was_left_behind_once_and_the_oldest_first():
-    newer, older = (make_envelope(at=NOW - PATIENCE - timedelta(seconds=age)) for age in (0, 1))
-    make_envelope(at=NOW - PATIENCE + timedelta(seconds=1))
-    for state in (State.PROCESSED, State.DROPPED, State.FAILED):
-        make_envelope(at=NOW - timedelta(days=1), state=state)
-    assert inbox.hand_out_left_behind(now=NOW, limit=1, patience=PATIENCE) == [bytes(older.hash)]
-    assert inbox.hand_out_left_behind(now=NOW, limit=10, patience=PATIENCE) == [bytes(newer.hash)]
-    assert inbox.hand_out_left_behind(now=NOW, limit=10, patience=PATIENCE) == []

@@ -1,63 +1,33 @@
-"""The wiring: what a task does when something is away, and what it lets out."""
-
-import logging
-from itertools import count
+"""What Waku does by the clock and by a wake-up."""
 
 import pytest
-from celery import shared_task
-from celery.exceptions import Retry
-from django.db import IntegrityError, InterfaceError, OperationalError
+from kombu.exceptions import OperationalError
+from structlog.testing import capture_logs
 
+from pushserver.celery import app
 from waku_bridge import tasks
-from waku_bridge.tasks import MessageTask, TaskFailed
-
-NUMBERS = count()
-SECRET = "Key (device_token)=(secret-device-token) already exists."
 
 
-def raising(error, **options):
-    @shared_task(base=MessageTask, name=f"tests.{next(NUMBERS)}", **options)
-    def task():
-        raise error
-
-    return task
-
-
-@pytest.mark.parametrize("error", [IntegrityError(SECRET), ValueError(SECRET), KeyError(SECRET)])
-def test_a_failed_task_says_what_and_where_but_not_the_text(error):
-    with pytest.raises(TaskFailed) as caught:
-        raising(error)()
-    assert type(error).__name__ in str(caught.value)
-    assert "test_tasks.py" in str(caught.value)
-    assert "secret" not in str(caught.value)
-    assert caught.value.__suppress_context__
+@pytest.mark.parametrize(
+    "task", [tasks.derive_topic_keys, tasks.derive_wanted_keys, tasks.watch_nodes, tasks.run_canary, tasks.purge]
+)
+def test_no_task_is_repeated_for_the_next_one_comes_anyway(task):
+    assert task.autoretry_for == ()
 
 
-def test_celery_logs_no_text_of_an_exception(caplog):
-    with caplog.at_level(logging.DEBUG):
-        result = raising(IntegrityError(SECRET)).apply()
-    assert result.failed()
-    assert "IntegrityError" in caplog.text
-    assert "secret" not in caplog.text
+@pytest.mark.parametrize("task", [tasks.derive_topic_keys, tasks.derive_wanted_keys])
+def test_keys_are_not_derived_where_turns_are_made(task):
+    assert app.amqp.router.route({}, task.name)["queue"].name == "keys"
 
 
-@pytest.mark.parametrize("error", [OperationalError("deadlock detected"), InterfaceError("connection already closed")])
-def test_what_the_database_interrupted_is_repeated_soon(error):
-    task = raising(error)
-    task.push_request(called_directly=False, retries=0, id="1", delivery_info={}, is_eager=True, headers={})
-    try:
-        with pytest.raises(Retry) as caught:
-            task.__call__()
-    finally:
-        task.pop_request()
-    assert caught.value.when <= 8
+def test_while_the_broker_is_away_envelopes_wait_for_the_clock(monkeypatch):
+    def refuse(**_options):
+        raise OperationalError
 
-
-def test_the_sweep_is_not_repeated_for_the_next_one_comes_anyway():
-    assert tasks.sweep.autoretry_for == ()
-    assert tasks.process_envelopes.autoretry_for == (OperationalError, InterfaceError)
-
-
-@pytest.mark.parametrize(("size", "sizes"), [(0, []), (1, [1]), (200, [200]), (401, [200, 200, 1])])
-def test_batches_hold_at_most_200_envelopes(size, sizes):
-    assert [len(batch) for batch in tasks._batched(range(size), tasks.ENVELOPE_BATCH_SIZE)] == sizes
+    monkeypatch.setattr(tasks.derive_wanted_keys, "apply_async", refuse)
+    with capture_logs() as logs:
+        for _ in "12":
+            tasks.want_keys()
+            with tasks.ASKING_FOR_KEYS:
+                pass
+    assert [entry["event"] for entry in logs] == ["keys_not_wanted"] * 2

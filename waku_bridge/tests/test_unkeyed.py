@@ -1,15 +1,19 @@
 """Envelopes whose key is still to be derived step aside, and come back when it is there."""
 
+import json
 import os
 import time
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import redis
 
 from registrations.models import TopicKey
 from tests.conversation import CLIENT, EPHEMERAL, SENDER, put, replies_to
-from waku_bridge import inbound, tasks, unkeyed
+from tests.turns import Process
+from waku_bridge import tasks, unkeyed
 from waku_bridge.codec import topics
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import InboundEnvelope
@@ -33,8 +37,23 @@ def garbage(content_topic):
     return WakuMessage(os.urandom(300), content_topic, time.time_ns())
 
 
+def process(*hashes):
+    """Make a turn of a new process; what is in the inbox is named for the reader."""
+    assert set(hashes) <= set(InboundEnvelope.objects.filter(state=State.RECEIVED).values_list("hash", flat=True))
+    Process().turn(now=NOW)
+
+
 def call_back(budget=None, limit=1000):
-    return unkeyed.call_back(budget=budget or CpuBudget(0, 60), now=NOW, limit=limit)
+    return unkeyed.call_back(budget=budget or CpuBudget(0, 60), limit=limit)
+
+
+@pytest.fixture
+def keys_queue(settings):
+    """Return a function that takes the next task from the queue, by its name."""
+    client = redis.Redis.from_url(settings.REDIS_URL)
+    with closing(client):
+        client.delete("keys")
+        yield lambda: json.loads(client.brpop("keys", 10)[1])["headers"]["task"]
 
 
 def states():
@@ -42,30 +61,30 @@ def states():
 
 
 def test_a_first_query_comes_back_once_its_key_is_made():
-    inbound.process(put(registration()), now=NOW)
+    process(*put(registration()))
     hashes = put(query())
-    processed = inbound.process(hashes, now=NOW)
-    assert (processed.needs_keys, processed.reply_ids) == (True, [])
+    process(*hashes)
+    assert replies_to(EPHEMERAL) == []
     assert InboundEnvelope.objects.get(hash=hashes[0]).state == State.UNKEYED
     assert call_back() == hashes
-    assert len(inbound.process(hashes, now=NOW).reply_ids) == 1
+    process(*hashes)
     assert len(replies_to(EPHEMERAL)) == 1
 
 
 def test_nobody_waits_for_a_key_that_another_needs():
     """One message on each of many topics asks for seconds of CPU time; a batch spends none of it."""
     flood = [garbage(topic) for topic in registered(60)]
-    processed = inbound.process(put(*flood[:30], registration(), *flood[30:]), now=NOW)
-    assert len(replies_to(CLIENT)) == len(processed.reply_ids) == 1
+    process(*put(*flood[:30], registration(), *flood[30:]))
+    assert len(replies_to(CLIENT)) == 1
     assert not TopicKey.objects.filter(key_encrypted__isnull=False).exists()
     assert states() == [State.PROCESSED] + [State.UNKEYED] * 60
 
 
 def test_a_flood_gets_only_as_many_keys_as_the_budget_allows():
-    inbound.process(put(*[garbage(topic) for topic in registered(4 * THREADS)]), now=NOW)
+    process(*put(*[garbage(topic) for topic in registered(4 * THREADS)]))
     called_back = call_back(CpuBudget(0, 1e-9))
     assert len(called_back) == TopicKey.objects.filter(key_encrypted__isnull=False).count() == THREADS
-    assert not inbound.process(called_back, now=NOW).needs_keys
+    process(*called_back)
     assert states() == [State.DROPPED] * THREADS + [State.UNKEYED] * 3 * THREADS
 
 
@@ -73,39 +92,58 @@ def test_who_came_last_is_served_first():
     [old, new] = registered(2)
     put_old = put(garbage(old), now=NOW)
     put_new = put(garbage(new), now=NOW + timedelta(seconds=1))
-    inbound.process(put_old + put_new, now=NOW)
+    process(*put_old, *put_new)
     assert call_back(limit=1) == put_new
     assert call_back(limit=1) == put_old
     assert call_back(limit=1) == []
 
 
 def test_without_a_budget_nobody_is_called_back():
-    inbound.process(put(garbage(registered(1)[0])), now=NOW)
+    process(*put(garbage(registered(1)[0])))
     assert call_back(CpuBudget(0, 0)) == []
     assert states() == [State.UNKEYED]
 
 
 def test_an_envelope_that_a_known_key_opens_does_not_wait_for_another_name_of_its_topic():
-    inbound.process(put(registration()), now=NOW)
-    inbound.process(put(query()), now=NOW)
+    process(*put(registration()))
+    process(*put(query()))
     call_back()
     listen_to([b"\1" * 64], now=NOW)
     TopicKey.objects.update(topic=TopicKey.objects.order_by("pk").first().topic)
-    assert len(inbound.process(put(query(signer=SENDER)), now=NOW).reply_ids) == 1
+    process(*put(query(signer=SENDER)))
+    assert len(replies_to(SENDER)) == 1
 
 
 def test_processing_one_that_has_stepped_aside_again_does_nothing():
-    hashes = put(garbage(registered(1)[0]))
-    inbound.process(hashes, now=NOW)
-    assert inbound.process(hashes, now=NOW) == inbound.Processed()
+    process(*put(garbage(registered(1)[0])))
+    process()
+    assert states() == [State.UNKEYED]
 
 
 def test_the_background_task_finds_those_whose_task_got_lost():
-    inbound.process(put(registration()), now=NOW)
+    process(*put(registration()))
     hashes = put(query())
-    inbound.process(hashes, now=NOW)
+    process(*hashes)
     tasks.derive_topic_keys()
     assert InboundEnvelope.objects.get(hash=hashes[0]).state == State.RECEIVED
+
+
+def test_the_wake_up_of_a_worker_makes_keys_that_are_waited_for_and_no_others():
+    process(*put(registration()))
+    registered(3)
+    [envelope_hash] = put(query())
+    process(envelope_hash)
+    tasks.derive_wanted_keys()
+    assert InboundEnvelope.objects.get(hash=envelope_hash).state == State.RECEIVED
+    assert TopicKey.objects.filter(key_encrypted__isnull=False).count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_envelope_that_waits_for_a_key_has_it_asked_for(keys_queue):
+    """In a thread: the broker may hang."""
+    process(*put(registration()))
+    process(*put(query()))
+    assert keys_queue() == "waku_bridge.tasks.derive_wanted_keys"
 
 
 def test_the_background_task_makes_keys_before_anybody_asks(settings):
@@ -120,8 +158,8 @@ def test_the_background_task_makes_keys_before_anybody_asks(settings):
 
 def test_garbage_on_a_topic_with_a_key_is_dropped_at_once():
     [topic] = registered(1)
-    inbound.process(put(garbage(topic)), now=NOW)
-    inbound.process(call_back(), now=NOW)
+    process(*put(garbage(topic)))
+    process(*call_back())
     hashes = put(replace(garbage(topic), timestamp_ns=1))
-    assert not inbound.process(hashes, now=NOW).needs_keys
+    process(*hashes)
     assert InboundEnvelope.objects.get(hash=hashes[0]).reason == "not_decryptable"

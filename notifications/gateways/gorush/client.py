@@ -2,28 +2,37 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from time import monotonic
 
 import httpx
+import orjson
 from django.conf import settings
 
-from notifications.connections import HttpClient, is_tls_wrong, lasting_client, once, was_never_sent
+from kit.http.connections import HttpClient, is_tls_wrong, lasting_client, was_never_sent
+from kit.http.peers import Peers
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule
-from notifications.gateways.gorush.request import Presentation, build_dry_run, build_request
+from notifications.gateways.gorush.faults import device_token, find_fault, rings
+from notifications.gateways.gorush.graded import fit
+from notifications.gateways.gorush.metrics import PAYLOADS_LEFT_OUT
+from notifications.gateways.gorush.request import Presentation, build_dry_run, build_request, notif_id
 from notifications.gateways.gorush.response import read_dry_run, read_response
 from notifications.gateways.gorush.rules_file import shipped_rules
 from notifications.gateways.gorush.rules_table import current_rules
 from notifications.gateways.gorush.unknown_errors import unknown_errors
-from notifications.messages import CUT_OFF, UNREACHABLE, Outcome, Push, Result
-from notifications.peers import Peers
+from notifications.messages import CUT_OFF, UNREACHABLE, Outcome, Push, Result, platform
+from registrations.addresses import read_address
 
+# The code of a result when a device's token for calls is no more.
+DEAD_CALL_TOKEN = "dead_call_token"  # noqa: S105 - a label
 JSON_HEADERS = {"Content-Type": "application/json"}
 
 
 class GorushGateway:
-    """Sends pushes to the first gorush that can be reached: those that failed a moment ago are asked last.
+    """A client that sends pushes to the first gorush that can be reached. Those that failed a moment ago are asked
+    last.
 
-    ``rules`` returns the rules of the moment; it is asked for every answer, and must not look further than the memory.
+    ``rules`` returns the rules of the moment. It is called for every answer, and must read no further than the memory.
     A push to the device ``dry_run_token`` goes as far as gorush, which is told to drop it.
     """
 
@@ -43,15 +52,35 @@ class GorushGateway:
         self._rules = rules
         self._dry_run_token = dry_run_token
 
+    def refresh(self, *, now: datetime) -> None:
+        """Keep the error rules a few seconds old at most, and store how often an error came that no rule knew."""
+        current_rules().refresh()
+        unknown_errors().record(now=now)
+
+    def find_fault(self, push: Push) -> Result | None:
+        return find_fault(push)
+
     async def send(self, push: Push) -> Result:
         started = monotonic()
-        if self._dry_run_token and push.device_token == self._dry_run_token:
+        if push.grade:
+            result = await self._send_graded(push)
+        elif self._dry_run_token and device_token(push) == self._dry_run_token:
             result = read_dry_run(await self._post(build_dry_run(push, self._presentation), push))
         else:
             result = await self._post(build_request(push, self._presentation), push)
         if result.code == UNKNOWN.code:
-            unknown_errors().note(push.token_type, result.unknown_signature)
+            unknown_errors().note(push.channel.token_type, result.unknown_signature)
         return replace(result, latency_ms=round((monotonic() - started) * 1000))
+
+    async def _send_graded(self, push: Push) -> Result:
+        notification, is_truncated = fit(push, notif_id(push))
+        if is_truncated:
+            PAYLOADS_LEFT_OUT.labels(platform(push.channel.token_type)).inc()
+        result = await self._post(orjson.dumps({"notifications": [notification]}), push)
+        if result.outcome is Outcome.DEAD and rings(push, read_address(push.address)):
+            # The token for calls is dead, which says nothing about the other one: it goes there, as an alert.
+            return replace(result, outcome=Outcome.PAYLOAD, code=DEAD_CALL_TOKEN)
+        return result
 
     async def _post(self, body: bytes, push: Push) -> Result:
         unsent = []
@@ -72,7 +101,10 @@ class GorushGateway:
 
 
 def _not_sent(errors: Sequence[httpx.TransportError]) -> Result:
-    """Who is not there may come back. What is wrong about a certificate, somebody has to put right."""
+    """Return the result of a push that left no connection.
+
+    A gorush that is away may come back, but somebody has to put a wrong certificate right.
+    """
     if errors and all(map(is_tls_wrong, errors)):
         return Result(Outcome.CONFIG, "tls")
     return Result(Outcome.TRANSIENT, UNREACHABLE)
@@ -80,21 +112,13 @@ def _not_sent(errors: Sequence[httpx.TransportError]) -> Result:
 
 def _without_answer(error: httpx.HTTPError) -> str:
     if isinstance(error, httpx.RemoteProtocolError):
-        return "not_http"  # or too large, or packed: an answer, and whoever gives it may give it every time
+        # Or too large, or compressed: it is an answer, and the peer that gives it may give it every time.
+        return "not_http"
     return "timeout" if isinstance(error, httpx.TimeoutException) else CUT_OFF
 
 
-def configured_gateway() -> GorushGateway:
-    """The gorush of the settings, one per process, with error rules that are a few seconds old at most.
-
-    Asked for once per batch, in a thread that may wait for the database: pushes themselves never do.
-    """
-    current_rules().refresh()
-    return _gateway()
-
-
-@once
-def _gateway() -> GorushGateway:
+def open_gateway() -> GorushGateway:
+    """Return a client of the gorushes of the settings."""
     presentation = Presentation(
         settings.PUSH_TEXTS, settings.PUSH_DEEP_LINKS, settings.PUSH_SOUND, settings.PUSH_PRIORITY
     )

@@ -19,22 +19,22 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from notifications.gateways.gorush.errors import classify
+from notifications.gateways.gorush.platforms import TOKEN_TYPES
 from notifications.gateways.gorush.redaction import without_token
 from notifications.gateways.gorush.rules_table import current_rules
-from notifications.messages import TOKEN_TYPES
 from notifications.models import Attempt
 
 SECRET_HEADER = "X-Gorush-Secret"  # noqa: S105 - a name
 MAX_BODY_BYTES = 64 * 1024
 READ = ("type", "platform", "error", "notif_id")  # gorush leaves out the last one when it is empty
-NOTIF_ID = re.compile(r"([1-9][0-9]{0,17})-([1-9][0-9]{0,3})")
-# gorush gives up every push by then; whatever is older is a replay.
+NOTIF_ID = re.compile(r"([1-9][0-9]{0,17})-([1-9][0-9]{0,8})")
+# gorush gives up every push by then, so that an older entry is a replay.
 MAX_AGE = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One entry of the hook. ``attempt``: id of the notification and number of the attempt, if it may be one of ours.
+    """One entry of the hook. ``attempt`` has the notification's id and the attempt's number, if it may be one of ours.
 
     ``error`` may hold the device token.
     """
@@ -44,9 +44,10 @@ class Failure:
     error: str = field(repr=False)
 
 
-@csrf_exempt  # gorush has no cookies; the header is what counts
+@csrf_exempt  # gorush has no cookies; the header with the secret is what counts
 @never_cache
 def receive_feedback(request: HttpRequest) -> HttpResponse:
+    """Take one entry of the hook, if a secret is set for it."""
     if not settings.GORUSH_HOOK_SECRET:
         raise Http404
     return _receive(request)
@@ -54,7 +55,9 @@ def receive_feedback(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def _receive(request: HttpRequest) -> HttpResponse:
-    """Exactly 200 for whatever is understood, even if it is about nothing of ours: all else gorush logs as an error."""
+    """Return 200 for whatever is understood, even if it is about nothing of ours, because gorush logs any other status
+    as an error.
+    """
     if not _is_authentic(request):
         return HttpResponse(status=403)
     body = _read_body(request)
@@ -73,7 +76,7 @@ def _is_authentic(request: HttpRequest) -> bool:
 
 
 def _read_body(request: HttpRequest) -> bytes:
-    """As little as shows that it is too large; nothing of one that was cut off."""
+    """Return as much of the body as shows whether it is too large, and nothing of a body that was cut off."""
     try:
         return request.read(MAX_BODY_BYTES + 1)
     except UnreadablePostError:
@@ -81,7 +84,10 @@ def _read_body(request: HttpRequest) -> bytes:
 
 
 def read_failure(body: bytes) -> Failure | None:
-    """None for what is no entry. Of the token nothing is read: it may be masked, empty or missing."""
+    """Return the entry, or None for a body that is none.
+
+    The token is not read: it may be masked, empty or missing.
+    """
     try:
         entry = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -99,7 +105,7 @@ def _attempt(entry: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def note(failure: Failure, *, now: datetime) -> None:
-    """Write it beside the attempt, if there is one that gorush may still be talking about. The first entry stays."""
+    """Write the error's code beside the attempt, if gorush may still be talking about it. The first entry stays."""
     if failure.attempt is None or failure.token_type is None:
         return
     notification_id, number = failure.attempt

@@ -4,7 +4,7 @@ MARK = 10
 
 
 def mask(token: str) -> str:
-    """Hide a short token wholly, otherwise its first and last ten characters and every repetition of them."""
+    """Hide a short token wholly, and of a longer one its first and last ten characters and every repetition of them."""
     if len(token) < 2 * MARK:
         return "*" * len(token)
     first, last = token[:MARK], token[-MARK:]

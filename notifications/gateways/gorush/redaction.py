@@ -1,7 +1,7 @@
 """Error texts without what belongs to one device: for matching, and as signatures that operators may see.
 
-gorush repeats the full device token in transport errors, whatever its setting says, and masks parts of it elsewhere.
-The token is chosen by whoever registers, so that what it says must not be taken for the words of Apple or Google.
+gorush repeats the full device token in transport errors, whatever its setting says, and masks parts of it elsewhere. A
+client chooses the token it registers, so that a token's text must not be taken for the words of Apple or Google.
 """
 
 import json
@@ -10,16 +10,17 @@ from urllib.parse import quote, quote_plus, unquote
 
 from notifications.gateways.gorush.masking import MARK, mask
 
-# A token of 4 KiB, percent-encoded, stands before the part that matters.
+# Long enough for a percent-encoded token of 4 KiB, which stands before the part that matters.
 MAX_ERROR_LENGTH = 32_768
 MAX_SIGNATURE_LENGTH = 200
-# Shorter parts are ordinary words.
+# Shorter parts may be ordinary words, and are not hidden.
 MIN_SECRET_PART = 8
-TOKEN = "<token>"  # noqa: S105 - stands in for one
-# What Go leaves as it is in the path of a URL.
+TOKEN = "<token>"  # noqa: S105 - stands for a token
+# Characters that Go leaves as they are in the path of a URL.
 SAFE_IN_PATHS = "$&+,/:;=@"
 
-# Go quotes the URL of a failed request, with \" for a quote inside. Possessive: linear, also when nothing closes it.
+# Go quotes the URL of a failed request, with \" for a quote inside. The quantifiers are possessive, so that matching
+# takes linear time also when no quote closes the URL.
 _QUOTED_URL = re.compile(r'"(https?://)(?:[^/?#@"\\\s]*@)?([^/?#"\\\s]*)(?:[^"\\]|\\.)*+("|$)', re.DOTALL)
 _BARE_URL = re.compile(r"(https?://)(?:[^/?#@\"'\s]*@)?([^/?#\"'\s]+)[^\"'\s]*")
 _PLACEHOLDERS = (
@@ -32,33 +33,37 @@ _ANY_PLACEHOLDER = re.compile(r"<(?:token|email|hex|blob|n)>")
 
 
 def without_token(error: str, device_token: str) -> str:
-    """The error, case-folded, without the token in any shape and without what follows the host in a URL.
+    """Return the error, case-folded, without the token in any shape and without what follows the host in a URL.
 
-    A placeholder is left, because closing the gap could make a new word out of two halves.
+    A placeholder is left, because closing the gap could make a new word out of two halves. A shape that is shorter than
+    `MIN_SECRET_PART` stays: without every "e" no error would say anything any more.
     """
     text = error[:MAX_ERROR_LENGTH].casefold()
     for shape in _shapes(device_token):
-        text = text.replace(shape, TOKEN)
+        if len(shape) >= MIN_SECRET_PART:
+            text = text.replace(shape, TOKEN)
     return _QUOTED_URL.sub(r'"\1\2"', text)
 
 
 def signature(error: str, device_token: str) -> str:
-    """What is common to errors of this kind, at most 200 characters; empty when the token cannot be told from it."""
+    """Return what is common to errors of this kind, at most 200 characters, or nothing when it may still show the
+    token.
+    """
     text = _BARE_URL.sub(r"\1\2", without_token(error, device_token))
     for pattern, placeholder in _PLACEHOLDERS:
         text = pattern.sub(placeholder, text)
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())[:MAX_SIGNATURE_LENGTH].strip()
-    # What was put together here may look like the token again, when that is short or made for it.
+    # A short token was not replaced, and the replacements may have put together what looks like a longer one.
     return "" if any(shape in text for shape in _shapes(device_token)) else text
 
 
 def longest_literal(signature: str) -> str:
-    """The part of a signature that a rule can look for."""
+    """Return the part of a signature that a rule can look for."""
     return max((part.strip() for part in _ANY_PLACEHOLDER.split(signature)), key=len)
 
 
 def _shapes(device_token: str) -> list[str]:
-    """The token as errors may show it, longest first: raw, percent-encoded, escaped, masked."""
+    """Return the token as errors may show it, longest first: raw, percent-encoded, escaped, masked."""
     shapes = {
         device_token,
         unquote(device_token),

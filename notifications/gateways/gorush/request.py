@@ -6,13 +6,17 @@ from typing import Any
 
 import orjson
 
+from notifications.gateways.gorush.faults import device_token
+from notifications.gateways.gorush.platforms import NUMBERS
 from notifications.messages import NotificationType, Push
 from registrations.messages import TokenType
 
 
 @dataclass(frozen=True, slots=True)
 class Presentation:
-    """What the phone shows and does. Keys of the texts: message, mention, request_to_join, contact_request."""
+    """How a push looks and sounds on the phone. Keys of the texts: message, mention,
+    request_to_join, contact_request.
+    """
 
     texts: Mapping[str, str]
     deep_links: Mapping[str, str]
@@ -26,19 +30,21 @@ _TEXT_KEYS: dict[int, str] = {
     NotificationType.REQUEST_TO_JOIN_COMMUNITY: "request_to_join",
     NotificationType.CONTACT_REQUEST: "contact_request",
 }
-# What Apple and Google take, as they see it (gorush.md, 3.7).
+# The most that Apple and Google take, as they count it (gorush.md, 3.7).
 MAX_PAYLOAD_BYTES = 4096
 NO_CIPHERTEXT = "0x"
-# None of gorush's: it takes such a notification, checks it and drops it without a word (gorush.md, 1.6).
+# A number that gorush knows no platform by: it takes such a notification, checks it and silently drops it (gorush.md,
+# 1.6).
 NO_PLATFORM = 0
-# What a type is shown as that this server does not know yet: like status-go, a mention.
+# A type that this server does not know yet is shown as a mention, as status-go does.
 _GENERIC = "mention"
 
 
 def build_request(push: Push, presentation: Presentation) -> bytes:
-    """JSON bytes. gorush loses failure entries of requests with several tokens, so there is one (gorush.md, 3.2).
+    """Return the JSON body for one push.
 
-    What would be too large goes without its ciphertext at once: a phone that is woken can fetch the message itself.
+    There is one token, because gorush loses failure entries of requests with several (gorush.md, 3.2). A push that
+    would be too large goes without its ciphertext at once: a phone that is woken can fetch the message itself.
     """
     notification = _notification(push, presentation)
     if payload_size_bytes(notification) > MAX_PAYLOAD_BYTES:
@@ -47,17 +53,19 @@ def build_request(push: Push, presentation: Presentation) -> bytes:
 
 
 def build_dry_run(push: Push, presentation: Presentation) -> bytes:
-    """The same, but for no platform: gorush takes it, and neither Apple nor Google hears of it."""
+    """Return the JSON body of the same push for no platform: gorush takes it, and neither Apple nor
+    Google hears of it.
+    """
     notification = _notification(push, presentation) | {"platform": NO_PLATFORM}
     notification.pop("topic", None)
     return orjson.dumps({"notifications": [notification]})
 
 
 def payload_size_bytes(notification: dict[str, Any]) -> int:
-    """Of what Apple or Google receive of a notification for gorush, a little more rather than less."""
+    """Return the size of what Apple or Google receive of a notification for gorush, a little more rather than less."""
     text, data = notification["message"], notification["data"]
-    if notification["platform"] == TokenType.APN:
-        # gorush puts the data beside `aps`; none of our keys is called so.
+    if notification["platform"] == NUMBERS[TokenType.APN]:
+        # gorush puts the data beside `aps`, and none of our keys has that name.
         return len(
             orjson.dumps({"aps": {"alert": text, "content-available": 1, "sound": notification["sound"]}} | data)
         )
@@ -67,8 +75,8 @@ def payload_size_bytes(notification: dict[str, Any]) -> int:
 def _notification(push: Push, presentation: Presentation) -> dict[str, Any]:
     notification: dict[str, Any] = {
         "notif_id": notif_id(push),
-        "tokens": [push.device_token],
-        "platform": push.token_type,
+        "tokens": [device_token(push)],
+        "platform": NUMBERS[push.channel.token_type],
         "message": presentation.texts[_TEXT_KEYS.get(push.type, _GENERIC)],
         "data": {
             "encryptedMessage": "0x" + push.message.hex(),
@@ -76,7 +84,7 @@ def _notification(push: Push, presentation: Presentation) -> dict[str, Any]:
             "publicKey": "0x" + push.public_key_hash.hex(),
         },
     }
-    if push.token_type == TokenType.APN:
+    if push.channel.token_type == TokenType.APN:
         _address_apple(notification, push, presentation)
     else:
         _address_firebase(notification, push)
@@ -84,13 +92,13 @@ def _notification(push: Push, presentation: Presentation) -> dict[str, Any]:
 
 
 def notif_id(push: Push) -> str:
-    """Names notification and attempt: the only reliable way to correlate what gorush says later."""
+    """Return the name of notification and attempt, the only reliable way to correlate what gorush says later."""
     return f"{push.notification_id}-{push.attempt_number}"
 
 
 def _address_apple(notification: dict[str, Any], push: Push, presentation: Presentation) -> None:
     notification |= {
-        "topic": push.apn_topic,
+        "topic": push.channel.apn_topic,
         "collapse_id": push.collapse_id,
         "content_available": True,
         "sound": presentation.sound,
@@ -102,5 +110,7 @@ def _address_apple(notification: dict[str, Any], push: Push, presentation: Prese
 
 
 def _address_firebase(notification: dict[str, Any], push: Push) -> None:
-    """Without `topic`: for Firebase it means everybody subscribed to it, in addition to the token."""
+    """Add what only Firebase takes. There is no `topic`: for Firebase it means all subscribers, in addition to the
+    token.
+    """
     notification["android"] = {"collapse_key": push.collapse_id, "notification": {"tag": push.collapse_id}}

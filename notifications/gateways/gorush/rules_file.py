@@ -1,4 +1,4 @@
-"""`error_rules.yaml`: the table of errors as it comes with the server."""
+"""`error_rules.yaml`: the error rules that come with the server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from typing import Any
 
 import yaml
 
-from notifications import messages
+from notifications.gateways.gorush import platforms
 from notifications.gateways.gorush.errors import ErrorRule, Match
 from notifications.messages import Outcome
 
 PATH = Path(__file__).with_name("error_rules.yaml")
-POSITION_STEP = 10  # between two rules there is room for those of operators
-TOKEN_TYPES: Mapping[str, int | None] = {**messages.TOKEN_TYPES, "any": None}
+POSITION_STEP = 10  # leaves room between two rules for those of operators
+TOKEN_TYPES: Mapping[str, int | None] = {**platforms.TOKEN_TYPES, "any": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,15 @@ class SeedRule:
 
     @property
     def key(self) -> str:
-        """Names the entry for good: what operators changed of its row is recognised by it."""
+        """Return the lasting name of the entry, by which its row is recognised whatever operators changed in it."""
         return f"{self.platform} {self.match} {self.text}"
 
 
 def parse(text: str) -> tuple[SeedRule, ...]:
-    """Raises TypeError, KeyError or ValueError when an entry lacks something, has too much, or uses unknown words."""
+    """Return the rules of a file.
+
+    Raises TypeError, KeyError or ValueError when an entry lacks something, has too much, or uses unknown words.
+    """
     return tuple(_seed(number * POSITION_STEP, **entry) for number, entry in enumerate(yaml.safe_load(text), start=1))
 
 
@@ -54,7 +57,7 @@ def _seed(
     remark: str = "",
     **rest: Any,
 ) -> SeedRule:
-    outcome = Outcome[rest.pop("class")]  # no name that Python allows
+    outcome = Outcome[rest.pop("class")]  # "class" cannot be the name of a parameter
     if rest or platform not in TOKEN_TYPES:
         raise ValueError(f"{platform} {match} {text}: unknown platform or {sorted(rest)}")
     return SeedRule(
@@ -64,12 +67,13 @@ def _seed(
 
 @cache
 def seed_rules() -> tuple[SeedRule, ...]:
+    """Return the rules of the file that comes with the server."""
     return parse(PATH.read_text(encoding="utf-8"))
 
 
 @cache
 def shipped_rules() -> tuple[ErrorRule, ...]:
-    """What the file says, ready to be matched."""
+    """Return the rules of the file, ready to be matched."""
     return tuple(
         error_rule(s.platform, s.match, s.text, s.outcome, s.code, s.is_guarded, s.retry_base_seconds)
         for s in seed_rules()
@@ -79,7 +83,7 @@ def shipped_rules() -> tuple[ErrorRule, ...]:
 def error_rule(
     platform: str, match: str, text: str, outcome: str, code: str, is_guarded: bool, retry_base_seconds: int
 ) -> ErrorRule:
-    """Of file or table: both use the same words."""
+    """Return a rule of the file or of the table, which use the same words."""
     return ErrorRule(
         code=code,
         outcome=Outcome(outcome),

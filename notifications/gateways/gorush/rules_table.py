@@ -9,10 +9,10 @@ from typing import Any
 import structlog
 from django.db import DatabaseError, InterfaceError, transaction
 
-from notifications.connections import once
+from kit.once import once
 from notifications.gateways.gorush.errors import ErrorRule
+from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules_file import SeedRule, error_rule, seed_rules, shipped_rules
-from notifications.models import GatewayErrorRule
 
 log = structlog.get_logger(__name__)
 
@@ -23,30 +23,36 @@ Rules = tuple[ErrorRule, ...]
 
 
 def load_rules() -> Rules:
-    """One query. The file's own rules where the table has none: nobody loaded it yet."""
-    rows = list(GatewayErrorRule.objects.order_by("position", "pk").values_list("is_enabled", *MATCHED_COLUMNS))
-    return tuple(error_rule(*row[1:]) for row in rows if row[0]) if rows else shipped_rules()
+    """Return the rules of the table, read in one query. An empty table has not been loaded yet, and stands for the
+    rules of the file.
+    """
+    rows = list(GatewayErrorRule.objects.order_by("position", "pk").only("is_enabled", *MATCHED_COLUMNS))
+    return tuple(rule_of(row) for row in rows if row.is_enabled) if rows else shipped_rules()
 
 
 def rule_of(row: GatewayErrorRule) -> ErrorRule:
-    return error_rule(*(getattr(row, column) for column in MATCHED_COLUMNS))
+    """Return the rule that a row of the table holds."""
+    return error_rule(**{column: getattr(row, column) for column in MATCHED_COLUMNS})
 
 
 class CurrentRules:
-    """Starts with the rules of the file, then follows ``load``. ``clock`` counts seconds.
+    """The rules that a process uses. It starts with those of the file, then follows ``load``. ``clock`` counts seconds.
 
     The whole table is read, not only whether it changed: a hundred rows cost little more, and neither a deleted row nor
-    one that was committed late goes unnoticed. Whoever sends looks at ``rules``, which is never half new.
+    one that was committed late goes unnoticed. A thread that sends reads ``rules``, which is never half new.
     """
 
     def __init__(self, load: Callable[[], Rules] = load_rules, clock: Callable[[], float] = monotonic) -> None:
         self.rules = shipped_rules()
-        self._load, self._clock = load, clock
+        self._load = load
+        self._clock = clock
         self._due_at = clock()
         self._lock = threading.Lock()
 
     def refresh(self) -> None:
-        """Load the rules when they are old. While one thread does, and when the database is away, the old ones hold."""
+        """Load the rules when they are old. While another thread loads them, or when the database is away, the old ones
+        hold.
+        """
         if self._clock() < self._due_at or not self._lock.acquire(blocking=False):
             return
         try:
@@ -68,16 +74,18 @@ current_rules = once(CurrentRules)
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
+    """How many rules were added, refreshed and removed, and how many were kept as they were."""
+
     added: int
     refreshed: int
     removed: int
-    kept: int  # changed by operators
+    kept: int  # because operators changed them
 
 
 def load_seed(model: Any = GatewayErrorRule, seeds: Sequence[SeedRule] | None = None) -> Loaded:
     """Bring the rows that follow the file in line with it. Rows of operators, and what they changed, stay.
 
-    ``model`` is also the one of a migration, which may lack columns that came later. Safe to run twice.
+    ``model`` may also be the one of a migration, which may lack columns that came later. It is safe to run twice.
     """
     seeds = seed_rules() if seeds is None else seeds
     columns = {field.name for field in model._meta.get_fields()}  # noqa: SLF001 - the documented way
@@ -101,7 +109,7 @@ def _write(model: Any, wanted: dict[str, dict[str, Any]], rows: dict[str, Any], 
 
 
 def _add(model: Any, key: str, values: dict[str, Any]) -> int:
-    """An operator's own rule about the same error goes first."""
+    """Add a rule of the file and return 1, or 0 when an operator has a rule about the same error, which comes first."""
     same = {name: values[name] for name in ("platform", "match", "text")}
     if model.objects.filter(**same).exists():
         return 0

@@ -8,14 +8,14 @@ import structlog
 from django.db import DatabaseError, InterfaceError
 from django.db.models import F
 
-from notifications.connections import once
-from notifications.messages import platform
-from notifications.metrics import UNKNOWN_ERRORS
-from notifications.models import UnknownGatewayError
+from kit.once import once
+from notifications.gateways.gorush.metrics import UNKNOWN_ERRORS
+from notifications.gateways.gorush.models import UnknownGatewayError
+from notifications.gateways.gorush.platforms import NAMES
 
 log = structlog.get_logger(__name__)
 
-# A proxy that answers with ever new pages fills neither the memory nor the table: the oldest give way.
+# A proxy that answers with ever new pages must fill neither the memory nor the table: the oldest give way.
 MAX_SIGNATURES_HELD = 200
 MAX_SIGNATURES_STORED = 1000
 
@@ -23,15 +23,16 @@ Key = tuple[str, str]  # platform, signature
 
 
 class UnknownErrors:
-    """What was counted since it was last recorded. Used by the thread that sends and those that record."""
+    """What was counted since it was last recorded. The thread that sends and those that record use it together."""
 
     def __init__(self) -> None:
         self._counts: Counter[Key] = Counter()
         self._lock = threading.Lock()
 
     def note(self, token_type: int, signature: str) -> None:
-        self._add({(platform(token_type), signature): 1})
-        UNKNOWN_ERRORS.labels(platform(token_type)).inc()
+        """Count one error that no rule knows."""
+        self._add({(NAMES[token_type], signature): 1})
+        UNKNOWN_ERRORS.labels(NAMES[token_type]).inc()
 
     def record(self, *, now: datetime) -> None:
         """Add the counts to the table; without the database, keep them for the next time."""
@@ -57,7 +58,10 @@ unknown_errors = once(UnknownErrors)
 
 
 def add(platform: str, signature: str, count: int, *, now: datetime) -> None:
-    """Each statement stands alone: two workers that count the same errors never wait for each other in a circle."""
+    """Add to the count of one error.
+
+    Each statement stands alone, so that two workers that count the same errors never wait for each other in a circle.
+    """
     rows = UnknownGatewayError.objects.filter(platform=platform, signature=signature)
     if rows.update(count=F("count") + count, last_seen_at=now):
         return

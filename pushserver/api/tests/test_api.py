@@ -142,11 +142,20 @@ def test_the_whole_way_of_a_notification_is_told(api: Api) -> None:
     message_id = bytes(notification.request.message_id).hex()
 
     assert [attempt["code"] for attempt in told["attempts"]] == ["unreachable"]
-    assert told["request"]["amm_message_id"] == bytes(notification.request.amm_message_id).hex()
+    assert told["request"]["amm_message_id"] == bytes(notification.request.request_key).hex()
     assert [row["id"] for row in api("notifications/", message_id=message_id).json()["results"]] == [notification.pk]
 
 
-@pytest.mark.parametrize("path", ["registrations/", "notifications/", "registrations/?key_hash="])
+# What a filter makes nothing of narrows nothing down.
+SPACES = [
+    "registrations/?key_hash=%20",
+    "registrations/?installation_id=%09%20",
+    "notifications/?message_id=%20&key_hash=%0A",
+    "registrations/?limit=5",
+]
+
+
+@pytest.mark.parametrize("path", ["registrations/", "notifications/", "registrations/?key_hash=", *SPACES])
 def test_nobody_lists_everybody(api: Api, path: str) -> None:
     response = api(path)
 

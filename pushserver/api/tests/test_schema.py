@@ -15,6 +15,7 @@ from pushserver.api import tokens
 from pushserver.models import ApiToken
 from pushserver.wsgi import application
 from tests import factories
+from tests.budget import examples
 
 COMMITTED = Path(__file__).parents[3] / "docs/openapi.yaml"
 schema = schemathesis.openapi.from_path(COMMITTED)
@@ -34,7 +35,7 @@ def token(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @schema.parametrize()
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=list(HealthCheck))
 def test_answers_are_as_the_schema_says(case: Any, token: str) -> None:
     case.call_and_validate(headers={"Authorization": f"Bearer {token}"}, excluded_checks=LENIENT)
 

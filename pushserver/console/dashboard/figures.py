@@ -1,11 +1,11 @@
-"""The last hour in four small charts, and what was not delivered in it."""
+"""Draw the last hour in four small charts, and list what was not delivered in it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pushserver.console.dashboard.hour import DELIVERED, Hour
+from kit.admin.charts import Chart, Frame, Series, line_chart
+from pushserver.state.hour import DELIVERED, Hour
 from pushserver.traffic import MINUTE
-from registrations.console.charts import Chart, Frame, Series, line_chart
 from spark_reports.console.formats import NOTHING, count, milliseconds
 
 FRAME = Frame(width=440, height=150, left=56, steps=2, max_labels=5, has_dots=False)
@@ -14,7 +14,10 @@ Column = Sequence[float | None]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """``newest`` says the figures of the last minute in words; ``chart`` is None when there is nothing to draw."""
+    """One chart.
+
+    ``newest`` gives the figures of the last minute in words; ``chart`` is None when there is nothing to draw.
+    """
 
     title: str
     newest: str
@@ -23,7 +26,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class ErrorClass:
-    """How many tries ended so, and which share of all tries that is."""
+    """How many attempts had this outcome and code, and which share of all attempts that is."""
 
     outcome: str
     code: str
@@ -32,6 +35,7 @@ class ErrorClass:
 
 
 def figures(hour: Hour) -> list[Figure]:
+    """Return the four charts."""
     return [
         _figure(
             hour,
@@ -78,7 +82,7 @@ def _newest(hour: Hour, columns: dict[str, Column], show: Callable[[float | None
 
 
 def error_classes(hour: Hour) -> list[ErrorClass]:
-    """The most frequent first."""
+    """Return the outcomes other than delivered, the most frequent first."""
     tries = hour.total()
     total = tries.total()
     return [

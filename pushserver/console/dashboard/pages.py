@@ -1,4 +1,4 @@
-"""Where each thing is looked at or put right, for those who may."""
+"""Addresses of the pages where each thing is looked at or put right, for people with the permission."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,12 +6,12 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from pushserver.console.dashboard.lights import Page
+from pushserver.state.lights import Page
 
 
 @dataclass(frozen=True, slots=True)
 class _Address:
-    """``permission`` is empty for pages that all of the staff may open."""
+    """The address of a page. ``permission`` is empty for pages that all of the staff may open."""
 
     name: str
     permission: str = ""
@@ -19,6 +19,7 @@ class _Address:
 
 
 def _list(model: str, query: str = "") -> _Address:
+    """Return the address of a list of rows."""
     app_label, model_name = model.split(".")
     return _Address(f"admin:{app_label}_{model_name}_changelist", f"{app_label}.view_{model_name}", query)
 
@@ -46,7 +47,7 @@ ADDRESSES = {
 
 
 def url_of(page: Page | None, user: Any, **query: str) -> str:
-    """Empty for those who may not open it."""
+    """Return the URL of a page, or an empty text for a person who may not open it."""
     if page is None:
         return ""
     address = ADDRESSES[page]

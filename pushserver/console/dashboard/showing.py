@@ -1,4 +1,4 @@
-"""The page, and the part of it that it loads again every few seconds."""
+"""Compose the dashboard, and the part of it that it loads again every few seconds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,8 +8,10 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from kit.admin.labels import Family
 from pushserver.console.dashboard.figures import ErrorClass, error_classes, figures
-from pushserver.console.dashboard.lights import (
+from pushserver.console.dashboard.pages import url_of
+from pushserver.state.lights import (
     Finding,
     Group,
     Level,
@@ -20,14 +22,12 @@ from pushserver.console.dashboard.lights import (
     verdict,
     worst,
 )
-from pushserver.console.dashboard.looking import Look, look
-from pushserver.console.dashboard.pages import url_of
-from registrations.console.labels import Family
+from pushserver.state.looking import Look, look
 from spark_reports.console.formats import count, percent
 
 REFRESH_SECONDS = 5
 MAX_ERROR_CLASSES = 10
-# Side by side where there is room.
+# The columns stand side by side where there is room.
 COLUMNS = ((Group.SERVER, Group.WATCH), (Group.IN,), (Group.OUT,))
 # The colour and the picture beside each word.
 LOOKS = {
@@ -41,7 +41,7 @@ LOOKS = {
 
 @dataclass(frozen=True, slots=True)
 class Lamp:
-    """A light as one person sees it: with a link, if there is one that this person may follow."""
+    """A light as one person sees it. ``url`` is empty when there is no page that this person may open."""
 
     light: Light
     url: str
@@ -60,7 +60,7 @@ class Lamp:
 
     @property
     def action(self) -> SafeString:
-        """Commands and names of queues stand between backticks."""
+        """Return what to do as HTML. Commands and names of queues stand between backticks in the text."""
         parts = enumerate(self.finding.action.split("`"))
         return format_html_join("", "{}", ((format_html("<code>{}</code>", p) if n % 2 else p,) for n, p in parts))
 
@@ -75,7 +75,7 @@ class Lamp:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How long the oldest of a queue has waited, and how many there are."""
+    """The age of the oldest row of a queue, and how many rows there are."""
 
     id: str
     title: str
@@ -87,6 +87,8 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
+    """An error class with its figures in words and the address of its attempts."""
+
     found: ErrorClass
     number: str
     share: str
@@ -94,7 +96,7 @@ class ErrorRow:
 
 
 def board(user: Any) -> dict[str, Any]:
-    """What the template shows to this person."""
+    """Return what the template shows to this person."""
     seen = look(now=timezone.now())
     lamps = [Lamp(light, url_of(light.finding.page, user)) for light in seen.lights]
     in_short = verdict(seen.lights)
@@ -115,21 +117,24 @@ def board(user: Any) -> dict[str, Any]:
 
 
 def _tiles(seen: Look, lamps: list[Lamp]) -> Iterator[Tile]:
-    facts, levels = seen.facts, queue_levels(seen.facts)
+    facts = seen.facts
+    levels = queue_levels(facts)
     for light_id, title, waiting, word in (
         ("inbox", "Oldest envelope in the inbox", facts.inbox, "waiting"),
         ("delivery", "Longest due notification", facts.due, "open"),
         ("replies", "Oldest reply in the outbox", facts.outbox, "waiting"),
     ):
         url = next(lamp.url for lamp in lamps if lamp.light.id == light_id)
-        age, number = duration(waiting.oldest_seconds), f"{waiting.number if waiting.count else 'none'} {word}"
+        age = duration(waiting.oldest_seconds)
+        number = f"{waiting.number if waiting.count else 'none'} {word}"
         if facts.is_database_slow:
-            age, number = "not known", "PostgreSQL is slow"
+            age = "not known"
+            number = "PostgreSQL is slow"
         yield Tile(light_id, title, age, number, LOOKS[levels[light_id]][0], url)
 
 
 def _errors(seen: Look, user: Any) -> Iterator[ErrorRow]:
-    """The list has the newest first; it is narrowed by one column, as each has an index of its own."""
+    """Yield a row for each error class. Its list is narrowed by one column, because each has an index of its own."""
     for found in error_classes(seen.hour)[:MAX_ERROR_CLASSES]:
         query = {"code__exact": found.code} if found.code else {"outcome__exact": found.outcome}
         yield ErrorRow(found, count(found.number), percent(found.share), url_of(Page.ATTEMPTS, user, **query))

@@ -1,4 +1,4 @@
-"""Tokens of the API from the command line: `manage.py api_token create|list|revoke`."""
+"""`manage.py api_token create|list|revoke`: manage the tokens of the API from the command line."""
 
 from argparse import ArgumentParser
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""`manage.py first_admin`: the first user of the console, when there is none. Run by `manage.py up`."""
+"""`manage.py first_admin`: create the first user of the console when there is none. `manage.py up` runs it."""
 
 import secrets
 from typing import Any
@@ -18,5 +18,5 @@ class Command(BaseCommand):
             return
         password = secrets.token_urlsafe(15)
         users.objects.create_superuser(username=NAME, password=password)
-        # To the terminal and not to the log: this line is the only place where the password ever stands.
+        # The password goes to the terminal and not to the log: this line is the only place where it ever appears.
         self.stdout.write(f"Console user: {NAME}, password: {password} (shown only now; `manage.py changepassword`)")

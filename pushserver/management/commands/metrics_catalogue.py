@@ -1,4 +1,4 @@
-"""`manage.py metrics_catalogue`: docs/metrics.md, from what the apps say about their metrics."""
+"""`manage.py metrics_catalogue`: print docs/metrics.md from what the apps say about their metrics."""
 
 from typing import Any
 

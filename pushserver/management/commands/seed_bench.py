@@ -1,10 +1,12 @@
-"""`manage.py seed_bench`: a database as after a month of work, for benchmarks and for looking at the console."""
+"""`manage.py seed_bench`: fill a database as a month of work would, for benchmarks and for viewing the console."""
 
 from argparse import ArgumentParser
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
+
+from pushserver.management import seeding
 
 
 class Command(BaseCommand):
@@ -18,10 +20,6 @@ class Command(BaseCommand):
         parser.add_argument("--attempts", type=int, default=10_000_000, help="at least so many")
 
     def handle(self, *_args: Any, registrations: int, attempts: int, **_options: Any) -> None:
-        try:
-            from bench import seeding  # noqa: PLC0415 - images of the server do not have it, on purpose
-        except ModuleNotFoundError as error:
-            raise CommandError("There is no folder bench here: this is a server, not a checkout.") from error
         if min(registrations, attempts) < 1000:
             raise CommandError("At least 1000 of each.")
         if set(settings.GORUSH_URLS) - {settings.EMBEDDED.get("GORUSH_URL")}:

@@ -1,4 +1,6 @@
-"""`manage.py up`: the whole server in one terminal, with an embedded stand-in for everything that is not configured."""
+"""`manage.py up`: run the whole server in one terminal, with an embedded stand-in for everything that is not
+configured.
+"""
 
 import os
 import sys
@@ -9,11 +11,12 @@ from django.conf import settings
 from django.core import checks
 from django.core.management.base import BaseCommand, CommandParser
 
-from measuring import files
+from kit.metrics import files
 from pushserver.embedded import parts
+from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.settings import env
 from pushserver.stack.lock import only_one
-from pushserver.stack.plan import Plan, services
+from pushserver.stack.plan import Plan, database, services, web
 from pushserver.stack.running import run
 from pushserver.supervisor.output import MergedLog
 from pushserver.supervisor.processes import ProcessSpec, StartError
@@ -25,8 +28,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         cpus = len(os.sched_getaffinity(0))
-        parser.add_argument("--envelope-processes", type=int, default=cpus, help="processes that decide (CPUs)")
-        parser.add_argument("--delivery-processes", type=int, default=cpus, help="processes that talk to gorush (CPUs)")
+        parser.add_argument("--processes", type=int, default=cpus, help="processes that make turns (CPUs)")
 
     def handle(self, *_args: Any, **options: Any) -> None:
         problems = list(_problems())
@@ -47,20 +49,25 @@ class Command(BaseCommand):
     def _plan(self, options: dict[str, Any]) -> Plan:
         own = services(
             data_dir=settings.DATA_DIR,
-            host=settings.HOST,
-            port=settings.PORT,
-            cpus=options["envelope_processes"],
-            delivery_processes=options["delivery_processes"],
+            cpus=options["processes"],
+            has_xmpp=bool(settings.XMPP_COMPONENT_JID),
         )
+        cluster = None if env.secret("DATABASE_URL") else EmbeddedPostgres(settings.DATA_DIR / "postgres")
         return Plan(
-            data_dir=settings.DATA_DIR,
             host=settings.HOST,
             port=settings.PORT,
-            embedded=list(_embedded_parts()),
+            embedded=[*_embedded_parts(cluster), *self.further_parts()],
+            database=database(cluster),
+            web=web(settings.HOST, settings.PORT),
             services=[*own, *self.further_processes()],
         )
 
+    def further_parts(self) -> list[parts.EmbeddedPart]:
+        """Return embedded servers that a command based on this one adds."""
+        return []
+
     def further_processes(self) -> list[ProcessSpec]:
+        """Return processes that a command based on this one adds."""
         return []
 
 
@@ -70,10 +77,13 @@ def _problems() -> Iterator[str]:
             yield f"{message.id}: {message.msg} {message.hint or ''}".strip()
 
 
-def _embedded_parts() -> Iterator[parts.EmbeddedPart]:
-    """Asked of the environment itself: the settings may still know the addresses of an earlier start."""
-    if not env.secret("DATABASE_URL"):
-        yield parts.postgres(settings.DATA_DIR)
+def _embedded_parts(cluster: EmbeddedPostgres | None) -> Iterator[parts.EmbeddedPart]:
+    """Yield the embedded servers for what the environment does not configure.
+
+    The environment is asked itself, because the settings may still know the addresses of an earlier start.
+    """
+    if cluster is not None:
+        yield parts.postgres(cluster)
     if not env.secret("REDIS_URL"):
         yield parts.valkey(settings.DATA_DIR)
     if not env.urls("WAKU_NODES"):
@@ -83,7 +93,7 @@ def _embedded_parts() -> Iterator[parts.EmbeddedPart]:
 
 
 def _first_line(errors: BaseExceptionGroup[StartError]) -> str:
-    """Errors of parts that started together come as a group."""
+    """Return the first error of a group. Errors of parts that started together come as a group."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -18,7 +18,7 @@ from django.core.management.base import BaseCommand
 from registrations.keyring import keyring
 from registrations.rotation import COLUMNS, Column, rotate, still_needing_old_keys
 
-# Each pass finds what was in use during the one before.
+# Each pass finds the rows that were in use during the pass before.
 MAX_PASSES = 10
 
 
@@ -41,11 +41,13 @@ class Command(BaseCommand):
         )
 
     def _rotate(self, column: Column) -> None:
-        changed, unreadable = 0, 0
+        changed = unreadable = 0
         for _ in range(MAX_PASSES):
-            changed_before, unreadable = changed, 0
+            changed_before = changed
+            unreadable = 0
             for batch in rotate(column, keyring()):
-                changed, unreadable = changed + batch.changed, unreadable + batch.unreadable
+                changed += batch.changed
+                unreadable += batch.unreadable
                 self._show(f"{column.purpose}: {changed}", ending="\r")
             if changed == changed_before:
                 break

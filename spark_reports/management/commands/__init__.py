@@ -1,6 +1,6 @@
-"""Commands of the reports. Without PyArrow their imports would fail: that is told in one line instead.
+"""Commands of the reports. Without PyArrow their imports would fail, so one line tells that it is missing.
 
-Here and not in `spark_reports.management`, which `migrate` imports of every app.
+The check is here and not in `spark_reports.management`, which `migrate` imports of every app.
 """
 
 import importlib.util

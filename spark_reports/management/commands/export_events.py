@@ -1,4 +1,7 @@
-"""`manage.py export_events`: closed days from PostgreSQL into the lake, with progress. Safe to stop and run again."""
+"""`manage.py export_events`: export closed days from PostgreSQL into the lake, with progress.
+
+It is safe to stop and run again.
+"""
 
 from datetime import date
 from typing import Any

@@ -15,10 +15,11 @@ from spark_reports.runs import Progress, RunError, run_reports
 
 
 class _Bars(Progress):
-    """One line per step: rows exported, reports computed."""
+    """Shows one line per step: rows exported, reports computed."""
 
     def __init__(self, bars: Bars) -> None:
-        self._bars, self._reports = bars, 0
+        self._bars = bars
+        self._reports = 0
         self._task = bars.add_task("starting", total=None)
 
     def step(self, run: ReportRun) -> None:

@@ -13,7 +13,7 @@ from ssl import SSLContext, SSLError
 
 from h2.exceptions import ProtocolError
 
-from notifications.gateways.gorush.devserver.faults import Faults
+from tests.faulty.gorush_faults import Faults
 from tests.interop.fakes import apns, control, fcm, http1
 from tests.interop.fakes.certificates import serve_as
 from tests.interop.fakes.credentials import write_credentials

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
-from notifications.gateways.gorush.devserver.faults import Faults
+from tests.faulty.gorush_faults import Faults
 from tests.interop.fakes.ledger import Ledger
 from tests.interop.fakes.messages import Reply, Request, json_reply
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from notifications.gateways.gorush.devserver.faults import Faults
 from notifications.gateways.gorush.devserver.outcomes import Outcome, Platform, decide
+from tests.faulty.gorush_faults import Faults
 
 
 @dataclass(frozen=True, slots=True)

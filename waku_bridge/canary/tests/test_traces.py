@@ -31,9 +31,9 @@ def make_everything(key_hash: bytes, *, pseudonym) -> bytes:
     request = factories.make_request()
     notification = factories.make_notification(request=request, route=registration.route, public_key_hash=key_hash)
     factories.make_attempt(notification)
-    factories.make_envelope(hash=request.envelope_hash)
-    factories.make_reply(envelope_hash=request.envelope_hash)
-    return bytes(request.envelope_hash)
+    factories.make_envelope(hash=request.source_key)
+    factories.make_reply(envelope_hash=request.source_key)
+    return bytes(request.source_key)
 
 
 def row_counts() -> dict[str, int]:

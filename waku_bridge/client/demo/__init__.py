@@ -1,1 +1,1 @@
-"""A small world for demonstrations: who lives in it (`cast`), and what they do all day (`life`)."""
+"""A small world for demonstrations: the people in it (`cast`), and what they do all day (`life`)."""

@@ -1,6 +1,6 @@
 """What the people of the demonstration do: register, look for each other, notify each other, leave and come back.
 
-Every line of the log says who asked whom, what the server answered and after how many milliseconds; never a token.
+Every line of the log says who asked whom, what the server answered and after how many milliseconds. None has a token.
 """
 
 import asyncio
@@ -18,21 +18,25 @@ from waku_bridge.node import NodeError
 
 REGISTRATION_SECONDS = 2.0
 AWAY_SECONDS = 1.0
-# Longer than three servers may keep silent; whoever backs off from an internal error has something else to do.
+# Longer than three servers may keep silent. A person whose request backs off from an internal error has something else
+# to do.
 NOTIFICATION_SECONDS = 12.0
 MESSAGE_BYTES = 200
-# How often, out of a hundred events.
+# How many of a hundred events are of this kind.
 CHANGES = 8
 DEPARTURES = 4
 MENTIONS = 20
-# How often somebody asks again where to find a person it has found before.
+# How many of a hundred times somebody asks again where to find a person it has found before.
 FRESH_QUERIES = 30
 
 log = structlog.get_logger(__name__)
 
 
 class Life:
-    """``pause_seconds`` lie between two events on average. The seed decides who does what; the network decides when."""
+    """The demonstration. ``pause_seconds`` lie between two events on average.
+
+    The seed decides who does what, and the network decides when.
+    """
 
     def __init__(
         self, session: Session, server: bytes, cast: Sequence[Character], *, seed: int, pause_seconds: float
@@ -48,7 +52,7 @@ class Life:
                     person.sender.follow(other.public_key)
 
     async def live(self) -> None:
-        """Until cancelled. Everybody registers first, as after installing the app."""
+        """Play until cancelled. Everybody registers first, as after installing the app."""
         await asyncio.gather(*(self._register(person) for person in self._cast))
         async with asyncio.TaskGroup() as events:
             while True:
@@ -87,7 +91,7 @@ class Life:
         person.is_registered = not await self._tell(person, "unregistered")
 
     async def _tell(self, person: Character, done: str, **facts: str) -> bool:
-        """Repeat what the phone has to say until the server answers; whether it agreed."""
+        """Repeat what the phone has to say until the server answers, and return whether it agreed."""
         started = time.monotonic()
         while True:
             try:
@@ -125,8 +129,8 @@ class Life:
         notified = await self._session.notify(
             sender.sender, recipient.public_key, content, os.urandom(32), timeout_seconds=NOTIFICATION_SECONDS
         )
-        answer, ms = _words(notified), _ms_since(started)
-        log.info("notified", sender=sender.name, recipient=recipient.name, answer=answer, ms=ms)
+        answer = _words(notified)
+        log.info("notified", sender=sender.name, recipient=recipient.name, answer=answer, ms=_ms_since(started))
 
     async def _wait_for_node(self, error: NodeError) -> None:
         log.warning("node_away", error=str(error))

@@ -1,4 +1,6 @@
-"""Requests, sealed and dated before the first is sent: sending them must cost little, and always the same."""
+"""The load requests, sealed and dated before the first is sent, because sending them must cost little and always the
+same.
+"""
 
 import os
 import time
@@ -12,17 +14,18 @@ from waku_bridge.client.registering import RegisteringClient
 from waku_bridge.codec.keys import Identity
 from waku_bridge.messages import WakuMessage
 
-# One store question may name ten topics to listen on.
+# There are fewer senders than the ten topics that one store query may name.
 SENDERS = 8
 SAMPLE = 20
-# Room for a machine that is busy with other things.
+# The margin is for a machine that is busy with other things.
 MARGIN = 2.0
 MARGIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Ammunition:
-    """Request ``n`` is about Status message ``message_ids[n]`` and is due at ``due_ns[n]`` (Unix time), as it is dated.
+    """The load requests. Number ``n`` is about Status message ``message_ids[n]``, and due and dated at ``due_ns[n]``
+    (Unix time).
 
     The id is also what the phone is sent, which makes a push traceable. ``build_seconds`` is CPU time.
     """
@@ -37,14 +40,17 @@ class Ammunition:
 def build(
     phones: Sequence[RegisteringClient], server: bytes, *, rate: float, seconds: float, on_progress: Callable[[], None]
 ) -> Ammunition:
-    """``rate`` requests per second, evenly spread, that begin when they are all built. Each notifies one phone."""
+    """Build ``rate`` load requests per second, evenly spread, that begin when all are built. Each
+    notifies one phone.
+    """
     senders = tuple(new_identity(os.urandom) for _ in range(SENDERS))
     count = max(1, round(rate * seconds))
     message_ids = [os.urandom(32) for _ in range(count)]
     destinations = [_destination(phone, server) for phone in phones]
     begin_ns = time.time_ns() + _building_ns(destinations[0], senders[0], count)
     due_ns = [begin_ns + round(number * 1e9 / rate) for number in range(count)]
-    started, messages = time.process_time(), []
+    started = time.process_time()
+    messages = []
     for number, (message_id, at_ns) in enumerate(zip(message_ids, due_ns, strict=True)):
         destination = destinations[number % len(destinations)]
         messages.append(_request(destination, senders[number % SENDERS], message_id, at_ns))
@@ -53,8 +59,10 @@ def build(
 
 
 def _building_ns(destination: Destination, sender: Identity, count: int) -> int:
-    """How long it will take to build so many, and some more. Stores admit what is dated 20 s from now at most, so the
-    time they are due must be known before they are built.
+    """Return how long it will take to build this many requests, and some more.
+
+    Stores admit what is dated 20 s from now at most, so that the time when requests are due must be known before they
+    are built.
     """
     started = time.monotonic()
     for _ in range(SAMPLE):
@@ -71,7 +79,7 @@ def _request(destination: Destination, sender: Identity, message_id: bytes, at_n
 
 
 def _destination(phone: RegisteringClient, server: bytes) -> Destination:
-    """What a query would tell, without asking: the phone is ours."""
+    """Return what a query would tell, without asking, because the phone is ours."""
     return Destination(
         client=phone.identity.pub33,
         server=server,

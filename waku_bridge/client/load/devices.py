@@ -1,19 +1,18 @@
-"""Registered phones to be notified, each of a user of its own."""
+"""Registered phones that are to be notified, each of a user of its own."""
 
 import asyncio
 import os
-import uuid
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
-from registrations.messages import TokenType
+from waku_bridge.client.addresses import android
 from waku_bridge.client.core import new_identity
 from waku_bridge.client.registering import RegisteringClient
 from waku_bridge.client.session import Session
-from waku_bridge.client.state import Address, new_state
+from waku_bridge.client.state import new_state
 
 AT_ONCE = 16
-# A registration that is lost is repeated by hand.
+# A registration that gets no answer in this time fails the load.
 PATIENCE_SECONDS = 30.0
 
 OnProgress = Callable[[], None]
@@ -22,13 +21,17 @@ OnProgress = Callable[[], None]
 async def register_devices(
     session: Session, server: bytes, count: int, on_progress: OnProgress
 ) -> list[RegisteringClient]:
-    """Raises what `Session.register` raises, as soon as one fails."""
+    """Register new phones.
+
+    Raises what `Session.register` raises, as soon as one fails.
+    """
     phones = [_phone(server) for _ in range(count)]
     await _all((session.register(phone, timeout_seconds=PATIENCE_SECONDS) for phone in phones), on_progress)
     return phones
 
 
 async def unregister_devices(session: Session, phones: Sequence[RegisteringClient], on_progress: OnProgress) -> None:
+    """Unregister the phones."""
     for phone in phones:
         phone.unregister()
     await _all((session.register(phone, timeout_seconds=PATIENCE_SECONDS) for phone in phones), on_progress)
@@ -36,9 +39,9 @@ async def unregister_devices(session: Session, phones: Sequence[RegisteringClien
 
 def _phone(server: bytes) -> RegisteringClient:
     state = new_state(server, random_bytes=os.urandom)
-    # Never again in its life: the periodic contact code is nothing to measure.
+    # The contact code is published once and never again, because it is nothing to measure.
     phone = RegisteringClient(new_identity(os.urandom), state, os.urandom, advertise_every_seconds=10.0**6)
-    phone.change(Address(TokenType.FIREBASE, f"load{uuid.uuid4().hex}"))
+    phone.change(android(os.urandom))
     return phone
 
 

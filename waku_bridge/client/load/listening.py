@@ -1,4 +1,4 @@
-"""Hearing what becomes of the requests: replies from a store while they come, then the pushes that gorush recorded."""
+"""What becomes of the requests: replies from a store while they come, then the pushes that gorush recorded."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import orjson
 
-from notifications.connections import HttpClient
+from kit.http.connections import HttpClient
 from waku_bridge.client.reading import CLOCK_SKEW_NS, PAGE_SIZE
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import decode
@@ -19,17 +19,18 @@ from waku_bridge.messages import PushResponse
 from waku_bridge.node import BadNodeMessage, NodeError, WakuNode, from_json
 
 POLL_SECONDS = 0.05
-# Replies are archived nearly in the order of their dates; what is later than this is heard at the end.
+# Replies are archived nearly in the order of their dates. One that is later than this is read at the end.
 OVERLAP_NS = 500_000_000
 
-# Message id, whether it was a success, and when it was heard (Unix nanoseconds).
+# The message id, whether it was a success, and when it was read (Unix nanoseconds).
 Heard = tuple[bytes, bool, int]
 
 
 class Ear:
-    """What a store holds for some senders. Only noted while the load lasts: opening one costs as much as a request.
+    """A reader of what a store holds for some senders.
 
-    Whatever a store does not hold any more, or never did, is not heard.
+    While the load lasts it only keeps messages, because opening one costs as much as a request. What a store does not
+    hold any more, or never did, is not read.
     """
 
     def __init__(self, node: WakuNode, pubsub_topic: str, senders: Iterable[Identity]) -> None:
@@ -40,24 +41,25 @@ class Ear:
             content_topic = topics.content_topic(topics.partitioned_name(sender.pub33))
             self._senders.setdefault(content_topic, []).append(sender)
         self._newest_ns = self._begin_ns = time.time_ns() - CLOCK_SKEW_NS
-        self._noted: dict[bytes, tuple[Any, int]] = {}  # raw message and when it was heard, by hash
+        self._noted: dict[bytes, tuple[Any, int]] = {}  # raw message and when it was read, by hash
 
     @property
     def count(self) -> int:
+        """Return how many messages were read."""
         return len(self._noted)
 
     async def listen(self) -> None:
-        """Until cancelled."""
+        """Read what is new until cancelled."""
         while True:
             await self._look(self._newest_ns - OVERLAP_NS)
             await asyncio.sleep(POLL_SECONDS)
 
     async def listen_again(self) -> None:
-        """To everything, for what came out of order."""
+        """Read everything once more, for what came out of order."""
         await self._look(self._begin_ns)
 
     def heard(self) -> list[Heard]:
-        """Every answer to a request, opened."""
+        """Return every answer to a request, opened."""
         found = (self._open(raw, at_ns) for raw, at_ns in self._noted.values())
         return [heard for heard in found if heard]
 
@@ -75,7 +77,7 @@ class Ear:
                     includeData="true",
                     **more,
                 )
-            except NodeError:  # it is busy: the next look finds the same
+            except NodeError:  # the node is busy, and the next query finds the same
                 return
             now_ns = time.time_ns()
             for entry in page.entries:
@@ -99,7 +101,7 @@ class Ear:
         for sender in self._senders.get(message.content_topic, ()):
             try:
                 body = decode(message.payload, [sender], sender).body
-            except CodecError:  # somebody else's
+            except CodecError:  # it is for somebody else
                 continue
             if isinstance(body, PushResponse):
                 return body.message_id, bool(body.reports) and all(r.success for r in body.reports), at_ns
@@ -109,8 +111,9 @@ class Ear:
 async def pushes_recorded(
     gorush_url: str, client: HttpClient, *, since: int
 ) -> tuple[list[tuple[bytes, int]], int] | None:
-    """What the development gorush (or its fakes) recorded after ``since``: what each push carries and when it arrived
-    (Unix nanoseconds), and the ``since`` of the next call. None when this gorush has no such record.
+    """Return what the development gorush (or its fakes) recorded after ``since``, or None when it keeps no record.
+
+    The result has what each push carries and when it arrived (Unix nanoseconds), and the ``since`` of the next call.
     """
     pushes: list[tuple[bytes, int]] = []
     while True:

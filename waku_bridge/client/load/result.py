@@ -3,15 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kit.arrivals import Arrivals, arrivals
+from kit.figures import Distribution, distribution
 from waku_bridge.client.load.ammunition import Ammunition
-from waku_bridge.client.load.figures import Distribution, distribution
 from waku_bridge.client.load.listening import Heard
 from waku_bridge.client.load.shooting import Shots
 
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """``lag_ms`` is by how much requests left too late: a figure near the latencies makes them worthless."""
+    """What the load cost the generator itself.
+
+    ``lag_ms`` is by how much requests left too late: a figure near the latencies makes them worthless.
+    """
 
     cpu_ms_per_request: float
     share_of_core: float
@@ -24,18 +28,10 @@ class Generator:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
-    """Of one kind. ``latency_ms`` counts from the moment a request was due to the first arrival."""
-
-    arrived: int
-    lost: int
-    doubled: int
-    latency_ms: Distribution | None
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
-    """``pushes`` is None when gorush keeps no record. ``failed`` counts answers that were no success."""
+    """What a load showed. ``pushes`` is None when gorush keeps no record, and ``failed`` counts answers that were no
+    success.
+    """
 
     requests: int
     pushes: Arrivals | None
@@ -45,22 +41,22 @@ class Result:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was lost, doubled, refused or failed."""
-        arrivals = [self.replies, *([self.pushes] if self.pushes else [])]
-        troubles = (
-            sum(a.lost + a.doubled for a in arrivals) + self.failed + sum(self.generator.refused_by_node.values())
-        )
+        """Return whether nothing was lost, doubled, refused or failed."""
+        both = [self.replies, *([self.pushes] if self.pushes else [])]
+        troubles = sum(a.lost + a.doubled for a in both) + self.failed + sum(self.generator.refused_by_node.values())
         return troubles == 0
 
 
 def evaluate(
     ammunition: Ammunition, shots: Shots, heard: Sequence[Heard], pushes: Sequence[tuple[bytes, int]] | None
 ) -> Result:
+    """Return what the load showed."""
     count = len(ammunition.message_ids)
+    due_ns = dict(zip(ammunition.message_ids, ammunition.due_ns, strict=True))
     return Result(
         requests=count,
-        pushes=None if pushes is None else _arrivals(ammunition, pushes),
-        replies=_arrivals(ammunition, [(message_id, at_ns) for message_id, _, at_ns in heard]),
+        pushes=None if pushes is None else arrivals(due_ns, pushes),
+        replies=arrivals(due_ns, [(message_id, at_ns) for message_id, _, at_ns in heard]),
         failed=len({message_id for message_id, is_success, _ in heard if not is_success}),
         generator=Generator(
             cpu_ms_per_request=round(shots.cpu_seconds * 1000 / count, 3),
@@ -76,21 +72,9 @@ def evaluate(
 
 
 def _span_seconds(ammunition: Ammunition, shots: Shots) -> float:
-    """From the moment the first was due until the last was started, and the pause that follows each."""
+    """Return the time from when the first request was due until the last was started, with the
+    pause that follows each.
+    """
     planned = (ammunition.due_ns[-1] - ammunition.due_ns[0]) / 1e9
     pause = planned / max(1, len(ammunition.due_ns) - 1)
     return planned + pause + (shots.lags_ms[-1] / 1000 if shots.lags_ms else 0)
-
-
-def _arrivals(ammunition: Ammunition, arrived: Sequence[tuple[bytes, int]]) -> Arrivals:
-    """What is about other messages than ours is somebody else's."""
-    due = dict(zip(ammunition.message_ids, ammunition.due_ns, strict=True))
-    first: dict[bytes, int] = {}
-    doubled: set[bytes] = set()
-    for message_id, at_ns in sorted(arrived, key=lambda arrival: arrival[1]):
-        if message_id in first:
-            doubled.add(message_id)
-        elif message_id in due:
-            first[message_id] = at_ns
-    latencies = [(at_ns - due[message_id]) / 1e6 for message_id, at_ns in first.items()]
-    return Arrivals(len(first), len(due) - len(first), len(doubled), distribution(latencies))

@@ -1,4 +1,4 @@
-"""Publishing each request at its moment, and what that costs the generator itself."""
+"""Publishing each load request at its moment, and what that costs the generator itself."""
 
 import asyncio
 import time
@@ -13,9 +13,10 @@ Publish = Callable[[WakuMessage], Awaitable[None]]
 
 @dataclass(slots=True)
 class Shots:
-    """In milliseconds: ``lags_ms`` by how much each request was started too late, ``publish_ms`` until the node had it.
+    """How publishing went. ``lags_ms`` is how much too late each request was started, and ``publish_ms`` how long the
+    node took.
 
-    ``refused`` counts requests that the node did not take, by its word. ``cpu_seconds`` is this process's, all in all.
+    ``refused`` counts requests that the node did not take, by its word. ``cpu_seconds`` is all that this process used.
     """
 
     lags_ms: list[float] = field(default_factory=list)
@@ -29,9 +30,11 @@ class Shots:
 async def shoot(
     messages: Sequence[WakuMessage], due_ns: Sequence[int], publish: Publish, on_progress: Callable[[], None]
 ) -> Shots:
-    """Open loop: nothing waits for an answer, nor for the node."""
-    shots, in_flight = Shots(), set[asyncio.Task[None]]()
-    cpu, wall = time.process_time(), time.monotonic()
+    """Publish each message when it is due. The loop is open: nothing waits for an answer, nor for the node."""
+    shots = Shots()
+    in_flight: set[asyncio.Task[None]] = set()
+    cpu_started = time.process_time()
+    started = time.monotonic()
     for message, at_ns in zip(messages, due_ns, strict=True):
         if (early := at_ns - time.time_ns()) > 0:
             await asyncio.sleep(early / 1e9)
@@ -41,9 +44,10 @@ async def shoot(
         shots.most_in_flight = max(shots.most_in_flight, len(in_flight))
         on_progress()
         if early <= 0:
-            await asyncio.sleep(0)  # behind: what is on its way must still get its turn
+            await asyncio.sleep(0)  # too late: what is under way must still get its turn
     await asyncio.gather(*in_flight)
-    shots.cpu_seconds, shots.wall_seconds = time.process_time() - cpu, time.monotonic() - wall
+    shots.cpu_seconds = time.process_time() - cpu_started
+    shots.wall_seconds = time.monotonic() - started
     return shots
 
 

@@ -1,11 +1,11 @@
-"""What may be put under load without being asked twice. Pure."""
+"""Which targets may be put under load without being asked twice. Pure."""
 
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 
 def is_loopback(url: str) -> bool:
-    """Whether a URL can only mean this machine. Names are not looked up: what they mean may change."""
+    """Return whether a URL can only mean this machine. Names are not resolved, because what they mean may change."""
     host = urlsplit(url).hostname or ""
     try:
         return host == "localhost" or ip_address(host).is_loopback

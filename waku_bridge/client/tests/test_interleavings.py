@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from notifications.messages import PushRequest, Report, ReportError
 from registrations.messages import TokenType
+from tests.budget import examples
+from tests.factories import firebase_token
 from waku_bridge.client import (
     Accepted,
     Address,
@@ -52,7 +54,7 @@ MESSAGE_ID = b"\x0a" * 32
 TABLET = "22222222-2222-4222-8222-222222222222"
 SECOND_SERVER = new_identity(repeatable())
 ANSWER_SECONDS = 3.0
-ADDRESS = Address(TokenType.FIREBASE, "device-token-1")
+ADDRESS = Address(TokenType.FIREBASE, firebase_token("device-token-1"))
 
 # What the network does next: with which message (counted modulo those on their way), or for how many seconds.
 MOVES = st.lists(
@@ -239,7 +241,7 @@ class _Cached:
         return topic_key(name)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @example(play=ANSWER_LOST, first_errors=[], second_errors=[])
 @given(PLAYS, ERRORS, ERRORS)
 def test_without_fail_over_no_device_is_ever_notified_twice(play, first_errors, second_errors) -> None:
@@ -255,7 +257,7 @@ def test_without_fail_over_no_device_is_ever_notified_twice(play, first_errors, 
         assert sum(server.pushes[place] for server in servers) <= 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @example(play=ANSWER_LOST, first_errors=[], second_errors=[])
 @given(PLAYS, ERRORS, ERRORS)
 def test_with_fail_over_a_device_is_asked_for_again_only_after_failure_or_silence(
@@ -279,7 +281,7 @@ def test_with_fail_over_a_device_is_asked_for_again_only_after_failure_or_silenc
                 assert told or later.at_ns - earlier.at_ns >= ANSWER_SECONDS * SECOND
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(PLAYS, ERRORS, ERRORS, st.booleans())
 def test_no_forgery_is_ever_believed(play, first_errors, second_errors, fail_over) -> None:
     """Whatever a sender learns was granted, and whatever it holds for notified was pushed by the server it names."""
@@ -294,7 +296,7 @@ def test_no_forgery_is_ever_believed(play, first_errors, second_errors, fail_ove
             assert event.destination.server in by_key
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.integers(0, 20), max_size=6))
 def test_on_a_good_network_everybody_is_notified_exactly_once_in_any_order(order) -> None:
     servers = _servers([], [])
@@ -307,7 +309,7 @@ def test_on_a_good_network_everybody_is_notified_exactly_once_in_any_order(order
     assert network.core.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(MOVES, st.lists(st.sampled_from([0, 1, 2, 4]), max_size=4), st.lists(st.integers(0, 40), max_size=3))
 def test_a_registration_is_believed_only_when_the_server_has_it(moves, errors, changes) -> None:
     servers = [ModelServer(SERVER, registration_errors=list(errors)), ModelServer(SECOND_SERVER)]
@@ -318,7 +320,7 @@ def test_a_registration_is_believed_only_when_the_server_has_it(moves, errors, c
     network = Network(client, servers)
     for number, move in enumerate(moves):
         if number in changes:
-            client.change(replace(ADDRESS, device_token=f"device-token-{number}"))
+            client.change(replace(ADDRESS, device_token=firebase_token(f"device-token-{number}")))
         network.play([move])
         _check_belief(network)
     network.finish()

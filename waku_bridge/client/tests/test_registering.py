@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from registrations.messages import TokenType
+from tests.factories import apn_token
 from waku_bridge.client import (
     Accepted,
     Address,
@@ -39,7 +40,7 @@ from waku_bridge.messages import (
     RegistrationResponse,
 )
 
-ADDRESS = Address(TokenType.APN, "device-token-1", "im.status.ethereum")
+ADDRESS = Address(TokenType.APN, apn_token("device-token-1"), "im.status.ethereum")
 FRIENDS = Preferences(contacts_only=True, contacts=(SENDER.pub33, STRANGER.pub33))
 SHORT = Schedule(base_seconds=1.0, max_attempts=3)
 SIX_HOURS = 6 * 3600
@@ -151,7 +152,7 @@ def test_what_the_phone_wishes_is_what_the_server_reads(client: RegisteringClien
     )
     client.change(ADDRESS, wishes)
     said = _said(client)
-    assert (said.token_type, said.device_token, said.apn_topic) == (1, "device-token-1", "im.status.ethereum")
+    assert (said.token_type, said.device_token, said.apn_topic) == (1, ADDRESS.device_token, "im.status.ethereum")
     assert (said.enabled, said.block_mentions) == (False, True)
     assert said.blocked_chat_list == wishes.blocked_chats
     assert said.muted_chat_list == wishes.muted_chats
@@ -161,9 +162,9 @@ def test_what_the_phone_wishes_is_what_the_server_reads(client: RegisteringClien
 def test_a_new_device_token_keeps_the_wishes_and_the_access_token(client: RegisteringClient) -> None:
     client.change(ADDRESS, Preferences(block_mentions=True))
     token = client.access_token
-    client.change(replace(ADDRESS, device_token="device-token-2"))
+    client.change(replace(ADDRESS, device_token=apn_token("device-token-2")))
     said = _said(client)
-    assert (said.device_token, said.block_mentions, said.access_token) == ("device-token-2", True, token)
+    assert (said.device_token, said.block_mentions, said.access_token) == (apn_token("device-token-2"), True, token)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +260,7 @@ def test_until_a_server_has_the_new_version_it_is_not_advertised(server: ModelSe
     client.change(ADDRESS)
     world.run(client)
     world.mute = {STRANGER.pub33}
-    client.change(replace(ADDRESS, device_token="device-token-2"))
+    client.change(replace(ADDRESS, device_token=apn_token("device-token-2")))
     world.run(client)
     (info,) = client.advertisement().info
     assert (info.server_public_key, info.version) == (SERVER.pub33, 2)
@@ -318,11 +319,11 @@ def test_a_client_that_lost_its_memory_raises_its_version_until_the_server_takes
     old.change(ADDRESS)
     world.run(old)
     client = _client(SERVER, schedule=SHORT)
-    client.change(replace(ADDRESS, device_token="device-token-2"))
+    client.change(replace(ADDRESS, device_token=apn_token("device-token-2")))
     world.run(client)
     world.wait(client, 100)
     assert client.standing(SERVER.pub33).standing is Standing.ACCEPTED
-    assert server.registrations[CLIENT.key_hash, UUID].device_token == "device-token-2"
+    assert server.registrations[CLIENT.key_hash, UUID].device_token == apn_token("device-token-2")
 
 
 def test_a_version_is_not_raised_for_ever(server: ModelServer) -> None:
@@ -369,7 +370,7 @@ def test_something_else_than_a_state_is_a_value_error(text: str) -> None:
 
 def test_neither_token_is_in_the_repr_of_a_state(client: RegisteringClient) -> None:
     client.change(ADDRESS)
-    assert "device-token-1" not in repr(client.state)
+    assert ADDRESS.device_token not in repr(client.state)
     assert client.access_token not in repr(client.state)
 
 

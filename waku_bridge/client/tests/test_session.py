@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from registrations.messages import TokenType
+from tests.factories import firebase_token
 from waku_bridge.client import (
     Accepted,
     Address,
@@ -232,7 +233,7 @@ def test_a_phone_lives_on_its_events(node: Node) -> None:
 
 def _client(**options: object) -> RegisteringClient:
     client = RegisteringClient(CLIENT, new_state(SERVER.pub33, random_bytes=repeatable()), repeatable(), **options)
-    client.change(Address(TokenType.FIREBASE, "device-token-1"))
+    client.change(Address(TokenType.FIREBASE, firebase_token("device-token-1")))
     return client
 
 

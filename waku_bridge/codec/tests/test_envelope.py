@@ -293,6 +293,10 @@ class TestRegistration:
         )
         assert self.opened(largest).registration == largest
 
+    def test_the_largest_body_fits_into_what_a_server_stores(self):
+        payload = sealed_registration(bytes(limits.MAX_BODY_BYTES))
+        assert len(payload) <= limits.MAX_ENVELOPE_BYTES
+
     def test_empty_body_is_a_registration_without_anything(self):
         assert decode(sealed_registration(b"")).body.registration == RegistrationMessage("", 0)
 

@@ -11,6 +11,7 @@ REASONS = {
     "malformed_message",
     "malformed_waku_message",
     "not_decryptable",
+    "not_for_servers",
     "segment",
     "too_large",
     "unknown_type",

@@ -1,7 +1,5 @@
 import asyncio
-import time
 
-import pytest
 from aiohttp.test_utils import TestClient, TestServer, unused_port
 
 from waku_bridge.devnode.server import create_app
@@ -13,55 +11,6 @@ MESSAGE = {"payload": "YWJj", "contentTopic": "/waku/1/0x75b8b8f6/rfc26"}
 
 async def stats(client) -> dict:
     return await (await client.get("/dev/stats")).json()
-
-
-def test_a_restart_clears_the_ring_and_the_subscriptions_but_not_the_store(run):
-    async def scenario(client):
-        await client.post("/relay/v1/subscriptions", json=[SHARD])
-        await client.post(MESSAGES, json=MESSAGE)
-        await client.post("/dev/faults", json={"restart": True})
-        assert (await client.get(MESSAGES)).status == 404
-        assert (await stats(client))["archived"] == 1
-
-    run(scenario)
-
-
-def test_a_restart_keeps_the_subscriptions_of_the_command_line(run):
-    async def scenario(client):
-        await client.post(MESSAGES, json=MESSAGE)
-        await client.post("/dev/faults", json={"restart": True})
-        reply = await client.get(MESSAGES)
-        assert (reply.status, await reply.json()) == (200, [])
-
-    run(scenario, Settings(shards=(SHARD,)))
-
-
-def test_faults_are_shown_set_and_cleared(run):
-    async def scenario(client):
-        assert not any((await (await client.get("/dev/faults")).json()).values())
-        set_faults = await (await client.post("/dev/faults", json={"no_peers": True, "reply_delay_ms": 3})).json()
-        assert (set_faults["no_peers"], set_faults["reply_delay_ms"]) == (True, 3)
-        assert not any((await (await client.delete("/dev/faults")).json()).values())
-
-    run(scenario)
-
-
-@pytest.mark.parametrize("body", [b"", b"[1]", b'{"typo": true}', b'{"no_peers": "yes"}'])
-def test_refuses_faults_it_does_not_have(run, body):
-    async def scenario(client):
-        assert (await client.post("/dev/faults", data=body)).status == 400
-
-    run(scenario)
-
-
-def test_replies_can_be_delayed(run):
-    async def scenario(client):
-        await client.post("/dev/faults", json={"reply_delay_ms": 60})
-        started = time.monotonic()
-        await client.get("/health")
-        assert time.monotonic() - started >= 0.06
-
-    run(scenario)
 
 
 def test_stats_count_what_happened(run):

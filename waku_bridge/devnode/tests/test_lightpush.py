@@ -33,15 +33,6 @@ def test_a_pushed_message_is_read_from_relay(run):
     run(scenario, Settings(shards=(SHARD,)))
 
 
-def test_a_node_without_peers_answers_505_and_keeps_nothing(run):
-    async def scenario(client):
-        await client.post("/dev/faults", json={"no_peers": True})
-        status, body = await push(client, {"pubsubTopic": SHARD, "message": MESSAGE})
-        assert (status, list(body), await archived(client)) == (505, ["statusDesc"], 0)
-
-    run(scenario)
-
-
 @pytest.mark.parametrize(
     ("body", "status"),
     [

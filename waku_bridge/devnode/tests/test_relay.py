@@ -1,6 +1,5 @@
 from base64 import b64encode
 
-import aiohttp
 import pytest
 
 from waku_bridge.devnode.settings import Settings
@@ -166,38 +165,6 @@ def test_a_message_known_for_two_minutes_is_not_delivered_again(run, clock):
         assert await drained(client) == []
         clock.advance(1)
         await publish(client, message())
-        assert len(await drained(client)) == 1
-
-    run(scenario, ON_SHARD)
-
-
-def test_a_reply_cut_after_the_drain_loses_the_page(run):
-    async def scenario(client):
-        await publish(client, message())
-        await client.post("/dev/faults", json={"cut_after_drain": 1})
-        with pytest.raises(aiohttp.ServerDisconnectedError):
-            await client.get(MESSAGES)
-        assert await drained(client) == []
-
-    run(scenario, ON_SHARD)
-
-
-def test_publishing_without_peers_answers_ok_and_reaches_nobody(run):
-    async def scenario(client):
-        await client.post("/dev/faults", json={"no_peers": 1})
-        assert await publish(client, message()) == (200, "OK")
-        assert await drained(client) == []
-        assert await publish(client, message()) == (200, "OK")
-        assert len(await drained(client)) == 1
-
-    run(scenario, ON_SHARD)
-
-
-def test_a_publish_cut_without_answer_has_happened(run):
-    async def scenario(client):
-        await client.post("/dev/faults", json={"cut_after_publish": 1})
-        with pytest.raises(aiohttp.ServerDisconnectedError):
-            await client.post(MESSAGES, json=message())
         assert len(await drained(client)) == 1
 
     run(scenario, ON_SHARD)

@@ -11,15 +11,6 @@ def test_health_names_the_node_and_each_protocol(run):
     run(scenario)
 
 
-def test_health_is_200_even_when_the_node_is_not_ready(run):
-    async def scenario(client):
-        await client.post("/dev/faults", json={"no_peers": True})
-        reply = await client.get("/health")
-        assert (reply.status, (await reply.json())["nodeHealth"]) == (200, "NOT_READY")
-
-    run(scenario)
-
-
 @pytest.mark.parametrize("path", ["/info", "/debug/v1/info"])
 def test_info_has_addresses_and_a_record(run, path):
     async def scenario(client):

@@ -1,4 +1,3 @@
-import asyncio
 from base64 import b64encode
 
 import pytest
@@ -128,70 +127,6 @@ def test_counts_content_topics_on_cursor_pages_only(run):
         eleven = ",".join(f"/a/1/{number}/b" for number in range(11))
         assert (await status_of(client, contentTopics=eleven))[0] == 200
         assert (await status_of(client, contentTopics=eleven, cursor=cursor))[0] == 500
-
-    run(scenario)
-
-
-@pytest.mark.parametrize(
-    ("fault", "status", "text"),
-    [
-        ("store_no_peer", 412, "No suitable service peer"),
-        ("store_rate_limited", 429, "rate limit"),
-        ("store_too_many_requests", 500, "TOO_MANY_REQUESTS"),
-    ],
-)
-def test_can_be_told_to_refuse_a_query(run, fault, status, text):
-    async def scenario(client):
-        await client.post("/dev/faults", json={fault: 1})
-        answered, reason = await status_of(client)
-        assert (answered, text in reason) == (status, True)
-        assert (await status_of(client))[0] == 200
-
-    run(scenario)
-
-
-def test_can_be_told_to_lose_a_cursor(run):
-    async def scenario(client):
-        cursor = await push(client, 1)
-        await client.post("/dev/faults", json={"store_cursor_not_found": 1})
-        assert (await status_of(client))[0] == 200
-        status, text = await status_of(client, cursor=cursor)
-        assert (status, "cursor not found" in text) == (500, True)
-        assert (await status_of(client, cursor=cursor))[0] == 200
-
-    run(scenario)
-
-
-def test_can_be_told_not_to_store_a_message_that_is_delivered_live(run):
-    async def scenario(client):
-        await client.post("/dev/faults", json={"archive_refuses": 1})
-        await push(client, 1)
-        assert hashes(await find(client)) == []
-        live = await client.get("/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F32")
-        assert len(await live.json()) == 1
-
-    run(scenario, Settings(shards=(SHARD,)))
-
-
-def test_can_be_told_to_store_late_behind_a_cursor_already_passed(run):
-    async def scenario(client):
-        await client.post("/dev/faults", json={"archive_delay_ms": 300})
-        late = await push(client, 1)
-        await client.post("/dev/faults", json={"archive_delay_ms": 0})
-        in_time = await push(client, 2)
-        assert hashes(await find(client)) == [in_time]
-        async with asyncio.timeout(5):
-            while hashes(await find(client)) != [late, in_time]:  # noqa: ASYNC110 -- the server has no event for it
-                await asyncio.sleep(0.02)
-        assert hashes(await find(client, cursor=in_time)) == []
-
-    run(scenario)
-
-
-def test_a_node_that_stops_before_storing_late_stops_cleanly(run):
-    async def scenario(client):
-        await client.post("/dev/faults", json={"archive_delay_ms": 20})
-        await push(client, 1)
 
     run(scenario)
 

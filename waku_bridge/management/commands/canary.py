@@ -1,4 +1,7 @@
-"""`manage.py canary`: one round trip through everything, in the terminal. The exit code says whether all links hold."""
+"""`manage.py canary`: make one round trip through the whole chain and show it.
+
+The exit code says whether all links hold.
+"""
 
 import sys
 from typing import Any
@@ -42,6 +45,7 @@ class Command(BaseCommand):
 
 
 def show(row: CanaryRun, console: Console) -> None:
+    """Print the links of a round trip with their times."""
     table = Table(title="Canary")
     table.add_column("link")
     table.add_column("milliseconds", justify="right")

@@ -1,4 +1,4 @@
-"""`manage.py client`: the protocol by hand. Each command is one step of it, and says what is sent and what comes."""
+"""`manage.py client`: make one step of the protocol per command, and show what is sent and what comes back."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from notifications.connections import new_client
+from kit.http.connections import new_client
 from registrations.messages import TokenType
 from waku_bridge.client import (
     Address,
@@ -28,6 +28,7 @@ from waku_bridge.client import (
     SendingClient,
     Session,
 )
+from waku_bridge.client.addresses import android, iphone
 from waku_bridge.client.keeping import NAME, KeepingError, Kept, read, read_or_new, state_for, write
 from waku_bridge.client.words import OUTCOMES, nobody, refusal, short, words
 from waku_bridge.codec.errors import CodecError
@@ -91,7 +92,10 @@ def _hint(options: dict[str, Any]) -> str:
 
 
 class _Client:
-    """Whoever is at the keyboard. Kept in a file after every step: a version that was used must not be used again."""
+    """The client that the operator plays.
+
+    It is kept in a file after every step, as a used version must not be used again.
+    """
 
     def __init__(self, options: dict[str, Any], console: Console) -> None:
         self._options = options
@@ -104,6 +108,7 @@ class _Client:
         self._started = time.monotonic()
 
     async def take(self, step: str) -> None:
+        """Take one step, on a connection of its own to the node."""
         steps: dict[str, Callable[[Session], Coroutine[Any, Any, None]]] = {
             "register": self._register,
             "query": self._query,
@@ -192,7 +197,7 @@ class _Client:
         return phone
 
     def _sender(self) -> SendingClient:
-        """Somebody who only sends has a key as well, which contacts know."""
+        """Return the client as a sender, which has a key as well, known to its contacts."""
         kept = read_or_new(self._path)
         write(self._path, kept)
         return SendingClient(kept.identity, os.urandom)
@@ -201,8 +206,10 @@ class _Client:
         write(self._path, Kept(phone.identity, phone.state))
 
     def _address(self) -> Address:
-        token, app = self._options["token"] or f"made-up{os.urandom(16).hex()}", self._options["iphone"]
-        return Address(TokenType.APN if app else TokenType.FIREBASE, token, app)
+        token, app = self._options["token"], self._options["iphone"]
+        if token:
+            return Address(TokenType.APN if app else TokenType.FIREBASE, token, app)
+        return iphone(app, os.urandom) if app else android(os.urandom)
 
     def _somebody(self, who: str) -> bytes:
         path = _path(who, "") if NAME.fullmatch(who) else None

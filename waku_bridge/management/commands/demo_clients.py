@@ -1,4 +1,4 @@
-"""`manage.py demo_clients`: a handful of phones that register, look for each other and notify each other, endlessly."""
+"""`manage.py demo_clients`: run a few phones that register, look each other up and notify each other, endlessly."""
 
 import asyncio
 import signal
@@ -10,7 +10,7 @@ import structlog
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from notifications.connections import new_client
+from kit.http.connections import new_client
 from waku_bridge.client import Session
 from waku_bridge.client.demo.cast import cast
 from waku_bridge.client.demo.life import Life
@@ -18,7 +18,7 @@ from waku_bridge.identity import server_identity
 from waku_bridge.node import WakuNode
 
 NODE_TIMEOUT_SECONDS = 10.0
-POLL_SECONDS = 0.05  # so that the milliseconds of the log are the server's
+POLL_SECONDS = 0.05  # short, so that the milliseconds of the log are the server's
 log = structlog.get_logger(__name__)
 
 
@@ -37,8 +37,8 @@ class Command(BaseCommand):
 
 async def _live_until_stopped(seed: int, pause_seconds: float) -> None:
     async with new_client(timeout_seconds=NODE_TIMEOUT_SECONDS) as client:
-        node, pubsub_topic = WakuNode(settings.WAKU_NODES[0], client), settings.WAKU_PUBSUB_TOPICS[0]
-        session = Session(node, pubsub_topic=pubsub_topic, poll_seconds=POLL_SECONDS)
+        node = WakuNode(settings.WAKU_NODES[0], client)
+        session = Session(node, pubsub_topic=settings.WAKU_PUBSUB_TOPICS[0], poll_seconds=POLL_SECONDS)
         people = cast(seed, version=int(time.time()))
         life = Life(session, server_identity().pub33, people, seed=seed, pause_seconds=pause_seconds)
         living = asyncio.create_task(life.live())

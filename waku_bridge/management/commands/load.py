@@ -1,4 +1,6 @@
-"""`manage.py load`: registered devices, and requests to notify them at a steady rate; latencies, losses, duplicates."""
+"""`manage.py load`: register devices, request notifications at a steady rate, and show latencies, losses and
+duplicates.
+"""
 
 import asyncio
 import json
@@ -15,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from notifications.connections import PlainClient, new_client
+from kit.http.connections import PlainClient, new_client
 from waku_bridge.client import Session, SessionError
 from waku_bridge.client.load import (
     Ammunition,
@@ -43,6 +45,8 @@ BAR_WIDTH = 40
 
 @dataclass(frozen=True, slots=True)
 class Job:
+    """What the command line asks for."""
+
     node_url: str
     gorush_url: str
     server: bytes
@@ -128,6 +132,8 @@ async def _run(job: Job, console: Console) -> Result:
 
 
 class _Load:
+    """One load run."""
+
     def __init__(self, job: Job, client: PlainClient, progress: Progress) -> None:
         self._job = job
         self._client = client
@@ -136,6 +142,7 @@ class _Load:
         self._session = Session(self._node, pubsub_topic=job.pubsub_topic)
 
     async def run(self) -> Result:
+        """Register the devices, measure, and unregister them."""
         job = self._job
         phones = await register_devices(
             self._session, job.server, job.devices, self._bar("registering devices", job.devices)
@@ -165,7 +172,9 @@ class _Load:
         return evaluate(ammunition, shots, ear.heard(), found[0] if found else None)
 
     async def _drain(self, ear: Ear, count: int) -> None:
-        """Until there are as many answers as requests, and for a moment more: the second answer to one comes later."""
+        """Wait until there are as many answers as requests, and a moment more, as the second answer to a request comes
+        later.
+        """
         task = self._progress.add_task("waiting for answers", total=count)
         deadline = monotonic() + self._job.drain_seconds
         while ear.count < count and monotonic() < deadline:

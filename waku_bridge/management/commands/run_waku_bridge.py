@@ -1,30 +1,26 @@
-"""`manage.py run_waku_bridge`: reads every configured node, store and shard into the inbox.
+"""`manage.py run_waku_bridge`: read every configured node, store and shard into the inbox.
 
-Any number of these may run: one of them reads, the others stand by.
+Any number of these may run: one of them reads, and the others stand by.
 """
 
 import asyncio
 import os
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import structlog
+import uvloop
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from kombu.exceptions import OperationalError
 
-from notifications.connections import new_client
-from registrations.console.columns import host_of
-from waku_bridge.reading.bridge import STOP_SECONDS, Bridge, Plan
-from waku_bridge.tasks import enqueue_envelopes
+from kit.http.connections import new_client
+from kit.http.urls import host_of
+from kit.ready import tell_ready
+from waku_bridge.reading.bridge import MAX_PAGE_BYTES, STOP_SECONDS, TIMEOUT_SECONDS, Bridge, Plan
 
-READ_TIMEOUT_SECONDS = 30.0
-# A page is gone from the node once it is read, so the limit only keeps a broken node from filling our memory.
-MAX_PAGE_BYTES = 512 * 1024 * 1024
-# A thread that hangs in a database which does not answer cannot be stopped; supervisors kill after ten seconds.
+# A thread that hangs in a database which does not answer cannot be stopped, and supervisors kill after ten seconds.
 LAST_SECONDS = STOP_SECONDS + 4.0
 log = structlog.get_logger(__name__)
 
@@ -35,7 +31,7 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **_options: Any) -> None:
         if not settings.WAKU_NODES:
             raise CommandError("WAKU_NODES is not set, and no embedded node is running. Start `manage.py up`.")
-        asyncio.run(_read_all(_plan()))
+        uvloop.run(_read_all(_plan()))
 
 
 def _plan() -> Plan:
@@ -56,11 +52,10 @@ async def _read_all(plan: Plan) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, _stop, stopped)
     nodes, stores = (list(map(host_of, urls)) for urls in (plan.nodes, plan.store_nodes))
-    # Each reader and each backfill stores pages in a thread, and none should wait for another's.
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2 * len(plan.lease_names())))
     log.info("bridge_started", nodes=nodes, store_nodes=stores, pubsub_topics=plan.pubsub_topics)
-    async with new_client(timeout_seconds=READ_TIMEOUT_SECONDS, max_answer_bytes=MAX_PAGE_BYTES) as client:
-        await Bridge(plan, client, enqueue).run(stopped)
+    async with new_client(timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_PAGE_BYTES) as client:
+        tell_ready()  # to stand by is enough: the bridge that it replaces stops then, and leaves it the lock
+        await Bridge(plan, client).run(stopped)
     log.info("bridge_stopped")
 
 
@@ -74,11 +69,3 @@ def _leave() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
-
-
-def enqueue(envelope_hashes: list[bytes]) -> None:
-    """While the broker is away the inbox is the queue: the sweep enqueues later what is not enqueued now."""
-    try:
-        enqueue_envelopes(envelope_hashes)
-    except OperationalError as error:
-        log.warning("envelopes_not_enqueued", count=len(envelope_hashes), error=type(error).__name__)

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from notifications.connections import new_client
+from kit.http.connections import new_client
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import (
     Busy,
@@ -33,7 +33,7 @@ MESSAGE = WakuMessage(b"payload", "/waku/1/0x01020304/rfc26", 1_700_000_000_000_
 
 
 class Node:
-    """Answers each path with what it was told, in turn; the last answer stays."""
+    """A node that answers each path with these answers in turn; the last one is repeated."""
 
     def __init__(self, **answers: list[httpx.Response | Exception]) -> None:
         paths = {"relay": RELAY, "lightpush": LIGHTPUSH, "subscribe": SUBSCRIBE, "store": "/store/v3/messages"}

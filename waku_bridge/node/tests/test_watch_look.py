@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
+from io import StringIO
 from threading import Thread
 from typing import Any
 
@@ -13,13 +14,14 @@ import pytest
 from aiohttp import web
 from django.conf import LazySettings
 from django.core.cache import cache
+from django.core.management import call_command
 from structlog.testing import capture_logs
 
-from notifications.notices import Notice
+from kit.http.notices import Notice
 from pushserver.embedded.ports import free_port
+from tests.faulty.node import create_app
 from waku_bridge.devnode.enr import write_enr
 from waku_bridge.devnode.node import NODE, Node
-from waku_bridge.devnode.server import create_app
 from waku_bridge.devnode.settings import Settings
 from waku_bridge.metrics import NODE_CLOCK_SKEW_SECONDS, NODE_HEALTHY, NODE_VERSION_TIMESTAMP_SECONDS
 from waku_bridge.node.watch import pages
@@ -32,7 +34,7 @@ GOOD = Settings(shards=(SHARD,), relay_cache_capacity=1000)
 
 
 class Served:
-    """An application made and run on a thread of its own: the look blocks this one."""
+    """An application that runs on a thread of its own, as the check blocks this one."""
 
     def __init__(self, make: Callable[[], web.Application]) -> None:
         self.port = free_port()
@@ -87,7 +89,7 @@ def devnode(serve: Any, node_settings: Settings = GOOD) -> tuple[str, Node]:
 
 
 def answering(serve: Any, answer: Callable[[web.Request], Awaitable[web.Response]]) -> str:
-    """The URL of a server that answers everything so."""
+    """Return the URL of a server that gives this answer to everything."""
 
     def make() -> web.Application:
         app = web.Application()
@@ -115,8 +117,6 @@ def test_a_development_node_is_as_it_should_be(serve) -> None:
         "health": "READY",
         "shards": "16: 32",
         "longest_page": 0,
-        "size_limit_bytes": 0,
-        "probed_at": NOW,
     }
 
 
@@ -143,7 +143,6 @@ def test_a_fault_of_the_node_is_found(serve, switches: dict[str, object], ids: l
         (Settings(shards=("/waku/2/rs/1/32",)), ["wrong_cluster"]),
         (Settings(shards=("/waku/2/rs/16/64",)), ["shard_not_served"]),
         (Settings(), ["shards_unknown"]),
-        (Settings(shards=(SHARD,), max_message_bytes=153_600), ["small_messages"]),
     ],
 )
 def test_a_wrong_flag_of_the_node_is_found(serve, node_settings: Settings, ids: list[str]) -> None:
@@ -151,20 +150,31 @@ def test_a_wrong_flag_of_the_node_is_found(serve, node_settings: Settings, ids: 
     assert found(url) == ids
 
 
-def test_the_probe_of_the_size_leaves_nothing_behind(serve) -> None:
-    url, node = devnode(serve)
+def test_the_watch_publishes_nothing(serve) -> None:
+    _url, node = devnode(serve)
     look(now=NOW)
-    left = httpx.get(f"{url}/dev/stats").json()
-    assert (left["published"], left["ring"], left["archived"]) == (1, 0, 0)
-    assert node.ring.topics == {SHARD}
+    assert node.counters.published == 0
 
 
-def test_the_size_is_probed_once_an_hour(serve) -> None:
+def test_an_operator_may_ask_how_large_messages_may_be(serve) -> None:
     url, node = devnode(serve, Settings(shards=(SHARD,), max_message_bytes=153_600))
-    assert found(url) == ["small_messages"]
+    said = StringIO()
+    call_command("check_node", "--size", stdout=said)
+    assert "153600 bytes at most" in said.getvalue()
+    assert "--max-msg-size=1024KiB" in said.getvalue()
     node.settings = GOOD
-    assert found(url, NOW + timedelta(minutes=59)) == ["small_messages"]
-    assert found(url, NOW + timedelta(minutes=61)) == []
+    said = StringIO()
+    call_command("check_node", url, "--size", stdout=said)
+    assert "as it should be" in said.getvalue()
+    left = httpx.get(f"{url}/dev/stats").json()
+    assert (left["ring"], left["archived"], left["subscriptions"]) == (0, 0, [SHARD])
+
+
+def test_a_check_without_that_publishes_nothing(serve) -> None:
+    url, node = devnode(serve)
+    call_command("check_node", stdout=StringIO())
+    assert node.counters.published == 0
+    assert BOARD.read([url]) == {}
 
 
 def test_pages_stuck_at_the_default_size_are_found(serve) -> None:

@@ -42,7 +42,7 @@ def test_the_record_of_a_development_node_names_its_shards(shards):
 
 
 def record(**pairs: bytes) -> str:
-    """With every item shorter than 56 bytes, or written with a length of one byte."""
+    """Write a record with these items, each shorter than 56 bytes or written with a length of one byte."""
 
     def string(value: bytes) -> bytes:
         return bytes([0x80 + len(value)]) + value if len(value) < 56 else bytes([0xB8, len(value)]) + value

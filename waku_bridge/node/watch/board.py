@@ -1,5 +1,5 @@
-"""The notices of the watch. Their memory is what the last look at the node read, in words for the console."""
+"""The notices of the config check. Their memory is what the last check read from the node, in words for the console."""
 
-from notifications.notices import Board
+from kit.http.notices import Board
 
 BOARD = Board("node")

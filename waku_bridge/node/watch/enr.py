@@ -1,4 +1,4 @@
-"""Which shards a node serves, from the record it shows of itself (`enrUri`). Pure.
+"""Read which shards a node serves from the record that it shows of itself (`enrUri`). Pure.
 
 A record is RLP of signature, sequence number and name-value pairs, in URL-safe base64 (EIP-778). Shards are the value
 of `rs` (a list) or `rsv` (bits), by 51/WAKU2-RELAY-SHARDING. The signature is not checked: we ask the node itself.
@@ -15,6 +15,8 @@ BITS_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class Shards:
+    """A cluster and its shards."""
+
     cluster: int
     shards: frozenset[int]
 
@@ -23,7 +25,7 @@ class Shards:
 
 
 def read_shards(enr: str) -> Shards | None:
-    """None when the record names no shards, or is none."""
+    """Return the shards of a record, or None when it names none or is not a record."""
     try:
         items = list(_items(_record(enr)))
     except ValueError:
@@ -52,7 +54,7 @@ def _items(body: bytes) -> Iterator[bytes]:
 
 
 def _take(data: bytes) -> tuple[bytes, bytes, bool]:
-    """The first item of some RLP, what follows it, and whether it was a list. Raises ValueError."""
+    """Return the first item of some RLP, what follows it, and whether it was a list. Raises ValueError."""
     if not data:
         raise ValueError("empty")
     first = data[0]
@@ -68,7 +70,7 @@ def _take(data: bytes) -> tuple[bytes, bytes, bool]:
 
 
 def _from_list(value: bytes) -> Shards | None:
-    """Cluster (2 bytes), how many, 2 bytes each; big-endian."""
+    """Read the value of `rs`: cluster (2 bytes), count (1 byte), 2 bytes for each shard; big-endian."""
     if len(value) < 3 or len(value) != 3 + 2 * value[2]:
         return None
     shards = (int.from_bytes(value[at : at + 2]) for at in range(3, len(value), 2))
@@ -76,7 +78,7 @@ def _from_list(value: bytes) -> Shards | None:
 
 
 def _from_bits(value: bytes) -> Shards | None:
-    """Cluster (2 bytes) and 1024 bits, the lowest of each byte first."""
+    """Read the value of `rsv`: cluster (2 bytes) and 1024 bits, the lowest of each byte first."""
     if len(value) != 2 + BITS_BYTES:
         return None
     shards = (8 * at + bit for at, byte in enumerate(value[2:]) for bit in range(8) if byte >> bit & 1)

@@ -1,10 +1,14 @@
-"""The shell of the watch: ask every node, judge what it says, note it, and log what changed."""
+"""The shell of the config check: ask every node, judge what it says, note it, and log what changed.
+
+Only a message can find out the largest size, so that is asked when an operator wants to know (`manage.py check_node`):
+a server sends nothing into a public network that is for nobody.
+"""
 
 import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -12,9 +16,9 @@ import orjson
 from django.conf import settings
 from django.utils import timezone
 
-from notifications.connections import Answer, HttpClient, new_client, submit
-from notifications.notices import Notice
-from registrations.console.columns import host_of
+from kit.http.connections import Answer, HttpClient, new_client, submit
+from kit.http.deviations import Deviation
+from kit.http.urls import host_of
 from waku_bridge.messages import WakuMessage
 from waku_bridge.metrics import (
     NODE_CLOCK_SKEW_SECONDS,
@@ -29,13 +33,12 @@ from waku_bridge.node.watch.board import BOARD
 from waku_bridge.node.watch.readings import Reading, read_health, read_info, read_mesh, read_skew, read_version
 from waku_bridge.node.watch.rules import Expectations, deviations
 
-# Short, because on a small machine the sweep waits for this.
+# The time-out is short because on a small machine the sweep waits for this check.
 TIMEOUT_SECONDS = 2.0
 MAX_MESSAGE_BYTES = 1024 * 1024  # what Status and its fleet allow
-# For labels, base64 and whatever else a node counts.
+# The difference is room for labels, base64 and whatever else a node counts.
 PROBE_BYTES = MAX_MESSAGE_BYTES - 4096
-PROBE_EVERY = timedelta(hours=1)
-# The last one there is. Nobody serves it.
+# The last shard that can exist, which nobody serves.
 PROBE_SHARD = 1023
 PROBE_CONTENT_TOPIC = "/push-server/1/size-probe/proto"
 HTTP_OK = 200
@@ -44,16 +47,22 @@ HEADERS = {"Content-Type": "application/json"}
 
 
 def look(*, now: datetime) -> None:
-    """Look at each node of the settings once. Safe to run twice, and whatever the node answers."""
+    """Check each node of the settings once. It is safe to run twice, and whatever the node answers."""
     urls = list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES]))
     before = BOARD.read(urls)
     readings = submit(_read_all(urls)).result()
     for url, reading in zip(urls, readings, strict=True):
-        limit, probed_at = _size_limit(url, reading, known=before.get(url), now=now)
-        full = replace(reading, size_limit_bytes=limit, longest_page=pages.longest(url))
+        full = replace(reading, longest_page=pages.longest(url))
         _measure(host_of(url), full)
-        memory = _memory(full) | {"size_limit_bytes": limit, "probed_at": probed_at}
-        BOARD.note(url, deviations(full, _expectations(url)), known=before.get(url), now=now, memory=memory)
+        BOARD.note(url, deviations(full, _expectations(url)), known=before.get(url), now=now, memory=memory_of(full))
+
+
+def check(url: str, *, with_size: bool) -> tuple[Reading, list[Deviation]]:
+    """Check one node and note nothing. ``with_size`` publishes a message of 1 MiB that is for nobody."""
+    [reading] = submit(_read_all([url])).result()
+    if with_size and reading.is_reachable:
+        reading = replace(reading, size_limit_bytes=submit(_probe_size(url)).result())
+    return reading, deviations(reading, _expectations(url))
 
 
 def _measure(host: str, reading: Reading) -> None:
@@ -76,23 +85,14 @@ def _expectations(url: str) -> Expectations:
     )
 
 
-def _memory(reading: Reading) -> dict[str, Any]:
-    """What the console shows of a node, in words."""
+def memory_of(reading: Reading) -> dict[str, Any]:
+    """Return what the console shows of a node, in words."""
     return {
         "version": str(reading.version) if reading.version else "",
         "health": reading.health.node if reading.health else "",
         "shards": str(reading.shards) if reading.shards else "",
         "longest_page": reading.longest_page.size,
     }
-
-
-def _size_limit(url: str, reading: Reading, *, known: Notice | None, now: datetime) -> tuple[int | None, Any]:
-    """The limit and when it was found out: once an hour is enough for something that a restart changes."""
-    if known and known.memory and known.memory["probed_at"] and now - known.memory["probed_at"] < PROBE_EVERY:
-        return known.memory["size_limit_bytes"], known.memory["probed_at"]
-    if not reading.is_reachable or url not in settings.WAKU_NODES:
-        return None, None
-    return submit(_probe_size(url)).result(), now
 
 
 async def _read_all(urls: Sequence[str]) -> list[Reading]:
@@ -130,8 +130,11 @@ def _content(answer: Answer | None) -> bytes:
 
 
 async def _probe_size(url: str) -> int | None:
-    """Lightpush says how large a message may be when it refuses one. This one is as large as the largest of Status,
-    ephemeral, and for a shard that nobody serves: a node that takes it finds no peer to give it to.
+    """Return the size limit that lightpush names when it refuses a message, 0 when it takes it, None when it says
+    nothing.
+
+    The message is as large as the largest of Status, ephemeral, and for a shard that nobody serves: a node that takes
+    it finds no peer to give it to.
     """
     pubsub_topic = f"{settings.WAKU_PUBSUB_TOPICS[0].rpartition('/')[0]}/{PROBE_SHARD}"
     message = WakuMessage(
@@ -149,7 +152,7 @@ async def _probe_size(url: str) -> int | None:
 
 
 async def _ask_either(client: HttpClient, url: str, path: str, newer_path: str) -> Answer | None:
-    """The older path is there on every version so far, and the only one of go-waku; nwaku calls it deprecated."""
+    """Ask for the older path first: every version so far has it, and go-waku no other; nwaku calls it deprecated."""
     answer = await _ask(client, "GET", url + path)
     if answer is None or answer.status_code == HTTP_OK:
         return answer
@@ -157,7 +160,10 @@ async def _ask_either(client: HttpClient, url: str, path: str, newer_path: str) 
 
 
 async def _ask(client: HttpClient, method: str, url: str, body: bytes | None = None) -> Answer | None:
-    """None when nobody answers; the client's own time-out starts over with every byte that trickles in."""
+    """Return the answer, or None when there is none in time.
+
+    The client's own time-out starts over with every byte that comes.
+    """
     try:
         return await asyncio.wait_for(client.request(method, url, content=body, headers=HEADERS), TIMEOUT_SECONDS)
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):

@@ -1,4 +1,4 @@
-"""How long the pages of each node's relay cache are: the only place where the size of its ring shows.
+"""Note how long the pages of each node's relay cache are, as only this shows the size of its ring.
 
 A ring of 50 that overflows gives pages of exactly 50, again and again, and never a longer one.
 """
@@ -11,12 +11,12 @@ from waku_bridge.node.watch.rules import DEFAULT_RINGS
 
 KEY = "node_longest_page:{url}"
 TTL_SECONDS = 86_400
-# Shorter pages say nothing about any ring, and most pages are.
+# Most pages are shorter than this, and those say nothing about any ring.
 TELLING_SIZE = min(DEFAULT_RINGS)
 
 
 def note(url: str, size: int) -> None:
-    """Never raises: reading goes on while the cache is away."""
+    """Note the size of a page if it says something. Never raises: reading goes on while the cache is away."""
     if size < TELLING_SIZE:
         return
     known = longest(url)
@@ -30,6 +30,7 @@ def note(url: str, size: int) -> None:
 
 
 def longest(url: str) -> LongestPage:
+    """Return the longest page that was noted lately."""
     try:
         return LongestPage(*cache.get(KEY.format(url=url), (0, 0)))
     except RedisError:

@@ -1,7 +1,7 @@
-"""What a node says about itself: `/health`, `/info`, `/version`, the Date of an answer, and a refused probe. Pure.
+"""Read what a node says about itself: `/health`, `/info`, `/version`, the Date of an answer, and a refused probe. Pure.
 
-Nothing is trusted: whatever is no clean answer reads as "not said". Words are compared with known ones before anybody
-sees them, so that no text of a node gets any further.
+Nothing is trusted: whatever is not a clean answer reads as "not said". Words are compared with known ones before
+anybody sees them, so that no text of a node gets any further.
 """
 
 import re
@@ -25,7 +25,7 @@ DATE_RESOLUTION = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """``numbers`` is empty when the node was built without being told its version."""
+    """The version of a node. ``numbers`` is empty when the node was built without being told its version."""
 
     numbers: tuple[int, ...]
     is_go_waku: bool = False
@@ -38,7 +38,10 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """States by the name of the protocol, in nwaku's words. Empty: not said, or not in a way we know."""
+    """States by the name of the protocol, in nwaku's words.
+
+    An empty text means that it was not said, or not in a known way.
+    """
 
     node: str = ""
     connection: str = ""
@@ -47,7 +50,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class LongestPage:
-    """The longest page of its relay cache that the bridge has read lately, and how many were that long."""
+    """The longest page of a node's relay cache that the bridge has read lately, and how many pages were that long."""
 
     size: int = 0
     times: int = 0
@@ -55,7 +58,7 @@ class LongestPage:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look at one node. None: that answer was missing or not understood.
+    """What one check read from one node. None means that an answer was missing or not understood.
 
     ``skew_seconds`` is how far its clock is ahead of ours, at least. ``size_limit_bytes`` is the limit it named when it
     refused a message of the largest size that Status sends, and 0 when it took it.
@@ -72,7 +75,7 @@ class Reading:
 
 
 def read_health(body: bytes) -> Health | None:
-    """None for go-waku, which implements it for RLN only."""
+    """Return the health, or None for go-waku, which implements it for RLN only."""
     answer = _read_json(body)
     if not isinstance(answer, dict):
         return None
@@ -89,7 +92,7 @@ def _known(word: Any, words: frozenset[str]) -> str:
 
 
 def read_version(body: bytes) -> Version | None:
-    """Plain text from nwaku, a JSON string from go-waku."""
+    """Read a version: plain text from nwaku, a JSON string from go-waku."""
     answer = _read_json(body)
     is_go_waku = isinstance(answer, str)
     text = answer if isinstance(answer, str) else body.decode(errors="replace")
@@ -100,21 +103,23 @@ def read_version(body: bytes) -> Version | None:
 
 
 def read_info(body: bytes) -> Shards | None:
+    """Return the shards in the record of an answer to `/info`."""
     answer = _read_json(body)
     record = answer.get("enrUri") if isinstance(answer, dict) else None
     return read_shards(record) if isinstance(record, str) else None
 
 
 def read_mesh(body: bytes) -> int | None:
-    """The peers in the relay mesh of one shard, of `/admin/v1/peers/mesh/on/{shard}`."""
+    """Return the number of peers in the relay mesh of one shard, from `/admin/v1/peers/mesh/on/{shard}`."""
     answer = _read_json(body)
     peers = answer.get("peers") if isinstance(answer, dict) else None
     return len(peers) if isinstance(peers, list) else None
 
 
 def read_skew(date: str, *, asked_at: datetime, answered_at: datetime) -> float | None:
-    """How far the clock of whoever wrote the Date is ahead of ours (behind: negative), at least: it was written at some
-    moment between question and answer, and leaves out the fraction of its second.
+    """Return how many seconds the clock that wrote the Date is ahead of ours, at least; negative when it is behind.
+
+    It was written at some moment between question and answer, and leaves out the fraction of its second.
     """
     try:
         written = parsedate_to_datetime(date)

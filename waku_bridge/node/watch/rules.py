@@ -1,14 +1,14 @@
-"""Which readings of a node deviate from what the bridge relies on, and what an operator does about each.
+"""Decide which readings of a node deviate from what the bridge relies on, and what an operator does about each.
 
-Pure. What a node did not say is no deviation, except for what everything rests on. Texts hold names and numbers, never
-a text of the node's: `/readyz` is open to anybody.
+The module is pure. What a node did not say is no deviation, except for what everything rests on. Texts hold names and
+numbers, never a text of the node's, because `/readyz` is open to anybody.
 """
 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from notifications.deviations import Deviation
+from kit.http.deviations import Deviation
 from waku_bridge.node.watch.readings import Reading
 
 OLDEST_VERSION = (0, 36, 0)
@@ -24,7 +24,7 @@ SHARD = re.compile(r"/waku/2/rs/(\d+)/(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """What the bridge wants of this node: to be read on these shards, to be asked for stored messages, or both."""
+    """What the bridge needs of this node: to be read on these shards, to be asked for stored messages, or both."""
 
     pubsub_topics: tuple[str, ...]
     max_message_bytes: int
@@ -33,7 +33,7 @@ class Expectations:
 
     @property
     def shards(self) -> list[tuple[int, int]]:
-        """Cluster and shard of each topic."""
+        """Return cluster and shard of each topic."""
         found = map(SHARD.fullmatch, self.pubsub_topics)
         return [(int(match[1]), int(match[2])) for match in found if match]
 
@@ -42,6 +42,7 @@ Rule = Callable[[Reading, Expectations], Iterator[Deviation]]
 
 
 def deviations(reading: Reading, expected: Expectations) -> list[Deviation]:
+    """Return the deviations of one reading."""
     if not reading.is_reachable:
         return [UNREACHABLE]
     return [deviation for rule in RULES for deviation in rule(reading, expected)]

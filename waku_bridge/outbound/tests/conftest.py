@@ -1,19 +1,25 @@
 """Real development nodes on this process's event loop, where publishing and confirming run as well."""
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from aiohttp import web
+from django.utils import timezone
 
-from notifications.connections import new_client, submit
+from kit.db import clock as turns
+from kit.http.connections import new_client, submit
 from pushserver.embedded.ports import free_port
 from tests.factories.envelopes import PUBSUB_TOPIC
+from tests.faulty.node import create_app
+from tests.turns import BELL, PATIENCE_SECONDS, hear, look_and_turn
 from waku_bridge.devnode.node import NODE
-from waku_bridge.devnode.server import create_app
 from waku_bridge.devnode.settings import Settings
 from waku_bridge.node import WakuNode
+from waku_bridge.outbound import Nodes, Outbox, outbox
 
 
 @dataclass
@@ -33,6 +39,12 @@ class DevNode:
     def stats(self) -> dict[str, Any]:
         async def look() -> dict[str, Any]:
             return self.runner.app[NODE].stats()
+
+        return submit(look()).result()
+
+    def faults(self) -> dict[str, Any]:
+        async def look() -> dict[str, Any]:
+            return self.runner.app[NODE].faults.as_dict()
 
         return submit(look()).result()
 
@@ -68,3 +80,48 @@ async def _serve(settings: Settings, port: int) -> web.AppRunner:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
     return runner
+
+
+class Clock:
+    """What Django and turns take for the time. It stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.at = timezone.now()
+
+    def goes(self, seconds: float) -> None:
+        self.at += timedelta(seconds=seconds)
+
+    def goes_to(self, at: datetime) -> None:
+        self.at = max(self.at, at)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    own = Clock()
+    monkeypatch.setattr(timezone, "now", lambda: own.at)
+    monkeypatch.setattr(turns.Clock, "now", lambda _: own.at)
+    monkeypatch.setattr(outbox, "NOTED_WITHIN_SECONDS", 0.0)  # by another clock
+    return own
+
+
+class OutboxProcess:
+    """A worker process, as far as its replies are concerned."""
+
+    def __init__(self, nodes: Iterable[Any], stores: Iterable[Any] = ()) -> None:
+        self.outbox = Outbox(Nodes(nodes), Nodes(stores), BELL)
+        self.stages = self.outbox.stages()
+
+    def turn(self) -> bool:
+        return look_and_turn(self.stages)
+
+    def works(self) -> None:
+        """Make turns until nothing is under way and nothing is due, neither in memory nor in the database."""
+        deadline, quiet_turns = time.monotonic() + PATIENCE_SECONDS, 0
+        while quiet_turns < 2:
+            assert time.monotonic() < deadline, "something does not end"
+            quiet_turns = 0 if self.turn() or self._is_busy() else quiet_turns + 1
+            hear()
+
+    def _is_busy(self) -> bool:
+        is_due = any(at is not None and at <= time.monotonic() for at in (stage.next_at() for stage in self.stages))
+        return is_due or bool(self.outbox.publisher.under_way) or self.outbox.confirmations.is_asking

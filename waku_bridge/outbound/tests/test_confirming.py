@@ -1,45 +1,49 @@
 """Replies that a node took are looked for at the stores, and published again only while that can help.
 
-Against real development nodes with real faults; only the clock of the use cases is moved.
+Against real development nodes with real faults, by the turns of a worker process; only its clock is moved.
 """
 
 import time
 from datetime import timedelta
 
 import pytest
-from django.utils import timezone
 
 from tests.factories import make_reply
-from waku_bridge import tasks
+from tests.statements import statements
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import Busy
-from waku_bridge.outbound import Nodes, confirm, confirming, hand_out_left_behind, publish
-from waku_bridge.outbound.confirming import HASHES_PER_QUERY, MAX_REPEATS, Verdict, judge
+from waku_bridge.outbound import Nodes, confirming
+from waku_bridge.outbound.confirming import HASHES_PER_QUERY, LATE, MAX_REPEATS, Verdict, judge
+from waku_bridge.outbound.tests.conftest import OutboxProcess
 
-NOW = timezone.now()
-PATIENCE = timedelta(seconds=30)
 SECOND_NS = 10**9
+# A reply is asked for 3 seconds after it was published, with all of the last 2.
+ASKED_AFTER = 5
 State = OutboundReply.State
 pytestmark = pytest.mark.django_db
 
 
-def nodes(*devnodes):
-    return Nodes(node.waku for node in devnodes)
+@pytest.fixture
+def published(clock):
+    """``published(*nodes, stores=nodes)``: a reply that these nodes were given, the first of them first, and the
+    process that did it.
+    """
+
+    def publish(*devnodes, stores=None, **fields):
+        process = OutboxProcess(wakus(devnodes), wakus(devnodes if stores is None else stores))
+        reply = make_reply(at=clock.at, **fields)
+        process.works()
+        return reply, process
+
+    return publish
 
 
-def published(*devnodes, **fields):
-    """A reply that these nodes were given, the first of them first."""
-    reply = make_reply(at=NOW, **fields)
-    publish([reply.pk], nodes(*devnodes), now=NOW)
-    return reply
+def wakus(devnodes):
+    return [node.waku for node in devnodes]
 
 
 def fresh(reply):
     return OutboundReply.objects.get(pk=reply.pk)
-
-
-def after(seconds):
-    return NOW + timedelta(seconds=seconds)
 
 
 def gossiped(source, target, reply):
@@ -79,154 +83,174 @@ def test_judges_by_what_stores_say_and_by_the_taker_only_when_it_is_alone(known_
 # What the stores have -------------------------------------------------------------------------------------------------
 
 
-def test_a_reply_that_a_store_has_is_confirmed_and_forgotten(start):
-    [node] = start(1)
-    reply = published(node)
-    assert confirm(nodes(node), now=after(2)) == []
+def test_a_reply_that_a_store_has_is_confirmed_and_forgotten(start, clock, published):
+    reply, process = published(*(nodes := start(1)))
+    clock.goes(2)
+    process.works()
     assert fresh(reply).state == State.PUBLISHED
-    assert confirm(nodes(node), now=after(4)) == []
+    clock.goes(3)
+    process.works()
     row = fresh(reply)
-    assert (row.state, row.payload, row.confirmed_at) == (State.CONFIRMED, None, after(4))
-    assert node.has(row.message_hash)
+    assert (row.state, row.payload, row.confirmed_at) == (State.CONFIRMED, None, clock.at)
+    assert nodes[0].has(row.message_hash)
     assert State(row.state).is_terminal
 
 
-def test_another_store_says_that_the_network_has_it(start):
+def test_another_store_says_that_the_network_has_it(start, clock, published):
     first, second = start(2)
-    reply = published(first, second)
+    reply, process = published(first, second)
     gossiped(first, second, reply)
-    confirm(nodes(first, second), now=after(4))
+    clock.goes(ASKED_AFTER)
+    process.works()
     assert fresh(reply).state == State.CONFIRMED
 
 
-def test_many_replies_are_asked_for_together(django_assert_max_num_queries):
-    class Store:
-        url = name = "http://store"
-        asked = ()
+class Store:
+    """Has everything."""
 
-        async def known(self, hashes):
-            self.asked = (*self.asked, len(hashes))
-            return set(hashes)
+    url = name = "http://store"
 
+    def __init__(self):
+        self.asked = []
+
+    async def known(self, hashes):
+        self.asked.append(len(hashes))
+        return set(hashes)
+
+
+def test_many_replies_are_asked_for_together(clock, monkeypatch):
+    monkeypatch.setattr(confirming, "LIMIT", HASHES_PER_QUERY + 50)
     for number in range(HASHES_PER_QUERY + 50):
-        make_reply(state="published", at=NOW, published_at=NOW, node="x", message_hash=number.to_bytes(32))
-    store = Store()
-    with django_assert_max_num_queries(2):
-        confirm(Nodes([store]), now=after(4))
-    assert store.asked == (HASHES_PER_QUERY, 50)
+        make_reply(state="published", at=clock.at, published_at=clock.at, node="x", message_hash=number.to_bytes(32))
+    process = OutboxProcess([], [store := Store()])
+    clock.goes(LATE.total_seconds())
+    with statements() as sent:
+        process.works()
+    assert store.asked == [HASHES_PER_QUERY, 50]
     assert OutboundReply.objects.filter(state=State.CONFIRMED).count() == HASHES_PER_QUERY + 50
+    assert len(sent) < 32
 
 
 # What they lack -------------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_publication_is_repeated_with_the_same_bytes(start):
+def test_a_lost_publication_is_repeated_with_the_same_bytes(start, clock, published):
     [node] = start(1)
     lose_the_next(node)
-    reply = published(node)
+    reply, process = published(node)
     lost = fresh(reply)
     assert (lost.state, node.has(lost.message_hash)) == (State.PUBLISHED, False)
-    assert confirm(nodes(node), now=after(4)) == [reply.pk]
-    assert fresh(reply).state == State.PENDING
-    publish([reply.pk], nodes(node), now=after(4))
+    clock.goes(ASKED_AFTER)
+    process.works()
     again = fresh(reply)
     assert (again.message_hash, again.timestamp_ns) == (lost.message_hash, lost.timestamp_ns)
+    assert (again.state, again.published_at) == (State.PUBLISHED, clock.at)
     assert node.has(again.message_hash)
-    assert confirm(nodes(node), now=after(20)) == []
+    clock.goes(6 + 2)
+    process.works()
     assert (fresh(reply).state, fresh(reply).repeat_count) == (State.CONFIRMED, 1)
 
 
-def test_after_the_archive_window_it_is_a_new_message_with_the_same_content(start):
+def test_after_the_archive_window_it_is_a_new_message_with_the_same_content(start, clock, published):
     [node] = start(1)
     lose_the_next(node)
-    reply = published(node, timestamp_ns=time.time_ns() - 14 * SECOND_NS)
+    reply, process = published(node, timestamp_ns=time.time_ns() - 14 * SECOND_NS)
     lost = fresh(reply)
-    confirm(nodes(node), now=after(4))
     OutboundReply.objects.update(timestamp_ns=lost.timestamp_ns - 2 * SECOND_NS)
-    publish([reply.pk], nodes(node), now=after(4))
+    clock.goes(ASKED_AFTER)
+    process.works()
     again = fresh(reply)
     assert again.message_hash != lost.message_hash
     assert (again.payload, again.content_topic) == (lost.payload, lost.content_topic)
     assert time.time_ns() - again.timestamp_ns < 10 * SECOND_NS
-    confirm(nodes(node), now=after(20))
+    clock.goes(6 + 2)
+    process.works()
     assert fresh(reply).state == State.CONFIRMED
     assert node.stats()["archived"] == 1
 
 
-def test_what_the_taker_kept_for_itself_goes_out_by_another_node(start):
+def test_what_the_taker_kept_for_itself_goes_out_by_another_node(start, clock, published):
     first, second = start(2)
     first.fails(gossip_lost=1)
-    reply = published(first, second)
+    reply, process = published(first, second)
     assert first.has(fresh(reply).message_hash)
-    both = nodes(first, second)
-    assert confirm(both, now=after(4)) == [reply.pk]
-    publish([reply.pk], both, now=after(4))
+    clock.goes(ASKED_AFTER)
+    process.works()
     assert fresh(reply).node == second.url
-    confirm(both, now=after(20))
+    clock.goes(6 + 2)
+    process.works()
     assert fresh(reply).state == State.CONFIRMED
 
 
-def test_where_every_node_refuses_a_repetition_the_stores_decide(start):
+def test_where_every_node_refuses_a_repetition_the_stores_decide(start, clock, published):
     """A node may say that it reached nobody because everybody has seen it: a store that was late has it then."""
     [node] = start(1)
     node.fails(archive_delay_ms=300)
-    reply = published(node)
-    confirm(nodes(node), now=after(4))
+    reply, process = published(node)
     node.fails(no_peers=True)
-    publish([reply.pk], nodes(node), now=after(4))
+    clock.goes(ASKED_AFTER)
+    process.works()
     assert fresh(reply).state == State.PUBLISHED
     gossiped(node, node, reply)
-    confirm(nodes(node), now=after(20))
+    clock.goes(20)
+    process.works()
     assert fresh(reply).state == State.CONFIRMED
     assert node.stats()["published"] == 1
 
 
-def test_nothing_is_published_again_for_ever(start):
+def test_nothing_is_published_again_for_ever(start, clock, published):
     [node] = start(1)
     node.fails(archive_refuses=True)
-    reply = published(node)
-    at, checks = after(4), 0
+    reply, process = published(node)
+    checks = 0
     while not State(fresh(reply).state).is_terminal:
-        publish(confirm(nodes(node), now=at), nodes(node), now=at)
-        at, checks = at + timedelta(seconds=60), checks + 1
+        clock.goes(60)
+        process.works()
+        checks += 1
         assert checks < 100
     row = fresh(reply)
     assert (row.state, row.payload, row.repeat_count) == (State.UNCONFIRMED, None, MAX_REPEATS)
     assert row.attempt_count == MAX_REPEATS + 1
 
 
-def test_each_repetition_is_given_more_time(start):
+def test_each_repetition_is_given_more_time(start, clock, published):
     [node] = start(1)
     node.fails(archive_refuses=True)
-    reply = published(node)
-    at, waits = NOW, []
+    reply, process = published(node)
+    waits = []
     for _ in range(MAX_REPEATS + 1):
         waits.append(round((fresh(reply).next_attempt_at - fresh(reply).published_at).total_seconds()))
-        at = max(at, fresh(reply).next_attempt_at)
-        publish(confirm(nodes(node), now=at), nodes(node), now=at)
+        clock.goes_to(fresh(reply).next_attempt_at + timedelta(seconds=2))
+        process.works()
     assert waits == [3, 6, 12, 24, 48]
 
 
-def test_when_all_is_lost_only_some_go_out_again_at_once(start, monkeypatch):
+def test_when_all_is_lost_only_some_go_out_again_at_once(start, clock, monkeypatch):
     monkeypatch.setattr(confirming, "MAX_REPEATS_PER_RUN", 2)
     [node] = start(1)
     for number in range(5):
-        make_reply(state="published", at=NOW, published_at=NOW, node=node.url, message_hash=number.to_bytes(32))
-    assert len(confirm(nodes(node), now=after(4))) == 2
-    assert confirm(nodes(node), now=after(5)) == []
-    assert len(confirm(nodes(node), now=after(20))) == 2
-    assert confirm(nodes(node), now=after(70)) != []
-    assert OutboundReply.objects.filter(state=State.PUBLISHED).count() == 0
+        make_reply(
+            state="published", at=clock.at, published_at=clock.at, node=node.url, message_hash=number.to_bytes(32)
+        )
+    process = OutboxProcess(wakus([node]), wakus([node]))
+    repeated = []
+    for seconds in (LATE.total_seconds(), 1, 3, 4, 60):
+        clock.goes(seconds)
+        process.works()
+        repeated.append(node.stats()["published"])
+    assert repeated == [2, 2, 4, 5, 5]
 
 
-def test_what_finds_no_room_within_a_minute_is_given_up(start, monkeypatch):
+def test_what_finds_no_room_within_a_minute_is_given_up(start, clock, published, monkeypatch):
     monkeypatch.setattr(confirming, "MAX_REPEATS_PER_RUN", 0)
     [node] = start(1)
     node.fails(archive_refuses=True)
-    reply = published(node)
-    assert confirm(nodes(node), now=after(4)) == []
+    reply, process = published(node)
+    clock.goes(ASKED_AFTER)
+    process.works()
     assert fresh(reply).state == State.PUBLISHED
-    assert confirm(nodes(node), now=after(70)) == []
+    clock.goes(60)
+    process.works()
     assert (fresh(reply).state, fresh(reply).payload) == (State.UNCONFIRMED, None)
 
 
@@ -234,101 +258,120 @@ def test_what_finds_no_room_within_a_minute_is_given_up(start, monkeypatch):
 
 
 @pytest.mark.parametrize("fault", ["store_no_peer", "store_rate_limited", "store_too_many_requests"])
-def test_a_store_that_refuses_says_nothing_and_nothing_is_repeated(start, fault):
+def test_a_store_that_refuses_says_nothing_and_nothing_is_repeated(start, clock, published, fault):
     node, store = start(2)
     store.fails(**{fault: True})
-    reply = published(node)
-    for seconds in (4, 15, 30, 45):
-        assert confirm(nodes(store), now=after(seconds)) == []
+    reply, process = published(node, stores=[store])
+    for _ in range(4):
+        clock.goes(12)
+        process.works()
         assert fresh(reply).state == State.PUBLISHED
-    assert confirm(nodes(store), now=after(70)) == []
+    clock.goes(22)
+    process.works()
     assert (fresh(reply).state, fresh(reply).payload) == (State.UNCONFIRMED, None)
     assert node.stats()["published"] == 1
 
 
-def test_a_store_that_is_away_says_nothing_and_one_that_is_back_is_believed(start):
+def test_a_store_that_is_away_says_nothing_and_one_that_is_back_is_believed(start, clock, published):
     node, store = start(2)
     store.stop()
-    reply = published(node)
-    assert confirm(nodes(store), now=after(4)) == []
+    reply, process = published(node, stores=[store])
+    clock.goes(ASKED_AFTER)
+    process.works()
     assert fresh(reply).state == State.PUBLISHED
-    assert confirm(nodes(node), now=after(20)) == []
+    clock.goes(20)
+    OutboxProcess([], wakus([node])).works()
     assert fresh(reply).state == State.CONFIRMED
 
 
-def test_a_store_that_failed_a_moment_ago_is_left_alone(start):
+def test_a_store_that_failed_a_moment_ago_is_left_alone(start, clock, published):
     [node] = start(1)
     node.fails(store_no_peer=1)
-    stores, reply = nodes(node), published(node)
-    confirm(stores, now=after(4))
-    confirm(stores, now=after(20))
-    assert fresh(reply).state == State.PUBLISHED
+    reply, process = published(node)
+    for _ in "12":
+        clock.goes(ASKED_AFTER)
+        process.works()
+        assert fresh(reply).state == State.PUBLISHED
 
 
 def test_a_store_that_limits_us_is_left_alone_for_a_minute(monkeypatch):
-    class Store:
-        url = name = "http://store"
-
-    clock = 1000.0
-    monkeypatch.setattr("waku_bridge.outbound.nodes.monotonic", lambda: clock)
+    seconds = 1000.0
+    monkeypatch.setattr("waku_bridge.outbound.nodes.monotonic", lambda: seconds)
     stores = Nodes([Store()])
     stores.failed(stores.in_order()[0], Busy("slow down"))
-    clock += 59
+    seconds += 59
     assert stores.trusted() == []
-    clock += 1
+    seconds += 1
     assert len(stores.trusted()) == 1
 
 
-def test_without_any_store_replies_are_closed_after_a_minute(start):
-    [node] = start(1)
-    reply = published(node)
-    assert confirm(Nodes([]), now=after(4)) == []
+def test_without_any_store_replies_are_closed_after_a_minute(start, clock, published):
+    reply, process = published(*start(1), stores=[])
+    clock.goes(ASKED_AFTER)
+    process.works()
     assert fresh(reply).state == State.PUBLISHED
-    confirm(Nodes([]), now=after(70))
+    clock.goes(60)
+    process.works()
     assert fresh(reply).state == State.UNCONFIRMED
 
 
-def test_two_stores_are_asked_and_the_taker_only_when_there_are_no_others(start):
+def test_two_stores_are_asked_and_the_taker_only_when_there_are_no_others(start, clock, published):
     taker, second, third = start(3)
-    reply = published(taker)
+    reply, process = published(taker, stores=[taker, second, third])
     for other in (second, third):
         gossiped(taker, other, reply)
-    taker.fails(store_no_peer=True)
-    stores = nodes(taker, second, third)
-    confirm(stores, now=after(4))
+    taker.fails(store_no_peer=1)
+    clock.goes(ASKED_AFTER)
+    process.works()
     assert fresh(reply).state == State.CONFIRMED
-    assert len(stores.trusted()) == 3  # the taker was not asked: it would have failed
+    assert taker.faults()["store_no_peer"] == 1  # nobody met it
+
+
+def test_a_fault_of_ours_while_asking_says_nothing(clock):
+    class Broken(Store):
+        async def known(self, hashes):
+            if not self.asked:
+                self.asked = [0]
+                raise KeyError
+            return await super().known(hashes)
+
+    make_reply(state="published", at=clock.at, published_at=clock.at, node="x", message_hash=b"h" * 32)
+    process = OutboxProcess([], [Broken()])
+    clock.goes(LATE.total_seconds())
+    process.works()
+    assert OutboundReply.objects.get().state == State.PUBLISHED
+    clock.goes(ASKED_AFTER)
+    process.works()
+    assert OutboundReply.objects.get().state == State.CONFIRMED
 
 
 # Nodes that fail ------------------------------------------------------------------------------------------------------
 
 
-def test_when_the_first_node_is_down_the_second_publishes_and_confirms(start):
+def test_when_the_first_node_is_down_the_second_publishes_and_confirms(start, clock, published):
     first, second = start(2)
     first.stop()
-    both = nodes(first, second)
-    reply = make_reply(at=NOW)
-    publish([reply.pk], both, now=NOW)
+    reply, process = published(first, second)
     assert (fresh(reply).state, fresh(reply).node) == (State.PUBLISHED, second.url)
-    confirm(both, now=after(4))
+    clock.goes(ASKED_AFTER)
+    process.works()
     assert fresh(reply).state == State.CONFIRMED
 
 
-def test_a_node_without_peers_has_not_published(start):
+def test_a_node_without_peers_has_not_published(start, published):
     first, second = start(2)
     first.fails(no_peers=True)
-    alone = make_reply(at=NOW)
-    publish([alone.pk], nodes(first), now=NOW)
+    alone, _ = published(first)
     assert fresh(alone).state == State.PENDING
-    assert published(first, second).pk
-    assert OutboundReply.objects.get(state=State.PUBLISHED).node == second.url
+    reply, _ = published(first, second)
+    assert fresh(reply).node == second.url
     assert first.stats()["published"] == 0
 
 
-def test_an_answer_that_got_lost_makes_no_second_message(start):
+def test_an_answer_that_got_lost_makes_no_second_message(start, published):
     first, second = start(2)
     first.fails(cut_after_publish=1)
-    reply = published(first, second)
+    reply, _ = published(first, second)
     assert fresh(reply).node == second.url
     gossiped(second, first, reply)
     assert (first.stats()["archived"], second.stats()["archived"]) == (1, 1)
@@ -337,42 +380,59 @@ def test_an_answer_that_got_lost_makes_no_second_message(start):
 # Crashes --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_repetition_whose_queue_entry_was_lost_is_found_by_the_sweep(start):
+def test_what_the_worker_that_published_it_does_not_ask_for_is_asked_for_by_another(start, clock, published):
+    [node] = start(1)
+    reply, _ = published(node)
+    other = OutboxProcess([], wakus([node]))
+    clock.goes(3 + LATE.total_seconds() - 0.1)
+    other.works()
+    assert fresh(reply).state == State.PUBLISHED
+    clock.goes(0.1)
+    other.works()
+    assert fresh(reply).state == State.CONFIRMED
+
+
+def test_a_reply_that_is_asked_for_is_taken_up_by_nobody_else(start, clock, published):
+    node, store = start(2)
+    store.stop()
+    reply, process = published(node, stores=[store])
+    for _ in range(5):
+        clock.goes(LATE.total_seconds())
+        process.works()
+        OutboxProcess([], wakus([node])).works()
+        assert fresh(reply).state == State.PUBLISHED
+
+
+def test_a_repetition_whose_worker_dies_is_published_by_another(start, clock, published):
     [node] = start(1)
     lose_the_next(node)
-    reply = published(node)
-    assert confirm(nodes(node), now=after(4)) == [reply.pk]
-    assert hand_out_left_behind(now=after(5), limit=10, patience=PATIENCE) == []
-    assert hand_out_left_behind(now=after(14), limit=10, patience=PATIENCE) == [reply.pk]
-    publish([reply.pk], nodes(node), now=after(14))
+    reply, _ = published(node)
+    OutboundReply.objects.update(state=State.PENDING, repeat_count=1, next_attempt_at=clock.at)
+    OutboxProcess(wakus([node])).works()
     assert node.has(fresh(reply).message_hash)
 
 
-def test_a_worker_that_dies_between_node_and_database_repeats_the_same_bytes(start):
+def test_a_worker_that_dies_between_node_and_database_repeats_the_same_bytes(start, clock, published):
     [node] = start(1)
-    reply = published(node)
+    reply, _ = published(node)
     before = fresh(reply)
     # As the claim left it: the node has it, and nobody wrote that down.
     OutboundReply.objects.update(state=State.PENDING, published_at=None, message_hash=None, node="")
-    OutboundReply.objects.update(next_attempt_at=after(10))
-    assert hand_out_left_behind(now=after(30), limit=10, patience=PATIENCE) == [reply.pk]
-    publish([reply.pk], nodes(node), now=after(30))
+    OutboundReply.objects.update(next_attempt_at=clock.at + timedelta(seconds=10))
+    clock.goes(10)
+    OutboxProcess(wakus([node])).works()
     assert fresh(reply).message_hash == before.message_hash
     assert node.stats()["archived"] == 1
 
 
-def test_asking_twice_publishes_once(start):
+def test_asking_by_two_workers_publishes_once(start, clock, published):
     [node] = start(1)
     lose_the_next(node)
-    reply = published(node)
-    assert confirm(nodes(node), now=after(4)) == [reply.pk]
-    assert confirm(nodes(node), now=after(4)) == []
-    publish([reply.pk, reply.pk], nodes(node), now=after(4))
-    publish([reply.pk], nodes(node), now=after(4))
+    _, process = published(node)
+    clock.goes(3 + LATE.total_seconds())
+    other = OutboxProcess(wakus([node]), wakus([node]))
+    for each in (other, process, other):
+        each.turn()
+    for each in (other, process):
+        each.works()
     assert node.stats()["published"] == 1
-
-
-def test_the_task_runs_where_no_node_is_configured():
-    reply = make_reply(state="published", at=NOW, published_at=NOW - timedelta(minutes=2), message_hash=b"h" * 32)
-    tasks.confirm_replies()
-    assert fresh(reply).state == State.UNCONFIRMED

@@ -3,18 +3,20 @@
 from datetime import UTC, datetime
 
 import pytest
-from django.db import IntegrityError, transaction
 
+from notifications.messages import Answer
 from registrations.messages import QueryInfo
 from tests.conversation import CLIENT, EPHEMERAL, replies_to
-from tests.factories import make_envelope
+from tests.factories.envelopes import PUBSUB_TOPIC
+from tests.statements import statements
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import Reply as ReplyBody
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.waku_message import serialize
 from waku_bridge.messages import MessageType, PushResponse, QueryResponse, RegistrationResponse, WakuMessage
 from waku_bridge.models import OutboundReply
-from waku_bridge.outbound import MAX_PARTS, MESSAGE_TYPES, Reply, record
+from waku_bridge.outbound import MAX_PARTS, MESSAGE_TYPES, Reply, record, reply_to, return_address
+from waku_bridge.outbound.publishing import RETRY_AFTER, claim_pending
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NWAKU_LIMIT_BYTES = 150 * 1024
@@ -26,36 +28,58 @@ def info(number, entries=0):
     return QueryInfo(CLIENT.key_hash, f"{number:08x}-1111-4111-8111-111111111111", 2**64 - 1, b"g" * 65, "", copies)
 
 
+def reply(body, *, pubsub_topic=PUBSUB_TOPIC, envelope_hash=b"e" * 32):
+    return Reply(envelope_hash, pubsub_topic, EPHEMERAL.pub33, body)
+
+
 def recorded(body, **fields):
-    envelope = make_envelope(**fields)
-    return record([Reply(bytes(envelope.hash), EPHEMERAL.pub33, body)], now=NOW)
+    return record([reply(body, **fields)], now=NOW, retry_after=RETRY_AFTER)
 
 
 @pytest.mark.django_db
 def test_seals_a_reply_for_its_receiver_on_the_shard_it_was_asked_on():
-    [pk] = recorded(PushResponse(b"m"), pubsub_topic="/waku/2/rs/16/64")
-    row = OutboundReply.objects.get(pk=pk)
+    [outgoing] = recorded(PushResponse(b"m"), pubsub_topic="/waku/2/rs/16/64")
+    row = OutboundReply.objects.get(pk=outgoing.id)
     assert row.pubsub_topic == "/waku/2/rs/16/64"
     assert row.content_topic == topics.content_topic(topics.partitioned_name(EPHEMERAL.pub33))
     assert (row.state, row.message_type, row.part) == (State.PENDING, MessageType.RESPONSE, 0)
-    assert (row.next_attempt_at, row.enqueued_at, row.created_at) == (NOW, NOW, NOW)
+    assert (row.next_attempt_at, row.created_at) == (NOW + RETRY_AFTER, NOW)
     assert decode(bytes(row.payload), [EPHEMERAL], EPHEMERAL).body == PushResponse(b"m")
 
 
 @pytest.mark.django_db
-def test_an_envelope_gets_one_reply():
-    envelope = make_envelope()
-    reply = Reply(bytes(envelope.hash), EPHEMERAL.pub33, PushResponse(b"m"))
-    record([reply], now=NOW)
-    with pytest.raises(IntegrityError), transaction.atomic():
-        record([reply], now=NOW)
+def test_what_is_published_at_once_is_what_the_row_says():
+    """A worker that finds the row later publishes the same bytes."""
+    [outgoing] = recorded(PushResponse(b"m"))
+    [found] = claim_pending(limit=10, now=NOW + RETRY_AFTER)
+    assert found == outgoing._replace(attempt_count=2)
 
 
 @pytest.mark.django_db
-def test_an_envelope_that_retention_removed_gets_none_and_stops_no_other():
-    envelope = make_envelope()
-    replies = [Reply(h, EPHEMERAL.pub33, PushResponse(b"m")) for h in (b"\x00" * 32, bytes(envelope.hash))]
-    assert len(record(replies, now=NOW)) == 1
+def test_an_envelope_gets_one_reply():
+    first = recorded(PushResponse(b"m"))
+    assert recorded(PushResponse(b"other")) == []
+    assert [row.pk for row in OutboundReply.objects.all()] == [outgoing.id for outgoing in first]
+
+
+@pytest.mark.django_db
+def test_an_envelope_that_is_there_twice_gets_one_reply_and_stops_no_other():
+    replies = [reply(PushResponse(b"m"), envelope_hash=envelope_hash) for envelope_hash in (b"e" * 32, b"f" * 32)]
+    assert len(record([replies[0], *replies], now=NOW, retry_after=RETRY_AFTER)) == 2
+
+
+@pytest.mark.django_db
+def test_a_return_address_is_who_asked_and_on_which_shard():
+    answer = Answer("waku", b"e" * 32, return_address(EPHEMERAL.pub33, PUBSUB_TOPIC), b"m", ())
+    assert reply_to(answer) == reply(PushResponse(b"m", ()))
+
+
+@pytest.mark.django_db
+def test_a_batch_costs_one_statement():
+    replies = [reply(PushResponse(b"m"), envelope_hash=bytes([number]) * 32) for number in range(50)]
+    with statements() as sent:
+        assert len(record(replies, now=NOW, retry_after=RETRY_AFTER)) == 50
+    assert len(sent) == 1
 
 
 @pytest.mark.django_db

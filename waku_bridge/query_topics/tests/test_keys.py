@@ -1,5 +1,8 @@
 """The keys of query topics: made once, kept encrypted, out of a budget."""
 
+import os
+import sys
+import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -9,7 +12,7 @@ from registrations.keyring import keyring
 from registrations.models import TopicKey
 from tests.conversation import CLIENT
 from waku_bridge.codec import topics
-from waku_bridge.query_topics import CpuBudget, derive_keys, derive_newest, listen_to, load_keys, number
+from waku_bridge.query_topics import CpuBudget, derive_keys, derive_newest, keys, listen_to, load_keys, number
 from waku_bridge.query_topics.keys import THREADS, Keys
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -52,6 +55,12 @@ def test_makes_a_key_once_and_keeps_it_encrypted(django_assert_num_queries):
     sealed = bytes(TopicKey.objects.get().key_encrypted)
     assert key not in sealed
     assert keyring().decrypt(Purpose.TOPIC_KEY, sealed) == key
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
+def test_keys_are_made_behind_everybody_else_who_wants_a_cpu():
+    [priority] = set(keys._pool().map(lambda _: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), range(3)))
+    assert priority == keys.LOWEST_PRIORITY > os.getpriority(os.PRIO_PROCESS, 0)
 
 
 @pytest.mark.django_db

@@ -1,6 +1,5 @@
 """How a bridge learns of query topics in time, and what it tells of them."""
 
-import threading
 from datetime import UTC, datetime
 
 import psycopg
@@ -9,7 +8,8 @@ from django.db import connection, transaction
 
 from registrations.models import TopicKey
 from waku_bridge.codec import topics
-from waku_bridge.query_topics import QueryTopics, listen_to, stop_listening_to
+from waku_bridge.query_topics import listen_to, stop_listening_to
+from waku_bridge.query_topics.tests.listening import Listening
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HASHES = [bytes([n]) * 64 for n in range(3)]
@@ -28,13 +28,13 @@ def told():
 
 @pytest.fixture
 def listening(told):
-    reader = QueryTopics(on_new=told.extend)
+    reader = Listening(on_new=told.extend)
     yield reader
     reader.close()
 
 
 def lose_connection(listening):
-    listening._connection.pgconn.finish()
+    listening.session._connection.pgconn.finish()
     with pytest.raises(psycopg.Error):
         listening.refresh()
 
@@ -76,29 +76,6 @@ def test_does_not_learn_of_what_was_rolled_back(listening):
         transaction.set_rollback(True)
     listening.refresh()
     assert len(listening) == 0
-
-
-def test_readers_in_several_threads_share_it(listening):
-    """Each of them knows what was committed before it asked, whoever's turn it is to look."""
-    listening.refresh()
-    unseen = []
-
-    def read(number):
-        for step in range(20):
-            public_key_hash = bytes([number, step]) * 32
-            listen_to([public_key_hash], now=NOW)
-            listening.refresh()
-            if topic_of(public_key_hash) not in listening:
-                unseen.append((number, step))
-        connection.close()
-
-    threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert unseen == []
-    assert len(listening) == 80
 
 
 # What is new ----------------------------------------------------------------------------------------------------------
@@ -214,7 +191,7 @@ def test_a_reload_that_breaks_leaves_what_was_known_and_is_repeated(listening, t
 def test_a_connection_that_the_server_ends_is_made_anew(listening):
     listening.refresh()
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s)", [listening._connection.info.backend_pid])
+        cursor.execute("SELECT pg_terminate_backend(%s)", [listening.session._connection.info.backend_pid])
     listen_to(HASHES[:1], now=NOW)
     with pytest.raises(psycopg.Error):
         listening.refresh()
@@ -233,7 +210,7 @@ def test_rows_that_are_gone_are_forgotten_with_the_next_load(listening):
     assert len(listening) == 0
 
 
-def test_closing_twice_is_harmless():
-    reader = QueryTopics()
-    reader.close()
-    reader.close()
+def test_closing_twice_is_harmless(listening):
+    listening.refresh()
+    listening.runner.run(listening.session.close())
+    listening.runner.run(listening.session.close())

@@ -2,16 +2,19 @@
 
 import sys
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.budget import examples
 from waku_bridge.query_topics.topic_set import TopicSet
 
 # Few values of the upper bytes, so that many topics share an array.
 CROWDED = st.builds(lambda upper, lower: upper << 16 | lower, st.integers(0, 2), st.integers(0, 9))
 TOPICS = st.integers(0, 2**32 - 1) | CROWDED
+few = settings(max_examples=examples(20))  # going through a set takes a tenth of a second, however few it holds
 
 
+@few
 @given(st.lists(TOPICS), st.lists(TOPICS))
 def test_holds_what_was_added_and_nothing_else(added, others):
     topics, expected = TopicSet(), set()
@@ -23,6 +26,7 @@ def test_holds_what_was_added_and_nothing_else(added, others):
     assert all((topic in topics) == (topic in expected) for topic in added + others)
 
 
+@few
 @given(st.sets(CROWDED), st.lists(TOPICS))
 def test_what_is_discarded_is_in_no_longer(added, discarded):
     topics = TopicSet()
@@ -42,6 +46,7 @@ def test_whoever_asks_while_one_is_discarded_sees_nothing_shrink():
     assert list(asked) == [5]
 
 
+@few
 @given(st.sets(CROWDED))
 def test_filled_at_once_it_is_the_same(added):
     topics = TopicSet()

@@ -4,29 +4,33 @@ import asyncio
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 
+import psycopg
 import pytest
 from aiohttp.test_utils import TestServer
 from django.db import connection
 
-from notifications.connections import new_client
+from kit.http.connections import new_client
+from kit.turns import CHANNEL
 from tests.conversation import CLIENT, PUBSUB_TOPIC
+from tests.faulty.node import create_app
 from waku_bridge.codec import topics
 from waku_bridge.codec.waku_message import message_hash
 from waku_bridge.devnode.node import NODE
-from waku_bridge.devnode.server import create_app
 from waku_bridge.devnode.settings import Settings
 from waku_bridge.identity import server_identity
-from waku_bridge.management.commands.run_waku_bridge import MAX_PAGE_BYTES
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import InboundEnvelope
 from waku_bridge.node import WakuNode
 from waku_bridge.query_topics import QueryTopics
+from waku_bridge.reading.bridge import MAX_PAGE_BYTES
 from waku_bridge.reading.intake import Intake
-from waku_bridge.reading.leases import Term
 from waku_bridge.reading.live import LiveReader
+from waku_bridge.reading.lock import Term
+from waku_bridge.reading.session import Session
 from waku_bridge.reading.threads import in_thread
 from waku_bridge.reading.walker import StoreWalker
 
@@ -46,13 +50,15 @@ class World:
         self.client = client
         self.node = Watched(self.url, client)
         self.query_topics = QueryTopics()
-        self.enqueued = []
-        self.intake = Intake(self.query_topics, self.enqueued.extend, keep=timedelta(days=3))
+        self.session = Session(self.query_topics)
+        self.new = []
+        self.suspected = []
+        self.intake = Remembering(self.session, self.new, keep=timedelta(days=3))
         self.stopped = asyncio.Event()
         self.term = Term(self.stopped)
 
     def live(self, node=None, **changes):
-        options = {"store_nodes": [self.url], "ring_capacity": RING_CAPACITY} | changes
+        options = {"suspect": self.suspected.append, "ring_capacity": RING_CAPACITY} | changes
         return LiveReader(node or self.node, PUBSUB_TOPIC, self.intake, **options)
 
     def walker(self, node=None, **changes):
@@ -82,6 +88,19 @@ class World:
         )
 
 
+class Remembering(Intake):
+    """An intake that notes the hashes of what was new in the inbox, in the order in which it came."""
+
+    def __init__(self, session, new, *, keep):
+        super().__init__(session, keep=keep)
+        self._new = new
+
+    async def take(self, *args, **options):
+        taken = await super().take(*args, **options)
+        self._new.extend(taken.new)
+        return taken
+
+
 class Watched(WakuNode):
     """A node that remembers what its store was asked."""
 
@@ -108,8 +127,39 @@ def messages(count, content_topic=PERSONAL, *, seconds_ago=0.0):
     ]
 
 
+def parameters():
+    """Return what a connection of its own to the database of the test needs."""
+    return {
+        name: value
+        for name, value in connection.get_connection_params().items()
+        if name in {"dbname", "host", "user", "password", "port"}
+    }
+
+
+@asynccontextmanager
+async def listening():
+    """Hear what workers hear: a list of announcements, each with the backend that made it."""
+    heard = []
+    async with await psycopg.AsyncConnection.connect(**parameters(), autocommit=True) as ear:
+        await ear.execute(f"LISTEN {CHANNEL}")
+        ended = asyncio.Event()
+        hearing = asyncio.create_task(_hear(ear, heard, ended))
+        try:
+            yield heard
+        finally:
+            ended.set()
+            await hearing
+
+
+async def _hear(ear, heard, ended):
+    """In short spells, as psycopg may not notice that it is cancelled."""
+    while not ended.is_set():
+        async for notice in ear.notifies(timeout=0.1):
+            heard.append(notice)
+
+
 def close_connection():
-    """That of the thread it runs in."""
+    """Close the connection of the thread it runs in."""
     connection.close()
 
 
@@ -130,7 +180,7 @@ def run(transactional_db):
                 try:
                     return await scenario(world)
                 finally:
-                    await asyncio.to_thread(world.query_topics.close)
+                    await world.session.close()
                     await asyncio.to_thread(close_connection)
 
         return asyncio.run(main())

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.factories import make_watermark
-from waku_bridge.query_topics import QueryTopics, content_topic, listen_to
+from waku_bridge.query_topics import content_topic, listen_to
 from waku_bridge.reading import backfill
 from waku_bridge.reading.backfill import Backfill
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, message, messages
@@ -25,7 +25,7 @@ def _at_once(monkeypatch):
 @asynccontextmanager
 async def filling(world):
     filler = Backfill([world.node], [PUBSUB_TOPIC], world.intake, reach=REACH)
-    running = asyncio.create_task(filler.run(world.stopped))
+    running = asyncio.create_task(filler.run(world.term))
     yield filler
     world.stopped.set()
     async with asyncio.timeout(10):
@@ -53,10 +53,10 @@ def test_a_query_that_was_read_before_its_target_was_registered_is_found(run):
         async with filling(world) as filler:
             world.query_topics._on_new = filler.request
             await asyncio.to_thread(listen_to, [CLIENT.key_hash], now=timezone.now())
-            await live._read_once(world.term)  # learns of the registration
+            await world.session.execute("SELECT 1")  # learns of the registration
             await until(lambda: _is_there(world, query))
         assert await world.paths() == {query: "backfill"}
-        assert world.enqueued == [query]
+        assert world.new == [query]
 
     run(scenario)
 
@@ -67,7 +67,6 @@ async def _is_there(world, digest):
 
 def test_asks_for_ten_topics_at_most_and_for_everything_when_they_are_many(run):
     async def scenario(world):
-        await asyncio.to_thread(world.query_topics.refresh)
         async with filling(world) as filler:
             filler.request([content_topic(number) for number in range(25)])
             await until(lambda: _asked(world, 3))
@@ -107,8 +106,7 @@ def test_remembers_no_hashes_as_it_takes_each_message_again(run):
         async with filling(world) as filler:
             filler.request([QUERIED])
             await until(lambda: _are_there(world, len(ours)))
-        [store] = filler._stores
-        assert not any(digest in store._pages._seen for digest in ours)
+        assert not any(digest in world.intake.seen for digest in ours)
 
     run(scenario)
 
@@ -126,13 +124,20 @@ def test_what_is_older_than_its_reach_stays(run):
     run(scenario)
 
 
-def test_topics_that_were_there_when_the_bridge_started_are_no_news(run):
+def test_under_a_flood_of_registrations_everything_is_read_now_and_then_and_not_for_each_wave(run):
     async def scenario(world):
-        asked = []
-        await asyncio.to_thread(listen_to, [CLIENT.key_hash], now=timezone.now())
-        topics = QueryTopics(asked.extend)
-        await asyncio.to_thread(topics.refresh)
-        await asyncio.to_thread(topics.close)
-        assert asked == []
+        [store] = Backfill([world.node], [PUBSUB_TOPIC], world.intake, reach=REACH)._stores
+        wave = [content_topic(number) for number in range(backfill.MANY_TOPICS + 1)]
+        store.request(wave, timezone.now())
+        assert await store._fill() == 0.0
+        asked = len(world.node.asked)
+        for _ in range(10):
+            store.request(wave, timezone.now())
+            assert 0 < await store._fill() <= backfill.EVERYTHING_PERIOD_SECONDS
+        assert len(world.node.asked) == asked
+        assert not store._waiting  # they are one reading, when its time has come
+        store._everything_again_at = 0.0
+        assert await store._fill() == 0.0
+        assert len(world.node.asked) == 2 * asked
 
     run(scenario)

@@ -9,22 +9,28 @@ from django.utils import timezone
 
 from tests.conversation import PUBSUB_TOPIC
 from tests.factories import make_watermark
+from waku_bridge.codec.limits import MAX_ENVELOPE_BYTES
 from waku_bridge.codec.waku_message import message_hash
 from waku_bridge.models import DeadLetter
-from waku_bridge.reading.tests.conftest import FOREIGN, message
+from waku_bridge.reading.tests import conftest
+from waku_bridge.reading.tests.conftest import FOREIGN
 
-MEBIBYTE = 1024 * 1024
 DAY_NS = 86_400 * 10**9
 # With the path on which it can come at all: stores are asked for a time, and never for what is of another year.
 BAD = [
     ("wrong_size", {"payload": b""}, {"live", "store"}),
-    ("wrong_size", {"payload": bytes(MEBIBYTE + 1)}, {"live", "store"}),
+    ("wrong_size", {"payload": bytes(MAX_ENVELOPE_BYTES + 1)}, {"live", "store"}),
     ("wrong_version", {"version": 0}, {"live", "store"}),
     ("wrong_version", {"version": 2**32 - 1}, {"live", "store"}),
     ("wrong_time", {"timestamp_ns": 0}, {"live"}),
     ("wrong_time", {"timestamp_ns": 2**63 - 1}, {"live"}),
     ("malformed", {"timestamp_ns": -(2**63)}, {"live"}),
 ]
+
+
+def message(*topic, **options):
+    """As old as a pass over a store wants it to be."""
+    return conftest.message(*topic, seconds_ago=5, **options)
 
 
 def bad_messages(path):
@@ -56,12 +62,12 @@ async def read(world, path, times):
 def test_what_is_bad_is_put_aside_and_what_is_good_around_it_is_taken(run, path):
     async def scenario(world):
         await asyncio.to_thread(make_watermark, node=world.url, at=timezone.now())
-        largest = message(payload=bytes(MEBIBYTE))
+        largest = message(payload=bytes(MAX_ENVELOPE_BYTES))
         good = [message(), largest, message()]
         for each in [good[0], *bad_messages(path), message(FOREIGN), *good[1:]]:
             put(world, path, each)
         await read(world, path, times=2)
-        assert sorted(world.enqueued) == sorted(message_hash(PUBSUB_TOPIC, each) for each in good)
+        assert sorted(world.new) == sorted(message_hash(PUBSUB_TOPIC, each) for each in good)
         assert await dead_letters() == reasons(path)
 
     run(scenario, relay_cache_capacity=100)
@@ -75,7 +81,7 @@ def test_one_hash_with_other_metadata_is_one_envelope(run):
         for each in [replace(good, version=0), replace(good, ephemeral=True), good]:
             put(world, "live", each)
         await read(world, "live", times=1)
-        assert world.enqueued == [message_hash(PUBSUB_TOPIC, good)]
+        assert world.new == [message_hash(PUBSUB_TOPIC, good)]
         assert await dead_letters() == Counter({"wrong_version": 1})
 
     run(scenario)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -22,8 +22,8 @@ from waku_bridge.query_topics import listen_to
 from waku_bridge.reading import backfill, store_pages
 from waku_bridge.reading import bridge as bridge_module
 from waku_bridge.reading.bridge import Bridge, Plan
-from waku_bridge.reading.leases import holders
-from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, message, messages
+from waku_bridge.reading.lock import holder
+from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, listening, message, messages, parameters
 
 PATIENCE_SECONDS = 30
 PROJECT = Path(__file__).parents[3]
@@ -45,11 +45,11 @@ def plan(world):
 
 @asynccontextmanager
 async def bridge(world):
-    """One that runs in this process; yields what it enqueued."""
-    enqueued, stopped = [], asyncio.Event()
-    running = asyncio.create_task(Bridge(plan(world), world.client, enqueued.extend).run(stopped))
+    """Run one in this process."""
+    stopped = asyncio.Event()
+    running = asyncio.create_task(Bridge(plan(world), world.client).run(stopped))
     try:
-        yield enqueued
+        yield
     finally:
         stopped.set()
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -72,80 +72,84 @@ async def until_all_there(world, hashes):
     await until(are_there, f"{len(hashes)} messages in the inbox")
 
 
-async def until_held(world, *, count=2):
+async def until_there_once(world, ours):
+    """All of them, each once, and nothing else."""
+    await until_all_there(world, ours)
+    assert await asyncio.to_thread(InboundEnvelope.objects.count) == len(ours)
+
+
+async def until_heard_of(heard, bridges):
+    """Each writes on one connection, whose announcements tell where they are from."""
+
+    async def are_heard_of():
+        return len({notice.pid for notice in heard}) >= bridges
+
+    await until(are_heard_of, f"announcements of {bridges} bridges")
+
+
+async def until_held():
     async def is_held():
-        return len(await asyncio.to_thread(who, world)) == count
+        return bool(await asyncio.to_thread(holder))
 
-    await until(is_held, "the leases are held")
-
-
-def who(world):
-    return holders(plan(world).lease_names())
+    await until(is_held, "the lock is held")
 
 
 def test_two_bridges_on_one_node_do_not_split_its_messages(run):
     async def scenario(world):
-        async with bridge(world) as first:
-            await until_held(world)
-            async with bridge(world) as second:
+        async with listening() as heard, bridge(world):
+            await until_held()
+            async with bridge(world):
                 ours = []
                 for _ in range(20):
                     ours += world.publish(*messages(3), *messages(2, FOREIGN))[:3]
                     await asyncio.sleep(0.05)
-                await until_all_there(world, ours)
-            assert sorted(first) == sorted(ours)
-            assert second == []
+                await until_there_once(world, ours)
+                await until_heard_of(heard, 1)
+            assert len({notice.pid for notice in heard}) == 1, "only the first wrote anything"
 
     run(scenario)
 
 
 def test_the_second_bridge_goes_on_where_the_first_was_stopped(run):
     async def scenario(world):
-        async with bridge(world) as second:
-            async with bridge(world) as first:
-                await until_held(world)
+        async with listening() as heard, AsyncExitStack() as first:
+            await first.enter_async_context(bridge(world))
+            await until_held()
+            async with bridge(world):
                 ours = world.publish(*messages(5))
                 await until_all_there(world, ours)
-            ours += world.publish(*messages(5))
-            await until_all_there(world, ours)
-            assert sorted(first + second) == sorted(ours)
+                await first.aclose()
+                ours += world.publish(*messages(5))
+                await until_there_once(world, ours)
+                await until_heard_of(heard, 2)
 
     run(scenario)
 
 
 def test_a_restart_of_the_database_loses_nothing(run):
     async def scenario(world):
-        async with bridge(world) as enqueued:
-            await until_held(world)
+        async with bridge(world):
+            await until_held()
             ours = []
             for number in range(30):
                 ours += world.publish(*messages(2))
                 if number == 10:
                     await asyncio.to_thread(end_all_sessions)
                 await asyncio.sleep(0.05)
-            await until_all_there(world, ours)
-            assert len(set(enqueued)) == len(enqueued)
+            await until_there_once(world, ours)
 
     run(scenario)
 
 
 def end_all_sessions():
-    with psycopg.connect(**_parameters(), autocommit=True) as admin:
+    with psycopg.connect(**parameters(), autocommit=True) as admin:
         admin.execute(TERMINATE, [admin.info.backend_pid])
-
-
-def _parameters():
-    return {
-        name: value
-        for name, value in connection.get_connection_params().items()
-        if name in {"dbname", "host", "user", "password", "port"}
-    }
 
 
 def test_restarts_of_the_node_and_lost_replies_lose_nothing(run):
     async def scenario(world):
-        async with bridge(world) as enqueued:
-            await until_held(world)
+        async with bridge(world):
+            await until_held()
             ours = []
             for number in range(40):
                 ours += world.publish(*messages(3))
@@ -154,8 +158,7 @@ def test_restarts_of_the_node_and_lost_replies_lose_nothing(run):
                 if number % 13 == 5:
                     world.devnode.restart()
                 await asyncio.sleep(0.05)
-            await until_all_there(world, ours)
-            assert sorted(enqueued) == sorted(ours)
+            await until_there_once(world, ours)
             paths = await world.paths()
             assert set(paths.values()) == {"live", "store"}, "both paths had something to do"
 
@@ -217,9 +220,9 @@ def test_a_standby_takes_over_and_the_page_that_went_down_is_found_in_the_store(
 
     async def scenario(world):
         with process(world, tmp_path) as first:
-            await until_held(world)
+            await until_held()
             async with bridge(world):
-                locked = await psycopg.AsyncConnection.connect(**_parameters())
+                locked = await psycopg.AsyncConnection.connect(**parameters())
                 await locked.execute("LOCK TABLE waku_bridge_inboundenvelope IN ACCESS EXCLUSIVE MODE")
                 ours = world.publish(*messages(5))
                 await until(lambda: _drained(world), "the page was drained")
@@ -240,7 +243,7 @@ async def _drained(world):
 def test_what_came_while_no_bridge_ran_is_caught_up_with(run, tmp_path):
     async def scenario(world):
         with process(world, tmp_path):
-            await until_held(world)
+            await until_held()
             await until_all_there(world, world.publish(message()))
         hour_ago = timezone.now() - timedelta(hours=1)
         await asyncio.to_thread(lambda: StoreWatermark.objects.update(watermark_at=hour_ago))

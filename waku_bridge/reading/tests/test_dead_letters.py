@@ -10,7 +10,7 @@ from tests.conversation import PUBSUB_TOPIC
 from waku_bridge.models import DeadLetter
 from waku_bridge.reading.dead_letters import MAX_PER_MINUTE, MAX_RAW_CHARACTERS, DeadLetters, without_payloads
 from waku_bridge.reading.pages import Rejected
-from waku_bridge.reading.sightings import Reader
+from waku_bridge.reading.reader import Reader
 
 READER = Reader("live", "http://node:8645", PUBSUB_TOPIC)
 NOW = timezone.now().replace(second=0)
@@ -49,6 +49,10 @@ def test_keeps_only_so_many_per_minute():
     assert DeadLetter.objects.count() == MAX_PER_MINUTE
     keep(letters, "of the next minute", now=NOW + timedelta(minutes=1))
     assert DeadLetter.objects.count() == MAX_PER_MINUTE + 1
+
+
+def test_days_of_them_fit_on_any_disk():
+    assert 3 * 1440 * MAX_PER_MINUTE * MAX_RAW_CHARACTERS < 200_000_000
 
 
 def test_takes_what_is_nested_deeper_than_json_can_be_written():

@@ -12,45 +12,57 @@ from structlog.testing import capture_logs
 
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.factories import make_watermark
-from waku_bridge.models import DeadLetter, InboundEnvelope, StoreWindow
+from waku_bridge.models import DeadLetter, InboundEnvelope
 from waku_bridge.node import NodeError, Unreachable, to_json
 from waku_bridge.node.watch import pages as page_lengths
 from waku_bridge.node.watch.readings import LongestPage
 from waku_bridge.query_topics import listen_to
-from waku_bridge.reading import live, windows
-from waku_bridge.reading.leases import Term
+from waku_bridge.reading import live
+from waku_bridge.reading.lock import Term
 from waku_bridge.reading.pace import IDLE_SECONDS
-from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, RING_CAPACITY, message, messages
+from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, RING_CAPACITY, listening, message, messages
 
 
 async def read(world, reader, times=1):
     return [await reader._read_once(world.term) for _ in range(times)]
 
 
-async def lost_replies(world):
-    return await asyncio.to_thread(lambda: list(StoreWindow.objects.filter(reason="lost_reply")))
-
-
 def failing(world, monkeypatch, *errors):
     """The database is away as often as there are errors."""
-    errors, refresh = list(errors), world.query_topics.refresh
+    errors, execute = list(errors), world.session.execute
 
-    def fail():
+    async def fail(*statement):
         if errors:
             raise errors.pop(0)
-        refresh()
+        return await execute(*statement)
 
-    monkeypatch.setattr(world.query_topics, "refresh", fail)
+    monkeypatch.setattr(world.session, "execute", fail)
     return errors
 
 
-def test_stores_a_page_and_enqueues_what_is_new(run):
+def test_stores_a_page_of_which_everything_is_new(run):
     async def scenario(world):
         ours = world.publish(*messages(3), message(FOREIGN))[:3]
         pauses = await read(world, world.live(), times=2)
         assert await world.paths() == dict.fromkeys(ours, "live")
-        assert world.enqueued == ours
-        assert pauses[1] == IDLE_SECONDS
+        assert world.new == ours
+        assert 0 < pauses[1] <= IDLE_SECONDS
+
+    run(scenario)
+
+
+def test_announces_a_page_once_and_only_when_something_in_it_is_new(run):
+    async def scenario(world):
+        known, last = messages(3), message()
+        async with listening() as heard:
+            for each in (known, known, [message(FOREIGN)], [], [*known, last]):
+                page = [to_json(one) for one in each]
+                await read(world, world.live(Answering(page)))
+            async with asyncio.timeout(10):
+                while len(heard) < 2:  # noqa: ASYNC110 - the database has no events
+                    await asyncio.sleep(0.01)
+        assert len(heard) == 2, "the first page and the last one, whose announcement follows all others"
+        assert len(world.new) == 4
 
     run(scenario)
 
@@ -60,7 +72,7 @@ def test_takes_a_query_for_somebody_who_registered_before_the_page_was_fetched(r
         await asyncio.to_thread(listen_to, [CLIENT.key_hash], now=timezone.now())
         [query, _] = world.publish(message(QUERIED), message(FOREIGN))
         await read(world, world.live())
-        assert world.enqueued == [query]
+        assert world.new == [query]
 
     run(scenario)
 
@@ -81,7 +93,7 @@ def test_what_cannot_be_read_becomes_a_dead_letter_and_its_neighbours_are_taken(
         good = [to_json(each) for each in messages(2)]
         reader = world.live(Answering([good[0], broken, good[1]], [broken]))
         await read(world, reader, times=2)
-        assert len(world.enqueued) == 2
+        assert len(world.new) == 2
         letter = await asyncio.to_thread(DeadLetter.objects.get)
         assert (letter.reason, letter.path) == (reason, "live")
 
@@ -123,82 +135,65 @@ def test_the_watch_learns_how_long_pages_are(run):
 def test_the_store_is_searched_at_once_for_a_reply_that_was_lost(run):
     async def scenario(world):
         await asyncio.to_thread(make_watermark, node=world.url)
+        walker = world.walker(period_seconds=60)
+        await walker._go_once(world.term)
         ours = world.publish(*messages(3))
         world.break_node(cut_after_drain=1)
-        reader = world.live()
-        await read(world, reader)
-        [window] = await lost_replies(world)
-        assert window.start_at < timezone.now() < window.end_at
-        await read(world, reader)
-        assert world.enqueued == []
-
-        await world.walker()._go_once(world.term)
-        assert await world.paths() == dict.fromkeys(ours, "store")
-        assert await lost_replies(world) == []
-
-    run(scenario)
-
-
-def test_a_request_that_never_left_has_drained_nothing(run):
-    async def scenario(world):
-        await asyncio.to_thread(make_watermark, node=world.url)
-        reader = world.live(Answering(*[Unreachable("away")] * 3))
-        await read(world, reader, times=3)
-        assert await lost_replies(world) == []
-
-    run(scenario)
-
-
-def test_what_came_while_the_node_was_away_is_searched_once_it_is_back(run):
-    """It restarted, and its cache with it."""
-
-    async def scenario(world):
-        await asyncio.to_thread(make_watermark, node=world.url)
-        reader = world.live(Answering(Unreachable("away"), []))
+        reader = world.live(suspect=lambda since: walker.suspect(since=since))
         await read(world, reader, times=2)
-        assert len(await lost_replies(world)) == 1
+        assert world.new == []
+
+        await walker._go_once(world.term)
+        assert await world.paths() == dict.fromkeys(ours, "store")
+
+    run(scenario)
+
+
+def test_what_came_while_the_node_was_away_is_searched_since_the_last_good_read(run):
+    """It restarted, and its cache with it; or it went on without us, and its cache is full."""
+
+    async def scenario(world):
+        reader = world.live(Answering(Unreachable("away"), []))
+        reader._read_at = last_read_at = timezone.now() - timedelta(minutes=10)
+        await read(world, reader, times=2)
+        assert world.suspected == [last_read_at]
 
     run(scenario)
 
 
 def test_a_node_that_breaks_every_answer_is_not_searched_with_every_answer(run):
     async def scenario(world):
-        await asyncio.to_thread(make_watermark, node=world.url)
-        reader = world.live(Answering(*[NodeError("broken")] * 10))
-        await read(world, reader, times=10)
-        assert len(await lost_replies(world)) == 1
+        await read(world, world.live(Answering(*[NodeError("broken")] * 10)), times=10)
+        assert len(world.suspected) == 1
 
     run(scenario)
 
 
 def test_an_outage_is_searched_once_however_long_a_node_breaks_its_answers(run, monkeypatch):
-    """Each search begins where the one before ended, but for what a store may take in late."""
+    """Each search begins where the one before ended."""
     monkeypatch.setattr(live, "SEARCH_PERIOD_SECONDS", 0.0)
 
     async def scenario(world):
-        await asyncio.to_thread(make_watermark, node=world.url)
         reader = world.live(Answering(*[NodeError("broken")] * 4))
         reader._read_at = timezone.now() - timedelta(hours=1)
+        began_at = timezone.now()
         await read(world, reader, times=4)
-        first, *others = sorted(await lost_replies(world), key=lambda window: window.end_at)
-        assert first.end_at - first.start_at > timedelta(hours=1)
-        assert [window.start_at for window in others] == [
-            before.end_at - windows.AHEAD - windows.OVERLAP for before in (first, *others[:-1])
-        ]
+        first, *others = world.suspected
+        assert first < began_at - timedelta(minutes=59)
+        assert began_at <= others[0] <= others[1] <= others[2] <= timezone.now()
 
     run(scenario)
 
 
 def test_subscribes_again_when_the_node_forgot_the_shard_and_searches_what_it_forgot(run):
     async def scenario(world):
-        await asyncio.to_thread(make_watermark, node=world.url)
         world.devnode.ring.unsubscribe(PUBSUB_TOPIC)
         reader = world.live()
         assert await read(world, reader) == [IDLE_SECONDS]
         [ours] = world.publish(message())
         await read(world, reader)
-        assert world.enqueued == [ours]
-        assert len(await lost_replies(world)) == 1
+        assert world.new == [ours]
+        assert len(world.suspected) == 1
 
     run(scenario)
 
@@ -211,34 +206,33 @@ def test_a_subscription_that_fails_is_tried_again(run):
         await read(world, reader, times=2)
         [ours] = world.publish(message())
         await read(world, reader, times=2)
-        assert world.enqueued == [ours]
+        assert world.new == [ours]
 
     run(scenario)
 
 
-def test_a_full_cache_is_an_alarm_and_a_search(run):
+def test_a_full_cache_is_an_alarm_and_a_search_that_finds_what_was_pushed_out(run):
     async def scenario(world):
         await asyncio.to_thread(make_watermark, node=world.url)
+        walker = world.walker()
         world.publish(*messages(RING_CAPACITY + 10))
         with capture_logs() as logs:
-            [pause] = await read(world, world.live())
+            [pause] = await read(world, world.live(suspect=lambda since: walker.suspect(since=since)))
         assert "ring_filling_up" in [entry["event"] for entry in logs]
         assert pause == 0.0
-        assert len(await lost_replies(world)) == 1
-        await world.walker()._go_once(world.term)
+        await walker._go_once(world.term)
         assert len(await world.paths()) == RING_CAPACITY + 10
 
     run(scenario, relay_cache_capacity=RING_CAPACITY)
 
 
-def test_waits_longer_for_a_node_that_stays_away_and_says_so_once(run):
+def test_a_node_that_stays_away_is_asked_again_within_half_a_second_for_ever_and_named_once(run):
     async def scenario(world):
-        reader = world.live(Answering(*[Unreachable("away")] * 12))
+        reader = world.live(Answering(*[Unreachable("away")] * 40))
         with capture_logs() as logs:
-            pauses = await read(world, reader, times=12)
-        assert 0.1 < pauses[0] < 1
-        assert 5 <= pauses[-1] <= 10
-        assert [entry["event"] for entry in logs] == ["node_lost"]
+            pauses = await read(world, reader, times=40)
+        assert 0.1 < min(pauses) <= max(pauses) <= live.RETRY_SECONDS == 0.5
+        assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["node_lost"]
 
     run(scenario)
 
@@ -250,7 +244,7 @@ def test_reads_a_go_waku_node(run):
         await read(world, reader)  # null for nothing
         [ours] = world.publish(message())
         await read(world, reader)
-        assert world.enqueued == [ours]
+        assert world.new == [ours]
 
     run(scenario)
 
@@ -260,18 +254,18 @@ def test_a_page_survives_an_outage_of_the_database(run, monkeypatch):
         failing(world, monkeypatch, psycopg.OperationalError(), OperationalError(), InterfaceError())
         [ours] = world.publish(message())
         await read(world, world.live())
-        assert world.enqueued == [ours]
+        assert world.new == [ours]
 
     run(scenario)
 
 
-def test_a_page_survives_the_loss_of_the_lease_that_comes_with_an_outage_of_the_database(run, monkeypatch):
+def test_a_page_survives_the_loss_of_the_lock_that_comes_with_an_outage_of_the_database(run, monkeypatch):
     async def scenario(world):
         failing(world, monkeypatch, OperationalError(), OperationalError())
         [ours] = world.publish(message())
         world.term.end()
         await read(world, world.live())
-        assert world.enqueued == [ours]
+        assert world.new == [ours]
 
     run(scenario)
 
@@ -282,7 +276,7 @@ def test_a_page_that_the_database_does_not_take_keeps_no_bridge_from_stopping(ru
     async def scenario(world):
         await asyncio.to_thread(make_watermark, node=world.url)
         errors = failing(world, monkeypatch, *[OperationalError()] * 1000)
-        [ours] = world.publish(message())
+        [ours] = world.publish(message(seconds_ago=5))
         reading = asyncio.create_task(world.live().run(world.term))
         await asyncio.sleep(0.3)
         with capture_logs() as logs:
@@ -305,7 +299,7 @@ def test_reading_goes_on_while_redis_is_away(run, settings):
     async def scenario(world):
         [ours] = world.publish(message())
         await read(world, world.live())
-        assert world.enqueued == [ours]
+        assert world.new == [ours]
 
     run(scenario)
 
@@ -315,7 +309,7 @@ def test_two_nodes_bring_a_message_once(run):
         page = [to_json(message())]
         for _ in range(2):
             await read(world, world.live(Answering(page)))
-        assert len(world.enqueued) == 1
+        assert len(world.new) == 1
         assert await asyncio.to_thread(InboundEnvelope.objects.count) == 1
 
     run(scenario)

@@ -2,23 +2,46 @@
 
 import pytest
 
-from waku_bridge.reading.pace import IDLE_SECONDS, Ring
+from waku_bridge.reading.pace import BUSY_SECONDS, IDLE_SECONDS, Ring
 
 
 @pytest.mark.parametrize(
     ("capacity", "page", "elapsed", "pause"),
     [
-        (50, 0, 1.0, IDLE_SECONDS),
-        (50, 1, 0.15, IDLE_SECONDS),  # 7 per second: the ring lasts for 7 s
-        (50, 20, 0.15, 0.0375),  # 133 per second
+        (200, 0, 1.0, IDLE_SECONDS),
+        (50, 0, 1.0, 0.05),  # a burst of 500 per second fills it by half in that time
+        (10, 0, 1.0, 0.01),
+        (50, 1, 0.15, 0.05),  # 7 per second, and a burst may follow
+        (200, 1, 0.15, BUSY_SECONDS),
+        (50, 20, 0.15, 0.0375),  # 133 per second: a tenth of the ring
+        (50, 5, 0.01, 0.01),  # 500 per second
         (50, 25, 0.15, 0.0),  # half full
         (50, 50, 0.15, 0.0),
-        (10_000, 75, 0.15, IDLE_SECONDS),  # 500 per second are nothing to a large one
-        (10_000, 2_000, 0.15, 0.075),
+        (10_000, 75, 0.15, BUSY_SECONDS),  # 500 per second are nothing to a large one
+        (10_000, 4_000, 0.05, 0.0125),
     ],
 )
 def test_the_fuller_the_sooner(capacity, page, elapsed, pause):
     assert Ring(capacity).next_read(page, elapsed) == pytest.approx(pause)
+
+
+def test_while_messages_come_in_others_are_expected():
+    ring = Ring(1000)
+    ring.next_read(1, 0.1)
+    assert ring.next_read(0, 0.5) == BUSY_SECONDS
+    assert ring.next_read(0, 0.5) == IDLE_SECONDS
+
+
+@pytest.mark.parametrize("rate", [20, 250, 500, 1000])
+def test_a_cache_of_fifty_never_overflows_when_a_burst_begins_in_an_idle_moment(rate):
+    """With ten milliseconds for each read and its commit."""
+    ring, pause = Ring(50), IDLE_SECONDS
+    for _ in range(100):
+        pause = ring.next_read(0, pause)
+    for _ in range(200):
+        page = round(rate * (pause + 0.01))
+        assert page < 50 * (1.3 if rate > 500 else 1)
+        pause = ring.next_read(page, pause + 0.01)
 
 
 @pytest.mark.parametrize(("page", "fill"), [(0, 0.0), (25, 0.5), (50, 1.0), (51, 0.5)])

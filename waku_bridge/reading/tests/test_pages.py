@@ -7,6 +7,7 @@ import pytest
 
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from waku_bridge.codec import topics
+from waku_bridge.codec.limits import MAX_ENVELOPE_BYTES
 from waku_bridge.codec.waku_message import message_hash
 from waku_bridge.identity import own_content_topics, server_identity
 from waku_bridge.messages import WakuMessage
@@ -62,7 +63,7 @@ def test_does_not_decode_what_is_on_other_topics():
         (raw(version=0), "wrong_version"),
         (raw(version=2), "wrong_version"),
         (raw(payload=b""), "wrong_size"),
-        (raw(payload=bytes(1024 * 1024 + 1)), "wrong_size"),
+        (raw(payload=bytes(MAX_ENVELOPE_BYTES + 1)), "wrong_size"),
         (raw(timestamp_ns=0), "wrong_time"),
         (raw(timestamp_ns=-(2**63)), "malformed"),
         (raw(timestamp_ns=1 - 2**63), "wrong_time"),
@@ -79,7 +80,7 @@ def test_a_broken_message_does_not_stop_its_neighbours(broken, reason):
 
 
 @pytest.mark.parametrize(
-    "odd", [{"timestamp_ns": NOW_NS - 3 * DAY}, {"timestamp_ns": NOW_NS + DAY}, {"payload": bytes(1024 * 1024)}]
+    "odd", [{"timestamp_ns": NOW_NS - 3 * DAY}, {"timestamp_ns": NOW_NS + DAY}, {"payload": bytes(MAX_ENVELOPE_BYTES)}]
 )
 def test_what_is_merely_odd_is_taken(odd):
     assert len(selected(raw(**odd)).envelopes) == 1

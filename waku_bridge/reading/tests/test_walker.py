@@ -15,14 +15,23 @@ from waku_bridge.codec.waku_message import message_hash
 from waku_bridge.models import StoreWatermark, StoreWindow
 from waku_bridge.node import StoreEntry, StorePage, to_json
 from waku_bridge.query_topics import listen_to
-from waku_bridge.reading import progress
-from waku_bridge.reading.backoff import MOST_SECONDS
 from waku_bridge.reading.store_pages import Place
-from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, message, messages
-from waku_bridge.reading.walker import BUSY_SECONDS
-from waku_bridge.reading.windows import Window
+from waku_bridge.reading.tests import conftest
+from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED
+from waku_bridge.reading.walker import BUSY_SECONDS, MOST_SECONDS
+from waku_bridge.reading.windows import AHEAD, OVERLAP, SETTLE, Window
 
 HOUR = 3600
+# A pass leaves to the next one what was sent this moment.
+FRESH = SETTLE.total_seconds() + 2
+
+
+def message(*topic, seconds_ago=FRESH):
+    return conftest.message(*topic, seconds_ago=seconds_ago)
+
+
+def messages(count, *topic, seconds_ago=FRESH):
+    return conftest.messages(count, *topic, seconds_ago=seconds_ago)
 
 
 async def watermark(world, *, seconds_ago=0.0, late_seconds_ago=0.0):
@@ -60,12 +69,12 @@ def test_brings_what_nobody_heard_and_leaves_out_what_is_for_others(run):
         world.archive(*messages(5, FOREIGN))
         await go(world, world.walker())
         assert await world.paths() == dict.fromkeys(ours, "store")
-        assert sorted(world.enqueued) == sorted(ours)
+        assert sorted(world.new) == sorted(ours)
 
     run(scenario)
 
 
-def test_a_message_of_both_paths_is_taken_and_enqueued_once(run):
+def test_a_message_of_both_paths_is_taken_once(run):
     async def scenario(world):
         await watermark(world)
         ours = world.publish(*messages(4))
@@ -75,8 +84,32 @@ def test_a_message_of_both_paths_is_taken_and_enqueued_once(run):
         await go(world, walker, times=3)
         world.devnode.restart()
         await world.live()._read_once(world.term)
-        assert sorted(world.enqueued) == sorted(ours)
+        assert sorted(world.new) == sorted(ours)
         assert sorted((await world.paths()).values()) == ["live"] * 4 + ["store"]
+
+    run(scenario)
+
+
+def test_what_was_read_live_is_not_asked_for_again_whosever_it_is(run):
+    async def scenario(world):
+        await watermark(world)
+        world.publish(*messages(4), *messages(4, FOREIGN))
+        await world.live()._read_once(world.term)
+        await go(world, world.walker())
+        assert [asked["includeData"] for asked in world.node.asked] == ["false"]
+
+    run(scenario)
+
+
+def test_two_passes_read_each_message_once(run):
+    async def scenario(world):
+        await watermark(world)
+        walker = world.walker()
+        await go(world, walker)
+        await asyncio.sleep(0.1)
+        await go(world, walker)
+        first, second = ([asked[name] for name in ("startTime", "endTime")] for asked in world.node.asked)
+        assert first[0] < first[1] < second[0] == first[1] + 1 < second[1]
 
     run(scenario)
 
@@ -94,12 +127,10 @@ def test_walks_through_many_pages(run):
 def test_fetches_by_hash_only_what_it_does_not_know(run):
     async def scenario(world):
         await watermark(world)
-        world.archive(*messages(60, FOREIGN, seconds_ago=20))
-        walker = world.walker()
-        await go(world, walker)
-        world.node.asked.clear()
-        [new] = world.archive(message(seconds_ago=10))
-        await go(world, walker)
+        world.publish(*messages(49, FOREIGN))
+        await world.live()._read_once(world.term)
+        [new] = world.archive(message())
+        await go(world, world.walker())
         page, fetch = world.node.asked
         assert page["includeData"] == "false"
         assert fetch["hashes"] == f"0x{new.hex()}"
@@ -128,24 +159,55 @@ def test_asks_for_messages_at_once_where_most_are_unknown(run):
     run(scenario)
 
 
-def test_what_the_store_inserts_late_is_found(run):
+def test_what_the_store_inserts_late_is_found_a_minute_after_the_live_path_may_have_lost_it(run):
     """Behind the place that a cursor would name: older than what was read, and inserted afterwards."""
 
     async def scenario(world):
         await watermark(world)
-        walker = world.walker()
-        world.archive(*messages(150, seconds_ago=5))
+        walker = world.walker(period_seconds=0.0)
         await go(world, walker)
-        [late] = world.archive(message(seconds_ago=55))
+        walker.suspect(since=timezone.now() - OVERLAP - timedelta(seconds=10))
+        await go(world, walker)
+        [late] = world.archive(message(seconds_ago=OVERLAP.total_seconds() + 5))
+        walker._settled_at = 0.0
         await go(world, walker)
         assert late in await world.paths()
+        assert walker._doubt.start_at > timezone.now() - OVERLAP - timedelta(seconds=1), "the rest is settled later"
+
+    run(scenario)
+
+
+def test_what_only_the_store_had_puts_its_neighbours_in_doubt(run):
+    async def scenario(world):
+        await watermark(world)
+        walker = world.walker(period_seconds=0.0)
+        await go(world, walker)
+        walker._doubt = None
+        await go(world, walker)
+        assert walker._doubt is None
+        world.archive(message())
+        await asyncio.to_thread(lambda: StoreWatermark.objects.update(watermark_at=timezone.now() - 2 * SETTLE))
+        await go(world, walker)
+        assert walker._doubt.start_at < timezone.now() - OVERLAP
+        assert walker._doubt.end_at > timezone.now() + AHEAD - timedelta(seconds=10)
+
+    run(scenario)
+
+
+def test_as_long_as_nothing_is_late_an_old_message_is_read_once_more(run):
+    async def scenario(world):
+        await watermark(world, late_seconds_ago=620)
+        [late] = world.archive(message(seconds_ago=70 * 60))
+        world.archive(message(seconds_ago=HOUR))
+        await go_until_done(world, world.walker())
+        assert set(await world.paths()) == {late}
 
     run(scenario)
 
 
 def test_what_other_stores_hand_over_an_hour_late_is_found(run):
     async def scenario(world):
-        await watermark(world, late_seconds_ago=HOUR)
+        await watermark(world, late_seconds_ago=2 * HOUR)
         [late] = world.archive(message(seconds_ago=HOUR))
         [too_late] = world.archive(message(seconds_ago=2 * HOUR))
         await go_until_done(world, world.walker())
@@ -174,7 +236,7 @@ def test_after_an_outage_what_is_fresh_comes_first_and_then_the_rest_newest_firs
         [younger] = world.archive(message(seconds_ago=HOUR / 2))
         [fresh] = world.archive(message())
         await go_until_done(world, world.walker(period_seconds=0.0))
-        assert world.enqueued == [fresh, younger, old]
+        assert world.new == [fresh, younger, old]
 
     run(scenario)
 
@@ -184,9 +246,8 @@ def test_catching_up_goes_on_after_a_restart(run):
         await watermark(world, seconds_ago=HOUR)
         ours = world.archive(*messages(450, seconds_ago=HOUR / 2))
         first = world.walker(period_seconds=0.0)
-        await go(world, first)  # notes the window
-        pending = await asyncio.to_thread(lambda: progress.load(world.url, PUBSUB_TOPIC).pending)
-        while len(world.enqueued) < 250:
+        pending = await first._pass(world.term)  # notes the window
+        while len(world.new) < 250:
             pending = await first._catch_up(pending)
         [noted] = await windows_left()
         assert noted.cursor
@@ -203,10 +264,10 @@ def test_catching_up_goes_on_after_a_restart(run):
 def test_a_gap_is_noted_in_the_moment_in_which_the_watermark_moves(run):
     async def scenario(world):
         row = await watermark(world, seconds_ago=HOUR)
-        await go(world, world.walker(period_seconds=0.0))
+        await world.walker()._pass(world.term)
         [window] = await windows_left()
         assert window.reason == "outage"
-        assert abs((window.start_at - row.watermark_at).total_seconds() + 60) < 1
+        assert abs((window.start_at - row.watermark_at).total_seconds() + 90) < 1
         moved = await asyncio.to_thread(StoreWatermark.objects.get)
         assert (timezone.now() - moved.watermark_at).total_seconds() < 30
 
@@ -220,7 +281,7 @@ def test_what_is_too_old_to_ask_for_is_said(run):
             await go(world, world.walker(recovery=timedelta(hours=1)))
         [said] = [entry for entry in logs if entry["event"] == "store_gap_unrecoverable"]
         assert said["log_level"] == "error"
-        assert abs(said["seconds"] - 2 * HOUR - 60) < 30
+        assert abs(said["seconds"] - 2 * HOUR - 90) < 30
 
     run(scenario)
 
@@ -297,7 +358,7 @@ def test_duplicates_on_a_page_are_taken_once(run):
         ours = world.archive(*messages(90))
         world.break_node(store_duplicates=True)
         await go(world, world.walker(), times=2)
-        assert sorted(world.enqueued) == sorted(ours)
+        assert sorted(world.new) == sorted(ours)
 
     run(scenario)
 
@@ -306,16 +367,19 @@ def test_what_the_database_did_not_take_is_read_again(run, monkeypatch):
     async def scenario(world):
         await watermark(world)
         ours = world.archive(*messages(10))
-        refresh, failures = world.query_topics.refresh, [OperationalError()]
-        monkeypatch.setattr(world.query_topics, "refresh", lambda: failures and (_ for _ in ()).throw(failures.pop()))
         walker = world.walker()
-        await go(world, walker)
+        with monkeypatch.context() as broken:
+            broken.setattr(world.intake, "_insert", failing)
+            await go(world, walker)
         assert await world.paths() == {}
-        monkeypatch.setattr(world.query_topics, "refresh", refresh)
         await go(world, walker)
         assert len(await world.paths()) == len(ours)
 
     run(scenario)
+
+
+async def failing(*_args):
+    raise OperationalError
 
 
 class Telling:
@@ -342,7 +406,7 @@ def test_nonsense_on_a_page_does_not_stop_its_neighbours(run, nonsense):
         pages = world.walker(Telling(StorePage(tuple(entries))))._pages
         window = Window(timezone.now(), timezone.now())
         assert await pages.read(window, Place(with_messages=True), loop="fast") is None
-        assert world.enqueued == [message_hash(PUBSUB_TOPIC, good)]
+        assert world.new == [message_hash(PUBSUB_TOPIC, good)]
 
     run(scenario)
 
@@ -368,7 +432,7 @@ def test_a_message_without_a_hash_is_not_passed_over(run):
         named, nameless = messages(2)
         pages = world.walker(HalfNameless(named, nameless))._pages
         assert await pages.read(Window(timezone.now(), timezone.now()), Place(), loop="fast") is None
-        assert world.enqueued == [message_hash(PUBSUB_TOPIC, each) for each in (named, nameless)]
+        assert world.new == [message_hash(PUBSUB_TOPIC, each) for each in (named, nameless)]
 
     run(scenario)
 

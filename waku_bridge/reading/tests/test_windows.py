@@ -7,15 +7,18 @@ import pytest
 from waku_bridge.reading.windows import (
     EPOCH,
     Window,
-    lost_reply,
+    doubt,
     newest_slice,
     plan,
     rest,
     searched_until,
+    settled,
+    urgent,
 )
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
+TICK = 1e-6
 
 
 def at(seconds):
@@ -26,48 +29,102 @@ def span(start, end):
     return Window(at(start), at(end))
 
 
-def planned(watermark, *, late=0, recovery=2 * DAY):
-    return plan(watermark_at=at(watermark), late_searched_at=at(late), now=NOW, recovery=recovery)
+def planned(watermark, *, late=0, recovery=2 * DAY, is_first=False, is_late=False):
+    return plan(
+        watermark_at=at(watermark),
+        late_searched_at=at(late),
+        now=NOW,
+        recovery=recovery,
+        is_first=is_first,
+        is_late=is_late,
+    )
 
 
 @pytest.mark.parametrize(
     ("watermark", "fresh", "missed"),
     [
-        (0, (-60, 25), None),  # the first pass over a store
-        (-3, (-63, 25), None),
-        (-60, (-120, 25), None),
-        (-61, (-120, 25), (-121, -120)),
-        (-3600, (-120, 25), (-3660, -120)),
-        (3600, (-60, 25), None),  # somebody put the clock right
+        (-3, (-3, -3), None),  # nothing is new
+        (-6, (-6 + TICK, -3), None),
+        (-150, (-150 + TICK, -3), None),
+        (-3600, (-180, -3), (-3600 + TICK, -180)),
+        (3600, (-90, -3), None),  # somebody put the clock right
     ],
 )
-def test_reads_the_last_minute_at_once_and_the_rest_of_what_was_missed_later(watermark, fresh, missed):
+def test_reads_what_is_new_at_once_and_what_was_missed_long_ago_later(watermark, fresh, missed):
     found = planned(watermark)
     assert found.fresh == span(*fresh)
     assert found.missed == (missed and span(*missed))
-    assert found.watermark_at == at(-5)
+    assert found.watermark_at == at(-3)
     assert not found.unrecoverable
+
+
+@pytest.mark.parametrize(
+    ("watermark", "fresh", "missed"),
+    [(0, (-90, -3), None), (-90, (-180, -3), None), (-91, (-180, -3), (-181, -180))],
+)
+def test_the_first_pass_of_a_reader_covers_the_doubts_of_the_one_before(watermark, fresh, missed):
+    found = planned(watermark, is_first=True)
+    assert (found.fresh, found.missed) == (span(*fresh), missed and span(*missed))
+
+
+def test_passes_leave_nothing_out_between_them_and_read_nothing_twice():
+    before = planned(-60)
+    after = plan(watermark_at=before.watermark_at, late_searched_at=NOW, now=at(3), recovery=DAY)
+    assert after.fresh.start_ns == before.fresh.end_ns + 1
 
 
 def test_what_a_pass_reads_and_what_it_misses_leave_no_gap_between_them():
     found = planned(-3600)
     assert found.missed.end_at == found.fresh.start_at
-    assert found.missed.start_at == at(-3600 - 60)
+    assert found.missed.start_at == at(-3600 + TICK)
 
 
 def test_an_outage_is_caught_up_with_no_further_back_than_told():
-    found = planned(-7200, recovery=timedelta(hours=1))
-    assert found.missed == span(-3600, -120)
-    assert found.unrecoverable == timedelta(seconds=3660)
+    found = planned(-7200, recovery=timedelta(hours=1), is_first=True)
+    assert found.missed == span(-3600, -180)
+    assert found.unrecoverable == timedelta(seconds=3690)
 
 
-@pytest.mark.parametrize(("last", "is_due"), [(0, False), (-599, False), (-600, True), (-(10**6), True)])
-def test_late_messages_are_searched_every_ten_minutes(last, is_due):
-    assert planned(0, late=last).late == (span(-75 * 60, -60) if is_due else None)
+@pytest.mark.parametrize("last", [0, -599])
+def test_late_messages_are_searched_every_ten_minutes(last):
+    assert planned(0, late=last).late is None
 
 
-def test_a_lost_reply_is_searched_from_before_the_last_good_read_to_the_latest_clock():
-    assert lost_reply(last_read_at=at(-10), now=NOW) == span(-70, 25)
+@pytest.mark.parametrize(
+    ("last", "is_late", "late"),
+    [
+        (-600, False, (-600 - 65 * 60 + TICK, -65 * 60)),  # each message once, when no other will come beside it
+        (-700, False, (-700 - 65 * 60 + TICK, -65 * 60)),
+        (-600, True, (-75 * 60, -60)),
+        (-76 * 60, False, (-75 * 60, -60)),
+        (-(10**6), False, (-75 * 60, -60)),  # the first time
+    ],
+)
+def test_where_nothing_was_late_only_what_was_not_searched_yet_is_searched(last, is_late, late):
+    assert planned(0, late=last, is_late=is_late).late == span(*late)
+
+
+def test_a_store_that_was_away_is_taken_for_late():
+    assert planned(-3600, late=-600).late == span(-75 * 60, -60)
+
+
+def test_what_a_live_read_may_have_lost_is_searched_at_once_and_all_around_it_later():
+    assert urgent(lost_since=at(-10), now=NOW) == span(-12, 25)
+    assert urgent(lost_since=at(-3600), now=NOW) == span(-180, 25)
+    assert doubt(since=at(-10), now=NOW) == span(-70, 25)
+
+
+@pytest.mark.parametrize(
+    ("doubtful", "part"),
+    [((-50, 25), None), ((-70, 25), (-70, -60)), ((-200, -100), (-200, -100)), ((-60, 0), (-60, -60))],
+)
+def test_a_doubt_is_settled_as_far_as_it_is_a_minute_old(doubtful, part):
+    assert settled(span(*doubtful), now=NOW) == (part and span(*part))
+
+
+def test_of_a_doubt_remains_what_was_not_read():
+    assert span(-70, 25).after(span(-70, -60)) == span(-60 + TICK, 25)
+    assert span(-200, -100).after(span(-200, -100)) is None
 
 
 def slices(window):
@@ -81,8 +138,8 @@ def slices(window):
     [
         ((0, 30), [(0, 30)]),
         ((0, 60), [(0, 60)]),
-        ((0, 61), [(1, 61), (0, 1)]),
-        ((0, 150), [(90, 150), (30, 90), (0, 30)]),
+        ((0, 61), [(1, 61), (0, 1 - TICK)]),
+        ((0, 150), [(90, 150), (30 - TICK, 90 - TICK), (0, 30 - 2 * TICK)]),
         ((0, 0), [(0, 0)]),
     ],
 )
@@ -90,12 +147,9 @@ def test_a_window_is_read_in_slices_newest_first_and_whole(window, expected):
     assert list(slices(span(*window))) == [span(*each) for each in expected]
 
 
-@pytest.mark.parametrize(
-    ("outer", "inner", "covers"),
-    [((0, 10), (0, 10), True), ((0, 10), (2, 3), True), ((0, 10), (-1, 3), False), ((0, 10), (2, 11), False)],
-)
-def test_a_window_covers_another_that_lies_within_it(outer, inner, covers):
-    assert span(*outer).covers(span(*inner)) is covers
+def test_doubts_add_up():
+    assert span(0, 10).hull(span(5, 20)) == span(0, 20)
+    assert span(0, 10).hull(None) == span(0, 10)
 
 
 @pytest.mark.parametrize(

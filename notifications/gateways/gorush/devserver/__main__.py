@@ -4,6 +4,7 @@ import argparse
 import socket
 import sqlite3
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -17,11 +18,11 @@ STOP_SECONDS = 1.0
 log = structlog.get_logger()
 
 
-def main() -> int:
+def main(make_app: Callable[[Settings], web.Application] = create_app) -> int:
     arguments = _parser().parse_args()
     try:
         listener = socket.create_server((arguments.host, arguments.port))
-        app = create_app(_settings(arguments))
+        app = make_app(_settings(arguments))
     except (OSError, sqlite3.Error) as exc:
         # One line is what an operator needs here, a stack trace is not.
         log.error("gorush_devserver_cannot_start", host=arguments.host, port=arguments.port, reason=str(exc))  # noqa: TRY400

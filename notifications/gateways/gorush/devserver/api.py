@@ -25,8 +25,6 @@ routes = web.RouteTableDef()
 async def push(request: web.Request) -> web.Response:
     """Sync mode: answer when every push of the request is settled, and report failures only."""
     gateway = request.app[GATEWAY]
-    if gateway.faults.status:
-        return web.Response(status=gateway.faults.status)
     try:
         notifications = read_push(await request.read())
     except BadRequestError as exc:
@@ -74,7 +72,7 @@ async def _caller_gone(request: web.Request) -> None:
 
 
 def cut(request: web.Request) -> web.Response:
-    """Break the connection; the response returned goes nowhere."""
+    """Break the connection. The response that is returned goes nowhere."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()

@@ -1,11 +1,8 @@
-"""What only a development server has: the recorded pushes, and faults on demand. Shows tokens, logs none."""
-
-from dataclasses import asdict
+"""What only a development server has: the recorded pushes. Shows tokens, logs none."""
 
 import orjson
 from aiohttp import web
 
-from notifications.gateways.gorush.devserver.faults import Faults, InvalidFaultError
 from notifications.gateways.gorush.devserver.gateway import GATEWAY
 from notifications.gateways.gorush.devserver.pushes import PAGE
 
@@ -26,27 +23,6 @@ async def list_pushes(request: web.Request) -> web.Response:
 async def forget_pushes(request: web.Request) -> web.Response:
     request.app[GATEWAY].pushes.clear()
     return web.Response(status=204)
-
-
-@routes.get("/dev/faults")
-async def show_faults(request: web.Request) -> web.Response:
-    return _json(asdict(request.app[GATEWAY].faults))
-
-
-@routes.post("/dev/faults")
-async def set_faults(request: web.Request) -> web.Response:
-    faults = request.app[GATEWAY].faults
-    try:
-        faults.update(dict(orjson.loads(await request.read())))
-    except (InvalidFaultError, TypeError, ValueError) as exc:
-        raise web.HTTPBadRequest(text=str(exc)) from exc
-    return _json(asdict(faults))
-
-
-@routes.delete("/dev/faults")
-async def clear_faults(request: web.Request) -> web.Response:
-    request.app[GATEWAY].faults = Faults()
-    return _json(asdict(request.app[GATEWAY].faults))
 
 
 def _number(request: web.Request, name: str, default: int) -> int:

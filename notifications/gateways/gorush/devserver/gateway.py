@@ -8,8 +8,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from notifications.gateways.gorush.devserver.faults import Faults
-from notifications.gateways.gorush.devserver.outcomes import Outcome, Platform, Refusal, decide, refuse
+from notifications.gateways.gorush.devserver.outcomes import Outcome, Platform, Refusal, decide, fate_of, refuse
 from notifications.gateways.gorush.devserver.pushes import Pushes
 from notifications.gateways.gorush.devserver.request import (
     Notification,
@@ -65,7 +64,6 @@ class Gateway:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.pushes = Pushes(settings.data)
-        self.faults = Faults()
         self.counters = Counters()
 
     async def send_all(self, notifications: Sequence[Notification]) -> list[Settled]:
@@ -96,16 +94,15 @@ class Gateway:
 
     async def _push(self, notification: Notification, token: str) -> Settled:
         platform = Platform(notification.platform)
-        tries = self.pushes.tries(token, notification.collapse_id) if "flaky" in token else 0
+        tries = self.pushes.tries(token, notification.collapse_id) if "flaky" in fate_of(token) else 0
         outcome = _outcome(notification, token, platform, tries)
-        delay_ms = outcome.delay_ms + self.faults.delay_ms
-        if delay_ms:
+        if outcome.delay_ms:
             # Shielded: a caller who hangs up does not stop a push that is on its way.
-            return await asyncio.shield(self._settle_later(notification, token, outcome, delay_ms))
+            return await asyncio.shield(self._settle_later(notification, token, outcome))
         return self._settle(notification, token, outcome)
 
-    async def _settle_later(self, notification: Notification, token: str, outcome: Outcome, delay_ms: int) -> Settled:
-        await asyncio.sleep(delay_ms / 1000)
+    async def _settle_later(self, notification: Notification, token: str, outcome: Outcome) -> Settled:
+        await asyncio.sleep(outcome.delay_ms / 1000)
         return self._settle(notification, token, outcome)
 
     def _settle(self, notification: Notification, token: str, outcome: Outcome) -> Settled:

@@ -1,5 +1,7 @@
 """What becomes of a push, decided by the prefix of its device token. Pure; the table below is the documentation.
 
+Tokens of Apple are hex. A prefix may be written in hex too, so that the whole is a token that servers take.
+
 token              the push                              iOS error                 Android error
 anything else      is delivered                          -                         -
 dead-…             is refused: app uninstalled           Unregistered              Requested entity was not found.
@@ -118,7 +120,7 @@ class Outcome:
 
     @property
     def upstream_error(self) -> str:
-        """What Apple or Google think of it: a push whose answer got lost is accepted."""
+        """Return what Apple or Google answer: a push whose answer got lost is accepted."""
         return "" if self.refusal in ANSWER_LOST else self.error
 
 
@@ -135,17 +137,29 @@ ANSWERS: Mapping[str, Outcome] = {
 FLAKY = re.compile(r"flaky(\d{1,3})-")
 SLOW = re.compile(r"slow(\d{1,6})-")
 PREFIX = re.compile(r"[a-z0-9]+-")
+# `[a-z0-9]+-` once or several times, in hex.
+HEX_PREFIX = re.compile(r"((?:(?:3[0-9]|6[1-9a-f]|7[0-9a])+2d)+)[0-9a-f]{64}")
 
 
 def decide(token: str, platform: Platform, earlier_tries: int) -> Outcome:
     """Decide the outcome of one push; `earlier_tries` counts the pushes of the same notification to this token."""
-    if slow := SLOW.match(token):
-        rest = decide(token[slow.end() :], platform, earlier_tries)
+    return _decide(fate_of(token), token, platform, earlier_tries)
+
+
+def fate_of(token: str) -> str:
+    """Return the text whose beginning says what becomes of a push: the token, or what stands before it in hex."""
+    match = HEX_PREFIX.fullmatch(token)
+    return bytes.fromhex(match[1]).decode() if match else token
+
+
+def _decide(fate: str, token: str, platform: Platform, earlier_tries: int) -> Outcome:
+    if slow := SLOW.match(fate):
+        rest = _decide(fate[slow.end() :], token, platform, earlier_tries)
         return replace(rest, delay_ms=rest.delay_ms + int(slow[1]))
-    if flaky := FLAKY.match(token):
+    if flaky := FLAKY.match(fate):
         is_refused = earlier_tries < int(flaky[1])
         return refuse(Refusal.BUSY, platform, token) if is_refused else DELIVERED
-    match = PREFIX.match(token)
+    match = PREFIX.match(fate)
     prefix = match[0] if match else ""
     if prefix in REFUSALS:
         return refuse(REFUSALS[prefix], platform, token)

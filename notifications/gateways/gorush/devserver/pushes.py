@@ -29,6 +29,9 @@ SELECT = """SELECT id, received_ms, platform, token, topic, collapse_id, error, 
 
 class Pushes:
     def __init__(self, data: Path | None) -> None:
+        if data:
+            data.touch(mode=0o600)  # device tokens; the files beside it get the same mode
+            data.chmod(0o600)
         self._connection = sqlite3.connect(data or ":memory:")
         self._connection.executescript(SCHEMA)
 

@@ -94,7 +94,10 @@ def _notification(fields: Mapping[str, Any]) -> Notification:
 
 
 def _known(fields: Mapping[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
-    """Raises TypeError for a field of a wrong type."""
+    """Return the fields that gorush knows.
+
+    Raises TypeError for a field of a wrong type.
+    """
     lower = ((name.lower(), value) for name, value in fields.items())
     known = {name: value for name, value in lower if value is not None and name in types}
     for name, value in known.items():

@@ -1,10 +1,10 @@
 """The development gorush as an aiohttp application: routes, the version header, and the work beside requests."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Middleware
 
 from notifications.gateways.gorush.devserver import api, dev
 from notifications.gateways.gorush.devserver.gateway import GATEWAY, Gateway, Settings
@@ -14,9 +14,17 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 COMMIT_SECONDS = 0.25
 
 
-def create_app(settings: Settings) -> web.Application:
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[count_response, cut_when_down])
-    app[GATEWAY] = Gateway(settings)
+def create_app(
+    settings: Settings,
+    *,
+    gateway: Callable[[Settings], Gateway] = Gateway,
+    middlewares: Sequence[Middleware] = (),
+    routes: web.RouteTableDef | None = None,
+) -> web.Application:
+    """``gateway``, ``middlewares`` and ``routes`` are for a test that wants more of it than gorush does."""
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[count_response, *middlewares])
+    app.add_routes(routes or ())
+    app[GATEWAY] = gateway(settings)
     app[RESPONSES] = Responses()
     for module in (api, dev):
         app.add_routes(module.routes)
@@ -24,13 +32,6 @@ def create_app(settings: Settings) -> web.Application:
     app.on_response_prepare.append(add_version)
     app.cleanup_ctx.append(commit_pushes)
     return app
-
-
-@web.middleware
-async def cut_when_down(request: web.Request, handler: Handler) -> web.StreamResponse:
-    if request.app[GATEWAY].faults.down and not request.path.startswith("/dev/"):
-        return api.cut(request)
-    return await handler(request)
 
 
 async def refuse_unknown(_request: web.Request) -> web.Response:

@@ -26,7 +26,7 @@ def as_prometheus(counters: Counters) -> str:
 
 
 def _metrics(counters: Counters) -> Iterator[tuple[str, str, str, int]]:
-    """Name, help, type and value, by name. No labels."""
+    """Return name, help, type and value of each metric, by name. They have no labels."""
     yield "android_fail", "Number of android fail count", "counter", counters.android.push_error
     yield "android_success", "Number of android success count", "counter", counters.android.push_success
     yield "busy_workers", "Length of busy workers", "gauge", 0

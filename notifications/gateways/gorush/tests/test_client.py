@@ -10,13 +10,14 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 from django.utils import timezone
 
-from notifications.connections import new_client
+from kit.http.connections import new_client
 from notifications.gateways.gorush.client import GorushGateway
 from notifications.gateways.gorush.errors import ErrorRule
+from notifications.gateways.gorush.faults import device_token
+from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.gateways.gorush.tests.test_request import APPLE, PRESENTATION
 from notifications.gateways.gorush.unknown_errors import unknown_errors
 from notifications.messages import Outcome
-from notifications.models import UnknownGatewayError
 from tests.interop.fakes.certificates import serve_as
 
 OK = {"success": "ok", "counts": 1, "logs": []}
@@ -64,7 +65,7 @@ def test_a_dry_run_succeeds_when_gorush_takes_it_for_no_platform(answer, outcome
 
     async def main():
         async with httpx.AsyncClient(transport=httpx.MockTransport(handler)) as client:
-            gateway = GorushGateway(["http://one"], PRESENTATION, client, dry_run_token=APPLE.device_token)
+            gateway = GorushGateway(["http://one"], PRESENTATION, client, dry_run_token="device-token")
             return await gateway.send(APPLE)
 
     result = asyncio.run(main())
@@ -137,7 +138,7 @@ def test_each_answer_is_read_by_the_rules_of_the_moment():
 @pytest.mark.django_db
 def test_what_no_rule_knows_is_counted_without_the_device_token():
     unknown_errors().record(now=timezone.now())  # what earlier tests left
-    error = f"Teapot for {APPLE.device_token} after 17 s"
+    error = f"Teapot for {device_token(APPLE)} after 17 s"
     sent(lambda _request: httpx.Response(200, json=OK | {"logs": [{"error": error}]}))
 
     unknown_errors().record(now=timezone.now())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from notifications.connections import MAX_CONNECTIONS
+from kit.http.connections import MAX_CONNECTIONS
 from notifications.gateways.gorush.feedback import SECRET_HEADER
 from notifications.gateways.gorush.watch import rules
 from notifications.gateways.gorush.watch.readings import Counters, Reading, read_config

@@ -172,4 +172,5 @@ def test_guards_stand_where_a_wrong_set_up_gets_the_same_answer():
     assert guarded == {
         *("baddevicetoken", "devicetokennotfortopic", "requested entity was not found"),
         *("not a valid fcm registration token", "invalid registration", "senderid mismatch"),
+        "auth error from apns or web push service",
     }

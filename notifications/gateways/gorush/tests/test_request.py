@@ -12,7 +12,7 @@ from notifications.gateways.gorush.request import (
     build_request,
     payload_size_bytes,
 )
-from notifications.messages import NotificationType, Push
+from notifications.messages import ChannelKey, NotificationType, Push
 
 PRESENTATION = Presentation(
     texts={"message": "New message", "mention": "New mention", "request_to_join": "Join?", "contact_request": "Hello?"},
@@ -23,16 +23,15 @@ PRESENTATION = Presentation(
 APPLE = Push(
     notification_id=7,
     attempt_number=2,
-    token_type=1,
-    device_token="device-token",
-    apn_topic="im.status",
+    channel=ChannelKey(1, "im.status"),
+    address=b"device-token",
     type=1,
     public_key_hash=b"\x0a\x0b",
     chat_id=b"\x0c",
     message=b"\x0d",
     collapse_id="c" * 32,
 )
-FIREBASE = replace(APPLE, token_type=2)
+FIREBASE = replace(APPLE, channel=ChannelKey(2, ""))
 DATA = {"encryptedMessage": "0x0d", "chatId": "0x0c", "publicKey": "0x0a0b"}
 
 
@@ -94,7 +93,7 @@ def test_empty_fields_are_sent_as_status_go_sends_them():
 
 
 def test_quotes_a_token_that_looks_like_json():
-    assert built(replace(FIREBASE, device_token='","tokens":["x'))["tokens"] == ['","tokens":["x']
+    assert built(replace(FIREBASE, address=b'","tokens":["x'))["tokens"] == ['","tokens":["x']
 
 
 def test_every_type_that_is_notified_about_has_a_text():

@@ -184,7 +184,7 @@ def test_any_shape_but_the_right_one_is_no_success(shape):
 
 @pytest.mark.parametrize("push", [APPLE, FIREBASE])
 def test_a_device_token_in_an_error_goes_nowhere(push):
-    push = replace(push, device_token="secret-device-token")
+    push = replace(push, address=b"secret-device-token")
     for error in (
         'Post "https://api.push.apple.com/3/device/secret-device-token": EOF',
         "Invalid value at 'message.token' (TYPE_STRING), \"secret-device-token\"",
@@ -217,6 +217,19 @@ def test_an_error_that_a_rule_knows_needs_no_signature():
     assert read_response(200, answer(entry("Unregistered")), APPLE).unknown_signature == ""
 
 
+@pytest.mark.parametrize("token", ["e", "n", "unre", "register", "unregistered", "BadDeviceToken", "baddevic", "o" * 7])
+@pytest.mark.parametrize("error", ["Unregistered", "BadDeviceToken"])
+def test_no_device_token_hides_that_it_is_dead(token, error):
+    """With every "e" of the answer gone no rule matched, and the push was sent again for ever."""
+    push = replace(APPLE, address=token.encode())
+    assert read_response(200, answer(entry(error, token=token)), push).outcome is Outcome.DEAD
+
+
+def test_an_unknown_error_shows_no_short_token():
+    push = replace(APPLE, address=b"odd")
+    assert read_response(200, answer(entry("Something odd", token="odd")), push).unknown_signature == ""
+
+
 @pytest.mark.parametrize(
     "token", ["x509:", "x509: certificate has expired", "bad certificate", 'a"b x509:', "%78509:x509:"]
 )
@@ -224,7 +237,10 @@ def test_a_device_token_cannot_speak_for_apple_or_google(token):
     """Its owner would stop the channel of everybody."""
     for path in (token, quote(token), quote(token, safe=""), json.dumps(token)[1:-1]):
         error = f'Post "https://api.push.apple.com/3/device/{path}": EOF'
-        assert read_response(200, answer(entry(error)), replace(APPLE, device_token=token)).outcome is Outcome.AMBIGUOUS
+        assert (
+            read_response(200, answer(entry(error)), replace(APPLE, address=token.encode())).outcome
+            is Outcome.AMBIGUOUS
+        )
         error = f"timed out while making an http call: {path}"
-        read = read_response(200, answer(entry(error)), replace(FIREBASE, device_token=token))
+        read = read_response(200, answer(entry(error)), replace(FIREBASE, address=token.encode()))
         assert read.outcome is Outcome.AMBIGUOUS

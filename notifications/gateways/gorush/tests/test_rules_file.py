@@ -2,8 +2,8 @@
 
 import pytest
 
+from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules_file import parse, seed_rules, shipped_rules
-from notifications.models import GatewayErrorRule
 
 ENTRY = "{platform: ios, match: exact, text: Gone, class: DEAD, code: gone}"
 # Every text of the table in gorush's description, by class: [platform, texts].

@@ -9,10 +9,10 @@ from django.core.management import call_command
 from django.db import OperationalError
 
 from notifications.gateways.gorush.errors import ErrorRule, classify
+from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules_file import seed_rules, shipped_rules
 from notifications.gateways.gorush.rules_table import REFRESH_SECONDS, CurrentRules, Loaded, load_rules, load_seed
 from notifications.messages import Outcome
-from notifications.models import GatewayErrorRule
 
 RULES = GatewayErrorRule.objects
 OPERATOR = GatewayErrorRule.Origin.OPERATOR

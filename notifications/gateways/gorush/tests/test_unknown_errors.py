@@ -8,8 +8,8 @@ import structlog
 from django.db import OperationalError, connection
 
 from notifications.gateways.gorush import unknown_errors
+from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.gateways.gorush.unknown_errors import UnknownErrors, add
-from notifications.models import UnknownGatewayError
 
 IOS, ANDROID = 1, 2
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -1,5 +1,5 @@
-"""The notices of the watch. Their memory is what gorush counted, for the next look to compare with."""
+"""The notices of the config check. Their memory is what gorush counted, for the next check to compare with."""
 
-from notifications.notices import Board
+from kit.http.notices import Board
 
 BOARD = Board("gorush", version=2)

@@ -1,4 +1,4 @@
-"""The shell of the watch: ask every gorush, judge what it says, note it, and log what changed."""
+"""The shell of the config check: ask every gorush, judge what it says, note it, and log what changed."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -9,15 +9,15 @@ import httpx
 from django.conf import settings
 from django.db.models import Count
 
-from notifications.connections import MAX_CONNECTIONS, HttpClient, new_client, submit
+from kit.http.connections import MAX_CONNECTIONS, HttpClient, new_client, submit
+from notifications.gateways.gorush.platforms import NAMES
 from notifications.gateways.gorush.watch.board import BOARD
 from notifications.gateways.gorush.watch.readings import Counters, Reading, read_config, read_counters, read_version
 from notifications.gateways.gorush.watch.rules import Expectations, deviations
-from notifications.messages import PLATFORMS
 from notifications.models import Attempt
 from registrations.models import Route
 
-# Short, because on a small machine the sweep waits for this.
+# It is short, because on a small machine the sweep waits for this.
 TIMEOUT_SECONDS = 2.0
 ANSWERED = range(200, 300)  # versions of gorush differ: 200 or 201
 # A push that gorush has counted may have begun this long before, and its attempt with it.
@@ -25,7 +25,7 @@ LONGEST_PUSH = timedelta(minutes=2)
 
 
 def look(urls: Sequence[str], *, now: datetime) -> None:
-    """Look at each gorush once. Safe to run twice, and whatever the peer answers."""
+    """Check each gorush once. It is safe to run twice, and whatever the peer answers."""
     before = BOARD.read(urls)
     readings = submit(_read_all(urls)).result()
     expected = _expectations()
@@ -42,17 +42,20 @@ def _expectations() -> Expectations:
     active = Route.objects.filter(state=Route.State.ACTIVE)
     return Expectations(
         concurrency=MAX_CONNECTIONS,
-        platforms=frozenset(name for number, name in PLATFORMS.items() if active.filter(token_type=number).exists()),
+        platforms=frozenset(name for number, name in NAMES.items() if active.filter(token_type=number).exists()),
         is_hook_open=bool(settings.GORUSH_HOOK_SECRET),
         is_shielded=settings.GORUSH_SHIELDED,
     )
 
 
 def _failures_since(start: datetime) -> Mapping[str, int]:
-    """Attempts that did not succeed, or are not over: more rather than fewer, so that a warning means something."""
+    """Return the attempts per platform that did not succeed or are not over.
+
+    It counts more rather than fewer, so that a warning means something.
+    """
     attempts = Attempt.objects.filter(started_at__gte=start).exclude(outcome=Attempt.Outcome.DELIVERED)
     counts = attempts.order_by().values_list("token_type").annotate(Count("pk"))
-    return {PLATFORMS[number]: count for number, count in counts if number in PLATFORMS}
+    return {NAMES[number]: count for number, count in counts if number in NAMES}
 
 
 async def _read_all(urls: Collection[str]) -> list[Reading]:
@@ -73,9 +76,12 @@ async def _read(client: HttpClient, url: str) -> Reading:
 
 
 async def _fetch(client: HttpClient, url: str) -> bytes | None:
-    """None when nobody answers; empty for an answer that says nothing. What exceeds 1 MiB the client does not take."""
+    """Return the body of an answer, empty for an answer that says nothing, or None when nobody answers.
+
+    The client does not take more than 1 MiB.
+    """
     try:
-        # Its own time-out starts over with every byte that trickles in.
+        # The client's own time-out starts over with every byte that trickles in.
         answer = await asyncio.wait_for(client.request("GET", url), TIMEOUT_SECONDS)
     except (httpx.RemoteProtocolError, httpx.DecodingError):
         return b""

@@ -1,7 +1,7 @@
 """What gorush says about itself: `/api/config`, `/version` and `/api/stat/app` (gorush.md, 1.1 and 1.7).
 
-Nothing is trusted: whatever is no clean answer reads as "not said". Values are asked for one by one and as flags,
-numbers or known words, so that no secret of a configuration gets any further.
+Nothing is trusted: what is no clean answer reads as "not said". Values are asked for one by one and as flags, numbers
+or known words, so that no secret of a configuration gets any further.
 """
 
 import re
@@ -12,31 +12,38 @@ from typing import Any
 import orjson
 import yaml
 
-from notifications.messages import PLATFORMS
+from notifications.gateways.gorush.platforms import NAMES
 
 MAX_DEPTH = 8  # gorush's own configuration has three levels
 MAX_DIGITS = 18
 VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})(?!\d)")
 TRUE, FALSE = frozenset({"true", "yes", "on"}), frozenset({"false", "no", "off"})
 
-# PyYAML's C parser recurses into a document when it builds values, and dies of deep ones; its events are a flat stream.
+# PyYAML's C parser recurses into a document when it builds values, and crashes on deep ones. Its events are a flat
+# stream.
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The running configuration, by gorush's own names (``core.sync``). None: not said, or not in a way we know."""
+    """The running configuration, by gorush's own names (``core.sync``).
+
+    A value is None when it was not said, or not in a way that we know.
+    """
 
     values: Mapping[str, str] = field(repr=False)
 
     def text(self, name: str) -> str | None:
+        """Return a value as it is written."""
         return self.values.get(name)
 
     def flag(self, name: str) -> bool | None:
+        """Return a value that is a boolean."""
         word = self.values.get(name, "").lower()
         return word in TRUE if word in TRUE | FALSE else None
 
     def number(self, name: str) -> int | None:
+        """Return a value that is a whole number."""
         digits = self.values.get(name, "")
         is_number = digits.isascii() and digits.removeprefix("-").isdigit() and len(digits) <= MAX_DIGITS
         return int(digits) if is_number else None
@@ -44,14 +51,14 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Pushes that failed at Apple (``ios``) or Google (``android``) since gorush started."""
+    """The pushes that failed at Apple (``ios``) or Google (``android``) since gorush started."""
 
     push_errors: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look at one gorush. None: that answer was missing or not understood."""
+    """What one gorush said in one check. A part is None when that answer was missing or not understood."""
 
     is_reachable: bool
     config: Config | None = None
@@ -60,7 +67,10 @@ class Reading:
 
 
 def read_config(body: bytes) -> Config | None:
-    """YAML with sections, of which at least ``core`` has to be there: a page of a proxy may be YAML, too."""
+    """Return the configuration, or None for another document.
+
+    It is YAML with sections, of which at least ``core`` has to be there, because a page of a proxy may be YAML too.
+    """
     try:
         values = dict(_flatten(yaml.parse(body, Loader=_Loader)))
     except (yaml.YAMLError, ValueError):
@@ -69,8 +79,10 @@ def read_config(body: bytes) -> Config | None:
 
 
 def _flatten(events: Iterator[Any]) -> Iterator[tuple[str, str]]:
-    """Every scalar with its dotted name; items of lists have their list's name and a star. Raises ValueError for what
-    gorush never writes: anchors, aliases, tags, keys that are no text, several documents, great depth.
+    """Yield every scalar with its dotted name. An item of a list has the list's name and a star.
+
+    Raises ValueError for what gorush never writes: anchors, aliases, tags, keys that are no text, several documents,
+    great depth.
     """
     place: list[_Collection] = []
     for event in events:
@@ -107,14 +119,18 @@ class _Collection:
 
 
 def read_version(body: bytes) -> tuple[int, ...] | None:
-    """Three numbers. A gorush that was built without being told its version says so in words: None."""
+    """Return the three numbers of a version, or None.
+
+    A gorush that was built without being told its version says so in words.
+    """
     found = VERSION.match(str(_read_object(body).get("version")))
     return tuple(map(int, found.groups())) if found else None
 
 
 def read_counters(body: bytes) -> Counters | None:
+    """Return the counters, or None when there are none."""
     answer = _read_object(body)
-    push_errors = {platform: _count(answer.get(platform)) for platform in PLATFORMS.values()}
+    push_errors = {platform: _count(answer.get(platform)) for platform in NAMES.values()}
     known = {platform: count for platform, count in push_errors.items() if count is not None}
     return Counters(known) if known else None
 

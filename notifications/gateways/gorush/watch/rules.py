@@ -7,16 +7,16 @@ and numbers of gorush's, never its texts: a configuration holds secrets, and `/r
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from notifications.deviations import Deviation
+from kit.http.deviations import Deviation
+from notifications.gateways.gorush.platforms import NAMES
 from notifications.gateways.gorush.watch.readings import Config, Counters, Reading
-from notifications.messages import PLATFORMS
 
 TESTED_VERSION = (1, 22, 0)
 DEFAULT_QUEUE_NUM = 8192
 ESSENTIAL = (
     "core.sync",
     "queue.engine",
-    *(f"{p}.{key}" for p in PLATFORMS.values() for key in ("enabled", "max_retry")),
+    *(f"{p}.{key}" for p in NAMES.values() for key in ("enabled", "max_retry")),
 )
 EXTERNAL_ENGINES = ("redis", "nsq", "nats")
 ANY_ADDRESS = ("", "0.0.0.0", "::", "[::]")  # noqa: S104 - looked for, not bound to
@@ -24,13 +24,13 @@ ANY_ADDRESS = ("", "0.0.0.0", "::", "[::]")  # noqa: S104 - looked for, not boun
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """What holds on our side. ``concurrency`` is how many pushes one delivery process has under way at gorush.
+    """What holds on our side. ``concurrency`` is how many pushes one worker process has under way at gorush.
 
-    ``failures``: attempts of ours without success, per platform, since shortly before ``previous`` was counted.
+    ``failures`` counts our attempts without success, per platform, since shortly before ``previous`` was counted.
     """
 
     concurrency: int
-    platforms: frozenset[str] = frozenset(PLATFORMS.values())  # that active routes lead to
+    platforms: frozenset[str] = frozenset(NAMES.values())  # the platforms that active routes lead to
     is_hook_open: bool = False
     is_shielded: bool = False  # the operator says that nobody else reaches gorush
     previous: Counters | None = None
@@ -41,6 +41,7 @@ Rule = Callable[[Config, Expectations], Iterator[Deviation]]
 
 
 def deviations(reading: Reading, expected: Expectations) -> list[Deviation]:
+    """Return what is wrong with a gorush, by all rules."""
     if not reading.is_reachable:
         return [UNREACHABLE]
     found = [deviation for rule in RULES for deviation in rule(reading.config, expected)] if reading.config else []
@@ -101,7 +102,7 @@ def _queue_engine(config: Config, _expected: Expectations) -> Iterator[Deviation
 
 
 def _max_retry(config: Config, _expected: Expectations) -> Iterator[Deviation]:
-    for platform in PLATFORMS.values():
+    for platform in NAMES.values():
         retries = config.number(f"{platform}.max_retry") or 0
         if retries > 0:
             yield Deviation(
@@ -113,7 +114,7 @@ def _max_retry(config: Config, _expected: Expectations) -> Iterator[Deviation]:
 
 
 def _platform_off(config: Config, expected: Expectations) -> Iterator[Deviation]:
-    for platform in PLATFORMS.values():
+    for platform in NAMES.values():
         if platform in expected.platforms and config.flag(f"{platform}.enabled") is False:
             yield Deviation(
                 f"platform_off_{platform}",
@@ -129,9 +130,9 @@ def _worker_num(config: Config, expected: Expectations) -> Iterator[Deviation]:
         shown = workers if workers > 0 else "0: one per CPU"
         yield Deviation(
             "worker_num",
-            f"core.worker_num ({shown}) is below the {expected.concurrency} pushes of a delivery process at once",
+            f"core.worker_num ({shown}) is below the {expected.concurrency} pushes of a worker process at once",
             "The rest waits inside gorush while our time-out runs, and ends ambiguous.",
-            f"Set GORUSH_CORE_WORKER_NUM to {expected.concurrency} for each delivery process.",
+            f"Set GORUSH_CORE_WORKER_NUM to {expected.concurrency} for each worker process.",
         )
 
 
@@ -140,7 +141,7 @@ def _max_concurrent_pushes(config: Config, expected: Expectations) -> Iterator[D
     if limit is not None and limit < expected.concurrency and "ios" in expected.platforms:
         yield Deviation(
             "max_concurrent_pushes",
-            f"ios.max_concurrent_pushes ({limit}) is below the {expected.concurrency} pushes of a delivery process",
+            f"ios.max_concurrent_pushes ({limit}) is below the {expected.concurrency} pushes of a worker process",
             "However many workers there are, pushes to Apple wait for each other while our time-out runs.",
             "Set GORUSH_IOS_MAX_CONCURRENT_PUSHES to the number of workers.",
         )
@@ -151,7 +152,7 @@ def _queue_num(config: Config, expected: Expectations) -> Iterator[Deviation]:
     if places is not None and (places or DEFAULT_QUEUE_NUM) < expected.concurrency:
         yield Deviation(
             "queue_num",
-            f"core.queue_num ({places}) is below the {expected.concurrency} pushes of a delivery process at once",
+            f"core.queue_num ({places}) is below the {expected.concurrency} pushes of a worker process at once",
             "In sync mode a full queue never answers: each push above it ends ambiguous.",
             f"Set GORUSH_CORE_QUEUE_NUM to {DEFAULT_QUEUE_NUM}.",
         )
@@ -227,7 +228,10 @@ def _outdated(reading: Reading) -> Iterator[Deviation]:
 
 
 def _hidden_failures(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
-    """A counter that fell was reset: then there is nothing to compare."""
+    """Yield a deviation when gorush counted more failures than we know of.
+
+    A counter that fell was reset: then there is nothing to compare.
+    """
     if not reading.counters or not expected.previous:
         return
     for platform, count in reading.counters.push_errors.items():

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,6 +47,20 @@ def test_delivers_every_other_token(token):
 )
 def test_reads_what_happens_to_the_request_from_the_token(token, outcome):
     assert decide(token, Platform.IOS, 0) == outcome
+
+
+@pytest.mark.parametrize("fate", ["", *(f"{refusal.name.lower()}-" for refusal in Refusal), "cut-", "flaky2-"])
+def test_a_token_of_apple_may_have_its_fate_in_hex(fate):
+    token = fate.encode().hex() + "6d2d" * 16
+    for earlier_tries in range(3):
+        expected = decide(f"{fate}x", Platform.IOS, earlier_tries)
+        assert replace(decide(token, Platform.IOS, earlier_tries), error="") == replace(expected, error="")
+
+
+def test_a_delay_in_hex_comes_before_the_rest():
+    token = b"slow250-slow1-naming-".hex() + "0" * 64
+    outcome = decide(token, Platform.IOS, 0)
+    assert (outcome.delay_ms, outcome.refusal, token in outcome.error) == (251, Refusal.NAMING, True)
 
 
 @pytest.mark.parametrize(("earlier_tries", "error"), [(0, BUSY_IOS), (1, BUSY_IOS), (2, ""), (3, "")])

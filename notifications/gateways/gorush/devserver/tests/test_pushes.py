@@ -1,3 +1,4 @@
+import stat
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -65,3 +66,11 @@ def test_survives_a_restart_when_it_has_a_file(tmp_path):
         record(pushes, "a")
     with closing(Pushes(path)) as pushes:
         assert [push["token"] for push in pushes.since(0)] == ["a"]
+
+
+def test_only_the_owner_of_the_file_reads_the_tokens_in_it(tmp_path):
+    (tmp_path / "pushes").touch(mode=0o644)
+    with closing(Pushes(tmp_path / "pushes")) as kept:
+        record(kept, "t")
+        kept.commit()
+        assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}

@@ -1,0 +1,143 @@
+"""The stages that ``bench.xmpp`` measures: the component's desk and the turns of a real worker. Imported once Django is
+set up.
+"""
+
+import os
+import threading
+import time
+import uuid
+from base64 import b64encode
+from datetime import datetime
+from time import process_time, thread_time
+
+import psutil
+from django.conf import settings
+from django.db import connection
+from django.utils import timezone
+
+from bench.servers import cpu_seconds
+from kit.turns import Bell, Worker
+from notifications.models import Notification
+from notifications.tasks import new_stages
+from registrations.messages import TokenType
+from registrations.models import Route
+from registrations.routes import point
+from xmpp_bridge.codec.client_strings import issue
+from xmpp_bridge.codec.stream import Received, Stream
+from xmpp_bridge.component.desk import Arrived, Desk
+from xmpp_bridge.identity import client_keys
+from xmpp_bridge.limits import Limits, Rates
+from xmpp_bridge.models import App, Device
+from xmpp_bridge.rules import Domains
+
+DOMAIN, SERVER = "push.bench.test", "bench.test"
+HEADER = (
+    b"<?xml version='1.0'?><stream:stream xmlns='jabber:component:accept' id='1' "
+    b"xmlns:stream='http://etherx.jabber.org/streams'>"
+)
+STANZA = (
+    "<message id='{id}' from='{server}' to='{domain}'><notification xmlns='urn:xmpp:push2:0'><client>{client}</client>"
+    "<encrypted iv='{iv}'>{text}</encrypted></notification></message>"
+)
+CIPHERTEXT_BYTES = 150
+CHUNK = 5000
+# As many as the benchmark likes.
+RATES = Rates(domain_burst=10**9, domain_per_second=10**6, payloads_per_minute=10**4, payloads_per_day=10**6)
+
+
+class Stages:
+    """A service with registered devices, and pushes on their way to them."""
+
+    def __init__(self, postgres: psutil.Process, *, devices: int, pushes: int, batch: int) -> None:
+        self._postgres = postgres
+        self._pushes, self._batch = pushes, batch
+        self._clients = _register(devices)
+        self._desk = Desk(DOMAIN, Limits(RATES), Domains())
+
+    def run(self) -> dict[str, float]:
+        """Let pushes go all the way; return the CPU seconds of this process and of PostgreSQL, by what was done."""
+        data = [self._stanza(number) for number in range(self._pushes)]
+        stream = Stream()
+        stream.feed(HEADER)
+        started = thread_time()
+        arrived = [
+            Arrived(event, time.monotonic())
+            for stanza in data
+            for event in stream.feed(stanza)
+            if isinstance(event, Received)
+        ]
+        parsed, before = thread_time(), self._postgres_seconds()
+        for start in range(0, len(arrived), self._batch):
+            answers = self._desk.answer(arrived[start : start + self._batch])
+            assert not answers, "a push was refused"
+        accepted, between = thread_time(), self._postgres_seconds()
+        turns = self._turn_until_done()
+        return {
+            "parse": parsed - started,
+            "desk": accepted - parsed,
+            "desk: postgres": between - before,
+            "turns and their POSTs": turns,
+            "turns: postgres": self._postgres_seconds() - between,
+        }
+
+    def _postgres_seconds(self) -> float:
+        """Return the CPU time of PostgreSQL, that of its processes that have ended included."""
+        times = self._postgres.cpu_times()
+        return cpu_seconds(self._postgres) + float(times.children_user + times.children_system)
+
+    def _stanza(self, number: int) -> bytes:
+        client = self._clients[number * 7919 % len(self._clients)]  # spread over all
+        text, iv = b64encode(os.urandom(CIPHERTEXT_BYTES)).decode(), b64encode(os.urandom(12)).decode()
+        names = {"id": uuid.uuid4().hex, "server": SERVER, "domain": DOMAIN}
+        return STANZA.format(**names, client=client, iv=iv, text=text).encode()
+
+    def _turn_until_done(self) -> float:
+        """Make turns until every push is over; return the CPU seconds of the threads that did it."""
+        process_started, started = process_time(), thread_time()
+        bell = Bell()
+        worker = Worker(new_stages(bell), bell)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        while Notification.objects.filter(finished_at__isnull=True).exists():
+            time.sleep(0.05)
+        worker.stop(patience_seconds=30)
+        thread.join()
+        return process_time() - process_started - (thread_time() - started)
+
+
+def _register(count: int) -> list[str]:
+    """Store so many devices; return their client strings."""
+    now = timezone.now()
+    app, _ = App.objects.get_or_create(slug="bench", defaults={"apn_topic": "", "created_at": now})
+    ids = [uuid.uuid4() for _ in range(count)]
+    for start in range(0, count, CHUNK):
+        chunk = ids[start : start + CHUNK]
+        routes = Route.objects.bulk_create([_route(device_id, now) for device_id in chunk])
+        Device.objects.bulk_create(
+            Device(
+                id=device_id,
+                app=app,
+                domain=SERVER,
+                device_key=os.urandom(32),
+                owner_key=os.urandom(32),
+                route=route,
+                registered_at=now,
+            )
+            for device_id, route in zip(chunk, routes, strict=True)
+        )
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE")  # or PostgreSQL would do it while it is measured
+    return [issue(device_id, client_keys()).client for device_id in ids]
+
+
+def _route(device_id: uuid.UUID, now: datetime) -> Route:
+    route = Route(generation=0, created_at=now)
+    token = f"bench{device_id.hex}{'t' * 120}"
+    point(
+        route,
+        gateway=settings.XMPP_GATEWAY,
+        token_type=TokenType.FIREBASE,
+        apn_topic="",
+        address=token.encode(),
+    )
+    return route

@@ -1,0 +1,1 @@
+"""What every app stands on: database, HTTP, metrics, tasks and admin pages. This package knows none of the apps."""

@@ -1,0 +1,190 @@
+"""Charts as SVG, drawn by the server: no script, colours from the style sheet, and the same figures in a table below.
+
+A line has a colour, a dash pattern and a name, so that it can be told apart without colours.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from math import floor, log10
+from typing import Any
+
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+RIGHT, TOP, BOTTOM = 12, 12, 28
+BAR_HEIGHT, BAR_GAP, NAME_WIDTH, VALUE_WIDTH = 18, 8, 300, 90
+MAX_NAME = 46
+COLOURS = 8
+Show = Callable[[float], str]
+_ids = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The size of a line chart, in its own units. Without dots, for many points, it shows no single figures."""
+
+    width: int = 760
+    height: int = 240
+    left: int = 64
+    steps: int = 4
+    max_labels: int = 8
+    has_dots: bool = True
+
+
+WIDE = Frame()
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A named line: one value per label of the chart, or None where nothing is known."""
+
+    name: str
+    values: Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A drawn chart. A screen reader says its ``title`` and the description in the SVG. ``names`` are the lines of its
+    legend, in order.
+    """
+
+    title: str
+    svg: SafeString
+    names: Sequence[str] = ()
+
+    @property
+    def legend(self) -> list[tuple[int, str]]:
+        return [(number % COLOURS, name) for number, name in enumerate(self.names)]
+
+
+def line_chart(
+    title: str, labels: Sequence[str], series: Sequence[Series], show: Show, frame: Frame = WIDE
+) -> Chart | None:
+    """Draw several lines over the same labels. Return None when there is no value to draw."""
+    values = [value for line in series for value in line.values if value is not None]
+    if not values:
+        return None
+    top = _round_up(max(values))
+    x = _spread(len(labels), frame)
+    parts = [
+        _grid(top, show, frame),
+        _labels(labels, x, frame),
+        *[_line(number % COLOURS, line, labels, x, top, show, frame) for number, line in enumerate(series)],
+    ]
+    described = (
+        f"{len(series)} lines over {labels[0]} to {labels[-1]}; from {show(min(values))} to {show(max(values))}."
+    )
+    return Chart(title, _svg(title, described, (frame.width, frame.height), parts), [line.name for line in series])
+
+
+def bar_chart(title: str, bars: Sequence[tuple[str, float]], show: Show) -> Chart | None:
+    """Draw one bar below the other, each with its name and figure. Return None when there are none."""
+    if not bars:
+        return None
+    longest = max(value for _, value in bars) or 1
+    height = len(bars) * (BAR_HEIGHT + BAR_GAP) + BAR_GAP
+    parts = [_bar(number, name, value, longest, show) for number, (name, value) in enumerate(bars)]
+    described = f"{len(bars)} bars; the longest is {bars[0][0]} with {show(bars[0][1])}."
+    return Chart(title, _svg(title, described, (WIDE.width, height), parts))
+
+
+def _svg(title: str, description: str, size: tuple[int, int], parts: Sequence[SafeString]) -> SafeString:
+    number = next(_ids)
+    width, height = size
+    return format_html(
+        '<svg class="plot" viewBox="0 0 {w} {h}" role="img" aria-labelledby="chart-{n} chart-{n}-about">'
+        '<title id="chart-{n}">{title}</title><desc id="chart-{n}-about">{about}</desc>{parts}</svg>',
+        w=width,
+        h=height,
+        n=number,
+        title=title,
+        about=description,
+        parts=_joined(parts),
+    )
+
+
+def _joined(parts: Sequence[SafeString]) -> SafeString:
+    return format_html_join("", "{}", ((part,) for part in parts))
+
+
+def _round_up(value: float) -> float:
+    """Return the next of 1, 2, 4, 5, 8 or 10 times a power of ten, because four steps of such a number are round."""
+    if value <= 0:
+        return 1.0
+    power: float = 10.0 ** floor(log10(value))
+    return next(step * power for step in (1, 2, 4, 5, 8, 10) if step * power >= value * 0.999999)
+
+
+def _spread(number: int, frame: Frame) -> list[float]:
+    width = frame.width - frame.left - RIGHT
+    return [frame.left + width * (n / (number - 1) if number > 1 else 0.5) for n in range(number)]
+
+
+def _y(value: float, top: float, frame: Frame) -> float:
+    return TOP + (frame.height - TOP - BOTTOM) * (1 - value / top)
+
+
+def _grid(top: float, show: Show, frame: Frame) -> SafeString:
+    values = [top * step / frame.steps for step in range(frame.steps + 1)]
+    left, right = frame.left, frame.width - RIGHT
+    line = (
+        '<line class="grid" x1="{l}" x2="{r}" y1="{y}" y2="{y}"/><text class="tick" x="{t}" y="{y}" dy="4">{s}</text>'
+    )
+    return _joined(
+        [format_html(line, l=left, r=right, t=left - 8, y=f"{_y(v, top, frame):.1f}", s=show(v)) for v in values]
+    )
+
+
+def _labels(labels: Sequence[str], x: Sequence[float], frame: Frame) -> SafeString:
+    every = -(-len(labels) // frame.max_labels)
+    shown = [(f"{x[n]:.1f}", frame.height - 8, label) for n, label in enumerate(labels) if n % every == 0]
+    return format_html_join("", '<text class="label" x="{}" y="{}">{}</text>', shown)
+
+
+def _line(
+    number: int, line: Series, labels: Sequence[str], x: Sequence[float], top: float, show: Show, frame: Frame
+) -> SafeString:
+    known = [(n, value) for n, value in enumerate(line.values) if value is not None and frame.has_dots]
+    dots = format_html_join(
+        "",
+        '<circle cx="{}" cy="{}" r="3"><title>{}, {}: {}</title></circle>',
+        ((f"{x[n]:.1f}", f"{_y(value, top, frame):.1f}", line.name, labels[n], show(value)) for n, value in known),
+    )
+    return format_html('<g class="series s{}"><path d="{}"/>{}</g>', number, _path(line.values, x, top, frame), dots)
+
+
+def _path(values: Sequence[float | None], x: Sequence[float], top: float, frame: Frame) -> str:
+    """Return the drawing commands of a line, which is broken where a value is missing."""
+    parts: list[str] = []
+    is_drawing = False
+    for n, value in enumerate(values):
+        if value is not None:
+            point = f"{x[n]:.1f} {_y(value, top, frame):.1f}"
+            # A value between two missing ones is drawn as a dot.
+            parts.append(f"L{point}" if is_drawing else f"M{point}h3")
+        is_drawing = value is not None
+    return " ".join(parts)
+
+
+def _bar(number: int, name: str, value: float, longest: float, show: Show) -> SafeString:
+    y = BAR_GAP + number * (BAR_HEIGHT + BAR_GAP)
+    room = WIDE.width - NAME_WIDTH - VALUE_WIDTH
+    figures: dict[str, Any] = {
+        "name": name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…",
+        "whole": name,
+        "value": show(value),
+        "y": y,
+        "middle": y + BAR_HEIGHT - 5,
+        "width": f"{max(1.0, room * value / longest):.1f}",
+        "after": f"{NAME_WIDTH + max(1.0, room * value / longest) + 6:.1f}",
+    }
+    return format_html(
+        '<g class="bar"><title>{whole}: {value}</title><text class="name" x="{left}" y="{middle}">{name}</text>'
+        '<rect x="{start}" y="{y}" width="{width}" height="{height}" rx="2"/>'
+        '<text class="value" x="{after}" y="{middle}">{value}</text></g>',
+        left=NAME_WIDTH - 8,
+        start=NAME_WIDTH,
+        height=BAR_HEIGHT,
+        **figures,
+    )

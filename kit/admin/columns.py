@@ -1,0 +1,103 @@
+"""Columns of lists and lines of detail pages, made from the name of a field.
+
+Each function returns what Django takes in `list_display` and `fields`: a callable with a description.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin
+from django.utils.html import format_html
+
+from kit.admin import labels, times
+from kit.http.urls import host_of
+
+Column = Callable[[Any], Any]
+
+SHORT_DIGITS = 16
+NOTHING = "-"
+
+
+def short_hash(field: str, label: str = "") -> Column:
+    """Show the first digits of a hash."""
+    return _column(field, label, lambda value: as_digits(hex_of(value)[:SHORT_DIGITS]))
+
+
+def full_hash(field: str, label: str = "") -> Column:
+    """Show all digits of a hash."""
+    return _column(field, label, lambda value: as_digits(hex_of(value)))
+
+
+def word(field: str, label: str = "") -> Column:
+    """Show a text as it is written in code, log and table."""
+    return _column(field, label, lambda value: NOTHING if value in {None, ""} else str(value))
+
+
+def state(field: str, label: str = "") -> Column:
+    """Show a word of the table in `labels`, with its colour."""
+    return _column(field, label, lambda value: labels.label(str(value)) if value else NOTHING)
+
+
+def number(field: str, label: str = "") -> Column:
+    """Show a number. Zero is a number too, and is not shown as a missing value."""
+    return _column(field, label, lambda value: NOTHING if value is None else str(value))
+
+
+def yes_no(field: str, label: str = "") -> Column:
+    """Show a boolean in words. A no is nothing wrong, and gets no red cross."""
+    return _column(field, label, lambda value: "yes" if value else "no")
+
+
+def age(field: str, label: str = "age") -> Column:
+    """Show how long ago a time was."""
+    return _column(field, label, lambda at: times.relative(at) if at else NOTHING)
+
+
+def moment(field: str, label: str = "") -> Column:
+    """Show a time exactly, and how long ago it was."""
+    return _column(field, label, lambda at: times.exact_with_age(at) if at else NOTHING)
+
+
+def host(field: str, label: str = "") -> Column:
+    """Show the host of a URL, without anything that could hold a credential."""
+    return _column(field, label, lambda url: host_of(url) or NOTHING)
+
+
+def count(field: str, label: str) -> Column:
+    """Show how long a list is that is itself not shown. ``field`` is an annotation with its length."""
+    return _column(field, label, lambda number: f"{number} entries" if number else "none")
+
+
+def link(url_of: Callable[[Any], str], label: str, text: str = "") -> Column:
+    """Show a link to another row. ``url_of`` returns an empty string when there is none."""
+
+    def column(row: Any) -> str:
+        url = url_of(row)
+        return format_html('<a href="{}">{}</a>', url, text or label) if url else NOTHING
+
+    return _described(column, f"{label}_link", label)
+
+
+def hex_of(value: bytes | memoryview | None) -> str:
+    """Return the digits of a binary value, and an empty string for None."""
+    return bytes(value or b"").hex()
+
+
+def as_digits(text: str) -> str:
+    """Return digits of a hash in letters that are all equally wide."""
+    return format_html("<code>{}</code>", text) if text else NOTHING
+
+
+def _column(field: str, label: str, show: Callable[[Any], Any]) -> Column:
+    def column(row: Any) -> Any:
+        value = row
+        for name in field.split("__"):
+            value = getattr(value, name, None)
+        return show(value() if callable(value) else value)
+
+    return _described(column, field, label or field.replace("_", " "))
+
+
+def _described(column: Column, name: str, label: str) -> Column:
+    column.__name__ = name  # names the CSS class of the column
+    return admin.display(column, description=label)

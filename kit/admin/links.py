@@ -1,0 +1,36 @@
+"""Links from one row to related ones, shown on top of its page.
+
+Only `pushserver` knows which rows of different apps belong together, and it registers the links here.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    text: str
+    url: str
+
+
+Links = Callable[[Any], Iterable[Link]]
+_links: dict[type[Model], Links] = {}
+
+
+def links_from(model: type[Model]) -> Callable[[Links], Links]:
+    """Return a decorator that registers the function which knows where a row of ``model`` leads."""
+
+    def remember(links: Links) -> Links:
+        _links[model] = links
+        return links
+
+    return remember
+
+
+def links_of(row: Model) -> list[Link]:
+    """Return the links from a row to related ones."""
+    links = _links.get(type(row))
+    return list(links(row)) if links else []

@@ -1,0 +1,258 @@
+"""What operators do to rows: announced first, then confirmed with a reason, then logged with who, what and why.
+
+An operation is a form that knows its permission, the rows that it would change, and the use case that it calls. Use
+cases change only what is still as it was shown, so that a second click, or a second operator, changes nothing and is
+told so.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from urllib.parse import urlencode
+
+import structlog
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import OperationalError, transaction
+from django.db.models import Model, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.safestring import mark_safe
+from django.views.decorators.debug import sensitive_post_parameters
+from unfold.admin import checkbox
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from kit.admin.columns import hex_of
+from kit.admin.links import Link
+
+log = structlog.get_logger(__name__)
+# A list shows fewer rows than this at once.
+MAX_ROWS = 100
+MAX_ATTEMPTS = 3
+DEADLOCK = "40P01"  # SQLSTATE
+GONE = "None of these is there any more."
+CHOOSE_AGAIN = "Nothing was done, and nothing is chosen any more. Choose the rows again."
+# Rendered once, because rendering it for each of fifty rows took longer than the rows themselves.
+_CHECKBOX = str(checkbox.render(ACTION_CHECKBOX_NAME, "ROW"))
+_SECRET = re.compile(r"\S{32,}")
+_HEX_PAIRS = re.compile("([0-9a-f]{2}){1,64}")
+_NUMBER = re.compile("[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The result of an operation, in words for its operator and for the log. ``is_change`` is false when somebody else
+    was first.
+    """
+
+    message: str
+    is_change: bool = True
+
+
+class Operation(forms.Form):
+    """One thing that can be done to rows of one table."""
+
+    label: ClassVar[str]
+    permission: ClassVar[str]
+    is_destructive: ClassVar[bool] = False
+    # The operation may remove its rows, so that their list is shown afterwards instead of a row's page.
+    removes_rows: ClassVar[bool] = False
+    # Forms that show something before they are confirmed have a second button, with this label.
+    preview_label: ClassVar[str] = ""
+
+    why = forms.CharField(
+        max_length=200,
+        label="Why",
+        help_text="For whoever asks later: it is kept in the log of changes. Nobody's name, key or id.",
+        widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"}),
+    )
+
+    def clean_why(self) -> str:
+        """Refuse a reason that holds a key or an id: the log outlives what it is about, and its readers must not see
+        keys.
+        """
+        why: str = self.cleaned_data["why"]
+        if _SECRET.search(why):
+            raise ValidationError("This holds something as long as a key or an id. Say it without.")
+        return why
+
+    def logged_as(self, row: Any) -> tuple[str, str]:
+        """Return the id and the name of a row in the log of changes."""
+        return id_of(row), str(row)
+
+    def touched(self, rows: Sequence[Any]) -> Iterable[str]:
+        """Return what would happen, in sentences."""
+        raise NotImplementedError
+
+    def run(self, rows: Sequence[Any], *, by: str) -> Done:
+        """Carry the operation out in the name of ``by``, and return what it did."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an operation is confirmed: the address of its form, the page it was started from (``back``), and the page
+    that comes after it where that is a different one (``after``).
+    """
+
+    title: str
+    url: str
+    back: str
+    after: str = ""
+
+
+@sensitive_post_parameters("why")
+def confirm(
+    request: HttpRequest, form_class: type[Operation], rows: Sequence[Model], place: Place, **initial: Any
+) -> HttpResponse:
+    """Show what an operation would change, and carry it out when the operator has confirmed it."""
+    if not request.user.has_perm(form_class.permission):
+        raise PermissionDenied
+    is_sent = {"confirmed", "preview"} & request.POST.keys()
+    form = form_class(request.POST if is_sent else None, initial=initial)
+    if "confirmed" in request.POST and form.is_valid():
+        done = _carry_out(request, form, rows)
+        messages.add_message(request, messages.SUCCESS if done.is_change else messages.WARNING, done.message)
+        return HttpResponseRedirect(place.after or place.back)
+    if "preview" in request.POST:
+        form.errors.pop("why", None)  # the reason is asked for when the operation is confirmed
+    context = {
+        **admin.site.each_context(request),
+        "title": place.title,
+        "form": form,
+        "touched": list(form.touched(rows)),
+        "ids": [id_of(row) for row in rows if row.pk],
+        "place": place,
+    }
+    return TemplateResponse(request, "console/confirm.html", context)
+
+
+def _carry_out(request: HttpRequest, form: Operation, rows: Sequence[Model]) -> Done:
+    """Make the change and its log entry, or neither. Repeat it when it met a worker that locks the same rows."""
+    for attempts_left in reversed(range(MAX_ATTEMPTS)):
+        try:
+            with transaction.atomic():
+                done = form.run(rows, by=request.user.get_username())
+                if done.is_change:
+                    _note(request, form, rows, f"{done.message} Why: {form.cleaned_data['why']}")
+                return done
+        except OperationalError as error:
+            if not attempts_left or getattr(error.__cause__, "sqlstate", "") != DEADLOCK:
+                raise
+            log.info("operation_collided", operation=form.label)
+    raise AssertionError  # the last attempt returned or raised
+
+
+def _note(request: HttpRequest, form: Operation, rows: Iterable[Model], message: str) -> None:
+    """Write one entry per row to the log of changes."""
+    named = [(row, *form.logged_as(row)) for row in rows]
+    LogEntry.objects.bulk_create(
+        LogEntry(
+            user_id=request.user.pk or 0,  # never 0, because nobody gets here without an account
+            content_type=ContentType.objects.get_for_model(row),
+            object_id=object_id,
+            object_repr=name[:200],
+            action_flag=CHANGE,
+            change_message=message,
+        )
+        for row, object_id, name in named
+    )
+
+
+def id_of(row: Model) -> str:
+    """Return the key of a row as it stands in URLs and forms: a number, or the digits of a hash."""
+    return hex_of(row.pk) if isinstance(row.pk, bytes | memoryview) else str(row.pk)
+
+
+class Operated:
+    """For admins of facts that can be operated on: from the page of a row, and from the list for rows chosen there."""
+
+    operations: ClassVar[dict[str, type[Operation]]] = {}
+
+    # These come from ModelAdmin, whose types unfold hides.
+    opts: Any
+    admin_site: Any
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.operate)
+        return [path("operate/<slug:name>/", view, name=self._url_name), *super().get_urls()]  # type: ignore[misc]
+
+    @property
+    def _url_name(self) -> str:
+        return f"{self.opts.app_label}_{self.opts.model_name}_operate"
+
+    def allowed(self, request: HttpRequest) -> dict[str, type[Operation]]:
+        """Return the operations that this person may carry out."""
+        return {name: form for name, form in self.operations.items() if request.user.has_perm(form.permission)}
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        return {name: (None, name, form.label) for name, form in self.allowed(request).items()}
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
+        row = context["original"]  # None on the page that adds a row
+        context["operations"] = self.links_to(request, row) if row else []
+        return super().render_change_form(request, context, *args, **kwargs)  # type: ignore[misc]
+
+    def links_to(self, request: HttpRequest, row: Model) -> list[Link]:
+        """Return links to the operations on one row that this person may carry out."""
+        return [Link(form.label, self._url_of(name, [row])) for name, form in self.allowed(request).items()]
+
+    @admin.display(description=mark_safe(checkbox.render("action_toggle_all", 1)))  # noqa: S308 - from the theme
+    def action_checkbox(self, obj: Model) -> str:
+        return mark_safe(_CHECKBOX.replace("ROW", id_of(obj)))  # noqa: S308 - a number, or digits
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:  # noqa: ARG002
+        """Start the operation chosen in the list, on the rows that were shown and not on those that match by now."""
+        name = request.POST.get("action", "")
+        if name not in self.operations:
+            messages.warning(request, "Choose what is to be done.")
+            return None
+        if not request.POST.getlist(ACTION_CHECKBOX_NAME):
+            messages.warning(request, "Choose the rows first.")
+            return None
+        return self.operate(request, name)
+
+    def operate(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Show and carry out one operation, on the rows that the request names."""
+        form_class = self.operations.get(name)
+        if form_class is None:
+            raise Http404
+        sent = request.POST if request.method == "POST" else request.GET
+        ids = sent.getlist(ACTION_CHECKBOX_NAME) or sent.getlist("id")
+        rows = self.chosen(request, ids)
+        pages = f"admin:{self.opts.app_label}_{self.opts.model_name}"
+        all_rows = reverse(f"{pages}_changelist")
+        if not rows:
+            messages.warning(request, GONE if ids else CHOOSE_AGAIN)
+            return HttpResponseRedirect(all_rows)
+        back = reverse(f"{pages}_change", args=[id_of(rows[0])]) if len(rows) == 1 else all_rows
+        what = str(rows[0]) if len(rows) == 1 else f"{len(rows)} {self.opts.verbose_name_plural}"
+        after = all_rows if form_class.removes_rows else back
+        place = Place(f"{form_class.label}: {what}", self._url_of(name, rows), back, after)
+        return confirm(request, form_class, rows, place)
+
+    def _url_of(self, name: str, rows: Sequence[Model]) -> str:
+        """Return the address of an operation.
+
+        It names a single row as well, so that somebody who has to log in first comes back to that row.
+        """
+        query = f"?{urlencode({'id': id_of(rows[0])})}" if len(rows) == 1 else ""
+        return reverse(f"admin:{self._url_name}", args=[name]) + query
+
+    def chosen(self, request: HttpRequest, ids: Sequence[str]) -> list[Any]:
+        """Return the rows that were chosen and exist, at most as many as an operation may change."""
+        keys = [self.key_from(text) for text in ids[:MAX_ROWS]]
+        rows = self.get_queryset(request).filter(pk__in=[key for key in keys if key is not None])  # type: ignore[attr-defined]
+        return list(rows.order_by("pk"))
+
+    def key_from(self, text: str) -> int | bytes | None:
+        """Return the key that a text of the request stands for, or None when it stands for none."""
+        if self.opts.pk.get_internal_type() == "BinaryField":
+            return bytes.fromhex(text) if _HEX_PAIRS.fullmatch(text) else None
+        return int(text) if _NUMBER.fullmatch(text) else None

@@ -1,0 +1,47 @@
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.template import Context, Template
+from django.utils import timezone
+
+from kit.admin import times
+
+
+@pytest.mark.parametrize(
+    ("span", "words"),
+    [
+        (timedelta(0), "0 s ago"),
+        (timedelta(seconds=59.9), "59 s ago"),
+        (timedelta(seconds=60), "1 min ago"),
+        (timedelta(hours=1, minutes=59), "1 h ago"),
+        (timedelta(hours=47), "1 d ago"),
+        (timedelta(days=400), "400 d ago"),
+        (timedelta(seconds=-0.4), "0 s ago"),  # clocks of two processes
+        (-timedelta(seconds=90.5), "in 1 min"),
+        (-timedelta(days=2, seconds=1), "in 2 d"),
+    ],
+)
+def test_a_time_is_told_relative_to_now(monkeypatch: pytest.MonkeyPatch, span: timedelta, words: str) -> None:
+    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    monkeypatch.setattr(timezone, "now", lambda: now)
+
+    assert re.findall(">([^<]+)<", times.relative(now - span)) == [words]
+
+
+def test_a_relative_time_says_exactly_when_to_mouse_keyboard_and_machine() -> None:
+    markup = times.relative(datetime(2026, 11, 21, 7, 5, 9, tzinfo=UTC))
+
+    assert 'title="2026-11-21 07:05:09 UTC"' in markup
+    assert 'datetime="2026-11-21T07:05:09+00:00"' in markup
+    assert 'tabindex="0"' in markup
+
+
+def test_templates_say_states_and_times_as_columns_do() -> None:
+    page = Template("{% load console %}{{ state|label }} {{ at|ago }} {{ nothing|label }} {{ never|ago }}")
+    at = datetime(2026, 11, 21, tzinfo=UTC)
+
+    html = page.render(Context({"state": "delivered", "at": at, "nothing": "", "never": None}))
+
+    assert html.startswith('<span class="state-word good">delivered</span> <time ')
+    assert html.endswith("</time> - -")

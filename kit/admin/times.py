@@ -1,0 +1,34 @@
+"""Times as people read them: how long ago, and exactly when. All of them are in UTC, and say so."""
+
+from datetime import datetime
+
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def exact(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def relative(at: datetime, element_id: str = "") -> SafeString:
+    """Show how long ago a time was, and exactly when on hover or on keyboard focus.
+
+    ``element_id`` keeps the focus in a page that refreshes itself.
+    """
+    named = format_html(' id="{}"', element_id) if element_id else ""
+    markup = '<time{} datetime="{}" title="{}" tabindex="0">{}</time>'
+    return format_html(markup, named, at.isoformat(), exact(at), _distance(at))
+
+
+def exact_with_age(at: datetime) -> SafeString:
+    return format_html('<time datetime="{}">{}</time> ({})', at.isoformat(), exact(at), _distance(at))
+
+
+def _distance(at: datetime) -> str:
+    seconds = (timezone.now() - at).total_seconds()
+    size, unit = next((unit for unit in _UNITS if abs(seconds) >= unit[0]), (1, "s"))
+    span = f"{abs(seconds) // size:.0f} {unit}"
+    return f"in {span}" if seconds <= -1 else f"{span} ago"

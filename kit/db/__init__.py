@@ -1,0 +1,1 @@
+"""Column types, bulk statements and operations of migrations that Django or PostgreSQL lack."""

@@ -1,0 +1,16 @@
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from kit.db.deleting import delete_in_chunks
+from registrations.models import RegistrationEvent
+from tests import factories
+
+
+@pytest.mark.django_db
+def test_rows_are_removed_in_small_steps() -> None:
+    for _ in range(5):
+        factories.make_event(kind=RegistrationEvent.Kind.EXPIRED, at=timezone.now() - timedelta(days=800))
+
+    assert list(delete_in_chunks(RegistrationEvent.objects.order_by("at"), size=2)) == [2, 2, 1]

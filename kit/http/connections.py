@@ -1,0 +1,239 @@
+"""One event loop and one HTTP client per process, kept open between tasks.
+
+Tasks are synchronous. What they send over HTTP runs concurrently on a loop in a thread of its own, so that keep-alive
+connections outlive the task, and a connection that the peer closed is noticed at once.
+"""
+
+import asyncio
+import atexit
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
+from typing import Any, Protocol, Self, TypeVar
+
+import aiohttp
+import httpx
+import uvloop
+from yarl import URL
+
+from kit.once import once
+
+CONNECT_TIMEOUT_SECONDS = 2.0
+# Waiting for a free connection ends well before the lease of what is to be sent does.
+POOL_TIMEOUT_SECONDS = 10.0
+MAX_CONNECTIONS = 256
+KEPT_SECONDS = 30.0
+MAX_ANSWER_BYTES = 1024 * 1024
+MAX_BODY_IN_ONE_PIECE = 1024 * 1024
+
+T = TypeVar("T")
+
+
+class Answer(Protocol):
+    """What a peer answered. Any spelling of a header's name finds it in ``headers``."""
+
+    @property
+    def status_code(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def content(self) -> bytes: ...
+
+
+class HttpClient(Protocol):
+    """The part of `httpx.AsyncClient` that talking to a peer needs. It raises `httpx.TransportError`, and no other
+    error.
+    """
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | None = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainAnswer:
+    """A peer's answer, read to its end."""
+
+    status_code: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+class PlainClient:
+    """A client of aiohttp in the words of httpx, for peers that need no cookies, redirects or authentication.
+
+    Answers beyond ``max_answer_bytes`` are refused. Proxies of the environment are ignored: gorush and Waku nodes are
+    named in the settings, and are meant to be reached directly. The session is made at the first request, in the loop
+    that the request runs in.
+    """
+
+    def __init__(self, timeout: aiohttp.ClientTimeout, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
+        self._timeout = timeout
+        self._max_answer_bytes = max_answer_bytes
+        self._session: aiohttp.ClientSession | None = None
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | None = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> PlainAnswer:
+        """Send one request and return the answer.
+
+        Raises httpx.TransportError; see `was_never_sent`. What is encoded in ``url`` stays encoded, because a plain
+        comma in a value separates two values for nwaku.
+        """
+        if params:
+            url = str(httpx.URL(url, params=params))
+        self._session = self._session or _new_session(self._timeout)
+        try:
+            async with self._session.request(
+                method,
+                _parsed(url),
+                data=_body(content),
+                headers=headers,
+                allow_redirects=False,
+                middlewares=() if method == "POST" else ONLY_ONCE,  # aiohttp repeats no POST
+            ) as response:
+                return PlainAnswer(response.status, response.headers, await self._read(response))
+        except aiohttp.ClientError as error:
+            raise _in_words_of_httpx(error) from error
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            raise httpx.RemoteProtocolError("the answer is packed, which nobody asked for")
+        chunks = []
+        size = 0
+        async for chunk in response.content.iter_any():
+            size += len(chunk)
+            if size > self._max_answer_bytes:
+                raise httpx.RemoteProtocolError("the answer is too large")
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    async def aclose(self) -> None:
+        if self._session:
+            await self._session.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.aclose()
+
+
+@lru_cache(maxsize=1024)
+def _parsed(url: str) -> URL:
+    """Return a URL as aiohttp wants it. Nearly all requests go to a few of them."""
+    return URL(url, encoded=True)
+
+
+def _body(content: bytes | None) -> bytes | BytesIO | None:
+    """Return a large body as a file, because aiohttp sends a file piece by piece and warns of any other large body."""
+    return BytesIO(content) if content and len(content) > MAX_BODY_IN_ONE_PIECE else content
+
+
+def _new_session(timeout: aiohttp.ClientTimeout) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            limit=MAX_CONNECTIONS,
+            keepalive_timeout=KEPT_SECONDS,
+            ssl=httpx.create_ssl_context(trust_env=False),
+        ),
+        timeout=timeout,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        # Compressed answers are neither asked for nor taken: a few bytes could unpack to more than the memory holds.
+        headers={"Accept-Encoding": "identity"},
+        auto_decompress=False,
+    )
+
+
+async def _only_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Keep aiohttp from silently repeating a GET whose connection broke.
+
+    Reading the cache of a Waku node empties it. A reader that sees only the second answer never learns that messages
+    were lost with the first.
+    """
+    try:
+        return await handler(request)
+    except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError):
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        # Aiohttp does not repeat a request after this error.
+        raise aiohttp.ClientPayloadError(type(error).__name__) from error
+
+
+ONLY_ONCE = (_only_once,)
+
+
+def _in_words_of_httpx(error: aiohttp.ClientError) -> httpx.TransportError:
+    """Return the error of httpx that says the same.
+
+    The first two mean that the request cannot have left, and must not be confused with the others.
+    """
+    name = type(error).__name__
+    match error:
+        case aiohttp.ClientConnectorError() | aiohttp.InvalidURL():
+            return httpx.ConnectError(name)
+        case aiohttp.ConnectionTimeoutError():
+            return httpx.ConnectTimeout(name)
+        case aiohttp.ServerTimeoutError():
+            return httpx.ReadTimeout(name)
+        case aiohttp.ClientResponseError():
+            return httpx.RemoteProtocolError(name)
+        case _:
+            return httpx.ReadError(name)
+
+
+def new_client(*, timeout_seconds: float, max_answer_bytes: int = MAX_ANSWER_BYTES) -> PlainClient:
+    """Return a client. ``timeout_seconds`` is how long a peer may be silent, not how long it may take."""
+    timeout = aiohttp.ClientTimeout(
+        connect=POOL_TIMEOUT_SECONDS, sock_connect=CONNECT_TIMEOUT_SECONDS, sock_read=timeout_seconds
+    )
+    return PlainClient(timeout, max_answer_bytes)
+
+
+def lasting_client(*, timeout_seconds: float) -> PlainClient:
+    """Return a client for the loop of this process, closed when the process ends."""
+    client = new_client(timeout_seconds=timeout_seconds)
+    atexit.register(lambda: submit(client.aclose()).result(CONNECT_TIMEOUT_SECONDS))
+    return client
+
+
+def was_never_sent(error: httpx.TransportError) -> bool:
+    """Return whether the peer cannot have seen the request, so that repeating it cannot double anything."""
+    return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+
+
+def is_tls_wrong(error: httpx.TransportError) -> bool:
+    """Return whether a server was reached whose certificate is not good, or which does not speak TLS at all."""
+    return isinstance(error.__cause__, aiohttp.ClientSSLError)
+
+
+def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    """Start a coroutine on the loop of this process."""
+    return asyncio.run_coroutine_threadsafe(coroutine, _loop())
+
+
+def call_on_loop(function: Callable[..., object], *args: object) -> None:
+    """Call a plain function on the loop of this process, as soon as the loop is free."""
+    _loop().call_soon_threadsafe(function, *args)
+
+
+@once
+def _loop() -> asyncio.AbstractEventLoop:
+    loop = uvloop.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="http", daemon=True).start()
+    return loop

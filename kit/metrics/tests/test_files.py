@@ -1,0 +1,121 @@
+"""Counting in several processes: their sum is told, and what a dead one counted is neither lost nor told twice."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import values
+
+from kit.metrics.files import Counted, clear
+
+PROGRAM = """
+import sys
+from prometheus_client import Counter, Gauge, Histogram
+
+counter = Counter("jobs", "A test.", ["kind"])
+gauge = Gauge("held", "A test.", multiprocess_mode="livesum")
+histogram = Histogram("took_seconds", "A test.", buckets=(1, 2))
+for line in sys.stdin:
+    counter.labels("a").inc(int(line))
+    gauge.set(int(line))
+    histogram.observe(int(line))
+    print("counted", flush=True)
+"""
+
+
+class Process:
+    def __init__(self, folder: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(folder)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def count(self, number: int) -> None:
+        self._process.stdin.write(f"{number}\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline() == "counted\n"
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[list[Process]]:
+    running = [Process(tmp_path), Process(tmp_path)]
+    yield running
+    for process in running:
+        process.kill()
+
+
+def _told(folder: Path) -> dict[str, float]:
+    return {
+        "".join([sample.name, *sample.labels.values()]): sample.value
+        for family in Counted(folder).collect()
+        for sample in family.samples
+    }
+
+
+def test_the_tests_count_in_files_as_the_server_does(settings):
+    assert values.ValueClass._multiprocess
+    assert (settings.METRICS_DIR / f"counter_{os.getpid()}.db").exists()
+
+
+def test_the_processes_are_added_up(tmp_path, processes):
+    for process, number in zip(processes, (1, 2), strict=True):
+        process.count(number)
+
+    told = _told(tmp_path)
+
+    assert (told["jobs_totala"], told["held"], told["took_seconds_sum"]) == (3, 3, 3)
+    assert (told["took_seconds_bucket1.0"], told["took_seconds_count"]) == (1, 2)
+
+
+def test_a_killed_process_stays_counted_but_holds_nothing(tmp_path, processes):
+    for process, number in zip(processes, (1, 2), strict=True):
+        process.count(number)
+    processes[0].kill()
+
+    for _ in range(3):
+        told = _told(tmp_path)
+        assert (told["jobs_totala"], told["held"], told["took_seconds_count"]) == (3, 2, 2)
+    processes[1].count(10)
+    assert _told(tmp_path)["jobs_totala"] == 13
+
+
+def test_files_do_not_pile_up_with_the_dead(tmp_path, processes):
+    for process in processes:
+        process.count(1)
+        process.kill()
+
+    assert _told(tmp_path)["jobs_totala"] == 2
+
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["counter_dead.db", "histogram_dead.db", "lock"]
+
+
+def test_a_process_that_died_before_it_could_write_is_no_trouble(tmp_path, processes):
+    processes[0].count(1)
+    processes[1].kill()
+    (tmp_path / f"counter_{processes[1]._process.pid}.db").write_bytes(b"")
+
+    assert _told(tmp_path)["jobs_totala"] == 1
+
+
+def test_a_folder_that_is_not_there_tells_nothing(tmp_path):
+    assert _told(tmp_path / "missing") == {}
+
+
+def test_a_new_start_begins_with_nothing(tmp_path, processes):
+    processes[0].count(1)
+    processes[0].kill()
+    _told(tmp_path)
+
+    clear(tmp_path)
+
+    assert _told(tmp_path) == {}

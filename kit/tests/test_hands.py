@@ -1,0 +1,70 @@
+"""What a process died with is known to whoever comes next."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kit.hands import MOST_KEYS, Hands, LeftBehind
+
+A, B, C = (bytes([number]) * 32 for number in (1, 2, 3))
+
+
+@pytest.fixture
+def left_behind(tmp_path: Path) -> LeftBehind:
+    return LeftBehind(tmp_path)
+
+
+def die_with(folder: Path, *keys: bytes) -> None:
+    """Have a process hold these keys and be killed, or let go first without any."""
+    code = f"""import sys; from pathlib import Path; from kit.hands import Hands
+hands = Hands(Path({str(folder)!r})); hands.hold([{A!r}]); hands.let_go() if {not keys} else hands.hold({list(keys)!r})
+print("held", flush=True); sys.stdin.read()"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def test_each_death_with_a_key_is_counted(tmp_path: Path, left_behind: LeftBehind) -> None:
+    die_with(tmp_path, A, B)
+    die_with(tmp_path, B, C)
+    assert left_behind.count() == {A: 1, B: 2, C: 1}
+
+
+def test_what_a_living_process_holds_is_nobody_elses_business(tmp_path: Path, left_behind: LeftBehind) -> None:
+    hands = Hands(tmp_path)
+    hands.hold([A])
+    assert not left_behind.count()
+    hands.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_dies_with_empty_hands_leaves_nothing(tmp_path: Path, left_behind: LeftBehind) -> None:
+    die_with(tmp_path)
+    assert not left_behind.count()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_death_is_forgotten_once_all_that_was_held_is_over(tmp_path: Path, left_behind: LeftBehind) -> None:
+    die_with(tmp_path, A, B)
+    left_behind.forget([A])
+    assert left_behind.count() == {A: 1, B: 1}
+    left_behind.forget([A, B])
+    assert not left_behind.count()
+
+
+def test_nothing_is_made_of_a_file_that_is_being_made(tmp_path: Path, left_behind: LeftBehind) -> None:
+    (tmp_path / "1-new").touch()
+    assert not left_behind.count()
+    assert (tmp_path / "1-new").exists()
+
+
+def test_holds_as_many_as_a_turn_takes(tmp_path: Path) -> None:
+    hands = Hands(tmp_path)
+    hands.hold([os.urandom(32) for _ in range(MOST_KEYS + 1)])
+    hands.close()

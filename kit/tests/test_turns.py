@@ -1,0 +1,604 @@
+"""Turns: one commit for all stages, what becomes of it when a stage trips, and who wakes the thread that makes them."""
+
+import select
+import threading
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+from uuid import uuid4
+
+import psycopg
+import pytest
+from django.db import DataError, IntegrityError, OperationalError, connection, transaction
+from django.utils import timezone
+
+from kit.db.statements import fetch
+from kit.turns import CHANNEL, LIMIT, BaseStage, Bell, Worker, is_conflict, is_database_away, wake
+from registrations.models import TopicKey
+from tests.delivering import other_session
+from tests.statements import statements
+
+pytestmark = pytest.mark.django_db
+in_threads = pytest.mark.django_db(transaction=True)
+
+
+class Numbers(BaseStage):
+    """Works off numbers from memory, each by a row with its name; ``hook`` is called with each before it is written."""
+
+    def __init__(self, *numbers, hook=lambda _: None):
+        self.numbers = list(numbers)
+        self.hook = hook
+        self.told = []
+        self.limits = []
+        self.set_aside_numbers = []
+        self._taken = []
+
+    def next_at(self):
+        return 0.0 if self.numbers else None
+
+    def work(self, limit, *, now):  # noqa: ARG002 - as stages do
+        self.limits.append(limit)
+        self._taken = self.numbers[:limit]
+        for number in self._taken:
+            self.hook(number)
+            write(number)
+        return len(self.numbers) > limit
+
+    def committed(self):
+        self.told.append(f"committed {len(self._taken)}")
+        self.numbers = self.numbers[len(self._taken) :]
+        self._taken = []
+
+    def undone(self):
+        self.told.append("undone")
+        self._taken = []
+
+    def set_aside(self, error, *, now):
+        super().set_aside(error, now=now)
+        self.set_aside_numbers.append(self.numbers.pop(0))
+
+
+class Follower(BaseStage):
+    """Writes what another stage puts into it, in the commit of that stage."""
+
+    follows = True
+
+    def __init__(self):
+        self.numbers = []
+        self.sent = []
+        self._written = []
+
+    def next_at(self):
+        return 0.0 if self.numbers else None
+
+    def work(self, _limit, *, now):  # noqa: ARG002 - as stages do
+        for number in self.numbers:
+            write(f"answer to {number}")
+        self._written, self.numbers = self.numbers, []
+        return False
+
+    def committed(self):
+        self.sent += self._written
+        self._written = []
+
+    def undone(self):
+        self.numbers, self._written = [], []
+
+    def take(self, number):
+        self.numbers.append(number)
+
+
+class Rows(BaseStage):
+    """Removes rows that wait, and notes how many each time."""
+
+    waits = "SELECT FROM registrations_topickey WHERE topic = 7"
+
+    def __init__(self):
+        self.counts = []
+
+    def work(self, limit, *, now):  # noqa: ARG002 - as stages do
+        ids = [key.pk for key in TopicKey.objects.filter(topic=7)[:limit]]
+        TopicKey.objects.filter(pk__in=ids).delete()
+        self.counts.append(len(ids))
+        return len(ids) == limit
+
+
+def write(name):
+    fetch(
+        "INSERT INTO registrations_topickey (name, topic, key_encrypted, created_at) VALUES (%s, 1, '', now())",
+        [str(name)],
+    )
+
+
+def written():
+    return set(TopicKey.objects.filter(topic=1).values_list("name", flat=True))
+
+
+def add_row():
+    """One that a stage of rows waits for."""
+    TopicKey.objects.create(name=uuid4().hex, topic=7, key_encrypted=b"", created_at=timezone.now())
+
+
+def names(*numbers):
+    return set(map(str, numbers))
+
+
+def turn(*stages):
+    return Worker(stages, Bell()).turn(now=timezone.now())
+
+
+def transaction_count():
+    """In how many transactions the rows were written."""
+    return len(set(fetch("SELECT xmin::text FROM registrations_topickey")))
+
+
+# One commit -----------------------------------------------------------------------------------------------------------
+
+
+def test_all_stages_work_in_one_transaction():
+    one, other, follower = Numbers(1, 2), Numbers(3), Follower()
+    one.hook = follower.numbers.append
+    assert turn(one, other, follower) is False
+    assert written() == names(1, 2, 3, "answer to 1", "answer to 2")
+    assert transaction_count() == 1
+    assert (one.told, other.told, follower.sent) == (["committed 2"], ["committed 1"], [1, 2])
+
+
+def test_a_turn_takes_no_more_of_a_stage_than_its_limit_and_says_that_there_is_more():
+    stage = Numbers(*range(LIMIT + 1))
+    worker = Worker([stage], Bell())
+    assert worker.turn(now=timezone.now()) is True
+    assert len(written()) == LIMIT
+    assert worker.turn(now=timezone.now()) is False
+    assert (len(written()), stage.numbers) == (LIMIT + 1, [])
+
+
+def test_a_turn_without_anything_to_do_writes_nothing():
+    stage, rows = Numbers(), Rows()
+    with statements() as sent:
+        turn(stage, rows)
+    assert (stage.limits, rows.counts) == ([], [])
+    assert not any("INSERT" in sql or "DELETE" in sql for sql in sent)
+
+
+def test_stages_without_rows_cost_one_look_for_all_of_them():
+    worker = Worker([Rows(), Rows(), Rows()], Bell())
+    worker.turn(now=timezone.now())
+    worker._look_at = 0.0
+    with statements() as sent:
+        worker.turn(now=timezone.now())
+    assert len([sql for sql in sent if "EXISTS" in sql]) == 1
+
+
+def test_nothing_is_sent_before_the_commit():
+    stage = Numbers(1)
+    seen = []
+    stage.hook = lambda _: seen.append(list(stage.told))
+    turn(stage)
+    assert (seen, stage.told) == ([[]], ["committed 1"])
+
+
+def test_a_stage_that_fails_after_the_commit_keeps_no_other_from_sending():
+    def fail():
+        raise ValueError
+
+    broken, other = Numbers(1), Numbers(2)
+    broken.committed = fail
+    turn(broken, other)
+    assert written() == names(1, 2)
+    assert other.told == ["committed 1"]
+
+
+# A stage that trips ---------------------------------------------------------------------------------------------------
+
+
+def refuse(*bad):
+    def hook(number):
+        if number in bad:
+            raise ValueError(number)
+
+    return hook
+
+
+def work_off(worker, *stages, turns=200):
+    for _ in range(turns):
+        if not any(stage.numbers for stage in stages):
+            return
+        worker.turn(now=timezone.now())
+    pytest.fail("it goes round in circles")
+
+
+@pytest.mark.parametrize("bad", [[0], [7], [49], [0, 1], [3, 20, 21, 49]])
+def test_the_one_that_a_stage_trips_over_is_set_aside_and_all_others_are_processed(bad):
+    stage, other = Numbers(*range(50), hook=refuse(*bad)), Numbers(*range(100, 110))
+    work_off(Worker([stage, other], Bell()), stage, other)
+    assert stage.set_aside_numbers == bad
+    assert written() == names(*set(range(50)) - set(bad), *range(100, 110))
+
+
+def test_items_are_halved_until_the_one_is_alone():
+    stage = Numbers(*range(5), hook=refuse(0))
+    turn(stage)
+    assert stage.limits == [LIMIT, 200, 100, 50, 25, 12, 6, 3, 1]
+    assert stage.told == ["undone"] * 9
+
+
+def test_a_stage_that_trips_does_not_keep_the_others_from_working_in_the_same_turn():
+    first, broken, last = Numbers(1), Numbers(2, hook=refuse(2)), Numbers(3)
+    turn(first, broken, last)
+    assert written() == names(1, 3)
+    assert broken.set_aside_numbers == [2]
+
+
+def test_what_follows_is_in_the_same_commit_also_when_stages_work_apart():
+    follower = Follower()
+    stage, broken = Numbers(1, 2, hook=follower.take), Numbers(3, hook=refuse(3))
+    turn(stage, broken, follower)
+    assert written() == names(1, 2, "answer to 1", "answer to 2")
+    assert transaction_count() == 1
+    assert follower.sent == [1, 2]
+
+
+def test_who_causes_what_follows_to_trip_is_to_blame():
+    follower = Follower()
+
+    def answer(number):
+        follower.numbers.append("x" * 10_000 if number == 2 else number)
+
+    stage = Numbers(1, 2, 3, hook=answer)
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE registrations_topickey ADD CONSTRAINT short CHECK (length(name) < 100)")
+    try:
+        work_off(Worker([stage, follower], Bell()), stage)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE registrations_topickey DROP CONSTRAINT short")
+    assert stage.set_aside_numbers == [2]
+    assert written() == names(1, 3, "answer to 1", "answer to 3")
+    assert follower.sent == [1, 3]
+
+
+def test_every_stage_is_told_when_nothing_was_written():
+    first, broken, idle = Numbers(1), Numbers(2, hook=refuse(2)), Numbers()
+    turn(first, broken, idle)
+    assert first.told[0] == broken.told[0] == idle.told[0] == "undone"
+
+
+# Others ---------------------------------------------------------------------------------------------------------------
+
+
+def fails(error, *, times):
+    left = iter([error] * times)
+
+    def hook(_number):
+        for raised in left:
+            raise raised
+
+    return hook
+
+
+def conflict(sqlstate):
+    error = OperationalError("conflict")
+    error.__cause__ = psycopg.errors.lookup(sqlstate)()
+    return error
+
+
+@pytest.mark.parametrize("error", [IntegrityError(), conflict("40001"), conflict("40P01")])
+def test_what_collides_with_another_worker_is_done_again_as_it_was(error):
+    stage, other = Numbers(1, 2, hook=fails(error, times=2)), Numbers(3)
+    assert turn(stage, other) is False
+    assert stage.limits == [LIMIT] * 3
+    assert written() == names(1, 2, 3)
+    assert transaction_count() == 1
+
+
+@in_threads
+def test_a_row_that_another_worker_inserted_meanwhile_is_found_when_the_turn_is_repeated():
+    stage = Numbers(1, 2)
+
+    def lose_a_race(number):
+        if number == 1 and stage.limits == [LIMIT]:
+            with other_session() as other:
+                other.execute(
+                    "INSERT INTO registrations_topickey (name, topic, key_encrypted, created_at)"
+                    " VALUES ('1', 1, '', now())"
+                )
+
+    stage.hook = lose_a_race
+    stage.work, work = lambda limit, *, now: skip_known(stage, work, limit, now), stage.work
+    assert turn(stage) is False
+    assert (written(), stage.limits) == (names(1, 2), [LIMIT] * 2)
+
+
+def skip_known(stage, work, limit, now):
+    stage.numbers = [number for number in stage.numbers if str(number) not in written()]
+    return work(limit, now=now)
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "is_away"),
+    [("57P01", True), ("08006", True), ("55P03", True), ("54000", False), ("40001", False), ("40P01", False)],
+)
+def test_errors_are_told_apart_by_the_code_of_the_database(sqlstate, is_away):
+    error = conflict(sqlstate)
+    assert is_database_away(error) is is_away
+    assert is_conflict(error) is (sqlstate in {"40001", "40P01"})
+
+
+def test_other_errors_are_neither_conflicts_nor_an_outage():
+    assert not any(test(error) for test in (is_database_away, is_conflict) for error in (ValueError(), DataError()))
+    assert is_conflict(IntegrityError())
+
+
+# The thread -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running():
+    """Start a worker in a thread of its own; they all end with the test."""
+    workers = []
+
+    def start(*stages):
+        bell = Bell()
+        worker = Worker(stages, bell)
+        thread = threading.Thread(target=worker.run)
+        workers.append((worker, thread))
+        thread.start()
+        return worker, bell
+
+    yield start
+    for worker, thread in workers:
+        worker.stop(patience_seconds=0)
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def eventually(is_so, seconds=20):
+    deadline, pause = monotonic() + seconds, threading.Event()
+    while not is_so():
+        assert monotonic() < deadline, "it does not happen"
+        pause.wait(0.005)
+
+
+@pytest.fixture
+def deaf(monkeypatch):
+    """What is found in these tests is found because somebody rang."""
+    monkeypatch.setattr("kit.turns.LOOK_SECONDS", 1000.0)
+
+
+@in_threads
+@pytest.mark.usefixtures("deaf")
+def test_the_bell_wakes_at_once(running):
+    stage = Numbers(1)
+    _, bell = running(stage)
+    for number in range(2, 20):
+        eventually(lambda: not stage.numbers)
+        stage.numbers = [number]
+        bell.ring()
+    eventually(lambda: written() == names(*range(1, 20)))
+
+
+@in_threads
+@pytest.mark.usefixtures("deaf")
+def test_an_announcement_of_rows_wakes_at_once(running):
+    rows = Rows()
+    worker, _ = running(rows)
+    eventually(lambda: worker._listening is not None and worker._look_at > monotonic() + 500)
+    for _ in range(10):
+        with transaction.atomic():
+            add_row()
+            wake()
+        eventually(lambda: not TopicKey.objects.exists())
+    assert sum(rows.counts) == 10
+
+
+@in_threads
+@pytest.mark.usefixtures("deaf")
+def test_an_announcement_that_comes_during_a_turn_is_heard(running):
+    rows, busy = Rows(), threading.Event()
+    working = threading.Event()
+
+    def hook(_number):
+        working.set()
+        assert busy.wait(20)
+
+    stage = Numbers(1, hook=hook)
+    running(stage, rows)
+    assert working.wait(20)
+    add_row()
+    wake()
+    busy.set()
+    eventually(lambda: sum(rows.counts) == 1)
+
+
+@in_threads
+def test_rows_that_nobody_announced_are_found(running):
+    rows = Rows()
+    running(rows)
+    add_row()
+    eventually(lambda: sum(rows.counts) == 1)
+
+
+@in_threads
+def test_an_announcement_is_made_with_the_commit_and_not_without_it():
+    with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}, autocommit=True) as other:
+        other.execute(f"LISTEN {CHANNEL}")
+        with transaction.atomic():
+            wake()
+            transaction.set_rollback(True)
+        assert list(other.notifies(timeout=0.1)) == []
+        wake()
+        assert [notice.channel for notice in other.notifies(timeout=20, stop_after=1)] == [CHANNEL]
+
+
+@in_threads
+@pytest.mark.usefixtures("deaf")
+def test_more_than_one_turn_can_take_is_worked_off_without_another_word(running):
+    stage = Numbers(*range(3 * LIMIT + 5))
+    running(stage)
+    eventually(lambda: len(written()) == 3 * LIMIT + 5)
+
+
+@in_threads
+@pytest.mark.usefixtures("deaf")
+def test_what_is_due_at_once_is_not_waited_for(running):
+    """A stage that takes one item at a time and does not say that there is more."""
+    stage = Numbers(*range(20))
+    work = stage.work
+    stage.work = lambda _limit, *, now: work(1, now=now) and False
+    running(stage)
+    eventually(lambda: not stage.numbers)
+
+
+class Away:
+    """A database that goes away: every session but the test's own is ended, as often as it is told."""
+
+    def __call__(self, _number):
+        with other_session() as other:
+            other.execute("SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid])
+
+
+@in_threads
+def test_while_the_database_is_away_nothing_is_lost_and_turns_go_on(running):
+    away, kills = Away(), iter(range(3))
+
+    def hook(number):
+        for _ in kills:
+            away(number)
+            break
+
+    stage, rows = Numbers(1, 2, 3, hook=hook), Rows()
+    running(stage, rows)
+    eventually(lambda: written() == names(1, 2, 3))
+    assert stage.set_aside_numbers == []
+    assert set(stage.limits) == {LIMIT}
+    add_row()
+    wake()
+    eventually(lambda: sum(rows.counts) == 1)
+
+
+@in_threads
+def test_a_connection_that_ends_while_nothing_happens_is_replaced(running):
+    rows = Rows()
+    worker, _ = running(rows)
+    eventually(lambda: worker._listening is not None)
+    first = worker._listening
+    with other_session() as other:
+        other.execute("SELECT pg_terminate_backend(%s)", [first.info.backend_pid])
+    add_row()
+    eventually(lambda: sum(rows.counts) == 1)
+    eventually(lambda: worker._listening not in {None, first})
+
+
+class UnderWay(Numbers):
+    """Sends what it wrote, and gets results later, from another thread: more numbers to be worked off."""
+
+    def __init__(self, *numbers):
+        super().__init__(*numbers)
+        self.under_way = 0
+        self.bell = None
+
+    def is_under_way(self):
+        return self.under_way > 0 or bool(self.numbers)
+
+    def committed(self):
+        sent = [number for number in self._taken if number < 100]
+        self.under_way -= len(self._taken) - len(sent)
+        self.under_way += len(sent)
+        super().committed()
+        for number in sent:
+            threading.Timer(0.1, self._answer, [number + 100]).start()
+
+    def _answer(self, number):
+        self.numbers.append(number)
+        self.bell.ring()
+
+
+def run_until_stopped(*stages, patience_seconds):
+    bell = Bell()
+    worker = Worker(stages, bell)
+    for stage in stages:
+        stage.bell = bell
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    eventually(lambda: stages[0].told)
+    worker.stop(patience_seconds=patience_seconds)
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+@in_threads
+def test_stopping_waits_for_what_is_under_way_and_writes_its_results():
+    stage = UnderWay(1, 2)
+    run_until_stopped(stage, patience_seconds=20)
+    assert written() == names(1, 2, 101, 102)
+
+
+@in_threads
+def test_stopping_takes_no_more_rows():
+    stage, rows = UnderWay(1), Rows()
+    stage.hook = lambda number: add_row() if number == 1 else None
+    rows.waits = "SELECT FROM registrations_topickey WHERE topic = 7 AND EXISTS (SELECT WHERE FALSE)"
+    run_until_stopped(stage, rows, patience_seconds=20)
+    assert (rows.counts, TopicKey.objects.filter(topic=7).count()) == ([], 1)
+
+
+@in_threads
+def test_stopping_ends_with_the_patience_whatever_is_under_way():
+    stage = UnderWay(1)
+    stage._answer = lambda _number: None
+    run_until_stopped(stage, patience_seconds=0.05)
+    assert stage.under_way == 1
+
+
+# The bell -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_bell_that_is_rung_twice_is_heard_once_and_can_be_rung_again():
+    bell = Bell()
+    for _ in range(3):
+        bell.ring()
+        bell.ring()
+        bell.hush()
+        with pytest.raises(BlockingIOError):
+            bell.hush()
+
+
+def test_a_bell_that_many_ring_while_it_is_hushed_does_not_stop_ringing():
+    bell, is_over, heard = Bell(), threading.Event(), 0
+
+    def ring():
+        while not is_over.is_set():
+            bell.ring()
+
+    ringers = [threading.Thread(target=ring) for _ in range(3)]
+    for ringer in ringers:
+        ringer.start()
+    while heard < 100:
+        readable, _, _ = select.select([bell], [], [], 20)
+        assert readable
+        bell.hush()
+        heard += 1
+    is_over.set()
+    for ringer in ringers:
+        ringer.join()
+
+
+@in_threads
+def test_the_time_of_a_turn_is_that_of_the_database_whatever_the_clock_of_this_machine_says(monkeypatch):
+    hour = timedelta(hours=1)
+    monkeypatch.setattr(timezone, "now", lambda: datetime.now(UTC) - hour)
+
+    class Telling(BaseStage):
+        waits = "SELECT"
+        now = None
+
+        def work(self, _limit, *, now):
+            self.now = now
+            worker.stop(patience_seconds=0)
+            return False
+
+    stage = Telling()
+    worker = Worker([stage], Bell())
+    worker.run()
+    [(told,)] = fetch("SELECT clock_timestamp()")
+    assert abs(told - stage.now) < hour / 2

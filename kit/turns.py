@@ -1,0 +1,376 @@
+"""Turns: how a worker process works off what waits, in the database and in its memory.
+
+    rows that wait ─────────┐                                      ┌──▶ POSTs, on the event loop of the process
+                            ├──▶ stage after stage ──▶ one commit ─┤
+    results of the POSTs ───┘                                      └──▶ what the process remembers
+              ▲                                                                   │
+              └────────────────────────── the bell rings ◀───────────────────────-┘
+
+Rows are the queue. Who writes rows announces them on a channel of PostgreSQL in the same transaction. One worker is on
+duty (an advisory lock says which) and hears that; when it finds more than fits into a turn it calls the others, and
+each takes what it can lock (`SKIP LOCKED`). So a message at night wakes one process, and under load all of them work.
+All look for rows once a second in any case, so that a worker that hangs or died delays what waits, and stops nothing.
+A turn takes what has gathered since the last one. It never waits for a POST: results are taken by a later turn, as rows
+are. What a turn decided goes out after its commit (`Stage.committed`), and is forgotten if the commit fails
+(`Stage.undone`).
+
+A turn that trips over one item is repeated stage by stage with half as many items, until the one to blame is alone and
+its stage sets it aside. What the database refuses because of another worker is simply done again.
+"""
+
+import os
+import select
+import threading
+from collections.abc import Container, Iterable, Iterator, Sequence
+from datetime import datetime
+from time import monotonic, sleep
+from typing import LiteralString, Protocol
+
+import psycopg
+import structlog
+from django.db import IntegrityError, InterfaceError, OperationalError, connection, transaction
+
+from kit.db.clock import clock
+from kit.db.statements import fetch
+
+log = structlog.get_logger(__name__)
+
+CHANNEL = "turns"
+CALL_FOR_HELP = "turns_help"
+# Key of the advisory lock that the worker on duty holds: any number that nothing else uses.
+DUTY = 0x7475726E73
+# Statements of a turn look up a few hundred keys by an index. Plans that are kept for a prepared statement could
+# otherwise read whole tables for as long as their statistics are older than the last thousands of rows.
+BY_INDEX = ", ".join(f"set_config('enable_{way}', 'off', false)" for way in ("seqscan", "hashjoin", "mergejoin"))
+# Items of one stage in one turn.
+LIMIT = 200
+# A turn has some fixed cost. Under light load it waits so long after the last one began, and takes a few items more.
+PAUSE_SECONDS = 0.02
+# A wake-up is lost with a connection or a process: rows are looked for so often in any case.
+LOOK_SECONDS = 1.0
+# Another worker may insert the same row at the same moment. It is committed by the time this one fails on it.
+ATTEMPTS = 3
+CONFLICTS = {"40001", "40P01"}  # SQLSTATE: serialization failure, deadlock
+TOO_LARGE_FOR_IT = "54"  # SQLSTATE class "program limit exceeded", which Django counts as OperationalError
+MAX_BACKOFF_SECONDS = 2.0
+
+
+class Stage(Protocol):
+    """One part of every turn. All methods are called by the thread that makes the turns."""
+
+    # An SQL condition that finds rows which wait for this stage, and which a process that ends leaves to others. It is
+    # empty for a stage that only works off what is in memory.
+    waits: LiteralString
+    # What is announced when rows come for it; it then works without looking whether there are some.
+    announced_as: str
+    # It works off what another stage decided, and belongs into the same commit.
+    follows: bool
+
+    def next_at(self) -> float | None:
+        """Return when there is something in memory to work off (monotonic, 0.0 for at once), or None."""
+        ...
+
+    def is_under_way(self) -> bool:
+        """Return whether a later turn will get something that only this process learns, so that it must not end before
+        that.
+        """
+        ...
+
+    def work(self, limit: int, *, now: datetime) -> bool:
+        """Decide and write, in the turn's transaction; return whether more is left than the limit allowed."""
+        ...
+
+    def committed(self) -> None:
+        """Send what was decided, and forget what has been worked off."""
+        ...
+
+    def undone(self) -> None:
+        """Take everything back to before `work`: nothing was written. It is called also where `work` was not."""
+        ...
+
+    def set_aside(self, error: Exception, *, now: datetime) -> None:
+        """Give up the one item that `work` trips over, so that it does not stop the others."""
+        ...
+
+
+class BaseStage:
+    """Defaults of a stage that has nothing in memory and nothing to undo."""
+
+    waits: LiteralString = ""
+    announced_as = ""
+    follows = False
+
+    def next_at(self) -> float | None:
+        return None
+
+    def is_under_way(self) -> bool:
+        return False
+
+    def committed(self) -> None:
+        """Do nothing, unless a stage says otherwise."""
+
+    def undone(self) -> None:
+        """Do nothing, unless a stage says otherwise."""
+
+    def set_aside(self, error: Exception, *, now: datetime) -> None:  # noqa: ARG002 - the signature of a stage
+        log.error("stage_failed", stage=type(self).__name__, error=type(error).__name__)
+
+
+class Bell:
+    """A bell that wakes the thread that makes the turns, from any thread. Ringing it twice before it is heard rings it
+    once.
+    """
+
+    def __init__(self) -> None:
+        self._file = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._is_rung = False
+
+    def ring(self) -> None:
+        """Wake the thread, unless it has been rung and not been heard yet."""
+        if not self._is_rung:
+            self._is_rung = True
+            os.eventfd_write(self._file, 1)
+
+    def hush(self) -> None:
+        """Make the bell ready to be rung again. Called only when the file is readable, and before another turn."""
+        os.eventfd_read(self._file)
+        self._is_rung = False
+
+    def fileno(self) -> int:
+        return self._file
+
+
+def wake() -> None:
+    """Tell every worker that rows wait: at the commit of this transaction, or at once without one."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"NOTIFY {CHANNEL}")
+
+
+class Worker:
+    """The maker of turns. It works in the calling thread until it is told to stop."""
+
+    def __init__(self, stages: Sequence[Stage], bell: Bell) -> None:
+        self._stages = stages
+        self._bell = bell
+        self._with_rows: set[int] = set()  # positions of the stages that rows wait for
+        self._look_at = 0.0
+        self._listening: psycopg.Connection | None = None
+        self._is_on_duty = False
+        self._stopping = threading.Event()
+        self._stop_at = float("inf")
+
+    def run(self) -> None:
+        """Make turns until `stop`. A database that is away is waited for."""
+        failures = 0
+        while not self._is_over():
+            started = monotonic()
+            try:
+                self._listen()
+                if not self.turn(now=clock.now()):
+                    self._wait(started + PAUSE_SECONDS)
+                failures = 0
+            except (OperationalError, InterfaceError, psycopg.Error) as error:
+                failures += 1
+                log.warning("turn_postponed", error=type(error).__name__)
+                self._hang_up()
+                sleep(min(0.1 * 2**failures, MAX_BACKOFF_SECONDS))
+        connection.close()
+
+    def stop(self, *, patience_seconds: float) -> None:
+        """Take no more rows, and end once nothing is under way, or when the patience is over."""
+        self._stop_at = monotonic() + patience_seconds
+        self._stopping.set()
+        self._bell.ring()
+
+    def _is_over(self) -> bool:
+        if not self._stopping.is_set():
+            return False
+        return monotonic() >= self._stop_at or not any(stage.is_under_way() for stage in self._stages)
+
+    def _hang_up(self) -> None:
+        """Begin with a new connection, which does not listen yet."""
+        connection.close()
+        self._listening, self._is_on_duty = None, False
+        self._look_at = 0.0
+
+    def turn(self, *, now: datetime) -> bool:
+        """Make one turn; return whether there is more to do at once."""
+        if monotonic() >= self._look_at:
+            self._look(now)
+        for _ in range(ATTEMPTS):
+            try:
+                return self._work_together(now)
+            except Exception as error:
+                if is_database_away(error):
+                    raise
+                if not is_conflict(error):
+                    log.warning("turn_split", error=type(error).__name__)
+                    break
+                log.info("turn_collided", error=type(error).__name__)
+        self._work_apart(now)
+        return True
+
+    def _look(self, now: datetime) -> None:
+        """Ask what time it is and which stages rows wait for, all in one statement."""
+        self._listen()
+        self._look_at = monotonic() + LOOK_SECONDS
+        if self._stopping.is_set():
+            self._hand_over()
+            return
+        if not self._is_on_duty:
+            self._take_duty()
+        waiting = [place for place, stage in enumerate(self._stages) if stage.waits]
+        conditions = "".join(f", EXISTS ({self._stages[place].waits})" for place in waiting)
+        [(told, *found)] = fetch(f"SELECT clock_timestamp(){conditions}", {"now": now} if waiting else {})
+        clock.set(told)
+        self._with_rows |= {place for place, is_so in zip(waiting, found, strict=True) if is_so}
+
+    def _listen(self) -> None:
+        connection.ensure_connection()
+        if self._listening is not connection.connection:
+            self._listening = connection.connection
+            fetch(f"LISTEN {CALL_FOR_HELP}")
+            [(now, *_)] = fetch(f"SELECT clock_timestamp(), {BY_INDEX}")
+            clock.set(now)
+
+    def _take_duty(self) -> None:
+        [(self._is_on_duty,)] = fetch("SELECT pg_try_advisory_lock(%s::bigint)", [DUTY])
+        if self._is_on_duty:
+            fetch(f"LISTEN {CHANNEL}")
+
+    def _hand_over(self) -> None:
+        """Let another worker go on duty at once, not only when this connection is closed."""
+        if self._is_on_duty:
+            self._is_on_duty = False
+            fetch(f"UNLISTEN {CHANNEL}")
+            fetch("SELECT pg_advisory_unlock(%s::bigint)", [DUTY])
+            fetch(f"NOTIFY {CALL_FOR_HELP}")
+
+    def _hear(self) -> None:
+        """Note for which stages rows were announced; look at once when that was not said."""
+        payloads = {notice.payload for notice in self._listening.notifies(timeout=0)} if self._listening else set()
+        announced = {place for place, stage in enumerate(self._stages) if stage.announced_as in payloads - {""}}
+        self._with_rows |= announced
+        if "" in payloads:
+            self._look_at = 0.0
+
+    def _work_together(self, now: datetime) -> bool:
+        """Let all stages work in one transaction, which is the usual way."""
+        left: set[int] = set()
+        worked: list[Stage] = []
+        waited, self._with_rows = self._with_rows, set()  # what is announced from now on is for the next turn
+        try:
+            with transaction.atomic(durable=True):
+                for place, stage in self._due(waited):
+                    worked.append(stage)
+                    if stage.work(LIMIT, now=now) and not self._stopping.is_set():
+                        left.add(place)
+                if left and self._is_on_duty:
+                    fetch(f"NOTIFY {CALL_FOR_HELP}")
+        except BaseException:
+            self._with_rows |= waited
+            self._undo()
+            raise
+        _tell_committed(worked)
+        self._with_rows |= left
+        return bool(self._with_rows)
+
+    def _due(self, with_rows: Container[int]) -> Iterator[tuple[int, Stage]]:
+        """Yield the stages that have something to do; an earlier one may give a later one work."""
+        for place, stage in self._active():
+            if place in with_rows or _is_due(stage):
+                yield place, stage
+
+    def _active(self) -> Iterator[tuple[int, Stage]]:
+        """Yield the stages with their positions. In a process that ends, only those that take no rows are left."""
+        for place, stage in enumerate(self._stages):
+            if not (stage.waits and self._stopping.is_set()):
+                yield place, stage
+
+    def _undo(self) -> None:
+        for stage in self._stages:
+            stage.undone()
+
+    def _work_apart(self, now: datetime) -> None:
+        """Give each stage a transaction of its own, and fewer and fewer items while it trips."""
+        waited, self._with_rows = self._with_rows, set()
+        for _, stage in self._due(waited):
+            limit = LIMIT
+            while not stage.follows and not self._has_worked(stage, limit, now=now):
+                limit //= 2
+
+    def _has_worked(self, stage: Stage, limit: int, *, now: datetime) -> bool:
+        followers = [other for other in self._stages if other.follows]
+        try:
+            with transaction.atomic(durable=True):
+                stage.work(limit, now=now)
+                followers = [other for other in followers if _is_due(other)]
+                for other in followers:
+                    other.work(limit, now=now)
+        except Exception as error:
+            self._undo()
+            if is_database_away(error):
+                raise
+            if limit > 1:
+                return False
+            with transaction.atomic(durable=True):
+                stage.set_aside(error, now=now)
+        else:
+            _tell_committed((stage, *followers))
+        return True
+
+    def _next_at(self) -> float | None:
+        """Return when the memory of some stage wants a turn."""
+        return min((at for _, stage in self._active() if (at := stage.next_at()) is not None), default=None)
+
+    def _wait(self, not_before: float) -> None:
+        """Sleep until the bell rings, rows are announced, or something is due, but never less than the pause."""
+        sleep(max(not_before - monotonic(), 0.0))
+        self._hear()
+        if self._with_rows:
+            return
+        files: list[int] = [self._bell.fileno()]
+        if self._listening is not None:
+            files.append(self._listening.fileno())
+        next_at = self._next_at()
+        until = self._look_at if next_at is None else min(self._look_at, next_at)
+        readable, _, _ = select.select(files, [], [], max(until - monotonic(), 0.0))
+        if self._bell.fileno() in readable:
+            self._bell.hush()
+        if self._listening is not None and self._listening.fileno() in readable:
+            self._hear()
+
+
+def _tell_committed(stages: Iterable[Stage]) -> None:
+    """Have the stages send what they decided. It is written, so no error of one stage may keep another from it."""
+    for stage in stages:
+        try:
+            stage.committed()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other stages go on
+            log.error("after_commit_failed", stage=type(stage).__name__, error=type(error).__name__)  # noqa: TRY400
+
+
+def _is_due(stage: Stage) -> bool:
+    at = stage.next_at()
+    return at is not None and at <= monotonic()
+
+
+def is_database_away(error: Exception) -> bool:
+    """Return whether an error is about the database rather than about what it was asked to store.
+
+    A lock or an answer that did not come in time says nothing about an item either: it is worked off later, never set
+    aside.
+    """
+    if not isinstance(error, OperationalError | InterfaceError):
+        return False
+    return not sqlstate(error).startswith(TOO_LARGE_FOR_IT) and sqlstate(error) not in CONFLICTS
+
+
+def is_conflict(error: Exception) -> bool:
+    """Return whether another worker was in the way, so that the same work succeeds when it is repeated."""
+    return isinstance(error, IntegrityError) or sqlstate(error) in CONFLICTS
+
+
+def sqlstate(error: Exception) -> str:
+    """Return PostgreSQL's code of an error, or an empty string for errors that are not PostgreSQL's."""
+    return getattr(error.__cause__, "sqlstate", None) or ""

@@ -1,0 +1,51 @@
+"""One wake-up for many: how little may wait for one address.
+
+A push tells a phone that there is something to fetch, and the phone fetches all of it. So of many that wait for one
+address the newest are enough, and the oldest, which would expire first, is left out for each that comes.
+"""
+
+from collections.abc import Collection
+from datetime import datetime
+
+from kit.db.statements import fetch
+from kit.metrics.batches import count
+from notifications.messages import APART
+from notifications.metrics import FINISHED
+from notifications.models import Notification
+
+# What a worker holds at this moment is passed over: it is being sent.
+_LEAVE_OUT_OLDEST = """
+    WITH ranked AS (
+        SELECT id, row_number() OVER (PARTITION BY route_id ORDER BY id DESC) AS place
+        FROM notifications_notification WHERE route_id = ANY (%(routes)b::bigint[]) AND state IN ('pending', 'retrying')
+    ), locked AS (
+        SELECT id FROM notifications_notification JOIN ranked USING (id) WHERE ranked.place > %(most)s
+        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE notifications_notification AS n
+    SET state = 'coalesced', report = coalesce(n.report, 'success'), finished_at = %(now)s, lease_until = NULL,
+        next_attempt_at = NULL, chat_id = NULL, message = NULL
+    FROM locked WHERE n.id = locked.id AND n.state IN ('pending', 'retrying')
+    RETURNING n.id
+"""
+
+
+_FIND_WAKE_UPS = """
+    SELECT route_id, type FROM notifications_notification
+    WHERE route_id = ANY (%(routes)b::bigint[]) AND state = 'pending' AND is_wake_up AND expires_at > %(still_at)s
+"""
+
+
+def find_wake_ups(route_ids: Collection[int], *, still_at: datetime) -> set[tuple[int, bool]]:
+    """Return the routes, each with whether it is for occasions that are `APART`, for which a wake-up waits that will
+    still be there at that time.
+    """
+    rows = fetch(_FIND_WAKE_UPS, {"routes": list(route_ids), "still_at": still_at})
+    return {(route_id, type_ in APART) for route_id, type_ in rows}
+
+
+def leave_out_oldest(route_ids: Collection[int], *, most: int, now: datetime) -> None:
+    """Coalesce the oldest notifications of these routes, until ``most`` of each wait."""
+    if route_ids:
+        left_out = fetch(_LEAVE_OUT_OLDEST, {"routes": list(route_ids), "most": most, "now": now})
+        count(FINISHED, {(Notification.State.COALESCED,): len(left_out)})

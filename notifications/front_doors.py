@@ -1,0 +1,44 @@
+"""Front doors, which take requests from senders and return answers to them.
+
+Delivery knows none of them. Each registers itself under the name that its requests are stored with, and is opened once
+in every process that makes turns. It does its work in stages: those that take requests run before delivery in a turn,
+and those that send answers run after it.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from kit.turns import Bell, Stage
+from notifications.delivery.desk import Delivery
+from notifications.messages import Answer
+
+
+class FrontDoor(Protocol):
+    """One way into the server, opened in one process."""
+
+    def intake(self) -> Sequence[Stage]:
+        """Return the stages that take requests; they call `acceptance.accept`."""
+        ...
+
+    def outlet(self) -> Sequence[Stage]:
+        """Return the stages that send answers."""
+        ...
+
+    def answer(self, answers: Sequence[Answer], *, now: datetime) -> None:
+        """Take answers to requests of this front door, in the turn that decided them and before its outlet works."""
+        ...
+
+
+Open = Callable[[Delivery, Bell], FrontDoor]
+_registered: dict[str, Open] = {}
+
+
+def register(name: str, open_it: Open) -> None:
+    """Make a front door known. ``name`` is stored with its requests."""
+    _registered[name] = open_it
+
+
+def open_all(delivery: Delivery, bell: Bell) -> dict[str, FrontDoor]:
+    """Open every registered front door for this process, and return them by name."""
+    return {name: open_it(delivery, bell) for name, open_it in _registered.items()}

@@ -1,0 +1,122 @@
+"""The body of POST /api/push for a push that says itself how urgent it is and what it shows.
+
+At Apple, a push of low grade wakes the app in the background, a call goes to the token for calls with a topic of its
+own, and anything else is an alert that the app may change before it is shown. At Firebase everything is a data message:
+only the app knows what to show.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from notifications.gateways.gorush.faults import rings
+from notifications.gateways.gorush.platforms import NUMBERS
+from notifications.messages import Content, Grade, Push
+from registrations.addresses import DeviceAddress, Environment, read_address
+from registrations.messages import TokenType
+
+# The most that Apple and Google take: Apple the whole payload, Google keys and values of the data.
+MAX_APPLE_BYTES = 4096
+MAX_CALL_BYTES = 5120
+MAX_FIREBASE_BYTES = 4096
+CALL_TOPIC_SUFFIX = ".voip"
+CALL_TTL = "30s"
+
+
+class Fitted(NamedTuple):
+    """A push as it fits: gorush's notification, and whether the payload was too large for it."""
+
+    notification: dict[str, Any]
+    is_truncated: bool
+
+
+def fit(push: Push, notif_id: str) -> Fitted:
+    """Return the notification for gorush, without the payload if that is too large. A ciphertext cannot be shortened,
+    and a device that is woken fetches the message itself.
+    """
+    address = read_address(push.address)
+    if push.message:
+        notification = _notification(push, address, Content.decode(push.message), notif_id)
+        if _fits(notification):
+            return Fitted(notification, is_truncated=False)
+    wake = _notification(push, address, Content.decode(push.wake), notif_id)
+    return Fitted(wake, is_truncated=bool(push.message))
+
+
+def _notification(push: Push, address: DeviceAddress, content: Content, notif_id: str) -> dict[str, Any]:
+    is_ringing = rings(push, address)
+    common = {
+        "notif_id": notif_id,
+        "tokens": [address.call_token if is_ringing else address.token],
+        "platform": NUMBERS[push.channel.token_type],
+        "data": dict(content.data),
+    }
+    if push.channel.token_type != TokenType.APN:
+        return common | _firebase(push)
+    own = _call(push) if is_ringing else _background(push) if push.grade == Grade.LOW else _alert(push, content)
+    return common | {"collapse_id": push.collapse_id} | _environment(address) | own
+
+
+def _firebase(push: Push) -> dict[str, Any]:
+    """Return what only Firebase takes.
+
+    The priority is given twice, as gorush applies the outer one to data messages only in recent versions. There is no
+    `topic`: for Firebase it means all subscribers, in addition to the token.
+    """
+    priority = "normal" if push.grade == Grade.LOW else "high"
+    android = {"priority": priority, "collapse_key": push.collapse_id}
+    return {"priority": priority, "android": android | ({"ttl": CALL_TTL} if push.grade == Grade.VOIP else {})}
+
+
+def _call(push: Push) -> dict[str, Any]:
+    expiration = {"expiration": int(push.expires_at.timestamp())} if push.expires_at else {}
+    topic = push.channel.apn_topic + CALL_TOPIC_SUFFIX
+    return {"topic": topic, "push_type": "voip", "priority": "high"} | expiration
+
+
+def _background(push: Push) -> dict[str, Any]:
+    return {
+        "topic": push.channel.apn_topic,
+        "push_type": "background",
+        "priority": "normal",
+        "content_available": True,
+    }
+
+
+def _alert(push: Push, content: Content) -> dict[str, Any]:
+    return {
+        "topic": push.channel.apn_topic,
+        "push_type": "alert",
+        "priority": "high",
+        "mutable_content": True,
+        "message": content.text,
+        **({"sound": content.sound} if content.sound else {}),
+    }
+
+
+def _environment(address: DeviceAddress) -> dict[str, bool]:
+    return {Environment(address.environment).value: True} if address.environment else {}
+
+
+def _fits(notification: Mapping[str, Any]) -> bool:
+    if notification["platform"] == NUMBERS[TokenType.APN]:
+        is_call = notification["push_type"] == "voip"
+        return apple_size_bytes(notification) <= (MAX_CALL_BYTES if is_call else MAX_APPLE_BYTES)
+    return firebase_size_bytes(notification) <= MAX_FIREBASE_BYTES
+
+
+def apple_size_bytes(notification: Mapping[str, Any]) -> int:
+    """Return the size of what Apple receives: gorush puts the data beside `aps`."""
+    aps = {
+        "alert": notification.get("message"),
+        "sound": notification.get("sound"),
+        "mutable-content": 1 if notification.get("mutable_content") else None,
+        "content-available": 1 if notification.get("content_available") else None,
+    }
+    return len(orjson.dumps({"aps": {name: value for name, value in aps.items() if value}} | notification["data"]))
+
+
+def firebase_size_bytes(notification: Mapping[str, Any]) -> int:
+    """Return the size of the data as Google counts it."""
+    return sum(len(key.encode()) + len(value.encode()) for key, value in notification["data"].items())

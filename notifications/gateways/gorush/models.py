@@ -1,0 +1,120 @@
+"""What is stored of gorush's errors: the rules that say what they mean, and those that no rule knows.
+
+The tables belong to the app `notifications`, in which they were first made: their names, permissions and log entries
+say so.
+"""
+
+from typing import ClassVar
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, RegexValidator
+from django.db import models
+
+
+class GatewayPlatform(models.TextChoices):
+    IOS = "ios"
+    ANDROID = "android"
+    ANY = "any"
+
+
+class GatewayErrorRule(models.Model):
+    """The meaning of an error text of the gateway. Rules are applied by position, and the first that matches decides.
+
+    They come from `error_rules.yaml`. Workers take up a change within seconds.
+    """
+
+    class Match(models.TextChoices):
+        EXACT = "exact"  # the whole error
+        PREFIX = "prefix"
+        CONTAINS = "contains"
+
+    class Outcome(models.TextChoices):
+        DEAD = "dead"  # the address no longer exists: the route is disabled
+        CONFIG = "config"  # an operator must act; the address is fine
+        PAYLOAD = "payload"  # this push can never be sent; the address is fine
+        TRANSIENT = "transient"  # not sent; sent again later
+        AMBIGUOUS = "ambiguous"  # may have been sent; sent again with the same collapse id
+
+    class Origin(models.TextChoices):
+        SEED = "seed"  # as in the file, and changed with it
+        OPERATOR = "operator"  # made or changed in the console: the file no longer changes it
+
+    # Shorter parts occur in many errors, and a token that is taken for dead by mistake gets no pushes.
+    MIN_PART = 3
+    MIN_DEAD_PART = 8
+    MAX_RETRY_BASE_SECONDS = 86_400
+
+    position = models.PositiveIntegerField(db_index=True, help_text="The first rule that matches decides.")
+    platform = models.TextField(choices=GatewayPlatform.choices)
+    match = models.TextField(choices=Match.choices, default=Match.CONTAINS)
+    text = models.TextField(
+        blank=True,
+        help_text="Upper and lower case are the same. Empty, with an exact match: an answer without an error text.",
+    )
+    outcome = models.TextField("class", choices=Outcome.choices)
+    code = models.TextField(
+        help_text="What attempts, logs and reports call it.",
+        validators=[RegexValidator(r"\A[A-Za-z][A-Za-z0-9_]{0,63}\Z", "Letters, digits and _ only, 64 at most.")],
+    )
+    is_guarded = models.BooleanField(
+        "guarded",
+        default=False,
+        help_text="Only for dead and config: it may be the token's fault or the set-up's. "
+        "Strangers' tokens then trip no channel.",
+    )
+    retry_base_seconds = models.PositiveIntegerField(
+        default=0,
+        help_text="Where the backoff starts; 0: where it always does.",
+        validators=[MaxValueValidator(MAX_RETRY_BASE_SECONDS)],
+    )
+    is_enabled = models.BooleanField("enabled", default=True)
+    remark = models.TextField(blank=True)
+    origin = models.TextField(choices=Origin.choices, default=Origin.OPERATOR, editable=False)
+    # Names the entry of the file that this row came from, however operators changed it. It is null for their own rules.
+    seed_key = models.TextField(null=True, unique=True, editable=False)  # noqa: DJ001
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        app_label = "notifications"
+        ordering: ClassVar = ["position", "pk"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["platform", "match", "text"], name="one_rule_per_error"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.platform}: {self.match} {self.text!r} → {self.outcome} ({self.code})"
+
+    def clean(self) -> None:
+        self._clean_text()
+        if self.is_guarded and self.outcome not in {self.Outcome.DEAD, self.Outcome.CONFIG}:
+            raise ValidationError({"is_guarded": "Only what may be the token's fault or the set-up's needs a guard."})
+        if self.retry_base_seconds and self.outcome in {self.Outcome.DEAD, self.Outcome.PAYLOAD}:
+            raise ValidationError({"retry_base_seconds": f"What is {self.outcome} is not tried again."})
+
+    def _clean_text(self) -> None:
+        self.text = self.text.strip()
+        for_whole, for_part = (1, self.MIN_DEAD_PART) if self.outcome == self.Outcome.DEAD else (0, self.MIN_PART)
+        needed = for_whole if self.match == self.Match.EXACT else for_part
+        if len(self.text) < needed:
+            raise ValidationError({"text": f"At least {needed} characters: anything shorter is in too many errors."})
+
+
+class UnknownGatewayError(models.Model):
+    """How often an error came that no rule knows. The signature is the error without anything that belongs to one
+    device.
+    """
+
+    platform = models.TextField(choices=GatewayPlatform.choices)
+    signature = models.TextField(blank=True)
+    count = models.PositiveBigIntegerField(default=0)
+    first_seen_at = models.DateTimeField()
+    last_seen_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        app_label = "notifications"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["platform", "signature"], name="one_count_per_unknown_error"),
+        ]
+
+    def __str__(self) -> str:
+        return self.signature or "(nothing but the device token)"

@@ -1,0 +1,301 @@
+"""The pages of error rules: who may do what, what is refused, and what the log says afterwards."""
+
+import re
+from html import unescape
+
+import pytest
+from django.contrib.admin.models import ADDITION, CHANGE, DELETION, LogEntry
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+from notifications.gateways.gorush.models import GatewayErrorRule
+from notifications.gateways.gorush.rules_table import load_seed
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+RULES = "/admin/notifications/gatewayerrorrule/"
+UNKNOWN = "/admin/notifications/unknowngatewayerror/"
+FORM = {
+    "position": 2000,
+    "platform": "ios",
+    "match": "contains",
+    "text": "Brand new",
+    "outcome": "transient",
+    "code": "brand_new",
+    "retry_base_seconds": 0,
+    "is_enabled": "on",
+    "remark": "",
+}
+
+
+@pytest.fixture(autouse=True)
+def seeded(db: None) -> None:
+    load_seed()
+
+
+def rule(text: str) -> GatewayErrorRule:
+    return GatewayErrorRule.objects.get(text=text, platform="ios")
+
+
+def form_of(row: GatewayErrorRule) -> dict[str, object]:
+    values = {name: getattr(row, name) for name in FORM}
+    values["is_guarded"] = row.is_guarded
+    return {name: value for name, value in values.items() if value is not False}
+
+
+def staff(*actions: str) -> Client:
+    user = User.objects.create_user("support", is_staff=True)
+    codenames = [f"{action}_gatewayerrorrule" for action in actions]
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def test_the_list_shows_every_rule_in_the_order_in_which_they_are_tried(admin_client: Client) -> None:
+    pages = [admin_client.get(RULES, {"p": number}).content.decode() for number in range(1, 7)]
+    shown = [pk for html in pages for pk in re.findall(rf'href="{RULES}(\d+)/change/', html)]
+    assert [int(pk) for pk in shown] == list(GatewayErrorRule.objects.values_list("pk", flat=True))
+    assert "(no text)" in "".join(pages)
+
+
+def test_a_rule_is_added_and_the_log_says_what_it_holds(admin_client: Client, admin_user: User) -> None:
+    assert admin_client.post(f"{RULES}add/", FORM).status_code == 302
+
+    added = rule("Brand new")
+    assert (added.origin, added.seed_key) == ("operator", None)
+    entry = LogEntry.objects.get()
+    assert (entry.user, entry.action_flag, entry.object_id) == (admin_user, ADDITION, str(added.pk))
+    assert "text: 'Brand new', outcome: 'transient', code: 'brand_new'" in entry.get_change_message()
+
+
+def test_a_rule_is_changed_and_the_log_says_from_what_to_what(admin_client: Client, admin_user: User) -> None:
+    dead = rule("Unregistered")
+
+    response = admin_client.post(f"{RULES}{dead.pk}/change/", form_of(dead) | {"outcome": "transient", "remark": "?"})
+
+    assert response.status_code == 302
+    changed = rule("Unregistered")
+    assert (changed.outcome, changed.origin) == ("transient", "operator")
+    entry = LogEntry.objects.get()
+    assert (entry.user, entry.action_flag) == (admin_user, CHANGE)
+    assert entry.get_change_message() == "outcome: 'dead' → 'transient', remark: '410' → '?'"
+    assert "&#x27;dead&#x27; → &#x27;transient&#x27;" in admin_client.get(f"{RULES}{dead.pk}/history/").content.decode()
+
+
+def test_saving_without_a_change_leaves_the_rule_with_the_file(admin_client: Client) -> None:
+    dead = rule("Unregistered")
+    admin_client.post(f"{RULES}{dead.pk}/change/", form_of(dead))
+    assert rule("Unregistered").origin == "seed"
+    assert LogEntry.objects.get().get_change_message() == "nothing changed"
+
+
+def test_rules_are_reordered_and_switched_off_in_the_list(admin_client: Client) -> None:
+    moved, off = rule("Unregistered"), rule("ExpiredToken")
+    rows = list(GatewayErrorRule.objects.all())
+    data: dict[str, object] = {"form-TOTAL_FORMS": len(rows), "form-INITIAL_FORMS": len(rows), "_save": "Save"}
+    for number, row in enumerate(rows):
+        data |= {f"form-{number}-id": row.pk, f"form-{number}-position": 7 if row == moved else row.position}
+        if row != off:
+            data[f"form-{number}-is_enabled"] = "on"
+
+    assert admin_client.post(RULES, data).status_code == 302
+
+    assert (rule("Unregistered").position, rule("ExpiredToken").is_enabled) == (7, False)
+    assert {entry.get_change_message() for entry in LogEntry.objects.all()} == {
+        "position: 10 → 7",
+        "is_enabled: True → False",
+    }
+    assert GatewayErrorRule.objects.filter(origin="operator").count() == 2
+
+
+def as_shown(client: Client, url: str) -> dict[str, str]:
+    """What a browser would send of a page, untouched."""
+    html = client.get(url).content.decode().partition('id="main"')[2]
+    inputs = re.findall(r"<input[^>]*>", html)
+    sent = {}
+    for tag in inputs:
+        facts = dict(re.findall(r'([\w-]+)="([^"]*)"', tag))
+        if "name" in facts and (facts.get("type") != "checkbox" or re.search(r"\schecked[\s>]", tag)):
+            sent[facts["name"]] = unescape(facts.get("value", "on"))
+    for name, options in re.findall(r'<select[^>]*name="([^"]+)".*?>(.*?)</select>', html, re.DOTALL):
+        sent[name] = (re.findall(r'value="([^"]*)" selected', options) or [""])[0]
+    return {name: value for name, value in sent.items() if not name.startswith("_")} | {"_save": "Save"}
+
+
+def number_of(page: dict[str, str], row: GatewayErrorRule) -> str:
+    (name,) = [name for name, value in page.items() if re.fullmatch(r"form-\d+-id", name) and value == str(row.pk)]
+    return name.removesuffix("-id")
+
+
+def test_of_two_who_edit_the_list_nobody_undoes_what_they_have_not_seen(admin_client: Client) -> None:
+    one, other = rule("Unregistered"), rule("ExpiredToken")
+    first, second = as_shown(admin_client, RULES), as_shown(admin_client, RULES)
+    assert first.pop(f"{number_of(first, one)}-is_enabled") == "on"
+    second[f"{number_of(second, other)}-position"] = "7"
+
+    statuses = [admin_client.post(RULES, page).status_code for page in (first, second)]
+
+    assert statuses == [302, 302]
+    assert (rule("Unregistered").is_enabled, rule("ExpiredToken").position) == (False, 7)
+    assert LogEntry.objects.count() == 2
+
+
+@pytest.mark.parametrize("where", ["list", "page"])
+def test_of_two_who_edit_the_same_rule_the_second_is_told(admin_client: Client, where: str) -> None:
+    dead = rule("Unregistered")
+    url = RULES if where == "list" else f"{RULES}{dead.pk}/change/"
+    first, second = as_shown(admin_client, url), as_shown(admin_client, url)
+    prefix = f"{number_of(first, dead)}-" if where == "list" else ""
+    first[f"{prefix}position"] = "7"
+    assert second.pop(f"{prefix}is_enabled") == "on"
+
+    admin_client.post(url, first)
+    response = admin_client.post(url, second)
+
+    assert "Somebody changed this meanwhile, to: 7. Nothing was saved." in response.content.decode()
+    assert (rule("Unregistered").position, rule("Unregistered").is_enabled) == (7, True)
+    assert LogEntry.objects.count() == 1
+
+
+def test_saving_a_page_as_it_was_shown_undoes_nothing(admin_client: Client) -> None:
+    page = f"{RULES}{rule('Unregistered').pk}/change/"
+    shown = as_shown(admin_client, page)
+    GatewayErrorRule.objects.filter(text="Unregistered").update(position=7)
+
+    assert admin_client.post(page, shown).status_code == 302
+
+    assert rule("Unregistered").position == 7
+
+
+def test_a_rule_that_is_added_by_a_double_click_is_there_once(admin_client: Client) -> None:
+    first, second = (admin_client.post(f"{RULES}add/", FORM) for _ in range(2))
+
+    assert (first.status_code, second.status_code) == (302, 200)
+    assert "already exists" in second.content.decode()
+    assert LogEntry.objects.count() == 1
+
+
+def test_an_own_rule_is_deleted_and_the_log_says_what_it_held(admin_client: Client) -> None:
+    admin_client.post(f"{RULES}add/", FORM)
+    pk = rule("Brand new").pk
+
+    assert admin_client.post(f"{RULES}{pk}/delete/", {"post": "yes"}).status_code == 302
+
+    assert not GatewayErrorRule.objects.filter(pk=pk).exists()
+    entry = LogEntry.objects.get(action_flag=DELETION)
+    assert "text: 'Brand new', outcome: 'transient'" in entry.get_change_message()
+
+
+def test_several_own_rules_are_deleted_with_an_entry_each(admin_client: Client) -> None:
+    for number in range(2):
+        admin_client.post(f"{RULES}add/", FORM | {"text": f"new {number}"})
+    own = GatewayErrorRule.objects.filter(origin="operator")
+    chosen = {"action": "delete_selected", "_selected_action": [row.pk for row in own], "post": "yes"}
+
+    admin_client.post(RULES, chosen)
+
+    assert not own.all().exists()
+    messages = {entry.get_change_message() for entry in LogEntry.objects.filter(action_flag=DELETION)}
+    assert len(messages) == 2
+
+
+def test_a_rule_of_the_file_can_be_switched_off_but_not_deleted(admin_client: Client) -> None:
+    """It would come back with the next load."""
+    dead = rule("Unregistered")
+    assert admin_client.post(f"{RULES}{dead.pk}/delete/", {"post": "yes"}).status_code == 403
+    chosen = {"action": "delete_selected", "_selected_action": [dead.pk], "post": "yes"}
+    assert admin_client.post(RULES, chosen).status_code == 403
+    assert rule("Unregistered") == dead
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"text": ""},
+        {"text": "ab"},
+        {"text": "       x       "},
+        {"text": "is gone", "outcome": "dead"},  # a part, and too short to kill tokens by
+        {"text": "", "match": "exact", "outcome": "dead"},
+        {"text": "a\x00bcd"},
+        {"is_guarded": "on"},
+        {"outcome": "delivered"},
+        {"outcome": "payload", "retry_base_seconds": 60},
+        {"retry_base_seconds": 86_401},
+        {"retry_base_seconds": -1},
+        {"code": "two words"},
+        {"code": ""},
+        {"match": "exact", "text": "Unregistered"},  # there is one
+        {"platform": "huawei"},
+        {"position": -1},
+    ],
+)
+def test_what_makes_no_sense_is_refused(admin_client: Client, wrong: dict[str, object]) -> None:
+    response = admin_client.post(f"{RULES}add/", FORM | wrong)
+    assert response.status_code == 200
+    assert response.context["errors"]
+    assert not GatewayErrorRule.objects.filter(origin="operator").exists()
+
+
+@pytest.mark.parametrize("right", [{"text": "", "match": "exact", "platform": "android"}, {"text": "EOX"}])
+def test_what_makes_sense_is_not(admin_client: Client, right: dict[str, object]) -> None:
+    assert admin_client.post(f"{RULES}add/", FORM | right).status_code == 302
+
+
+def test_who_may_only_look_changes_nothing() -> None:
+    client, dead = staff("view"), rule("Unregistered")
+
+    assert client.get(RULES).status_code == 200
+    assert client.get(f"{RULES}{dead.pk}/change/").status_code == 200
+    assert client.get(f"{RULES}try/").status_code == 200
+    assert client.post(f"{RULES}add/", FORM).status_code == 403
+    assert client.post(f"{RULES}{dead.pk}/change/", form_of(dead) | {"outcome": "transient"}).status_code == 403
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.parametrize(("actions", "statuses"), [((), (403, 403, 403)), (("view", "add"), (200, 302, 403))])
+def test_each_permission_allows_its_own(actions: tuple[str, ...], statuses: tuple[int, ...]) -> None:
+    client, dead = staff(*actions), rule("Unregistered")
+    asked = [client.get(f"{RULES}try/"), client.post(f"{RULES}add/", FORM), client.post(f"{RULES}{dead.pk}/delete/")]
+    assert tuple(response.status_code for response in asked) == statuses
+
+
+@pytest.mark.parametrize(
+    ("platform", "error", "verdict"),
+    [
+        ("ios", "Unregistered", "exact 'Unregistered' → dead"),
+        ("android", "Unregistered", "No rule knows this text"),
+        ("ios", "", "exact '' → transient (empty)"),
+        ("ios", 'Post "https://api.push.apple.com/3/device/x509:": EOF', "contains 'EOF' → ambiguous"),
+        ("android", "max capacity reached", "any: contains"),
+    ],
+)
+def test_an_error_text_can_be_tried(admin_client: Client, platform: str, error: str, verdict: str) -> None:
+    response = admin_client.post(f"{RULES}try/", {"platform": platform, "error": error})
+    assert verdict in unescape(response.content.decode())
+    assert not LogEntry.objects.exists()
+
+
+def test_trying_asks_the_table_as_it_is_now(admin_client: Client) -> None:
+    GatewayErrorRule.objects.filter(text="Unregistered").update(is_enabled=False)
+    html = admin_client.post(f"{RULES}try/", {"platform": "ios", "error": "Unregistered"}).content.decode()
+    assert "No rule knows this text" in html
+
+
+def test_the_list_leads_to_trying(admin_client: Client) -> None:
+    assert f'href="{RULES}try/"' in admin_client.get(RULES).content.decode()
+
+
+def test_an_unknown_error_leads_to_a_rule_that_knows_it(admin_client: Client) -> None:
+    unknown = factories.make_unknown_error(platform="ios", signature="teapot <n>: <token> is short & stout")
+    html = admin_client.get(UNKNOWN).content.decode()
+    assert "transient (unknown)" in html
+    [url] = set(re.findall(rf'href="({RULES}add/[^"]+)"', html))
+
+    page = unescape(admin_client.get(unescape(url)).content.decode())
+
+    assert 'name="text" value="is short & stout"' in page
+    assert '<option value="ios" selected>' in page
+    last = GatewayErrorRule.objects.order_by("-position")[0]
+    assert f'name="position" value="{last.position + 10}"' in page
+    assert f"{RULES}add/" in admin_client.get(f"{UNKNOWN}{unknown.pk}/change/").content.decode()

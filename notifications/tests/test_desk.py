@@ -1,0 +1,327 @@
+"""Answering: by the process that remembers a request, from what is stored, or by another worker."""
+
+import asyncio
+import threading
+from datetime import timedelta
+from time import monotonic
+
+import pytest
+from django.db import OperationalError, transaction
+from django.utils import timezone
+
+from kit.db.statements import fetch
+from kit.turns import BaseStage, Worker
+from notifications import acceptance, channels
+from notifications.acceptance import Incoming, Sending
+from notifications.delivery.settling import GRACE
+from notifications.messages import ChannelKey, Outcome, PushNotification, PushRequest, ReportError, Result
+from notifications.models import Attempt, Channel, Notification, NotificationRequest
+from notifications.reports import unpack
+from tests.delivering import APP, Desk, RecordingGateway, make_due, prove
+from tests.factories import make_registration, make_route
+from tests.statements import statements
+
+pytestmark = pytest.mark.django_db
+TOKEN = "c0ffee00-0000-4000-8000-000000000001"
+SUCCESS, NOT_REGISTERED = (True, ReportError.NONE), (False, ReportError.NOT_REGISTERED)
+DOOR = "test"
+
+
+class Door:
+    """Keeps the answers of each turn until the next one."""
+
+    def __init__(self):
+        self.answers = []
+        self.refused = set()
+
+    def answer(self, answers, *, now):  # noqa: ARG002 - as front doors do
+        if self.refused.intersection(answer.source_key for answer in answers):
+            raise ValueError
+        self.answers += answers
+
+    def told(self):
+        return {bytes(a.source_key): [(r.success, r.error) for r in a.reports] for a in self.answers}
+
+
+class Office(Desk):
+    """A worker process with a front door."""
+
+    def __init__(self, gateway=None, **options):
+        super().__init__(gateway, **options)
+        self.door = Door()
+        self.delivery.front_doors = {DOOR: self.door}
+
+    def ask(self, *phones, key=b"k"):
+        """Accept a request, as the stage of a front door does."""
+        pushes = tuple(PushNotification(bytes(p.public_key_hash), p.installation_id, TOKEN, 1) for p in phones)
+        sending = Sending(self.delivery.lease, self.delivery.lanes)
+        batch = [Incoming(key, key, b"address", b"sender", PushRequest(b"message " + key, pushes))]
+        with transaction.atomic():
+            accepted = acceptance.accept(DOOR, batch, sending=sending, now=timezone.now())
+        self.delivery.accepted(accepted.claims, accepted.waiting)
+
+    def turn_with_results(self, count=1):
+        """Make one turn, once so many results are there."""
+        while len(self.delivery.flights.peek(count)) < count:
+            self.wait()
+        self.turn()
+
+
+class Kept(RecordingGateway):
+    """Keeps pushes to some phones until it is let go."""
+
+    def __init__(self, *phones, **options):
+        super().__init__(**options)
+        self.let_go = threading.Event()
+        self._kept = {bytes(phone.public_key_hash) for phone in phones}
+
+    async def send(self, push):
+        if push.public_key_hash in self._kept:
+            await asyncio.to_thread(self.let_go.wait, 20)
+        return await super().send(push)
+
+
+def make_phone(**route):
+    return make_registration(access_token=TOKEN, **({"route": make_route(**route)} if route else {}))
+
+
+@pytest.fixture
+def office():
+    return Office()
+
+
+# From memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_answered_in_the_commit_of_its_last_result(office):
+    office.ask(make_phone(), make_phone())
+    office.turn_with_results(2)
+    assert office.door.told() == {b"k": [SUCCESS, SUCCESS]}
+    rows = fetch(
+        "SELECT xmin::text FROM notifications_notificationrequest"
+        " UNION SELECT xmin::text FROM notifications_notification UNION SELECT xmin::text FROM notifications_attempt"
+    )
+    assert len(rows) == 1
+    assert NotificationRequest.objects.get().state == "answered"
+
+
+def test_what_all_ended_is_answered_without_reading_it_again(office):
+    office.ask(make_phone(), make_phone())
+    while len(office.delivery.flights.peek(2)) < 2:
+        office.wait()
+    with statements() as sent:
+        office.turn()
+    assert office.door.told() == {b"k": [SUCCESS, SUCCESS]}
+    assert not any("FROM notifications_notification WHERE request_id" in sql for sql in sent)
+
+
+def test_a_dead_token_is_told_and_stored_alike():
+    office = Office(RecordingGateway(Outcome.DEAD))
+    office.ask(make_phone(), make_registration(access_token="another"))
+    office.turn_with_results()
+    assert office.door.told() == {b"k": [NOT_REGISTERED, (False, ReportError.WRONG_TOKEN)]}
+    assert Notification.objects.get().report == "not_registered"
+    [decided] = unpack(NotificationRequest.objects.get().decided)
+    assert (decided.position, decided.verdict) == (1, "wrong_token")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.TRANSIENT, Outcome.AMBIGUOUS, Outcome.CONFIG])
+def test_what_is_tried_and_still_open_is_answered_as_success_and_its_report_stays(outcome):
+    office = Office(RecordingGateway(outcome))
+    office.ask(make_phone())
+    office.turn_with_results()
+    assert office.door.told() == {b"k": [SUCCESS]}
+    assert Notification.objects.get().report == "success"
+    Notification.objects.update(next_attempt_at=timezone.now())
+    office.gateway.answer = lambda _: Result(Outcome.DEAD)
+    office.work_off()
+    row = Notification.objects.get()
+    assert (row.state, row.report, len(office.door.answers)) == ("dead_token", "success", 1)
+
+
+def test_waits_for_every_notification_of_the_request():
+    slow, quick = make_phone(), make_phone()
+    office = Office(Kept(slow))
+    office.ask(slow, quick)
+    office.turn_with_results()
+    assert office.door.answers == []
+    office.gateway.let_go.set()
+    office.turn_until(lambda: office.door.answers)
+    assert office.door.told() == {b"k": [SUCCESS, SUCCESS]}
+
+
+def test_is_answered_when_it_is_due_with_what_is_known_by_then(settings):
+    settings.REPLY_DEADLINE_SECONDS = 1.5  # time enough for the other result, also on a busy machine
+    hanging, dead = make_phone(), make_phone()
+    office = Office(Kept(hanging, answer=Outcome.DEAD))
+    office.ask(hanging, dead)
+    office.turn_until(lambda: office.door.answers)
+    assert office.door.told() == {b"k": [SUCCESS, NOT_REGISTERED]}
+    office.gateway.let_go.set()
+    office.work_off()
+    assert len(office.door.answers) == 1
+    assert set(Notification.objects.values_list("state", "report")) == {
+        ("dead_token", "success"),
+        ("dead_token", "not_registered"),
+    }
+
+
+def test_what_found_no_room_is_answered_when_it_is_due(settings):
+    settings.REPLY_DEADLINE_SECONDS = 0.2
+    hanging, waiting = make_phone(), make_phone()
+    office = Office(Kept(hanging), lane_width=1)
+    office.ask(hanging, key=b"one")
+    office.ask(waiting, key=b"two")
+    office.turn_until(lambda: len(office.door.answers) == 2)
+    assert office.door.told() == {b"one": [SUCCESS], b"two": [SUCCESS]}
+    office.gateway.let_go.set()
+    office.work_off()
+    assert {n.state for n in Notification.objects.all()} == {"delivered"}
+
+
+def test_requests_are_forgotten_once_they_are_answered(office):
+    for number in range(5):
+        office.ask(make_phone(), key=bytes([number]))
+    office.work_off()
+    waiting = office.delivery.waiting
+    assert (waiting.next_due_at(), waiting.has_ready(), waiting._by_id) == (None, False, {})
+
+
+# By another worker ----------------------------------------------------------------------------------------------------
+
+
+def test_another_worker_answers_what_its_own_did_not_half_a_second_late(office):
+    phone = make_phone()
+    dead, other = Office(Kept(phone)), office
+    dead.ask(phone)
+    due_at = NotificationRequest.objects.get().reply_due_at
+    other.turn(now=due_at + GRACE - timedelta(milliseconds=1))
+    assert other.door.answers == []
+    other.turn(now=due_at + GRACE)
+    assert other.door.told() == {b"k": [SUCCESS]}
+    dead.gateway.let_go.set()
+
+
+def test_who_comes_second_answers_nothing_and_forgets(office):
+    phone = make_phone()
+    slow, other = Office(Kept(phone)), office
+    slow.ask(phone)
+    other.turn(now=NotificationRequest.objects.get().reply_due_at + GRACE)
+    slow.gateway.let_go.set()
+    slow.turn_with_results()
+    assert (len(other.door.answers), slow.door.answers) == (1, [])
+    assert slow.delivery.waiting.next_due_at() is None
+    assert Notification.objects.get().state == "delivered"
+
+
+def test_what_a_dead_worker_held_is_sent_by_another_one_and_answered_once(office):
+    phone = make_phone()
+    dead, other = Office(Kept(phone)), office
+    dead.ask(phone)
+    later = timezone.now() + dead.delivery.lease
+    other.turn(now=later)
+    other.turn(now=later)
+    other.work_off(now=later)
+    assert Notification.objects.get().state == "delivered"
+    assert [a.code for a in Attempt.objects.order_by("number")] == ["worker_lost", "code"]
+    assert len(other.door.answers) == 1
+    dead.gateway.let_go.set()
+
+
+# When something goes wrong --------------------------------------------------------------------------------------------
+
+
+class Last(BaseStage):
+    """Fails in the turns in which it is broken, after all others have worked."""
+
+    is_broken = True
+
+    def next_at(self):
+        return 0.0 if self.is_broken else None
+
+    def work(self, _limit, **_now):
+        raise OperationalError
+
+
+def test_after_a_turn_that_failed_the_sender_is_told_what_is_stored():
+    """Here a token was found dead, and before that was stored its channel tripped: such a verdict is not believed."""
+    prove(ChannelKey(1, APP))
+    office = Office(RecordingGateway(lambda _: Result(Outcome.DEAD, "BadDeviceToken", is_guarded=True)))
+    last = Last()
+    office.worker = Worker([*office.delivery.stages(), last], office.bell)
+    office.ask(make_phone(token_type=1, apn_topic=APP))
+    with pytest.raises(OperationalError):
+        office.turn_with_results()
+    assert Notification.objects.get().state == "in_flight"
+    last.is_broken = False
+    channels.trip(ChannelKey(1, APP), reason="new key", now=timezone.now())
+    office.door.answers.clear()
+    office.turn()
+    assert Channel.objects.get().state == "tripped"
+    assert (Notification.objects.get().state, office.door.told()) == ("retrying", {b"k": [SUCCESS]})
+
+
+def test_a_request_that_cannot_be_answered_stops_no_other_and_is_closed(office):
+    for key in (b"one", b"bad", b"two"):
+        office.ask(make_phone(), key=key)
+    office.door.refused = {b"bad"}
+    office.turn_until(lambda: len(office.door.answers) == 2)
+    assert office.door.told() == {b"one": [SUCCESS], b"two": [SUCCESS]}
+    row = NotificationRequest.objects.get(request_key=b"bad")
+    later = row.reply_due_at + timedelta(seconds=1)
+    office.turn_until(lambda: not NotificationRequest.objects.filter(state="waiting").exists(), now=later)
+    assert len(office.door.answers) == 2
+    assert office.turn(now=later) is False
+
+
+def test_of_overdue_requests_the_one_that_cannot_be_answered_stops_no_other(office):
+    phones = [make_phone() for _ in range(5)]
+    dead = Office(Kept(*phones))
+    for number, phone in enumerate(phones):
+        dead.ask(phone, key=bytes([number]))
+    office.door.refused = {bytes([1])}
+    later = timezone.now() + timedelta(minutes=1)
+    office.turn_until(lambda: not NotificationRequest.objects.filter(state="waiting").exists(), now=later)
+    assert set(office.door.told()) == {bytes([number]) for number in (0, 2, 3, 4)}
+    dead.gateway.let_go.set()
+
+
+def test_a_repeat_of_a_request_that_was_closed_without_an_answer_is_answered(office):
+    office.ask(make_phone())
+    office.door.refused = {b"k"}
+    office.turn_until(lambda: Notification.objects.get().state == "delivered")
+    later = timezone.now() + timedelta(minutes=1)
+    office.turn_until(lambda: NotificationRequest.objects.get().state == "answered", now=later)
+    assert office.door.answers == []
+    office.door.refused = set()
+    sending = Sending(office.delivery.lease, office.delivery.lanes)
+    phone = Notification.objects.get()
+    push = PushNotification(bytes(phone.public_key_hash), phone.installation_id, TOKEN, 1)
+    again = Incoming(b"k", b"another", b"address", b"sender", PushRequest(b"message k", (push,)))
+    accepted = acceptance.accept(DOOR, [again], sending=sending, now=timezone.now())
+    assert [[(r.success, r.error) for r in answer.reports] for answer in accepted.answers] == [[SUCCESS]]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_workers_on_the_same_rows_send_each_push_once_and_lose_none():
+    notifications = [make_due(route=make_registration().route) for _ in range(300)]
+    offices = [Office(lane_width=40) for _ in range(2)]
+    threads = [threading.Thread(target=office.worker.run) for office in offices]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: not Notification.objects.exclude(state="delivered").exists())
+    for office in offices:
+        office.worker.stop(patience_seconds=10)
+    for thread in threads:
+        thread.join(30)
+    pushed = [push.notification_id for office in offices for push in office.gateway.pushes]
+    assert sorted(pushed) == sorted(n.pk for n in notifications)
+    assert Attempt.objects.count() == len(notifications)
+    assert NotificationRequest.objects.filter(state="answered").count() == len(notifications)
+
+
+def wait_until(is_so, seconds=60):
+    deadline, pause = monotonic() + seconds, threading.Event()
+    while not is_so():
+        assert monotonic() < deadline, "it does not happen"
+        pause.wait(0.05)

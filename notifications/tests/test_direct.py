@@ -1,0 +1,129 @@
+"""Pushes that a front door hands over by their routes: stored, sent by the workers, and never settled."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from notifications import direct
+from notifications.direct import DirectPush
+from notifications.messages import Content, Grade, Outcome, Push, Result
+from notifications.models import Notification, NotificationRequest
+from notifications.policy import may_help_to_drop_payload
+from registrations.models import Route
+from tests.delivering import Desk, RecordingGateway, fresh
+from tests.factories import make_route
+
+pytestmark = pytest.mark.django_db
+WAKE = Content("New message", "default", {"k": "wake"}).encode()
+MESSAGE = Content("New message", "default", {"e": "AAAA"}).encode()
+
+
+def direct_push(route: Route | None = None, *, key: bytes = b"k" * 32, **fields: Any) -> DirectPush:
+    route = route or make_route()
+    now = timezone.now()
+    defaults: dict[str, Any] = {
+        "key": key,
+        "recipient": "device",
+        "sender": b"capulet.test",
+        "route_id": route.pk,
+        "route_generation": route.generation,
+        "grade": Grade.NORMAL,
+        "wake": WAKE,
+        "message": MESSAGE,
+        "due_at": now,
+        "expires_at": now + timedelta(hours=1),
+    }
+    return DirectPush(**defaults | fields)
+
+
+def store(*pushes: DirectPush) -> None:
+    direct.store("test-door", pushes, now=timezone.now())
+
+
+def test_it_is_delivered_with_what_it_shows_and_its_grade() -> None:
+    store(direct_push(grade=Grade.VOIP, collapse_id=b"8 bytes!"))
+    desk = Desk()
+    desk.work_off()
+    [push] = desk.gateway.pushes
+    assert (push.grade, push.message, push.wake) == ("voip", MESSAGE, WAKE)
+    assert (push.collapse_id, push.is_payload_dropped) == (b"8 bytes!".hex(), False)
+    notification = Notification.objects.get()
+    assert push.expires_at == notification.expires_at
+    assert (notification.state, notification.message, notification.wake) == ("delivered", None, None)
+
+
+def test_its_request_is_answered_when_it_is_stored_and_nobody_settles_it() -> None:
+    store(direct_push())
+    request = NotificationRequest.objects.get()
+    assert (request.state, request.front_door, request.reply_address) == ("answered", "test-door", None)
+    assert Notification.objects.get().report == "success"
+    assert Desk(RecordingGateway(Outcome.DEAD)).turn() in {True, False}
+
+
+def test_without_a_collapse_id_of_its_own_it_stands_for_itself() -> None:
+    store(direct_push(key=b"a" * 32), direct_push(key=b"b" * 32))
+    assert {bytes(n.collapse_id or b"") for n in Notification.objects.all()} == {b"a" * 16, b"b" * 16}
+
+
+def test_what_is_due_later_is_not_sent_before() -> None:
+    store(direct_push(due_at=timezone.now() + timedelta(seconds=4)))
+    desk = Desk()
+    desk.work_off()
+    assert desk.gateway.pushes == []
+    desk.work_off(now=timezone.now() + timedelta(seconds=5))
+    assert len(desk.gateway.pushes) == 1
+
+
+def test_a_payload_that_is_refused_is_left_out_once() -> None:
+    def answer(push: Push) -> Result:
+        return Result(Outcome.DELIVERED if push.is_payload_dropped else Outcome.PAYLOAD, "too_large")
+
+    store(direct_push(grade=Grade.VOIP))
+    desk = Desk(RecordingGateway(answer))
+    desk.work_off()
+    desk.work_off()  # it is due at once
+    assert [(bool(push.message), push.is_payload_dropped) for push in desk.gateway.pushes] == [
+        (True, False),
+        (False, True),
+    ]
+    assert desk.gateway.pushes[1].wake == WAKE
+    assert Notification.objects.get().state == "delivered"
+
+
+def test_a_wake_up_that_is_refused_is_tried_once_more_and_then_dropped() -> None:
+    store(direct_push(message=b""))
+    desk = Desk(RecordingGateway(Outcome.PAYLOAD))
+    desk.work_off()
+    desk.work_off()  # it is due at once
+    assert len(desk.gateway.pushes) == 2
+    assert not may_help_to_drop_payload(desk.gateway.pushes[1], Result(Outcome.PAYLOAD))
+    assert Notification.objects.get().state == "undeliverable"
+    assert Route.objects.get().state == "active"
+
+
+def test_a_repeated_key_is_known_for_ten_minutes() -> None:
+    store(direct_push())
+    now = timezone.now()
+    assert direct.find_repeated({b"k" * 32, b"x" * 32}, now=now) == {b"k" * 32}
+    assert direct.find_repeated({b"k" * 32}, now=now + timedelta(minutes=11)) == set()
+    store(direct_push())
+    assert NotificationRequest.objects.count() == 2
+
+
+def test_what_waits_may_live_longer_and_what_is_parked_stays_parked() -> None:
+    store(direct_push())
+    notification = Notification.objects.get()
+    Notification.objects.update(state="retrying", next_attempt_at=notification.expires_at)
+    later = notification.expires_at + timedelta(hours=1)
+    direct.prolong([(notification.pk, later)])
+    assert (fresh(notification).expires_at, fresh(notification).next_attempt_at) == (later, later)
+    Notification.objects.update(state="delivered")
+    direct.prolong([(notification.pk, later + timedelta(hours=1))])
+    assert fresh(notification).expires_at == later
+
+
+def test_no_payload_is_in_a_repr() -> None:
+    assert "AAAA" not in repr(direct_push())
+    assert "AAAA" not in repr(Content("t", "s", {"e": "AAAA"}))

@@ -1,0 +1,346 @@
+"""Limits: pure buckets, budgets that workers share, and what happens beyond them."""
+
+import secrets
+import threading
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection, transaction
+from django.utils import timezone
+
+from notifications import acceptance, senders
+from notifications.acceptance import Incoming, Sending
+from notifications.budgets import Budgets, forget_full, silent_limit
+from notifications.delivery.lanes import Lanes
+from notifications.limits import Budget, Limit
+from notifications.messages import PushNotification, PushRequest, ReportError
+from notifications.models import Attempt, Notification, NotificationRequest, Sender
+from notifications.models import Budget as StoredBudget
+from notifications.policy import Verdict
+from notifications.reports import unpack
+from notifications.senders import Senders
+from registrations.encryption import Purpose
+from registrations.keyring import keyring
+from tests.delivering import LEASE, Desk, claimed, make_due
+from tests.factories import make_registration, make_request
+from tests.statements import statements
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TOKEN = "c0ffee00-0000-4000-8000-000000000001"
+LIMITS = (Limit(30, 10), Limit(600, 3600))
+State = Notification.State
+MESSAGE, MENTION, CONTACT_REQUEST = 1, 2, 4
+
+
+# Buckets --------------------------------------------------------------------------------------------------------------
+
+
+def spent_at_once(budget, now):
+    number = 0
+    while budget.has(1, now=now):
+        budget.spend(1, now=now)
+        number += 1
+    return number
+
+
+def test_a_full_bucket_has_all_its_tokens_and_gets_them_back_evenly():
+    budget = Budget([Limit(30, 10)], [0.0])
+    assert spent_at_once(budget, 0) == 30
+    assert budget.next_at() == pytest.approx(10 / 30)
+    assert spent_at_once(budget, 5) == 15
+    assert spent_at_once(budget, 3600) == 30
+
+
+def test_the_long_run_is_limited_as_well():
+    budget = Budget(LIMITS, [0.0, 0.0])
+    first = sum(spent_at_once(budget, second) for second in range(3600))
+    second = sum(spent_at_once(budget, second) for second in range(3600, 7200))
+    assert 1190 <= first <= 1200
+    assert 599 <= second <= 601
+    assert budget.next_at() - 7199 <= 6
+
+
+# Budgets --------------------------------------------------------------------------------------------------------------
+
+
+def spend(budgets, number, *, key=b"k", now=NOW):
+    """One turn that wants so many tokens; returns how many it got."""
+    with transaction.atomic():
+        spending = budgets.open({key: LIMITS}, Counter({key: number}), at=now)
+        got = sum(spending.take([key]) for _ in range(number))
+        spending.write()
+    return got
+
+
+def test_what_is_below_a_tenth_costs_no_statement():
+    with statements() as sent:
+        assert spend_silently(Budgets(), 3) == 3
+    assert sent == []
+
+
+def spend_silently(budgets, number):
+    spending = budgets.open({b"k": LIMITS}, Counter({b"k": number}), at=NOW)
+    got = sum(spending.take([b"k"]) for _ in range(number))
+    spending.write()
+    return got
+
+
+@pytest.mark.django_db
+def test_a_limit_holds_over_turns():
+    budgets = Budgets()
+    assert [spend(budgets, 20) for _ in range(3)] == [20, 10, 0]
+    assert spend(budgets, 20, now=NOW + timedelta(seconds=5)) == 15
+
+
+@pytest.mark.django_db
+def test_what_was_spent_without_a_word_is_charged():
+    budgets = Budgets()
+    assert [spend(budgets, 1) for _ in range(40)].count(1) == 30
+
+
+@pytest.mark.django_db
+def test_a_limit_holds_over_two_workers_and_a_restart():
+    """The further worker may have spent a tenth that nobody heard of."""
+    workers = [Budgets(), Budgets()]
+    got = sum(spend(worker, number) for worker in workers * 5 for number in (2, 10))
+    assert 30 <= got <= 33
+    assert spend(Budgets(), 20) <= 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_budget_that_another_worker_holds_is_not_waited_for():
+    held, done = threading.Event(), threading.Event()
+    got = []
+
+    def work():
+        with transaction.atomic():
+            spending = Budgets().open({b"k": LIMITS}, Counter({b"k": 40}), at=NOW)
+            got.append(sum(spending.take([b"k"]) for _ in range(40)))
+            held.set()
+            done.wait(20)
+            spending.write()
+        connection.close()
+
+    StoredBudget.objects.create(key=b"k", burst_full_at=0, long_full_at=0)
+    other = threading.Thread(target=work)
+    other.start()
+    held.wait(20)
+    got.append(spend(Budgets(), 40))
+    done.set()
+    other.join(20)
+    assert got == [30, 6]
+    assert spend(Budgets(), 40) <= 3
+
+
+def test_the_memory_of_budgets_is_bounded(monkeypatch):
+    monkeypatch.setattr("notifications.budgets.MAX_HELD", 10)
+    budgets = Budgets()
+    for number in range(100):
+        key = number.to_bytes(2)
+        budgets.open({key: LIMITS}, Counter({key: 1}), at=NOW).take([key])
+    assert len(budgets._silent) <= 11
+
+
+def test_a_tenth_is_silent_also_in_the_long_run():
+    limit = silent_limit(LIMITS)
+    assert (limit.tokens, limit.token_seconds) == (3, 60)
+
+
+# Requests -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def phone(monkeypatch):
+    monkeypatch.setattr(acceptance, "own_budgets", lambda budgets=Budgets(): budgets)  # noqa: B008
+    own = Senders()
+    refresh = own.refresh
+    monkeypatch.setattr(own, "refresh", lambda **options: (setattr(own, "_refresh_at", 0), refresh(**options)))
+    monkeypatch.setattr(acceptance, "own_senders", lambda: own)
+    return make_registration(access_token=TOKEN, allowed_mentions_chat_list=[b"chat"])
+
+
+def ask(*phones, type_=MESSAGE, now=NOW, sender=b"sender"):
+    batch = []
+    for phone in phones:
+        key = secrets.token_bytes(32)
+        wanted = PushNotification(
+            bytes(phone.public_key_hash), phone.installation_id, TOKEN, type_, b"chat", b"", b"sealed"
+        )
+        batch.append(Incoming(key, key, b"back", sender, PushRequest(key, (wanted,))))
+    return acceptance.accept("test-door", batch, sending=Sending(LEASE, Lanes(1000)), now=now)
+
+
+def told(accepted):
+    return Counter(report.error for answer in accepted.answers for report in answer.reports)
+
+
+def verdicts():
+    return Counter(d.verdict for request in NotificationRequest.objects.all() for d in unpack(request.decided))
+
+
+@pytest.mark.django_db
+def test_fresh_message_ids_at_a_victim_are_one_wake_up_beyond_the_limit_and_success(phone):
+    """Each used to be an alert on the phone, as often as anybody likes."""
+    accepted = ask(*[phone] * 100)
+    assert len(accepted.claims) == 30
+    assert told(accepted) == {ReportError.NONE: 70}
+    [wake_up] = Notification.objects.filter(is_wake_up=True)
+    assert (wake_up.state, wake_up.report, wake_up.chat_id, wake_up.message) == (State.PENDING, "success", None, None)
+    assert NOW < wake_up.next_attempt_at < NOW + timedelta(seconds=10)
+    assert verdicts() == {Verdict.COALESCED: 69}
+    assert Notification.objects.count() == 31
+
+
+@pytest.mark.django_db
+def test_what_comes_while_a_wake_up_waits_is_coalesced_into_it(phone):
+    ask(*[phone] * 100)
+    assert told(ask(*[phone] * 5)) == {ReportError.NONE: 5}
+    assert Notification.objects.filter(is_wake_up=True).count() == 1
+
+
+@pytest.mark.django_db
+def test_a_wake_up_that_expires_soon_stands_for_nothing_new(phone):
+    ask(*[phone] * 100)
+    Notification.objects.filter(is_wake_up=True).update(expires_at=NOW + timedelta(hours=11))
+    ask(*[phone] * 5)
+    assert Notification.objects.filter(is_wake_up=True).count() == 2
+
+
+@pytest.mark.django_db
+def test_a_wake_up_goes_out_when_the_limit_allows_and_not_before(phone):
+    ask(*[phone] * 31)
+    [wake_up] = Notification.objects.filter(is_wake_up=True)
+    assert claimed(wake_up, now=wake_up.next_attempt_at - timedelta(milliseconds=1)) == []
+    [claim] = claimed(wake_up, now=wake_up.next_attempt_at)
+    assert (claim.push.type, claim.push.message, claim.push.chat_id) == (MESSAGE, b"", b"")
+
+
+@pytest.mark.django_db
+def test_after_a_flood_the_phone_is_woken_once_more(phone):
+    now = timezone.now()
+    accepted = ask(*[phone] * 100, now=now)
+    desk = Desk()
+    desk.delivery.accepted(accepted.claims, accepted.waiting)
+    desk.turn_until(
+        lambda: Notification.objects.filter(state=State.DELIVERED).count() == 31, now=now + timedelta(minutes=1)
+    )
+    assert len(desk.gateway.pushes) == 31
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("type_", [MENTION, CONTACT_REQUEST])
+def test_a_flood_of_messages_leaves_mentions_and_contact_requests_alone(phone, type_):
+    ask(*[phone] * 100)
+    assert len(ask(phone, type_=type_).claims) == 1
+
+
+@pytest.mark.django_db
+def test_a_type_that_nobody_knows_is_no_way_around_the_limit(phone):
+    accepted = [ask(*[phone] * 50, type_=type_) for type_ in (MESSAGE, 99, -1)]
+    assert sum(len(each.claims) for each in accepted) == 30
+
+
+@pytest.mark.django_db
+def test_a_flood_of_one_phone_leaves_all_others_alone(phone):
+    others = [make_registration(access_token=TOKEN) for _ in range(20)]
+    accepted = ask(*[phone] * 50, *others, *[phone] * 50)
+    assert len(accepted.claims) == 50
+
+
+@pytest.mark.django_db
+def test_one_sender_is_limited_over_all_phones(phone, settings):
+    settings.SENDER_LIMITS = (Limit(10, 10), Limit(100, 3600))
+    others = [make_registration(access_token=TOKEN) for _ in range(20)]
+    accepted = ask(*others)
+    assert len(accepted.claims) == 10
+    assert Notification.objects.filter(is_wake_up=True).count() == 10
+    assert len(ask(others[0], sender=b"another").claims) == 1
+
+
+@pytest.mark.django_db
+def test_the_server_is_limited_over_all_senders(phone, settings):
+    settings.GLOBAL_LIMITS = (Limit(10, 10), Limit(100, 3600))
+    others = [make_registration(access_token=TOKEN) for _ in range(20)]
+    claims = sum(len(ask(other, sender=bytes([number])).claims) for number, other in enumerate(others))
+    assert claims == 10
+
+
+@pytest.mark.django_db
+def test_who_floods_is_noted(phone):
+    ask(*[phone] * 100, sender=b"mallory")
+    ask(phone, sender=b"alice")
+    digest = keyring().digest(Purpose.SENDER, b"mallory")
+    row = Sender.objects.get(pk=digest)
+    assert (row.beyond_count, row.last_beyond_at) == (70, NOW)
+
+
+@pytest.mark.django_db
+def test_a_muted_sender_is_told_success_and_wakes_nobody(phone):
+    digest = keyring().digest(Purpose.SENDER, b"mallory")
+    assert senders.mute([digest], by="ann", why="floods", now=NOW) == 1
+    accepted = ask(phone, sender=b"mallory")
+    assert (accepted.claims, told(accepted), verdicts()) == ([], {ReportError.NONE: 1}, {Verdict.MUTED: 1})
+    assert len(ask(phone, sender=b"alice").claims) == 1
+    assert senders.unmute([digest]) == 1
+    assert len(ask(phone, sender=b"mallory").claims) == 1
+
+
+@pytest.mark.django_db
+def test_a_muted_sender_learns_nothing_it_was_not_told_before(phone):
+    senders.mute([keyring().digest(Purpose.SENDER, b"mallory")], by="ann", why="floods", now=NOW)
+    stranger = make_registration(access_token="another")
+    assert told(ask(stranger, sender=b"mallory")) == {ReportError.WRONG_TOKEN: 1}
+
+
+@pytest.mark.django_db
+def test_senders_who_are_quiet_are_forgotten_unless_they_are_muted():
+    for number, muted_at in enumerate([None, NOW]):
+        Sender.objects.create(pk=bytes([number]), last_beyond_at=NOW, muted_at=muted_at)
+    assert senders.forget_quiet(now=NOW + timedelta(days=31), keep=timedelta(days=30)) == 1
+
+
+@pytest.mark.django_db
+def test_budgets_that_are_full_again_are_forgotten():
+    for number, hours in enumerate([-1, 1]):
+        at = (NOW + timedelta(hours=hours)).timestamp()
+        StoredBudget.objects.create(key=bytes([number]), burst_full_at=at, long_full_at=at)
+    assert forget_full(now=NOW) == 1
+
+
+@pytest.mark.django_db
+def test_an_operator_mutes_a_sender_from_its_page_and_from_a_request(admin_client):
+    digest = b"\x05" * 32
+    request = make_request(sender_digest=digest)
+    for url in (
+        f"/admin/notifications/notificationrequest/operate/mute/?id={request.pk}",
+        f"/admin/notifications/sender/operate/unmute/?id={digest.hex()}",
+        f"/admin/notifications/sender/operate/mute/?id={digest.hex()}",
+    ):
+        assert "1 sender" in admin_client.get(url).content.decode()
+        admin_client.post(url, {"why": "floods a user", "confirmed": "1", "_selected_action": url.split("=")[1]})
+    row = Sender.objects.get()
+    assert (row.muted_by, row.muted_why, row.muted_at is None) == ("admin", "floods a user", False)
+    told = list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
+    assert [each.partition(" Why")[0] for each in told] == ["Muted 1 sender.", "Unmuted 1 sender.", "Muted 1 sender."]
+
+
+@pytest.mark.django_db
+def test_an_ordinary_request_costs_no_statement_for_its_limits(phone):
+    ask(phone)
+    with statements() as sent:
+        ask(phone)
+    assert not any("notifications_budget" in sql for sql in sent)
+
+
+@pytest.mark.django_db
+def test_a_wake_up_is_no_first_attempt_that_anybody_waits_for(phone):
+    accepted = ask(*[phone] * 31)
+    assert len(accepted.waiting) == 30
+    assert Attempt.objects.count() == 30
+
+
+@pytest.mark.django_db
+def test_a_push_of_before_is_due_as_it_was():
+    assert len(claimed(make_due(next_attempt_at=NOW + timedelta(seconds=1)))) == 1

@@ -1,0 +1,12 @@
+from django.contrib.admin.apps import AdminConfig
+
+
+class ConsoleConfig(AdminConfig):
+    """Django's admin with our own site in it."""
+
+    default = False
+    default_site = "pushserver.console.site.ConsoleSite"
+
+    def ready(self) -> None:
+        super().ready()
+        from pushserver.console import logins  # noqa: F401, PLC0415 - connects itself, possible once apps are loaded

@@ -1,0 +1,38 @@
+"""Delete what visits to the console leave behind."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from django.contrib.sessions.models import Session
+from django.db import connection
+
+from kit.db.deleting import CHUNK_SIZE, delete_in_chunks
+from pushserver.models import OpenedRecord
+
+
+def purge_opened_records(*, now: datetime, keep: timedelta) -> Iterator[int]:
+    """Delete records of opened pages that are older than ``keep``. Yields how many rows each step deleted."""
+    return delete_in_chunks(OpenedRecord.objects.filter(at__lt=now - keep).order_by("at"))
+
+
+def purge_sessions(*, now: datetime) -> Iterator[int]:
+    """Delete expired sessions, which nobody can continue. Yields how many rows each step deleted."""
+    return delete_in_chunks(Session.objects.filter(expire_date__lt=now).order_by("expire_date"))
+
+
+def purge_failed_logins(*, now: datetime, cooloff: timedelta) -> Iterator[int]:
+    """Delete failed logins that lock nobody out any more. Yields how many rows each step deleted.
+
+    django-axes deletes them itself, but only at the next login. The statement is plain SQL because workers do not
+    install django-axes and its models.
+    """
+    sql = """
+        DELETE FROM axes_accessattempt WHERE id IN
+            (SELECT id FROM axes_accessattempt WHERE attempt_time < %s ORDER BY attempt_time LIMIT %s)
+    """
+    removed = 1
+    while removed:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, [now - cooloff, CHUNK_SIZE])
+            removed = cursor.rowcount
+        yield removed

@@ -1,0 +1,32 @@
+"""Three roles: `support` may view, `operator` may also act, and `admin` may also manage accounts.
+
+They are groups, brought up to date after every migration. Accounts may have further groups; these three belong to us.
+"""
+
+from typing import Any
+
+from django.contrib.auth.models import Group, Permission
+from django.db.models import Q, QuerySet
+
+OUR_APPS = ("registrations", "notifications", "waku_bridge", "spark_reports")
+ACCOUNT_APPS = ("auth", "otp_totp", "axes")
+# Operators may add, change and delete rows of these models only; all others are recorded by the server.
+EDITED_MODELS = ("gatewayerrorrule",)
+_LOOKS = Q(content_type__app_label__in=OUR_APPS, codename__startswith="view_")
+_BY_HAND = Q(codename__startswith="add_") | Q(codename__startswith="change_") | Q(codename__startswith="delete_")
+_ACTS = Q(content_type__app_label__in=OUR_APPS) & (~_BY_HAND | Q(content_type__model__in=EDITED_MODELS))
+_READS_THE_LOG = Q(content_type__app_label="admin", codename="view_logentry")
+_MANAGES = Q(content_type__app_label__in=ACCOUNT_APPS) | Q(content_type__app_label="pushserver") | _READS_THE_LOG
+ROLES = {"support": _LOOKS, "operator": _ACTS, "admin": _ACTS | _MANAGES}
+
+
+def seed_roles(**_migrated: Any) -> None:
+    """Give each role exactly the permissions it should have. It is safe to run again."""
+    for name, may in ROLES.items():
+        role, _ = Group.objects.get_or_create(name=name)
+        role.permissions.set(permissions(may))
+
+
+def permissions(may: Q) -> QuerySet[Permission]:
+    """Return the permissions that a condition of `ROLES` selects."""
+    return Permission.objects.filter(may)

@@ -1,0 +1,124 @@
+"""Who imports the console: the web server and what an operator types; never what runs all the time."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from pushserver.process import shows_pages
+from pushserver.supervisor.processes import PROJECT
+
+NOT_FOR_WORKERS = ("rest_framework", "unfold", "django.contrib.admin", "drf_spectacular", "axes", "pushserver.console")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/srv/bin/celery --app=pushserver worker",
+        "/srv/site-packages/celery/__main__.py --app=pushserver beat",
+        "manage.py up",
+        "/srv/manage.py run_waku_bridge",
+        "./manage.py demo",
+    ],
+)
+def test_what_runs_all_the_time_goes_without_pages(line):
+    assert not shows_pages(line.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/srv/bin/granian --interface wsgi pushserver.wsgi:application",
+        "manage.py migrate",
+        "manage.py",
+        "/srv/bin/pytest up",
+        "/srv/bench/__main__.py up",
+        "-c",
+    ],
+)
+def test_everything_else_has_them(line):
+    assert shows_pages(line.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "mode"),
+    [
+        ("manage.py up", 0o600),
+        ("manage.py run_waku_bridge", 0o600),
+        ("/srv/site-packages/celery/__main__.py --app=pushserver worker", 0o600),
+        ("/srv/bin/granian --interface wsgi pushserver.wsgi:application", 0o600),
+        ("manage.py makemigrations", 0o644),  # what a developer writes is for a repository
+    ],
+)
+def test_what_a_server_writes_is_for_its_own_account(tmp_path, line, mode):
+    program = f"import os, sys; os.umask(0o022); sys.argv = {line.split()}; import pushserver.settings; "
+    program += f"open({str(tmp_path / 'written')!r}, 'w')"
+    subprocess.run([sys.executable, "-c", program], cwd=PROJECT, check=True)
+    assert stat.S_IMODE((tmp_path / "written").stat().st_mode) == mode
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_secure", "hsts_seconds"),
+    [
+        ({"HOST": "127.0.0.1"}, False, 0),
+        ({"HOST": "127.0.0.1", "BEHIND_HTTPS_PROXY": "1"}, True, 31_536_000),
+        ({"HOST": "127.0.0.1", "BEHIND_HTTPS_PROXY": "1", "HSTS_DAYS": "0"}, True, 0),
+        ({"HOST": "192.0.2.1"}, True, 0),
+    ],
+)
+def test_cookies_go_over_https_only_but_on_loopback_without_a_proxy(environment, is_secure, hsts_seconds):
+    program = """import json; from pushserver import settings as s
+print(json.dumps([s.SESSION_COOKIE_SECURE, s.CSRF_COOKIE_SECURE, s.SECURE_HSTS_SECONDS]))"""
+    run = [sys.executable, "-c", program]
+    done = subprocess.run(run, cwd=PROJECT, env=os.environ | environment, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [is_secure, is_secure, hsts_seconds]
+
+
+@pytest.mark.parametrize(
+    ("line", "statement_seconds"),
+    [("celery worker", 20), ("granian", 20), ("manage.py up", 20), ("manage.py rotate_field_keys", 0)],
+)
+def test_a_database_that_vanishes_or_hangs_is_noticed(line, statement_seconds):
+    program = f"""import sys; sys.argv = {line.split()}; from pushserver import settings as s; import json
+print(json.dumps([s.DATABASE_PATIENCE.statement_seconds, s.DATABASES["default"]["OPTIONS"]]))"""
+    environment = os.environ | {"DATABASE_SILENCE_SECONDS": "9"}
+    run = [sys.executable, "-c", program]
+    done = subprocess.run(run, cwd=PROJECT, env=environment, capture_output=True, text=True, check=True)
+    statement, options = json.loads(done.stdout)
+    assert statement == statement_seconds
+    assert (options["keepalives_idle"], options["keepalives_interval"], options["keepalives_count"]) == (3, 3, 2)
+    assert options["tcp_user_timeout"] == 9000
+    for wanted in (f"statement_timeout={statement_seconds * 1000}ms", "lock_timeout=10000ms", "tcp_keepalives_idle=3"):
+        assert f"-c {wanted}" in options["options"]
+
+
+def loaded_by(code, *arguments):
+    program = f"import sys; sys.argv = {list(arguments)}; {code}; import json; print(json.dumps(sorted(sys.modules)))"
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "pushserver.settings"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT, env=environment, capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stdout))
+
+
+def test_a_worker_imports_no_page():
+    """The worker is measured with its tasks, after the checks that Celery makes at every start."""
+    modules = loaded_by("from pushserver.celery import app; app.loader.import_default_modules()", "celery", "worker")
+    assert "pushserver.tasks" in modules
+    assert not modules.intersection(NOT_FOR_WORKERS)
+
+
+def test_the_bridge_and_the_supervisor_import_no_page():
+    code = """import django; django.setup(); from django.core import checks; checks.run_checks();
+from pushserver.stack.children import preload; preload()"""
+    modules = loaded_by(code, "manage.py", "up")
+    assert "waku_bridge.management.commands.run_waku_bridge" in modules
+    assert not modules.intersection(NOT_FOR_WORKERS)
+
+
+def test_the_web_server_imports_them():
+    modules = loaded_by("import pushserver.wsgi; import pushserver.urls", "granian")
+    assert modules.issuperset(NOT_FOR_WORKERS)

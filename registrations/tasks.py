@@ -1,0 +1,22 @@
+"""The periodic tasks of registrations: removing old history."""
+
+from datetime import timedelta
+
+import structlog
+from celery import shared_task
+from django.conf import settings
+from django.utils import timezone
+
+from kit.tasks import MessageTask
+from registrations import retention
+
+log = structlog.get_logger(__name__)
+
+
+@shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
+def purge() -> None:
+    """Walk through the history once, and remove what is older than the settings promise."""
+    keep = timedelta(days=settings.EVENT_RETENTION_DAYS)
+    removed = sum(retention.purge(now=timezone.now(), keep=keep))
+    if removed:
+        log.info("purged", events=removed)

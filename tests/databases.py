@@ -1,0 +1,98 @@
+"""Databases of the tests: one template, migrated once in a run, and clones of it.
+
+After a test that commits, its database is put back to what the template holds. Django's own `flush` truncates every
+table and makes content types, permissions and roles again, which takes 0.3 s and leaves out what migrations stored.
+Here only tables that have rows are emptied, and those that the template fills get their rows again.
+"""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from django.core.management import call_command
+from django.db import connection
+from psycopg import sql
+
+from pushserver.embedded.postgres import EmbeddedPostgres
+
+TEMPLATE = "tests_template"
+
+# Copies of what migrations stored lie in a schema of their own. Triggers of foreign keys rest meanwhile, so that the
+# order of the tables does not matter.
+PUT_BACK = """
+    CREATE SCHEMA tests;
+    DO $$
+    DECLARE name text; filled boolean;
+    BEGIN
+        FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' LOOP
+            EXECUTE format('SELECT EXISTS (SELECT FROM public.%I)', name) INTO filled;
+            IF filled THEN
+                EXECUTE format('CREATE TABLE tests.%I AS TABLE public.%I', name, name);
+            END IF;
+        END LOOP;
+    END $$;
+    CREATE FUNCTION tests.put_back() RETURNS void LANGUAGE plpgsql SET session_replication_role = replica AS $$
+    DECLARE name text; filled boolean; kept boolean;
+    BEGIN
+        FOR name, kept IN
+            SELECT tablename, to_regclass(format('tests.%I', tablename)) IS NOT NULL FROM pg_tables
+            WHERE schemaname = 'public'
+        LOOP
+            EXECUTE format('SELECT EXISTS (SELECT FROM public.%I)', name) INTO filled;
+            IF filled THEN
+                EXECUTE format('DELETE FROM public.%I', name);
+            END IF;
+            IF kept THEN
+                EXECUTE format('INSERT INTO public.%I SELECT * FROM tests.%I', name, name);
+            END IF;
+        END LOOP;
+    END $$;
+"""
+
+
+def make_template(postgres: EmbeddedPostgres, folder: Path) -> None:
+    """Make the template unless another process of this run has made it. ``folder`` is that of the run."""
+    with (folder / "template.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _exists(postgres, TEMPLATE):
+            draft = f"{TEMPLATE}_draft"
+            _run(postgres, "CREATE DATABASE {}", draft)
+            with connected_to(draft):
+                call_command("migrate", verbosity=0, interactive=False)
+                with connection.cursor() as cursor:
+                    cursor.execute(PUT_BACK)
+            _run(postgres, "ALTER DATABASE {} RENAME TO {}", draft, TEMPLATE)
+
+
+def clone_template(postgres: EmbeddedPostgres, name: str) -> None:
+    _run(postgres, "CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY", name, TEMPLATE)
+
+
+def put_back() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT tests.put_back()")
+
+
+@contextmanager
+def connected_to(name: str) -> Iterator[None]:
+    """Django's connection of this thread goes to that database."""
+    before = connection.settings_dict["NAME"]
+    connection.close()
+    connection.settings_dict["NAME"] = name
+    try:
+        yield
+    finally:
+        connection.close()
+        connection.settings_dict["NAME"] = before
+
+
+def _exists(postgres: EmbeddedPostgres, name: str) -> bool:
+    with psycopg.connect(postgres.url("postgres")) as admin:
+        return admin.execute("SELECT FROM pg_database WHERE datname = %s", [name]).fetchone() is not None
+
+
+def _run(postgres: EmbeddedPostgres, statement: str, *names: str) -> None:
+    with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
+        admin.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))

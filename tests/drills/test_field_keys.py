@@ -1,0 +1,143 @@
+"""The drill of docs/security.md, "Changing the field keys": while it goes on, processes with either setting serve all.
+
+The steps are those of README's table. At each, a process that was restarted and one that was not take turns.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from io import StringIO
+
+import pytest
+from django.conf import LazySettings
+from django.core.management import call_command
+
+from notifications.messages import Outcome, PushNotification, PushRequest
+from registrations.keyring import keyring
+from registrations.messages import RegistrationMessage, TokenType
+from tests.conversation import CONTACT, EPHEMERAL, SENDER, replies_to, say
+from tests.delivering import RecordingGateway
+from tests.turns import Process
+from waku_bridge.client import new_identity
+from waku_bridge.codec import topics
+from waku_bridge.codec.envelope import encode_query, encode_registration, encode_request
+from waku_bridge.codec.grants import sign_grant
+from waku_bridge.codec.keys import Identity
+from waku_bridge.identity import server_identity
+from waku_bridge.messages import PushResponse, Query, QueryResponse, RegistrationResponse
+from waku_bridge.models import OutboundReply
+
+pytestmark = pytest.mark.django_db(transaction=True)
+OLD, NEW = b"o" * 32, b"n" * 32
+ALICE, BOB = CONTACT, SENDER
+UUID = "11111111-1111-4111-8111-111111111111"
+TOKEN = "c0ffee00-0000-4000-8000-000000000001"
+Be = Callable[..., None]
+
+
+@pytest.fixture
+def be(settings: LazySettings) -> Iterator[Be]:
+    """Return ``be(*keys)``, after which this is a process that was started with these keys."""
+
+    def start(*keys: bytes) -> None:
+        settings.FIELD_ENCRYPTION_KEYS = list(keys)
+        keyring.cache_clear()
+
+    yield start
+    keyring.cache_clear()
+
+
+def now() -> dict[str, object]:
+    return {"timestamp_ns": time.time_ns(), "random_bytes": os.urandom}
+
+
+def register(person: Identity, *, version: int) -> bool:
+    server = server_identity().pub33
+    message = RegistrationMessage(
+        UUID,
+        version=version,
+        token_type=TokenType.FIREBASE,
+        device_token="d" * 160,
+        access_token=TOKEN,
+        grant=sign_grant(person.private_key, server, TOKEN),
+        enabled=True,
+    )
+    say(encode_registration(message, identity=person, server=server, **now()).message)
+    [answer] = [each for each in replies_to(person) if isinstance(each.body, RegistrationResponse)]
+    OutboundReply.objects.all().delete()
+    return answer.body.success
+
+
+def is_served(person: Identity) -> bool:
+    """Return whether somebody can be found and notified by this process."""
+    return _is_found(person) and _is_notified(person)
+
+
+def _is_found(person: Identity) -> bool:
+    key = topics.symmetric_key(topics.query_name(person.key_hash))
+    sender = new_identity(os.urandom)  # who repeats a query within seconds is told once
+    say(encode_query(Query((person.key_hash,)), signer=sender, topic_key=key, **now()).message)
+    told = [each.body for each in replies_to(sender) if isinstance(each.body, QueryResponse)]
+    OutboundReply.objects.all().delete()
+    return [info.access_token for body in told for info in body.info] == [TOKEN]
+
+
+def _is_notified(person: Identity) -> bool:
+    process = Process(RecordingGateway(Outcome.DELIVERED))
+    asked = PushRequest(os.urandom(32), (PushNotification(person.key_hash, UUID, TOKEN, 1, message=b"sealed"),))
+    say(encode_request(asked, signer=EPHEMERAL, server=server_identity().pub33, **now()).message, process=process)
+    process.turn_until(OutboundReply.objects.exists)
+    [answer] = [each.body for each in replies_to(EPHEMERAL) if isinstance(each.body, PushResponse)]
+    OutboundReply.objects.all().delete()
+    pushed = [push.address for push in process.gateway.pushes]
+    return all(report.success for report in answer.reports) and pushed == [b"d" * 160]
+
+
+def rotate() -> str:
+    told = StringIO()
+    call_command("rotate_field_keys", stdout=told, stderr=told)
+    return told.getvalue()
+
+
+def test_the_field_keys_are_changed_and_nobody_is_cut_off(be: Be) -> None:
+    before, added, moved, after = (OLD,), (OLD, NEW), (NEW, OLD), (NEW,)
+    be(*before)
+    assert register(ALICE, version=1)
+
+    for restarted, not_yet in ((added, before), (moved, added)):
+        be(*restarted)
+        assert register(BOB, version=time.time_ns())
+        be(*not_yet)
+        assert is_served(ALICE)
+        assert is_served(BOB)
+        assert register(ALICE, version=time.time_ns())
+        be(*restarted)
+        assert is_served(ALICE)
+        assert is_served(BOB)
+
+    rotate()
+    assert is_served(ALICE)
+    be(*after)
+    assert is_served(ALICE)
+    assert is_served(BOB)
+    assert register(ALICE, version=time.time_ns())
+
+
+def test_a_repeat_of_a_registration_is_known_after_the_change_while_the_old_key_is_listed(be: Be) -> None:
+    be(OLD)
+    assert register(ALICE, version=1)
+    be(NEW, OLD)
+    rotate()
+    assert register(ALICE, version=1)
+
+
+def test_the_shortcut_that_the_readme_warns_of_would_cut_people_off(be: Be) -> None:
+    """Put in front at once, the new key is unknown to processes that were not restarted."""
+    be(NEW, OLD)
+    assert register(ALICE, version=1)
+    be(OLD)
+    process = Process(RecordingGateway(Outcome.DELIVERED))
+    asked = PushRequest(os.urandom(32), (PushNotification(ALICE.key_hash, UUID, TOKEN, 1, message=b"sealed"),))
+    say(encode_request(asked, signer=EPHEMERAL, server=server_identity().pub33, **now()).message, process=process)
+    [answer] = [each.body for each in replies_to(EPHEMERAL) if isinstance(each.body, PushResponse)]
+    assert not any(report.success for report in answer.reports)

@@ -1,0 +1,93 @@
+"""The drill of docs/security.md, "Changing the pseudonym key": what lies in the lake can no longer be joined.
+
+The key of pseudonyms comes from the first field key and the period, so it changes with either.
+"""
+
+import secrets
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from django.conf import LazySettings
+from django.utils import timezone
+
+from registrations.keyring import keyring
+from spark_reports.export import export_day, last_closed_day
+from spark_reports.lake import Lake
+from tests import factories
+
+pytestmark = pytest.mark.django_db(transaction=True)
+OLD, NEW = b"o" * 32, b"n" * 32
+RECIPIENT = secrets.token_bytes(64)
+
+
+@pytest.fixture(autouse=True)
+def forget_keys() -> Iterator[None]:
+    yield
+    keyring.cache_clear()
+
+
+def be(settings: LazySettings, *keys: bytes) -> None:
+    settings.FIELD_ENCRYPTION_KEYS = list(keys)
+    keyring.cache_clear()
+
+
+def notify_on(day: date) -> None:
+    at = datetime.combine(day, time(), UTC)
+    factories.make_notification(request=factories.make_answered_request(at=at), at=at, public_key_hash=RECIPIENT)
+
+
+def export(day: date, lake: Path, **options: Any) -> tuple[str, int]:
+    """Export a day; returns the id of the key of its pseudonyms, and the recipient's pseudonym."""
+    manifest = export_day(day, Lake(str(lake)), now=timezone.now(), on_rows=lambda _table, _rows: None, **options)
+    [file] = manifest.tables["notifications"]
+    [row] = pq.read_table(f"{lake}/{file.path}", partitioning=None).to_pylist()
+    return manifest.key_id, row["recipient"]
+
+
+@pytest.fixture
+def days() -> tuple[date, date]:
+    """Return two days of one period: every day is, in a period of a year, but for the first."""
+    day = last_closed_day(timezone.now())
+    return day - timedelta(days=1), day
+
+
+def test_a_new_first_field_key_makes_new_pseudonyms_and_old_days_stay_as_they_are(
+    settings: LazySettings, tmp_path: Path, days: tuple[date, date]
+) -> None:
+    settings.REPORTS_PSEUDONYM_PERIOD = "year"
+    first, second = days
+    for day in days:
+        notify_on(day)
+    be(settings, OLD)
+    before = export(first, tmp_path)
+    be(settings, NEW, OLD)
+    after = export(second, tmp_path)
+
+    assert before[0] != after[0]
+    assert before[1] != after[1]
+    assert export(first, tmp_path) == before  # it is there already
+    assert export(first, tmp_path, replace=True)[1] != before[1]  # made again, it joins the days after the change
+
+
+def test_a_key_that_is_only_added_changes_no_pseudonym(
+    settings: LazySettings, tmp_path: Path, days: tuple[date, date]
+) -> None:
+    notify_on(days[0])
+    be(settings, OLD)
+    before = export(days[0], tmp_path)
+    be(settings, OLD, NEW)
+    assert export(days[0], tmp_path, replace=True) == before
+
+
+def test_a_shorter_period_changes_the_key_too(settings: LazySettings, tmp_path: Path, days: tuple[date, date]) -> None:
+    notify_on(days[0])
+    settings.REPORTS_PSEUDONYM_PERIOD = "month"
+    before = export(days[0], tmp_path)
+    settings.REPORTS_PSEUDONYM_PERIOD = "day"
+    after = export(days[0], tmp_path, replace=True)
+    assert before[0] != after[0]
+    assert before[1] != after[1]

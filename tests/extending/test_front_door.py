@@ -1,0 +1,200 @@
+"""A front door that exists in this file only: it registers itself, and no module outside says a word about it."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+import pytest
+from django.utils import timezone
+
+from kit.turns import BaseStage, Bell, Stage
+from notifications import acceptance, front_doors
+from notifications.acceptance import Accepted, Incoming, Sending
+from notifications.delivery.desk import Delivery
+from notifications.messages import Answer, Outcome, Push, PushNotification, PushRequest, ReportError, Result
+from notifications.models import NotificationRequest
+from tests.delivering import Desk, RecordingGateway
+from tests.factories import make_registration
+
+pytestmark = pytest.mark.django_db
+NAME = "test-door"
+TOKEN = "c0ffee00-0000-4000-8000-000000000001"
+
+
+class TestDoor:
+    """Takes requests from a list, and writes answers into another one."""
+
+    __test__ = False
+
+    def __init__(self, delivery: Delivery, bell: Bell) -> None:
+        self.arrived: list[Incoming] = []
+        self.decided: list[Answer] = []
+        self.sent: list[Answer] = []
+        self._delivery = delivery
+        self._bell = bell
+
+    def intake(self) -> Sequence[Stage]:
+        return [Intake(self, self._delivery)]
+
+    def outlet(self) -> Sequence[Stage]:
+        return [Outlet(self)]
+
+    def answer(self, answers: Sequence[Answer], *, now: datetime) -> None:  # noqa: ARG002 - as front doors do
+        self.decided += answers
+
+    def take(self, *incoming: Incoming) -> None:
+        """Take requests from senders."""
+        self.arrived += incoming
+        self._bell.ring()
+
+
+class Intake(BaseStage):
+    def __init__(self, door: TestDoor, delivery: Delivery) -> None:
+        self._door = door
+        self._delivery = delivery
+        self._accepted = Accepted()
+        self._count = 0
+
+    def next_at(self) -> float | None:
+        return 0.0 if self._door.arrived else None
+
+    def work(self, limit: int, *, now: datetime) -> bool:
+        batch = self._door.arrived[:limit]
+        sending = Sending(self._delivery.lease, self._delivery.lanes)
+        self._accepted, self._count = acceptance.accept(NAME, batch, sending=sending, now=now), len(batch)
+        self._delivery.answer(self._accepted.answers, now=now)
+        return len(self._door.arrived) > limit
+
+    def committed(self) -> None:
+        self._delivery.accepted(self._accepted.claims, self._accepted.waiting)
+        del self._door.arrived[: self._count]
+
+
+class Outlet(BaseStage):
+    follows = True
+
+    def __init__(self, door: TestDoor) -> None:
+        self._door = door
+
+    def next_at(self) -> float | None:
+        return 0.0 if self._door.decided else None
+
+    def work(self, limit: int, *, now: datetime) -> bool:  # noqa: ARG002 - all belong to this commit
+        return False
+
+    def committed(self) -> None:
+        self._door.sent += self._door.decided
+        self._door.decided.clear()
+
+    def undone(self) -> None:
+        self._door.decided.clear()
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setattr(front_doors, "_registered", {})  # Waku is another test's concern
+        front_doors.register(NAME, TestDoor)
+        yield
+
+
+class Post(Desk):
+    """A worker process with every registered front door."""
+
+    def __init__(self, gateway: RecordingGateway | None = None, **options) -> None:
+        super().__init__(gateway, **options)
+        [(name, open_it)] = front_doors._registered.items()
+        self.open(name, open_it)
+        self.door = self.delivery.front_doors[name]
+
+    def exchange(self, *incoming: Incoming) -> list[Answer]:
+        """Take requests, and return the answers that were sent once nothing is under way."""
+        self.door.take(*incoming)
+        self.work_off()
+        return self.door.sent
+
+
+def request(*registrations, key: bytes = b"request", **fields) -> Incoming:
+    pushes = tuple(
+        PushNotification(bytes(r.public_key_hash), r.installation_id, **{"access_token": TOKEN, "type": 1} | fields)
+        for r in registrations
+    )
+    return Incoming(key, b"source of " + key, b"address of " + key, b"sender", PushRequest(b"status message", pushes))
+
+
+def told(answer: Answer) -> list[tuple[bool, int]]:
+    return [(report.success, report.error) for report in answer.reports]
+
+
+def test_a_request_is_pushed_and_answered_where_it_came_from() -> None:
+    phone, post = make_registration(access_token=TOKEN), Post()
+    [answer] = post.exchange(request(phone, message=b"sealed"))
+    assert (answer.front_door, answer.source_key) == (NAME, b"source of request")
+    assert (answer.reply_address, answer.message_id) == (b"address of request", b"status message")
+    assert told(answer) == [(True, ReportError.NONE)]
+    assert [push.message for push in post.gateway.pushes] == [b"sealed"]
+    row = NotificationRequest.objects.get()
+    assert (row.front_door, row.state, row.reply_address) == (NAME, "answered", None)
+
+
+def test_reports_are_in_the_order_of_the_request_whoever_decided_them() -> None:
+    alice, bob, nobody = (make_registration(access_token=TOKEN) for _ in range(3))
+    nobody.delete()
+    dead = alice.installation_id
+    gateway = RecordingGateway(
+        lambda push: Result(Outcome.DEAD if push.public_key_hash == bytes(alice.public_key_hash) else Outcome.DELIVERED)
+    )
+    [answer] = Post(gateway).exchange(request(alice, nobody, bob))
+    missing = (False, ReportError.NOT_REGISTERED)
+    assert told(answer) == [missing, missing, (True, ReportError.NONE)]
+    assert answer.reports[0].installation_id == dead
+
+
+def test_what_is_known_at_once_is_answered_in_the_same_turn() -> None:
+    post = Post()
+    post.door.take(request(make_registration(access_token="another")))
+    post.turn()
+    [answer] = post.door.sent
+    assert told(answer) == [(False, ReportError.WRONG_TOKEN)]
+    assert post.gateway.pushes == []
+
+
+def test_a_repeat_is_answered_like_the_first_and_not_pushed_again() -> None:
+    phone, post = make_registration(access_token=TOKEN), Post()
+    post.exchange(request(phone))
+    first, again = post.exchange(request(phone))
+    assert first == again
+    assert len(post.gateway.pushes) == 1
+
+
+def test_the_same_request_key_at_another_front_door_is_another_request() -> None:
+    phone, post = make_registration(access_token=TOKEN), Post()
+    post.exchange(request(phone))
+    NotificationRequest.objects.update(front_door="somewhere-else")
+    [_, answer] = post.exchange(request(phone))
+    assert told(answer) == [(True, ReportError.NONE)]  # a duplicate push, which is told success
+    assert len(post.gateway.pushes) == 1
+
+
+class SilentGateway(RecordingGateway):
+    """Takes every push and never answers."""
+
+    async def send(self, push: Push) -> Result:
+        self.pushes.append(push)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_what_hangs_is_answered_when_it_is_due(settings) -> None:
+    settings.REPLY_DEADLINE_SECONDS = 0.1
+    post = Post(SilentGateway())
+    post.door.take(request(make_registration(access_token=TOKEN)))
+    post.turn_until(lambda: post.door.sent)
+    assert [told(answer) for answer in post.door.sent] == [[(True, ReportError.NONE)]]
+    assert post.delivery.flights.under_way == 1
+
+
+def test_answers_of_other_front_doors_do_not_come_here() -> None:
+    post = Post()
+    post.delivery.answer([Answer("somewhere-else", b"", b"", b"", ())], now=timezone.now())
+    assert post.door.decided == []

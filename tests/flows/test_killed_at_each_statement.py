@@ -1,0 +1,207 @@
+"""A worker that is killed between any two statements of its turns, each in order: nothing is lost or answered twice.
+
+Every time another process finishes the work. What the first one pushed may be pushed once more, under the same name.
+"""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from kit.db.statements import fetch
+from notifications.messages import PushNotification, PushRequest
+from notifications.models import Attempt, Notification, NotificationRequest
+from pushserver.embedded.postgres import EmbeddedPostgres
+from registrations.messages import RegistrationMessage, TokenType
+from registrations.models import Registration, RegistrationEvent, Route, TopicKey
+from tests.conversation import CLIENT, EPHEMERAL, put, replies_to
+from tests.factories import firebase_token, make_notification, make_registration, make_request
+from waku_bridge.codec.envelope import encode_registration, encode_request
+from waku_bridge.codec.grants import sign_grant
+from waku_bridge.identity import server_identity
+from waku_bridge.messages import PushResponse, RegistrationResponse
+from waku_bridge.models import InboundEnvelope, OutboundReply
+from waku_bridge.outbound import return_address
+
+pytestmark = pytest.mark.django_db(transaction=True)
+UUID = "11111111-1111-4111-8111-111111111111"
+TOKEN = "c0ffee00-0000-4000-8000-000000000001"
+TABLES = (
+    *(Attempt, Notification, NotificationRequest, InboundEnvelope, OutboundReply),
+    *(RegistrationEvent, Registration, Route, TopicKey),
+)
+# Fewer places would mean that they are not counted.
+FEWEST_PLACES = 15
+
+
+class Mortal:
+    """Workers, each of which is killed at one place."""
+
+    def __init__(self, database_url: str, record: Path) -> None:
+        self._record = record
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.flows.mortal", str(record)],
+            env=os.environ | {"DATABASE_URL": database_url},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def live(self, strike_at: int = 0) -> int:
+        """Have a worker do all the work; return how it ended."""
+        self._process.stdin.write(f"{strike_at}\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def sent(self, kind: str) -> list[str]:
+        """Return the names of what left the workers."""
+        lines = self._record.read_text().splitlines() if self._record.exists() else []
+        return [name for found, name in map(str.split, lines) if found == kind]
+
+    def forget(self) -> None:
+        self._record.unlink(missing_ok=True)
+
+    def end(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(60)
+        self._process.stdout.close()
+
+
+@pytest.fixture
+def mortal(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[Mortal]:
+    mortal = Mortal(postgres.url(connection.settings_dict["NAME"]), tmp_path / "record")
+    yield mortal
+    mortal.end()
+
+
+class Request:
+    """Somebody asks for a push to a phone that is registered."""
+
+    def prepare(self) -> None:
+        make_registration(public_key_hash=CLIENT.key_hash, installation_id=UUID, access_token=TOKEN)
+        push = PushNotification(CLIENT.key_hash, UUID, TOKEN, 1, message=b"sealed")
+        put(
+            encode_request(
+                PushRequest(b"status message", (push,)),
+                signer=EPHEMERAL,
+                server=server_identity().pub33,
+                timestamp_ns=time.time_ns(),
+                random_bytes=os.urandom,
+            ).message
+        )
+
+    def check(self, mortal: Mortal, *, kills: int) -> None:
+        check_push(mortal, kills=kills)
+        check_answer(mortal, EPHEMERAL, PushResponse)
+        assert InboundEnvelope.objects.get().state == "processed"
+
+
+class Retry:
+    """A push is due that another worker accepted, and so is its answer."""
+
+    def prepare(self) -> None:
+        phone = make_registration(public_key_hash=CLIENT.key_hash, installation_id=UUID, access_token=TOKEN)
+        long_ago = timezone.now() - timedelta(seconds=10)
+        request = make_request(at=long_ago, reply_address=return_address(EPHEMERAL.pub33, "/waku/2/rs/16/32"))
+        fields = {"route": phone.route, "route_generation": 1, "state": "retrying", "attempt_count": 1}
+        notification = make_notification(request=request, at=long_ago, **fields)
+        Notification.objects.filter(pk=notification.pk).update(expires_at=timezone.now() + timedelta(days=1))
+
+    def check(self, mortal: Mortal, *, kills: int) -> None:
+        check_push(mortal, kills=kills, attempts_before=1)
+        check_answer(mortal, EPHEMERAL, PushResponse)
+
+
+class Registering:
+    """A phone registers."""
+
+    def prepare(self) -> None:
+        message = RegistrationMessage(
+            UUID,
+            version=1,
+            token_type=TokenType.FIREBASE,
+            device_token=firebase_token("device-token"),
+            access_token=TOKEN,
+            grant=sign_grant(CLIENT.private_key, server_identity().pub33, TOKEN),
+            enabled=True,
+        )
+        put(
+            encode_registration(
+                message,
+                identity=CLIENT,
+                server=server_identity().pub33,
+                timestamp_ns=time.time_ns(),
+                random_bytes=os.urandom,
+            ).message
+        )
+
+    def check(self, mortal: Mortal, *, kills: int) -> None:  # noqa: ARG002 - as the others do
+        check_answer(mortal, CLIENT, RegistrationResponse)
+        assert (Registration.objects.get().state, Route.objects.get().generation) == ("active", 1)
+        assert RegistrationEvent.objects.count() == 1
+        assert InboundEnvelope.objects.get().state == "processed"
+
+
+def check_push(mortal: Mortal, *, kills: int, attempts_before: int = 0) -> None:
+    """It went out at least once, at most once more for each kill, and always under the same name."""
+    pushes = mortal.sent("push")
+    notification = Notification.objects.get()
+    outcomes = Counter(Attempt.objects.values_list("outcome", "code"))
+    assert (notification.state, notification.report) == ("delivered", "success")
+    assert (notification.message, notification.lease_until, notification.next_attempt_at) == (None, None, None)
+    assert 1 <= len(pushes) <= 1 + kills
+    assert set(pushes) == {bytes(notification.dedup_key).hex()[:32]}
+    # An attempt before every push, each with its end; and the crash counted for none of those in doubt.
+    assert outcomes.pop(("delivered", "")) == 1
+    assert outcomes in ({}, {("ambiguous", "worker_lost"): 1})
+    assert len(pushes) <= Attempt.objects.count() <= 1 + kills
+    assert notification.attempt_count == attempts_before + Attempt.objects.count()
+    assert notification.ambiguous_count == 0
+
+
+def check_answer(mortal: Mortal, recipient, kind) -> None:
+    """One was made; it was published, and if more than once then in the same bytes, which the network shows once."""
+    reply = OutboundReply.objects.get()
+    [decoded] = replies_to(recipient)
+    assert isinstance(decoded.body, kind)
+    assert (reply.state, reply.part) == ("published", 0)
+    assert set(mortal.sent("reply")) == {bytes(reply.message_hash).hex()}
+    assert not NotificationRequest.objects.exclude(state="answered", reply_address=None).exists()
+
+
+def hand_over() -> None:
+    """Make it later: what the killed worker held may be taken by another one, and what it owed is due."""
+    fetch("UPDATE notifications_notification SET lease_until = now() - interval '1 second' WHERE state = 'in_flight'")
+    fetch("UPDATE notifications_notificationrequest SET reply_due_at = now() - interval '1 second'")
+    fetch("UPDATE waku_bridge_outboundreply SET next_attempt_at = now() WHERE state = 'pending'")
+
+
+def is_killed_at(place: int, scenario, mortal: Mortal) -> bool:
+    """Kill a worker at that place, if it gets there, and have another one finish; then all must be well."""
+    for model in TABLES:
+        model.objects.all().delete()
+    mortal.forget()
+    scenario.prepare()
+    end = mortal.live(place)
+    assert end in {0, -signal.SIGKILL}
+    if end:
+        hand_over()
+        assert mortal.live() == 0
+    scenario.check(mortal, kills=1 if end else 0)
+    return end != 0
+
+
+@pytest.mark.parametrize("scenario", [Request(), Retry(), Registering()], ids=["request", "retry", "registering"])
+def test_a_worker_may_be_killed_at_any_place(scenario, mortal: Mortal) -> None:
+    place = next(place for place in itertools.count(1) if not is_killed_at(place, scenario, mortal))
+    assert place > FEWEST_PLACES

@@ -1,0 +1,123 @@
+"""Two workers on the same rows, one of which hangs or has a clock that goes back, and a broker that is emptied: each
+push goes out once, and each request is answered once.
+"""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from pushserver.stack import plan
+from pushserver.supervisor.processes import Stage, python
+from tests.flows import load
+from tests.flows.fleet import Fleet, services, wait_until
+from tests.flows.load import Load
+from tests.flows.network import Network
+
+REQUESTS = 300
+
+
+@pytest.fixture
+def prepared(fleet: Fleet, network: Network) -> Load:
+    return load.prepare(network, REQUESTS)
+
+
+@pytest.fixture
+def second(fleet: Fleet) -> Iterator[str]:
+    """Another worker beside the first."""
+    fleet.start(plan.worker("second", "turns", "--pool=prefork", "--concurrency=1"))
+    wait_until(lambda: turns_of(fleet, "second"), what="the second worker makes turns")
+    yield "second"
+    if "second" in fleet.running:
+        fleet.stop("second")
+
+
+def turns_of(fleet: Fleet, name: str) -> set[int]:
+    """Return the processes of a worker that make turns: the children of its leader."""
+    leader = fleet.running[name].pid
+    return set(map(int, Path(f"/proc/{leader}/task/{leader}/children").read_text().split()))
+
+
+@contextmanager
+def stopped(fleet: Fleet, name: str) -> Iterator[None]:
+    """A worker that hangs, for a while."""
+    pids = [fleet.running[name].pid, *turns_of(fleet, name)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def unread(network: Network) -> int:
+    """Return how many envelopes wait in the inbox."""
+    [(count,)] = network.rows("SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state = 'received'")
+    return int(count)
+
+
+def check(network: Network, prepared: Load) -> None:
+    """Each push went out once, and each request was answered once."""
+    load.wait_until_done(network)
+    pushes = load.pushes_by_message(network, prepared)
+    assert Counter(len(each) for each in pushes.values()) == {1: REQUESTS}
+    assert load.replies_by_message(network, prepared) == Counter(prepared.message_ids)
+
+
+@pytest.mark.usefixtures("second")
+def test_two_workers_on_the_same_rows_send_each_push_once(network: Network, prepared: Load) -> None:
+    network.publish(*prepared.messages)
+    check(network, prepared)
+
+
+def test_a_broker_that_is_emptied_again_and_again_takes_nothing_along(
+    fleet: Fleet, network: Network, prepared: Load
+) -> None:
+    with redis.Redis.from_url(fleet.environment["REDIS_URL"]) as broker:
+        for start in range(0, REQUESTS, REQUESTS // 10):
+            network.publish(*prepared.messages[start : start + REQUESTS // 10])
+            broker.flushall()
+    check(network, prepared)
+
+
+def test_a_worker_that_hangs_on_duty_leaves_the_work_to_the_other(
+    fleet: Fleet, network: Network, prepared: Load, second: str
+) -> None:
+    """The first one was there first, so it is on duty."""
+    with stopped(fleet, "worker"):
+        network.publish(*prepared.messages)
+        load.wait_until_done(network)
+    check(network, prepared)
+
+
+def test_a_clock_that_goes_back_stops_nothing_and_sends_nothing_twice(
+    fleet: Fleet, network: Network, prepared: Load, second: str, tmp_path: Path
+) -> None:
+    """Its pushes take longer than the other worker, which then comes back, needs to look for rows that are lost."""
+    goes_back = tmp_path / "goes back"
+    arguments = services(fleet.folder)["worker"].command[-1:]
+    fleet.stop("worker")
+    lagging = ["--app=pushserver", "worker", "--hostname=lagging@%h", "--queues=turns", *arguments]
+    fleet.start(python("lagging", "-m", "tests.flows.lagging", str(goes_back), *lagging, stage=Stage.WORKER))
+    network.break_gorush(delay_ms=2000)
+    try:
+        wait_until(lambda: turns_of(fleet, "lagging"), what="the lagging worker makes turns")
+        with stopped(fleet, second):
+            network.publish(*prepared.messages[: REQUESTS // 2])
+            wait_until(network.pushes_under_way, what="gorush has pushes", pause_seconds=0.005)
+            goes_back.touch()
+            network.publish(*prepared.messages[REQUESTS // 2 :])
+            load.wait_until_received(network, prepared)
+            wait_until(lambda: not unread(network), what="all requests are decided", pause_seconds=0.005)
+            wait_until(network.pushes_under_way, what="gorush has pushes again", pause_seconds=0.005)
+        check(network, prepared)
+    finally:
+        network.mend_gorush()
+        fleet.stop("lagging")
+        fleet.start(services(fleet.folder)["worker"])

@@ -1,0 +1,177 @@
+"""What is fuzzed: each target takes any bytes and must come to a result, or to an error that its callers expect.
+
+A target reads what a stranger or a broken peer may send us. The first byte often chooses which of several readers gets
+the rest. Whatever else is raised is a finding, and so is a result that breaks a promise.
+"""
+
+import importlib.util
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import httpx
+from coincurve import PrivateKey
+
+from kit.http.connections import PlainAnswer
+from notifications.gateways.gorush.redaction import signature, without_token
+from notifications.gateways.gorush.response import read_dry_run, read_response
+from notifications.gateways.gorush.rules_file import shipped_rules
+from notifications.messages import ChannelKey, Outcome, Push
+from waku_bridge.codec import access_tokens, bodies, ecies, envelope, frame, metadata, symmetric, waku_message
+from waku_bridge.codec.errors import CodecError
+from waku_bridge.codec.keys import Identity, parse_chat_key, parse_public_key
+from waku_bridge.codec.signatures import recover
+from waku_bridge.messages import MessageType, WakuMessage
+from waku_bridge.node import NodeError, WakuNode
+from waku_bridge.reading.pages import select
+
+Target = Callable[[bytes], None]
+SERVER = Identity(PrivateKey(b"\x02" * 32))
+TOPIC_KEY = b"\x07" * 32
+SHARD = "/waku/2/rs/16/32"
+
+# The codec ------------------------------------------------------------------------------------------------------------
+
+CODEC: tuple[Callable[[bytes], object], ...] = (
+    bodies.parse_registration,
+    *(partial(bodies.parse, each) for each in sorted(set(MessageType) - {MessageType.REGISTRATION})),
+    frame.parse,
+    metadata.parse,
+    waku_message.parse,
+    parse_public_key,
+    lambda data: recover(data, b"signed"),
+    lambda data: ecies.unseal(b"\4" + data.ljust(112, b"\1"), SERVER.private_key),
+    lambda data: symmetric.unseal_frame(data, TOPIC_KEY),
+    lambda data: envelope.decode(data, [SERVER, TOPIC_KEY], SERVER),
+    lambda data: parse_chat_key(data.decode(errors="replace")),
+    lambda data: access_tokens.find_access_token([data], SERVER.private_key, SERVER.pub33),
+)
+
+
+def codec(data: bytes) -> None:
+    """Read bytes of a stranger with one of the readers of the codec."""
+    if data:
+        with suppress(CodecError):
+            CODEC[data[0] % len(CODEC)](data[1:])
+
+
+def bodies_again(data: bytes) -> None:
+    """Read a body, write what was read, and read that: it says the same."""
+    if not data:
+        return
+    kinds = [MessageType.REGISTRATION, *sorted(set(MessageType) - {MessageType.REGISTRATION})]
+    kind = kinds[data[0] % len(kinds)]
+    parse = bodies.parse_registration if kind is MessageType.REGISTRATION else partial(bodies.parse, kind)
+    try:
+        body = parse(data[1:])
+    except CodecError:
+        return
+    written_kind, written = bodies.serialize(body)
+    assert (written_kind, parse(written)) == (kind, body)
+
+
+# gorush's answers -----------------------------------------------------------------------------------------------------
+
+DEVICE_TOKEN = "c0ffee" * 10 + "dead"
+PUSHES = tuple(
+    Push(7, 2, ChannelKey(*channel), DEVICE_TOKEN.encode(), 1, b"k" * 64, b"chat", b"sealed", "a" * 32)
+    for channel in ((1, "im.status.ethereum"), (2, ""))
+)
+STATUSES = (200, 200, 200, 200, 400, 401, 404, 413, 429, 500, 502, 504)
+
+
+def gorush(data: bytes) -> None:
+    """Read an answer of gorush. What is not understood is never a success, and no token shows in what is kept."""
+    if len(data) < 2:
+        return
+    push, status = PUSHES[data[0] % 2], STATUSES[data[1] % len(STATUSES)]
+    retry_after = data[2:6].decode("latin-1")
+    result = read_response(status, data[2:], push, shipped_rules(), retry_after=retry_after)
+    assert result.outcome is not Outcome.DELIVERED or (status == 200 and b"ok" in data)
+    assert 0 <= result.retry_after_seconds <= 3600
+    assert DEVICE_TOKEN not in result.unknown_signature.casefold()
+    assert DEVICE_TOKEN not in result.code
+    read_dry_run(result)
+
+
+def error_texts(data: bytes) -> None:
+    """Take a device's token out of an error text that it may have chosen itself."""
+    text = data.decode(errors="replace")
+    token, _, error = text.partition("\n")
+    if len(token) >= 8:
+        assert token.casefold() not in without_token(f"{error}{token}{error}", token).replace("<token>", "")
+        assert len(signature(error + token, token)) <= 200
+
+
+# A node's answers -----------------------------------------------------------------------------------------------------
+
+
+class OneAnswer:
+    """An HTTP client whose peer answers everything with the same bytes."""
+
+    def __init__(self, status: int, content: bytes) -> None:
+        self._answer = PlainAnswer(status, httpx.Headers(), content)
+
+    async def request(self, *_args: Any, **_options: Any) -> PlainAnswer:
+        return self._answer
+
+
+async def _read_and_select(node: WakuNode) -> None:
+    page = await node.read(SHARD)
+    _select(page)
+
+
+async def _walk(node: WakuNode) -> None:
+    page = await node.store_page(includeData="true")
+    _select([entry.message for entry in page.entries])
+
+
+def _select(page: list[Any]) -> None:
+    everything = type("Everything", (), {"__contains__": lambda _self, _topic: True})()
+    nothing = type("Nothing", (), {"__contains__": lambda _self, _topic: False})()
+    select(page, SHARD, everything, oldest_ns=0, now_ns=2**62)
+    list(select(page, SHARD, nothing, oldest_ns=0, now_ns=2**62).foreign())
+
+
+QUESTIONS: tuple[Callable[[WakuNode], Coroutine[Any, Any, object]], ...] = (
+    _read_and_select,
+    _walk,
+    lambda node: node.known([b"h" * 32]),
+    lambda node: node.publish(SHARD, WakuMessage(b"payload", "/waku/1/0x01020304/rfc26", 1)),
+    lambda node: node.subscribe(SHARD),
+)
+NODE_STATUSES = (200, 200, 200, 400, 404, 412, 429, 500, 505)
+
+
+def node(data: bytes) -> None:
+    """Read an answer of a Waku node, and select from the page what is ours."""
+    if len(data) < 2:
+        return
+    client: Any = OneAnswer(NODE_STATUSES[data[1] % len(NODE_STATUSES)], data[2:])
+    question = QUESTIONS[data[0] % len(QUESTIONS)](WakuNode("http://node.test", client))
+    with suppress(StopIteration, NodeError):
+        question.send(None)
+        raise AssertionError("it waits for something")
+
+
+# XMPP -----------------------------------------------------------------------------------------------------------------
+
+
+def _xmpp() -> dict[str, Target]:
+    """Return the targets of the XMPP front door, if there is one."""
+    if importlib.util.find_spec("xmpp_bridge") is None:
+        return {}
+    from tests.fuzz.xmpp import stanzas, stream
+
+    return {"xmpp_stanzas": stanzas, "xmpp_stream": stream}
+
+
+TARGETS: dict[str, Target] = {
+    "codec": codec,
+    "bodies_again": bodies_again,
+    "gorush": gorush,
+    "error_texts": error_texts,
+    "node": node,
+    **_xmpp(),
+}

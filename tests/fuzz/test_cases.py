@@ -1,0 +1,33 @@
+"""Every input of the corpus, and every one that ever crashed a target, again; and a moment of made-up ones."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fuzz.targets import TARGETS
+
+HERE = Path(__file__).parent
+
+
+def inputs(folder: str, target: str) -> list[Path]:
+    return sorted(path for path in (HERE / folder / target).glob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("folder", ["corpus", "cases"])
+def test_nothing_that_was_ever_found_trips_a_target(folder: str, target: str) -> None:
+    for path in inputs(folder, target):
+        TARGETS[target](path.read_bytes())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_each_target_has_a_corpus(target: str) -> None:
+    assert len(inputs("corpus", target)) >= 10
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@given(data=st.binary(max_size=300))
+def test_any_bytes_come_to_an_end_that_is_expected(target: str, data: bytes) -> None:
+    TARGETS[target](data)

@@ -1,0 +1,42 @@
+"""The fuzz targets of the XMPP front door."""
+
+from contextlib import suppress
+
+from xmpp_bridge.codec.elements import parse
+from xmpp_bridge.codec.errors import BrokenStream, MalformedStanza
+from xmpp_bridge.codec.stanzas import decode, decode_too_large
+from xmpp_bridge.codec.stream import Received, Stream, TooLarge
+
+HEADER = b"<stream:stream xmlns='jabber:component:accept' xmlns:stream='http://etherx.jabber.org/streams' id='1'>"
+
+
+def stanzas(data: bytes) -> None:
+    """Read one stanza of a stranger."""
+    with suppress(MalformedStanza, BrokenStream):
+        decode(parse(data))
+
+
+def stream(data: bytes) -> None:
+    """Read a stream in two pieces, and what its stanzas say: the same, wherever it was cut."""
+    at = data[0] if data else 0
+    assert _read(data[1:]) == _read(data[1 : at + 1], data[at + 1 :])
+
+
+def _read(*pieces: bytes) -> list[str]:
+    """Return what the stream says, or nothing when it breaks: what came before that may be told or not."""
+    reader = Stream()
+    events = reader.feed(HEADER)
+    try:
+        for piece in pieces:
+            events += reader.feed(piece)
+    except BrokenStream:
+        return []
+    return [_said(event) for event in events]
+
+
+def _said(event: object) -> str:
+    if isinstance(event, Received):
+        return repr(decode(event.stanza))
+    if isinstance(event, TooLarge):
+        return repr(decode_too_large(event.name, event.attributes))
+    return repr(event)

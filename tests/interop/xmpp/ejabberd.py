@@ -1,0 +1,93 @@
+"""A real ejabberd on loopback: one domain with users, and components. Its Erlang machine is started directly, so that
+neither its port mapper nor a name of the node is needed.
+"""
+
+import shutil
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pushserver.supervisor.processes import ProcessSpec, Stage
+
+LIBRARIES = sorted(Path("/usr/lib").glob("*/ejabberd-*/ebin"))
+CONFIGURATION = """\
+hosts: [capulet.test]
+loglevel: info
+registration_timeout: infinity
+listen:
+  - {{port: {c2s_port}, ip: "127.0.0.1", module: ejabberd_c2s, starttls: false, access: all, shaper: none}}
+  - port: {component_port}
+    ip: "127.0.0.1"
+    module: ejabberd_service
+    access: all
+    shaper_rule: none
+    hosts: {{{components}}}
+modules:
+  mod_push: {{}}
+  mod_push_keepalive: {{}}
+  mod_stream_mgmt: {{}}
+  mod_mam: {{}}
+  mod_offline: {{}}
+  mod_roster: {{}}
+  mod_disco: {{}}
+  mod_register: {{ip_access: all}}
+"""
+
+# XEP-0077 before authentication. The result comes as an IQ of its own, which needs no parser to be told from an error.
+REGISTER = """\
+<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams' to='capulet.test' version='1.0'>\
+<iq type='set' id='register'><query xmlns='jabber:iq:register'>\
+<username>{user}</username><password>{password}</password></query></iq>"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ejabberd:
+    """``components`` are secrets by domain. Accounts are made by registering them (XEP-0077)."""
+
+    folder: Path
+    c2s_port: int
+    component_port: int
+    components: Mapping[str, str]
+    name: str = "ejabberd"
+
+    def spec(self) -> ProcessSpec:
+        folder = self.folder
+        return ProcessSpec(
+            name=self.name,
+            command=[
+                shutil.which("erl") or "erl",
+                *("-noinput", "-mnesia", "dir", f'"{folder}/mnesia"', "-s", "ejabberd"),
+            ],
+            stage=Stage.PEER,
+            folder=folder,
+            environment={
+                "HOME": str(folder),
+                "EJABBERD_CONFIG_PATH": str(folder / "ejabberd.yml"),
+                "EJABBERD_LOG_PATH": str(folder / "ejabberd-own.log"),
+                "ERL_CRASH_DUMP": str(folder / "crash.dump"),
+                "ERL_LIBS": str(LIBRARIES[-1].parents[1]) if LIBRARIES else "",
+            },
+            prepare=self.prepare,
+        )
+
+    def register(self, user: str, password: str) -> None:
+        """Make an account."""
+        with socket.create_connection(("127.0.0.1", self.c2s_port), timeout=10) as connection:
+            connection.sendall(REGISTER.format(user=user, password=password).encode())
+            heard = b""
+            while b"register" not in heard.partition(b"</stream:features>")[2]:
+                received = connection.recv(4096)
+                assert received, heard
+                heard += received
+        assert b"type='error'" not in heard.partition(b"</stream:features>")[2], heard
+
+    def prepare(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        components = ", ".join(f"{domain}: {{password: {secret}}}" for domain, secret in self.components.items())
+        text = CONFIGURATION.format(c2s_port=self.c2s_port, component_port=self.component_port, components=components)
+        (self.folder / "ejabberd.yml").write_text(text)
+
+
+def is_installed() -> bool:
+    return bool(LIBRARIES) and shutil.which("erl") is not None

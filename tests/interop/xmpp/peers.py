@@ -1,0 +1,164 @@
+"""Real XMPP servers on loopback, and what plays the user and the push service there."""
+
+import asyncio
+import socket
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from xml.etree.ElementTree import Element
+
+from slixmpp.xmlstream import tostring
+
+from pushserver.embedded.ports import free_port
+from pushserver.embedded.prosody import EmbeddedProsody
+from pushserver.supervisor.processes import ProcessSpec
+from tests.flows.fleet import Fleet, wait_until
+from tests.interop.xmpp.ejabberd import Ejabberd
+from xmpp_bridge.client import Account, Component, pushing
+from xmpp_bridge.client.elements import PING, element
+
+USERS = "capulet.test"
+SERVICE, SERVICE_SECRET = "push.montague.test", "s3cret"
+USER_SERVER, USER_SERVER_SECRET = "userserver.test", "us3r"
+DOUBLE_SECRET = "d0uble"
+# ejabberd takes a second component of one name, and one that has just gone may get its share of the pushes under load,
+# so each double has a name of its own.
+DOUBLES = [f"double{number}.test" for number in range(60)]
+UNUSED = iter(DOUBLES)
+COMPONENTS = {SERVICE: SERVICE_SECRET, USER_SERVER: USER_SERVER_SECRET, **dict.fromkeys(DOUBLES, DOUBLE_SECRET)}
+LOOPBACK = "127.0.0.1"
+# Nothing here measures time: the machine may be busy with other things.
+PATIENCE_SECONDS = 20.0
+# After what is said to arrive within milliseconds: long enough to be sure that it does not.
+SILENCE_SECONDS = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A running server, with the component's ports and what makes an account there."""
+
+    name: str
+    fleet: Fleet
+    c2s_port: int
+    component_port: int
+    spec: ProcessSpec
+    make_account: Callable[[str], None]
+
+    def user(self, name: str) -> str:
+        """Return the JID of a user who has not been there before."""
+        user = f"{name}-{uuid.uuid4().hex[:8]}"
+        self.make_account(user)
+        return f"{user}@{USERS}"
+
+    def account(self, jid: str, resource: str = "phone") -> Account:
+        return Account(f"{jid}/{resource}", "any", LOOPBACK, self.c2s_port)
+
+    def component(
+        self, domain: str = SERVICE, secret: str = SERVICE_SECRET, on_stanza: Callable[[Element], None] | None = None
+    ) -> Component:
+        return Component(domain, secret, LOOPBACK, self.component_port, on_stanza)
+
+    def stop(self) -> None:
+        self.fleet.stop(self.name)
+
+    def start(self) -> None:
+        self.spec.prepare()
+        self.fleet.start(self.spec)
+        for port in (self.component_port, self.c2s_port):
+            wait_until(lambda port=port: self._is_open(port), what=f"{self.name} listens")
+
+    def _is_open(self, port: int) -> bool:
+        assert self.fleet.running[self.name].poll() is None, f"{self.name} does not start: {self.log()[-2000:]}"
+        with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=5):
+            return True
+        return False
+
+    def log(self) -> str:
+        return self.fleet.log(self.name)
+
+
+def prosody(fleet: Fleet, name: str = "prosody", **options: str) -> Peer:
+    server = EmbeddedProsody(fleet.folder / name, free_port(), free_port(), COMPONENTS, options, name, "debug")
+    return _start(fleet, server, lambda _: None)
+
+
+def ejabberd(fleet: Fleet, name: str = "ejabberd") -> Peer:
+    server = Ejabberd(fleet.folder / name, free_port(), free_port(), COMPONENTS, name)
+    return _start(fleet, server, lambda user: server.register(user, "any"))
+
+
+def _start(fleet: Fleet, server: EmbeddedProsody | Ejabberd, make_account: Callable[[str], None]) -> Peer:
+    peer = Peer(server.name, fleet, server.c2s_port, server.component_port, server.spec(), make_account)
+    peer.start()
+    return peer
+
+
+class PushService:
+    """A push service that takes note of what it gets, and answers as a test tells it."""
+
+    def __init__(self, peer: Peer, answer: Callable[[Element], Element | None], domain: str = "") -> None:
+        self.answer = answer
+        self.domain = domain or next(UNUSED)
+        self.connection = peer.component(self.domain, DOUBLE_SECRET, self._take)
+        self._pushes: asyncio.Queue[Element] = asyncio.Queue()
+
+    async def next_push(self) -> Element:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self._pushes.get()
+
+    async def has_silence(self) -> bool:
+        """Whether nothing comes for a while."""
+        return not await self.pushes_until_silence()
+
+    async def pushes_until_silence(self) -> list[Element]:
+        pushes = []
+        with suppress(TimeoutError):
+            while True:
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    pushes.append(await self._pushes.get())
+        return pushes
+
+    def _take(self, stanza: Element) -> None:
+        self._pushes.put_nowait(stanza)
+        answer = self.answer(stanza)
+        if answer is not None:
+            self.connection.send(answer)
+
+
+async def let_answers_arrive(service: PushService) -> None:
+    """Let the server take in the answers that it has got, by a question that comes after them."""
+    await service.connection.ask(ping(service.domain))
+
+
+def ping(sender: str) -> Element:
+    """A question of the service's to the users' server, which answers it after all that came before."""
+    addresses = {"from": sender, "to": USERS}
+    return element("iq", "", {"type": "get", "id": uuid.uuid4().hex} | addresses, element("ping", PING))
+
+
+def as_text(stanza: Element) -> str:
+    return tostring(stanza)
+
+
+def chat(to: str, body: str = "Wherefore art thou, Romeo?") -> Element:
+    attributes = {"to": to, "type": "chat", "id": uuid.uuid4().hex}
+    return element("message", "", attributes, *([element("body", text=body)] if body else []))
+
+
+async def write_to_absent(account: Account, to: str, body: str = "Wherefore art thou, Romeo?") -> None:
+    """Write to a user as soon as the server has forgotten the session of their phone, which has said good-bye.
+
+    Until then it counts as online, and its messages lead to no push. Who has no session does not answer a ping either.
+    """
+    question = {"type": "get", "to": f"{to}/phone", "id": uuid.uuid4().hex}
+    answer = await account.ask(element("iq", "", question, element("ping", PING)))
+    assert answer.get("type") == "error", "somebody is there"
+    account.send(chat(to, body))
+
+
+async def enable(peer: Peer, jid: str, service: str) -> None:
+    """Have the user's server push to a service from now on."""
+    async with peer.account(jid) as account:
+        answer = await account.ask_own_account(pushing.enable_xep0357(service, "node-A", "s3c-r1"))
+        assert answer.get("type") == "result", answer

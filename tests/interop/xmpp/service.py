@@ -1,0 +1,202 @@
+"""The push service itself, as processes: the component at a real server, a worker, and gorush at the end."""
+
+import asyncio
+import json
+import os
+import uuid
+from base64 import b64encode
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import psycopg
+
+from pushserver.embedded.ports import free_port
+from pushserver.stack.plan import manage
+from pushserver.supervisor.processes import ProcessSpec, Stage
+from tests.flows import fleet as processes
+from tests.flows.fleet import Fleet
+from tests.interop.servers import ask
+from tests.interop.xmpp.peers import (
+    LOOPBACK,
+    PATIENCE_SECONDS,
+    SERVICE,
+    SERVICE_SECRET,
+    SILENCE_SECONDS,
+    USER_SERVER,
+    USER_SERVER_SECRET,
+    Peer,
+)
+from xmpp_bridge.client import Device, Dialect, NotifyingServer, Platform, Registered, Route, new_id
+from xmpp_bridge.client.elements import PING, element, iq
+
+APP = "messenger"
+BUNDLE = "im.messenger.test"
+BRIDGE = "xmpp"
+ADD_APP = """
+    INSERT INTO xmpp_bridge_app (slug, apn_topic, takes_firebase, style, text, sound, calls_as_alerts, passes_texts,
+                                 refuses_texts, is_retired, created_at)
+    VALUES (%s, %s, TRUE, 'generic', 'New message', 'default', FALSE, %s, %s, FALSE, now())
+"""
+POLL_SECONDS = 0.02
+ANSWER_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One service behind one server. ``fleet`` holds its processes, the XMPP server's are in `peer.fleet`."""
+
+    peer: Peer
+    fleet: Fleet
+
+    @property
+    def gorush_url(self) -> str:
+        return self.fleet.environment["GORUSH_URL"]
+
+    def rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.fleet.environment["DATABASE_URL"], autocommit=True) as connection:
+            cursor = connection.execute(query, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def add_app(self, slug: str, *, passes_texts: bool = False, refuses_texts: bool = False) -> None:
+        self.rows(ADD_APP, slug, BUNDLE, passes_texts, refuses_texts)
+
+    def break_gorush(self, **faults: object) -> None:
+        answer = ask(self.gorush_url, "POST", "/dev/faults", json.dumps(faults).encode())
+        assert answer.body.items() >= faults.items()
+
+    def mend_gorush(self) -> None:
+        ask(self.gorush_url, "DELETE", "/dev/faults")
+
+    def all_pushes(self) -> list[dict[str, Any]]:
+        return list(ask(self.gorush_url, "GET", "/dev/pushes?limit=10000").body["pushes"])
+
+    def pushes(self, device: Device) -> list[dict[str, Any]]:
+        """What gorush was given for a device."""
+        tokens = {device.token, device.voip_token}
+        return [push for push in self.all_pushes() if push["token"] in tokens]
+
+    async def wait_for_pushes(self, device: Device, count: int = 1) -> list[dict[str, Any]]:
+        """Wait for so many, and return all."""
+        return await until(lambda: len(found := self.pushes(device)) >= count and found, what=f"{count} pushes")
+
+    async def wait_for_push(self, device: Device) -> dict[str, Any]:
+        [push] = await self.wait_for_pushes(device)
+        return push
+
+    async def has_no_more(self, device: Device, count: int = 0) -> bool:
+        """Whether there are just so many pushes, after a while in which others would have come."""
+        await asyncio.sleep(SILENCE_SECONDS)
+        return len(self.pushes(device)) == count
+
+    def user_server(self) -> "Neighbour":
+        return Neighbour(USER_SERVER, USER_SERVER_SECRET, LOOPBACK, self.peer.component_port)
+
+    def start_bridge(self, **environment: str) -> None:
+        replace(self.fleet, environment={**self.fleet.environment, **environment}).start(bridge())
+
+    async def wait_until_connected(self) -> None:
+        """Ask from the neighbouring component until the service answers itself. Its server answers before that."""
+        async with self.user_server() as server:
+            await server.wait_for_service()
+
+    def own_logs(self) -> dict[str, str]:
+        return {name: text for name, text in self.fleet.logs().items() if name != "gorush"}
+
+
+class Neighbour(NotifyingServer):
+    """The user's server of the tests."""
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        return self
+
+    async def wait_for_service(self) -> None:
+        async def is_there() -> bool:
+            """Ejabberd may take its time to find out that nobody is there, and some answers never come."""
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    answer = await self.component.ask(self.request("get", element("ping", PING)))
+                    return answer.get("type") == "result"
+            return False
+
+        await until_async(is_there, what="the component is connected")
+
+    def request(self, kind: str, *children: Any, sender: str = USER_SERVER) -> Any:
+        request = iq(kind, SERVICE, new_id(), *children)
+        request.set("from", sender)
+        return request
+
+    async def route(self, device: Device, dialect: Dialect = Dialect.DRAFT, *, to: str = "") -> Route:
+        """Register the device of a user who has not been there before, and enable its route."""
+        answer = await self.register(f"user-{uuid.uuid4().hex[:8]}", SERVICE, device)
+        assert isinstance(answer, Registered), answer
+        route = Route(to or answer.service, dialect, answer.client, answer.node, answer.secret)
+        self.core.enable(route)
+        return route
+
+
+def android(fate: str = "", app: str = APP) -> Device:
+    return Device(Platform.FCM, f"{fate}{uuid.uuid4().hex}", uuid.uuid4().hex, app)
+
+
+def iphone(app: str = APP) -> Device:
+    return Device(Platform.APNS, os.urandom(32).hex(), uuid.uuid4().hex, app, "production", os.urandom(32).hex())
+
+
+def ciphertext(size: int = 120) -> str:
+    return b64encode(os.urandom(size)).decode()
+
+
+def iv() -> str:
+    return b64encode(os.urandom(12)).decode()
+
+
+async def until(find: Callable[[], Any], *, what: str, seconds: float = PATIENCE_SECONDS) -> Any:
+    """Wait until something is found, and return it."""
+
+    async def found() -> Any:
+        return find()
+
+    return await until_async(found, what=what, seconds=seconds)
+
+
+async def until_async(find: Callable[[], Any], *, what: str, seconds: float = PATIENCE_SECONDS) -> Any:
+    try:
+        async with asyncio.timeout(seconds):
+            while not (found := await find()):  # noqa: ASYNC110 - another process tells no event
+                await asyncio.sleep(POLL_SECONDS)
+            return found
+    except TimeoutError:
+        raise AssertionError(f"not within {seconds:g} s: {what}") from None
+
+
+def bridge() -> ProcessSpec:
+    return manage(BRIDGE, "run_xmpp_bridge", stage=Stage.FRONT)
+
+
+def settings_for(peer: Peer, database_url: str, redis_url: str) -> dict[str, str]:
+    return {
+        "DATABASE_URL": database_url,
+        "REDIS_URL": redis_url,
+        "WAKU_NODES": f"http://{LOOPBACK}:{free_port()}",  # nobody: the Waku bridge is not started
+        "GORUSH_URL": f"http://{LOOPBACK}:{free_port()}",
+        "GORUSH_TIMEOUT_SECONDS": "3",
+        "DELIVERY_LEASE_SECONDS": "15",
+        "XMPP_COMPONENT_JID": SERVICE,
+        "XMPP_COMPONENT_SECRET": SERVICE_SECRET,
+        "XMPP_COMPONENT_HOST": LOOPBACK,
+        "XMPP_COMPONENT_PORT": str(peer.component_port),
+        "LOG_LEVEL": "DEBUG",
+    }
+
+
+def start(peer: Peer, fleet: Fleet) -> Service:
+    service = Service(peer, fleet)
+    service.add_app(APP)
+    port = int(service.gorush_url.rsplit(":", 1)[1])
+    fleet.start(processes.gorush(port), processes.services(fleet.folder)["worker"], bridge())
+    processes.wait_for_http(f"{service.gorush_url}/healthz")
+    asyncio.run(service.wait_until_connected())
+    return service

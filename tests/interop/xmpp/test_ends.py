@@ -1,0 +1,167 @@
+"""Routes that end, and a database that is away, as the user's server sees it (cases 10 and 11)."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from notifications.messages import Grade
+from tests.interop.xmpp.peers import SERVICE, write_to_absent
+from tests.interop.xmpp.service import Service, android, ciphertext, iv, until
+from tests.interop.xmpp.test_pushes import enable_push, write
+from xmpp_bridge.client import Dialect, Disabled, Failed, Notification, Route, Stored
+
+pytestmark = pytest.mark.xmpp
+
+# A provider may say so by mistake, so that a dead token of some kinds is believed at the second time only.
+DEAD = "expired-"
+
+
+async def kill(service: Service, route: Route, server: object, token: str) -> None:
+    """Have Google say that the device is no more, and wait until that is known."""
+    server.notify(route, Notification(Grade.NORMAL, ciphertext(), iv()))
+    dead = """
+        SELECT 1 FROM registrations_route AS route JOIN xmpp_bridge_device AS device ON device.route_id = route.id
+        WHERE route.state = 'disabled' AND device.id = %s
+    """
+    [(device,)] = service.rows("SELECT id FROM xmpp_bridge_device ORDER BY registered_at DESC LIMIT 1")
+    await until(lambda: service.rows(dead, device), what=f"the route is disabled: {token[:8]}")
+
+
+async def test_the_end_of_a_route_is_announced_unasked_with_the_same_client_string(push_service: Service) -> None:
+    device = android(DEAD)
+    async with push_service.user_server() as server:
+        route = await server.route(device)
+        await kill(push_service, route, server, device.token)
+        assert await server.next_event() == Disabled(route)
+        assert server.core.routes == ()
+
+
+async def test_the_end_is_announced_from_the_address_that_was_pushed_to(push_service: Service) -> None:
+    device = android(DEAD)
+    async with push_service.user_server() as server:
+        route = await server.route(device, to=f"5891b5b522@{SERVICE}")
+        await kill(push_service, route, server, device.token)
+        assert await server.next_event() == Disabled(route)
+
+
+async def test_a_push_to_a_dead_route_is_answered_gone_once_a_minute(push_service: Service) -> None:
+    """Prosody's mod_push2 ignores it and goes on pushing."""
+    device = android(DEAD)
+    async with push_service.user_server() as server:
+        route = await server.route(device)
+        await kill(push_service, route, server, device.token)
+        assert isinstance(await server.next_event(), Disabled)
+        deaf = replace(route, limit=1000)
+        server.core.enable(deaf)
+        [stanza] = server.notify(deaf, Notification())
+        failed, disabled = await server.next_event(), await server.next_event()
+        assert isinstance(failed, Failed)
+        assert failed.identifier == stanza.get("id")
+        assert str(failed.refusal) == "cancel/gone"
+        assert failed.refusal.disabled_client == route.client
+        assert disabled == Disabled(deaf)
+        server.core.enable(deaf)
+        for _ in range(3):
+            server.notify(deaf, Notification())
+        await server.wait_for_service()  # answered after the three, which got no answer
+        with pytest.raises(TimeoutError):
+            await server.next_event(timeout_seconds=0.2)
+
+
+async def test_a_publish_to_a_dead_route_is_always_answered(push_service: Service) -> None:
+    device = android(DEAD)
+    async with push_service.user_server() as server:
+        route = await server.route(device, Dialect.XEP0357)
+        await kill(push_service, route, server, device.token)
+        assert isinstance(await server.next_event(), Stored)
+        for _ in range(3):
+            server.notify(route, Notification())
+            failed = await server.next_event()
+            assert isinstance(failed, Failed)
+            assert str(failed.refusal) == "cancel/item-not-found"
+
+
+async def test_a_device_that_registers_again_after_its_end_is_pushed_to(push_service: Service) -> None:
+    device = android(DEAD)
+    async with push_service.user_server() as server:
+        first = await server.register("phoenix", SERVICE, device)
+        route = Route(SERVICE, Dialect.DRAFT, first.client)
+        server.core.enable(route)
+        await kill(push_service, route, server, device.token)
+        assert isinstance(await server.next_event(), Disabled)
+        moved = replace(device, token=android().token)
+        again = await server.register("phoenix", SERVICE, moved)
+        route = Route(SERVICE, Dialect.DRAFT, again.client)
+        server.core.enable(route)
+        server.notify(route, Notification())
+        await push_service.wait_for_push(moved)
+
+
+@asynccontextmanager
+async def without_database(service: Service) -> AsyncIterator[None]:
+    """Nobody gets into the service's database, and who was there is thrown out."""
+    url = service.fleet.environment["DATABASE_URL"]
+    name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
+    with psycopg.connect(url, dbname="postgres", autocommit=True) as connection:
+        connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+        try:
+            yield
+        finally:
+            connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+
+
+async def test_while_the_database_is_away_senders_are_told_to_wait_and_later_all_is_well(push_service: Service) -> None:
+    device = android()
+    async with push_service.user_server() as server:
+        published = await server.route(device, Dialect.XEP0357)
+        async with without_database(push_service):
+            [stanza] = server.notify(published, Notification(Grade.NORMAL, ciphertext(), iv()))
+            failed = await server.next_event()
+            assert isinstance(failed, Failed)
+            assert failed.refusal.kind == "wait"
+            assert failed.refusal.condition in {"internal-server-error", "resource-constraint"}
+        # The same id again, as the draft wants it from senders: what was answered `wait` is not remembered.
+        event = failed
+        while isinstance(event, Failed):
+            event = await server.next_event()
+        assert event == Stored(stanza.get("id"))
+    assert len(await push_service.wait_for_pushes(device)) == 1
+
+
+@pytest.mark.parametrize("dialect", [Dialect.DRAFT, Dialect.MOD_PUSH2])
+async def test_a_message_is_told_to_wait_while_the_database_is_away(push_service: Service, dialect: Dialect) -> None:
+    async with push_service.user_server() as server:
+        route = await server.route(android(), dialect)
+        async with without_database(push_service):
+            server.notify(route, Notification(Grade.NORMAL, ciphertext(), "" if dialect is Dialect.MOD_PUSH2 else iv()))
+            failed = await server.next_event()
+            assert isinstance(failed, Failed)
+            assert failed.refusal.kind == "wait"
+        server.core.disable(route)
+
+
+async def test_prosody_reads_that_it_should_wait(push_service: Service) -> None:
+    """Case 12: an error outside the namespace of the stream would be read as none, and counted as a failure."""
+    juliet = push_service.peer.user("juliet")
+    await enable_push(push_service.peer, juliet, android())
+    async with without_database(push_service):
+        await write(push_service.peer, juliet)
+        await until(lambda: "Got error <wait:" in push_service.peer.log(), what="Prosody reads the error")
+    assert "NOT increasing error count" in push_service.peer.log().rpartition("Got error <wait:")[2]
+
+
+async def test_ejabberd_keeps_its_route_while_the_database_is_away(service_at_ejabberd: Service) -> None:
+    """It removes one at the first `cancel`."""
+    peer, device = service_at_ejabberd.peer, android()
+    juliet = peer.user("juliet")
+    await enable_push(peer, juliet, device)
+    async with without_database(service_at_ejabberd), peer.account(peer.user("romeo"), "desk") as romeo:
+        await write_to_absent(romeo, juliet)
+        await romeo.ping()
+        await until(lambda: "temporarily" in peer.log(), what="ejabberd reads that it should wait")
+    await write(peer, juliet, "And now?")
+    assert await service_at_ejabberd.wait_for_pushes(device)

@@ -1,0 +1,48 @@
+"""How the tests are dealt out to the processes of a run (`pytest -n 2`).
+
+The tests of a file stay together and in their order. So do those of several files that share something that takes long
+to start. What takes longest comes first, so that at the end no process works for minutes while the others are done.
+"""
+
+from typing import Any
+
+from xdist.scheduler import LoadScopeScheduling
+
+# A whole server; a Spark session; development servers.
+TOGETHER = {
+    "tests/flows/": "tests/flows/",
+    "spark_reports/tests/test_reconciliation.py": "spark session",
+    "spark_reports/tests/test_statistics.py": "spark session",
+    "spark_reports/tests/test_transforms.py": "spark session",
+    "tests/interop/": "tests/interop/",
+}
+LONGEST_FIRST = (
+    "tests/flows/",
+    "spark_reports/tests/test_runs.py",
+    "tests/console/test_look.py",
+    "tests/test_up.py",
+    "tests/console/test_reports.py",
+    "spark_reports/",
+    "tests/console/test_bad_input.py",
+    "tests/console/test_pages.py",
+    "tests/console/",
+    "tests/",
+)
+
+
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    def _split_scope(self, nodeid: str) -> str:
+        """Return the name of what the test must stay together with."""
+        file, *_ = nodeid.split("::")
+        return next((name for start, name in TOGETHER.items() if file.startswith(start)), file)
+
+
+def scheduler(config: Any, log: Any) -> Scheduling:
+    config.option.loadscopereorder = False  # it goes by the number of tests, and our longest files have few
+    return Scheduling(config, log)
+
+
+def order(nodeid: str) -> int:
+    """Return a sort key: what may take minutes comes before what takes seconds."""
+    found = (number for number, start in enumerate(LONGEST_FIRST) if nodeid.startswith(start))
+    return next(found, len(LONGEST_FIRST))

@@ -1,0 +1,148 @@
+"""What hostile keys send: a mix of all that docs/security.md names, each as cheap for its sender as it can be."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NamedTuple
+
+from coincurve import PrivateKey
+
+from notifications.messages import PushNotification, PushRequest
+from registrations.messages import RegistrationMessage, TokenType
+from waku_bridge.codec import topics
+from waku_bridge.codec.envelope import encode_payload, encode_query, encode_registration, encode_request
+from waku_bridge.codec.grants import sign_grant
+from waku_bridge.codec.keys import Identity
+from waku_bridge.messages import MessageType, Query, WakuMessage
+
+APP = "im.status.ethereum"
+MOST_NOTIFICATIONS = 100
+LARGE_BYTES = 100_000
+BUSY_TOKEN = "busy-" + "x" * 147  # the development gorush refuses it for now, every time
+DEAD_TOKEN = "dead-" + "x" * 147
+
+
+class Phone(NamedTuple):
+    """An installation that can be notified: a hostile one, or a victim whose access token is public."""
+
+    key_hash: bytes
+    installation_id: str
+    access_token: str
+
+
+class Arsenal:
+    """Makes hostile messages. Their kinds are drawn by weight, from a seed."""
+
+    def __init__(self, server: bytes, victims: Sequence[Phone], *, keys: int, seed: int) -> None:
+        self._random = Random(seed)
+        self._server = server
+        self._victims = victims
+        self._identities = [Identity(PrivateKey(self._random.randbytes(32))) for _ in range(keys)]
+        self._own: list[Phone] = []
+        self._sent: list[WakuMessage] = []
+        self._topic_keys = {v.key_hash: topics.symmetric_key(topics.query_name(v.key_hash)) for v in victims[:8]}
+        self.sent: Counter[str] = Counter()
+        self.bytes = 0
+        self._kinds: dict[str, tuple[int, Callable[[], WakuMessage]]] = {
+            "registers a phone that is always busy": (6, lambda: self._register(BUSY_TOKEN)),
+            "registers a dead token": (4, lambda: self._register(DEAD_TOKEN)),
+            "registers the token e": (3, lambda: self._register("e")),
+            "registers a topic of 4 KB": (3, lambda: self._register("ab" * 32, apn_topic="t" * 4000)),
+            "registers on the canary's topic": (2, lambda: self._register("ab" * 32, apn_topic="canary")),
+            "registers one more installation": (8, lambda: self._register(BUSY_TOKEN, identity=self._identities[0])),
+            "unregisters what never was": (8, self._tombstone),
+            "asks for 100 pushes to own phones": (8, self._fill),
+            "asks for 100 pushes to nobody": (6, self._ask_for_nobody),
+            "asks for a push to a victim": (20, self._pester),
+            "queries for a victim": (8, self._query),
+            "says what no server accepts": (1, self._say_too_much),
+            "says nothing that can be read": (8, self._garble),
+            "says it again": (15, self._replay),
+        }
+
+    def next(self) -> WakuMessage:
+        """Return another message, dated now."""
+        weights = [weight for weight, _ in self._kinds.values()]
+        [kind] = self._random.choices(list(self._kinds), weights)
+        message = self._kinds[kind][1]()
+        self.sent[kind] += 1
+        self.bytes += len(message.payload)
+        if len(self._sent) < 2000:
+            self._sent.append(message)
+        return message
+
+    def _somebody(self) -> Identity:
+        return self._random.choice(self._identities)
+
+    def _register(self, token: str, *, apn_topic: str = "", identity: Identity | None = None) -> WakuMessage:
+        identity = identity or self._somebody()
+        installation_id, access_token = self._uuid(), self._uuid()
+        message = RegistrationMessage(
+            installation_id,
+            version=1,
+            token_type=TokenType.APN if apn_topic else TokenType.FIREBASE,
+            device_token=token,
+            apn_topic=apn_topic,
+            access_token=access_token,
+            grant=sign_grant(identity.private_key, self._server, access_token),
+            enabled=True,
+            allowed_key_list=tuple(os.urandom(64) for _ in range(20)),
+        )
+        if len(self._own) < 500:
+            self._own.append(Phone(identity.key_hash, installation_id, access_token))
+        return encode_registration(message, identity=identity, server=self._server, **_now()).message
+
+    def _tombstone(self) -> WakuMessage:
+        message = RegistrationMessage(self._uuid(), version=2**63, unregister=True)
+        return encode_registration(message, identity=self._somebody(), server=self._server, **_now()).message
+
+    def _fill(self) -> WakuMessage:
+        phones = self._own or self._victims
+        return self._ask([self._random.choice(phones) for _ in range(MOST_NOTIFICATIONS)])
+
+    def _ask_for_nobody(self) -> WakuMessage:
+        return self._ask([Phone(os.urandom(64), self._uuid(), self._uuid()) for _ in range(MOST_NOTIFICATIONS)])
+
+    def _pester(self) -> WakuMessage:
+        return self._ask([self._victims[0]])
+
+    def _ask(self, phones: Sequence[Phone]) -> WakuMessage:
+        pushes = tuple(PushNotification(*phone, 1, b"chat", os.urandom(64), b"hostile") for phone in phones)
+        request = PushRequest(os.urandom(32), pushes)
+        return encode_request(request, signer=self._somebody(), server=self._server, **_now()).message
+
+    def _query(self) -> WakuMessage:
+        key_hash, key = self._random.choice(list(self._topic_keys.items()))
+        return encode_query(Query((key_hash,)), signer=self._somebody(), topic_key=key, **_now()).message
+
+    def _say_too_much(self) -> WakuMessage:
+        """A contact code of thousands of entries: two bytes each, and an object each for whoever reads it."""
+        return encode_payload(
+            b"\x0a\x00" * (LARGE_BYTES // 2),
+            MessageType.QUERY_RESPONSE,
+            signer=self._somebody(),
+            topic_name=topics.partitioned_name(self._server),
+            recipient=self._server,
+            **_now(),
+        ).message
+
+    def _garble(self) -> WakuMessage:
+        topic = topics.content_topic(topics.personal_name(self._server))
+        return WakuMessage(os.urandom(300), topic, time.time_ns())
+
+    def _replay(self) -> WakuMessage:
+        """Say something again under another date, which makes it another message to Waku."""
+        if not self._sent:
+            return self._garble()
+        again = self._random.choice(self._sent)
+        return WakuMessage(again.payload, again.content_topic, time.time_ns())
+
+    def _uuid(self) -> str:
+        digits = self._random.randbytes(16).hex()
+        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:32]}"
+
+
+def _now() -> dict[str, object]:
+    return {"timestamp_ns": time.time_ns(), "random_bytes": os.urandom}

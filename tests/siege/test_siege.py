@@ -1,0 +1,164 @@
+"""A thousand hostile keys at 300 messages/s beside 50 honest requests/s: the honest ones must not notice.
+
+`make siege` runs it for five minutes (SIEGE_SECONDS), on this machine alone, and prints the figures. Everything is
+real: processes as `manage.py up` starts them, PostgreSQL, Valkey, the development node and gorush.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from kit.http.connections import new_client
+from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.embedded.valkey import EmbeddedValkey
+from pushserver.supervisor.guard import Guard
+from tests.flows.conftest import SERVER, environment_of, start
+from tests.flows.fleet import PUBSUB_TOPIC, Fleet
+from tests.siege.watching import Memory, stored
+from waku_bridge.client import Session
+from waku_bridge.client.load import Ear, Result, build, evaluate, pushes_recorded, register_devices, shoot
+from waku_bridge.client.registering import RegisteringClient
+from waku_bridge.node import WakuNode
+
+pytestmark = pytest.mark.chaos
+SECONDS = int(os.environ.get("SIEGE_SECONDS") or 300)
+KEYS, HOSTILE_RATE, HONEST_RATE, DEVICES = 1000, 300, 50, 50
+DRAIN_SECONDS = 60
+MOST_MB = 400
+# An honest request leaves an envelope, a request, a notification, an attempt and a reply.
+ROWS_OF_A_REQUEST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Siege:
+    """What a siege showed."""
+
+    honest: Result
+    sent: dict[str, int]
+    sent_bytes: int
+    memory: Memory
+    before: dict[str, tuple[int, int]]
+    after: dict[str, tuple[int, int]]
+
+    @property
+    def messages(self) -> int:
+        return sum(self.sent.values())
+
+    @property
+    def rows_each(self) -> float:
+        """Return how many rows a hostile message left, with those that honest ones left taken off."""
+        rows = sum(count for count, _ in self.after.values()) - sum(count for count, _ in self.before.values())
+        return (rows - ROWS_OF_A_REQUEST * self.honest.requests) / self.messages
+
+    @property
+    def bytes_per_byte(self) -> float:
+        """Return how many bytes on disk a byte on the wire became, of everybody's messages."""
+        grown = sum(size for _, size in self.after.values()) - sum(size for _, size in self.before.values())
+        return grown / (self.sent_bytes + 700 * self.honest.requests)
+
+
+@pytest.fixture
+def fleet(
+    postgres: EmbeddedPostgres,
+    valkey: EmbeddedValkey,
+    new_database: Callable[[str], str],
+    guard: Guard,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Fleet]:
+    url = postgres.url(new_database("siege"))
+    environment = environment_of(url, f"{valkey.url.removesuffix('/0')}/9", tmp_path_factory)
+    running = Fleet(tmp_path_factory.mktemp("siege"), environment, guard)
+    try:
+        start(running)
+        yield running
+    finally:
+        running.stop(*running.running)
+
+
+async def hold_out(fleet: Fleet) -> Siege:
+    """Register the honest ones, let the besiegers come, and measure."""
+    settings = fleet.environment
+    async with new_client(timeout_seconds=30, max_answer_bytes=2**30) as client:
+        node = WakuNode(settings["WAKU_NODES"], client)
+        session = Session(node, pubsub_topic=PUBSUB_TOPIC)
+        phones = await register_devices(session, SERVER.pub33, DEVICES, _nothing)
+        before = stored(settings["DATABASE_URL"])
+        besiegers = _besiegers(settings["WAKU_NODES"], phones)
+        with Memory(fleet) as memory:
+            honest = await _ask_honestly(node, session, phones, settings["GORUSH_URL"])
+        said, _ = besiegers.communicate(timeout=60)
+    hostile = json.loads(said.strip().splitlines()[-1])
+    return Siege(honest, hostile["sent"], hostile["bytes"], memory, before, stored(settings["DATABASE_URL"]))
+
+
+def _besiegers(node_url: str, phones: list[RegisteringClient]) -> "subprocess.Popen[str]":
+    victims = [(p.identity.key_hash.hex(), p.installation_id, p.access_token) for p in phones]
+    told = {"node": node_url, "server": SERVER.pub33.hex(), "victims": victims, "keys": KEYS, "seed": 1}
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-m", "tests.siege.besiege"], **pipes)
+    process.stdin.write(json.dumps(told | {"rate": HOSTILE_RATE, "seconds": SECONDS + 5}) + "\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+async def _ask_honestly(node: WakuNode, session: Session, phones: list[RegisteringClient], gorush_url: str) -> Result:
+    # The first phone is the victim: whoever is pestered that much is told less. It is not among those that count.
+    load = build(phones[1:], SERVER.pub33, rate=HONEST_RATE, seconds=SECONDS, on_progress=_nothing)
+    ear = Ear(node, PUBSUB_TOPIC, load.senders)
+    listening = asyncio.create_task(ear.listen())
+    shots = await shoot(load.messages, load.due_ns, session.publish, _nothing)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while ear.count < len(load.messages):  # noqa: ASYNC110 - it is a store that is asked
+                await asyncio.sleep(0.5)
+    listening.cancel()
+    with suppress(asyncio.CancelledError):
+        await listening
+    await ear.listen_again()
+    async with new_client(timeout_seconds=60, max_answer_bytes=2**30) as client:
+        found = await pushes_recorded(gorush_url, client, since=0)
+    return evaluate(load, shots, ear.heard(), found[0] if found else None)
+
+
+def _nothing() -> None:
+    """Show no progress."""
+
+
+def show(siege: Siege) -> None:
+    """Print the figures."""
+    honest = siege.honest
+    print(f"\nSiege of {SECONDS} s: {siege.messages:,} hostile messages of {KEYS} keys, {siege.sent_bytes:,} bytes")
+    for kind, count in sorted(siege.sent.items(), key=lambda item: -item[1]):
+        print(f"  {count:>8,}  {kind}")
+    print(f"Honest requests: {honest.requests:,}, refused or failed {honest.failed}")
+    for name, arrivals in (("gorush", honest.pushes), ("replies", honest.replies)):
+        print(f"  {name}: {arrivals}")
+    print(f"  generator: {honest.generator}")
+    for name, most in sorted(siege.memory.most_mb.items()):
+        print(f"  memory of {name}: {siege.memory.first_mb.get(name, 0):.0f} MB, at most {most:.0f} MB")
+    for table, (count, size) in sorted(siege.after.items()):
+        rows, size_before = siege.before.get(table, (0, 0))
+        if count - rows > 100:
+            print(f"  {count - rows:>10,} rows, {(size - size_before) / 2**20:>8.1f} MB  {table}")
+    print(f"  {siege.rows_each:.2f} rows per hostile message, {siege.bytes_per_byte:.2f} bytes on disk per byte sent")
+
+
+def test_honest_clients_do_not_notice_a_siege(fleet: Fleet) -> None:
+    siege = asyncio.run(hold_out(fleet))
+    show(siege)
+    pushes, replies = siege.honest.pushes, siege.honest.replies
+    assert (siege.honest.failed, pushes.lost, replies.lost, pushes.doubled) == (0, 0, 0, 0)
+    assert pushes.latency_ms.p99 <= 2000
+    assert replies.latency_ms.p99 <= 3000
+    server = {name: most for name, most in siege.memory.most_mb.items() if name not in {"node", "gorush"}}
+    assert {name: most for name, most in server.items() if most > MOST_MB} == {}
+    assert siege.bytes_per_byte <= 3

@@ -1,0 +1,131 @@
+"""Simulated time, and event loops that live in it: nothing waits, the next thing simply happens.
+
+    agenda: (when, number, whose, what) ──▶ time moves to `when` ──▶ `what` runs in the process `whose` ──▶ …
+
+Everything that the server would leave to the clock, to another thread or to the network is an entry of one agenda. So a
+run has one order, and its seed alone decides it.
+"""
+
+import asyncio
+import contextvars
+import heapq
+import itertools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+class Owner(Protocol):
+    """A process of the simulation, in which entries of the agenda run."""
+
+    is_alive: bool
+
+
+class Agenda:
+    """What happens when, and what time it is."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._entries: list[tuple[float, int, Owner | None, Callable[[], object]]] = []
+        self._numbers = itertools.count()
+
+    def now(self) -> datetime:
+        return BEGIN + timedelta(seconds=self.seconds)
+
+    def now_ns(self) -> int:
+        return round(self.now().timestamp() * 10**6) * 1000
+
+    def monotonic(self) -> float:
+        """Return the clock that processes measure with. It does not begin at zero, as that of no machine does."""
+        return 1000.0 + self.seconds
+
+    def add(self, after_seconds: float, what: Callable[[], object], owner: Owner | None = None) -> None:
+        """Have something happen later, unless its process is dead by then."""
+        at = self.seconds + max(after_seconds, 0.0)
+        heapq.heappush(self._entries, (at, next(self._numbers), owner, what))
+
+    def next(self) -> tuple[Owner | None, Callable[[], object]] | None:
+        """Move the time to what happens next, and return it; None when nothing will ever happen."""
+        while self._entries:
+            at, _, owner, what = heapq.heappop(self._entries)
+            if owner is None or owner.is_alive:
+                self.seconds = max(self.seconds, at)
+                return owner, what
+        return None
+
+
+class Loop(asyncio.AbstractEventLoop):
+    """The event loop of one simulated process: as much of one as the server asks for."""
+
+    def __init__(self, agenda: Agenda, owner: Owner, run: Callable[[Callable[[], Any]], Any]) -> None:
+        self._agenda = agenda
+        self._owner = owner
+        self._run = run  # runs a function as a thread of the process would
+        self.faults: list[dict[str, Any]] = []
+
+    def time(self) -> float:
+        return self._agenda.monotonic()
+
+    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+        return self._put(0.0, asyncio.Handle(callback, args, self, context))
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._put(when - self.time(), handle)
+        return handle
+
+    def _put(self, delay: float, handle: asyncio.Handle) -> asyncio.Handle:
+        self._agenda.add(delay, lambda: self._handle(handle), self._owner)
+        return handle
+
+    def _handle(self, handle: asyncio.Handle) -> None:
+        if handle.cancelled():
+            return
+        asyncio._set_running_loop(self)
+        try:
+            handle._run()
+        finally:
+            asyncio._set_running_loop(None)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Do nothing: what is cancelled is passed over when its time comes."""
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> "asyncio.Task[Any]":
+        return asyncio.Task(coro, loop=self, name=name, context=context)
+
+    def run_in_executor(self, _executor: Any, func: Any, *args: Any) -> "asyncio.Future[Any]":
+        """Do at once what a thread would do. Other things happen before its result is seen."""
+        future = self.create_future()
+        asyncio._set_running_loop(None)
+        try:
+            result = self._run(lambda: func(*args))
+        except Exception as error:  # noqa: BLE001 - whoever awaits the future gets it
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+        finally:
+            asyncio._set_running_loop(self)
+        return future
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self._owner.is_alive:
+            self.faults.append(context)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False

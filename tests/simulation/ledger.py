@@ -1,0 +1,304 @@
+"""What must hold after every step, whatever failed in it.
+
+* nothing is lost: what is accepted is due, under way with a lease, or at its end; what is answered has its reply;
+* nothing is sent twice without the same collapse id, nor after it was recorded as delivered;
+* replies are truthful, and a repeat says the same;
+* quotas are kept.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import orjson
+import psycopg
+from django.conf import settings
+
+from notifications.acceptance import dedup_key
+from notifications.messages import Outcome, Push, PushNotification, Report, ReportError, Result
+from notifications.models import Notification
+from notifications.policy import MAX_FURTHER_ATTEMPTS
+from tests.simulation.processes import LANE_WIDTH
+from waku_bridge.codec.envelope import decode
+from waku_bridge.codec.errors import NotDecryptable
+from waku_bridge.codec.keys import Identity
+from waku_bridge.messages import PushResponse, WakuMessage
+
+DUE = {"pending", "retrying", "ambiguous"}
+TOLD = {"delivered": "success", "dead_token": "not_registered"}
+
+SNAPSHOT = """
+    SELECT json_build_object(
+        'notifications', (SELECT json_agg(json_build_array(
+            n.id, n.request_id, n.state, n.report, n.attempt_count, n.ambiguous_count, n.next_attempt_at IS NOT NULL,
+            n.lease_until IS NOT NULL, n.message IS NOT NULL, encode(n.dedup_key, 'hex'),
+            (SELECT coalesce(sum(1 + repeat_count), 0) FROM notifications_attempt WHERE notification_id = n.id),
+            n.route_id, n.installation_id
+        ) ORDER BY n.id) FROM notifications_notification AS n),
+        'requests', (SELECT json_agg(json_build_array(
+            r.id, r.state, r.reply_address IS NOT NULL,
+            (SELECT count(*) FROM waku_bridge_outboundreply AS reply WHERE reply.envelope_hash = r.source_key),
+            (SELECT count(*) FROM notifications_notification AS n WHERE n.request_id = r.id AND n.report IS NULL)
+        ) ORDER BY r.id) FROM notifications_notificationrequest AS r),
+        'registrations', (
+            SELECT json_agg(json_build_array(id, version, state, installation_id)) FROM registrations_registration),
+        'envelopes', (SELECT json_agg(json_build_array(encode(hash, 'hex'), state)) FROM waku_bridge_inboundenvelope),
+        'replies', (SELECT json_agg(json_build_array(id, state)) FROM waku_bridge_outboundreply)
+    )
+"""
+HAS_ATTEMPT = """
+    SELECT encode(n.dedup_key, 'hex'), n.report, a.outcome FROM notifications_attempt AS a
+    JOIN notifications_notification AS n ON n.id = a.notification_id
+    WHERE a.notification_id = %s AND a.number = %s
+"""
+
+
+class Broken(BaseException):
+    """An invariant does not hold. No handler of the server may take it for a fault of its own."""
+
+
+class Row(NamedTuple):
+    """A notification as it is stored."""
+
+    id: int
+    request_id: int
+    state: str
+    report: str | None
+    attempt_count: int
+    ambiguous_count: int
+    is_scheduled: bool
+    is_leased: bool
+    has_message: bool
+    dedup_key: str | None
+    attempts: int
+    route_id: int | None
+    installation_id: str
+
+
+class Expectation(Protocol):
+    """What is known of the one that a notification is for."""
+
+    def true_errors(self) -> set[int]:
+        """Return what the sender may be told truthfully."""
+        ...
+
+    def is_certain(self) -> bool:
+        """Return whether the notification has to be delivered."""
+        ...
+
+
+@dataclass
+class Asked:
+    """What a sender asked for, and what it may be told about each notification."""
+
+    sender: Identity
+    message_id: bytes
+    notifications: tuple[PushNotification, ...]
+    expectations: Sequence[Expectation]
+    reports: tuple[Report, ...] | None = None
+
+
+class Ledger:
+    """What was seen so far, against which every new thing is held."""
+
+    def __init__(self, monitor: "psycopg.Connection[Any]") -> None:
+        self._monitor = monitor
+        self.lane_width = LANE_WIDTH
+        self.most_for_a_route = settings.MAX_OPEN_PER_ROUTE
+        self._notifications: dict[int, Row] = {}
+        self._registrations: dict[int, int] = {}
+        self._envelopes: dict[str, str] = {}
+        self.state: dict[str, Any] = {}
+        self.asked: dict[bytes, Asked] = {}  # by the sender's key
+        self.pushes: defaultdict[str, list[str]] = defaultdict(list)  # outcomes by collapse id
+        self._under_way: Counter[tuple[str, Any]] = Counter()
+        self.counts: Counter[str] = Counter()
+        self._named: defaultdict[str, list[PushNotification]] = defaultdict(list)  # by the one true collapse id
+
+    # What clients do --------------------------------------------------------------------------------------------------
+
+    def expect(self, asked: Asked) -> None:
+        """Note what somebody is about to ask for."""
+        self.asked[asked.sender.pub33] = asked
+        for notification in asked.notifications:
+            self._named[_name(asked, notification)].append(notification)
+
+    def hear(self, message: WakuMessage) -> None:
+        """Hear a reply as its receiver would, and hold it against what was asked."""
+        for asked in self.asked.values():
+            try:
+                decoded = decode(message.payload, [asked.sender], asked.sender)
+            except NotDecryptable:
+                continue
+            if isinstance(decoded.body, PushResponse):
+                self.counts["replies"] += 1
+                self._check_reply(asked, decoded.body)
+            return
+
+    def _check_reply(self, asked: Asked, said: PushResponse) -> None:
+        _hold(said.message_id == asked.message_id, "a reply names another message")
+        _hold(asked.reports in (None, said.reports), "a repeat is told something else")
+        asked.reports = said.reports
+        named = [(report.public_key_hash, report.installation_id) for report in said.reports]
+        wanted = [(n.public_key_hash, n.installation_id) for n in asked.notifications]
+        _hold(named == wanted, "a reply reports on something else than was asked for")
+        for report, expectation in zip(said.reports, asked.expectations, strict=True):
+            _hold(report.success == (report.error == ReportError.NONE), "a success with an error")
+            true = expectation.true_errors()
+            _hold(report.error in true, f"a reply says {report.error}, and {true} would be true")
+
+    # What leaves the server -------------------------------------------------------------------------------------------
+
+    def push(self, process: Any, push: Push) -> None:
+        """Note a push, which must have been written down before, under the one name that it has."""
+        self.counts["pushes"] += 1
+        self._under_way[process.name, push.channel] += 1
+        _hold(self._under_way[process.name, push.channel] <= self.lane_width, "a lane is overfull")
+        known = self._named.get(push.collapse_id, [])
+        _hold(bool(known), "a push has a name of its own")
+        _hold(push.public_key_hash == known[0].public_key_hash, "a push goes to somebody else")
+        _hold(push.message in {b"", *(n.message for n in known)}, "a push carries something else")
+        [*found] = self._monitor.execute(HAS_ATTEMPT, [push.notification_id, push.attempt_number])
+        _hold(bool(found), "a push left before its attempt was written")
+        _hold(found[0][1] != "internal_error", "what was refused is delivered")
+        self.counts["pushed again"] += bool(self.pushes[push.collapse_id])
+        self.pushes[push.collapse_id].append("sent")
+
+    def answered(self, process: Any, push: Push, result: Result) -> None:
+        """Note what a gateway said."""
+        self._under_way[process.name, push.channel] -= 1
+        self.pushes[push.collapse_id].append(str(result.outcome))
+
+    # What is stored ---------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Look at everything that is stored, and at how it became so."""
+        [(text,)] = self._monitor.execute(SNAPSHOT, prepare=True)
+        self.state = orjson.loads(text) if isinstance(text, str | bytes) else text
+        rows = [Row._make(row) for row in self.state["notifications"] or ()]
+        _hold(self._notifications.keys() <= {row.id for row in rows}, "a notification is gone")
+        for row in rows:
+            self._check_row(row)
+            self._check_change(row, self._notifications.get(row.id))
+        self._notifications = {row.id: row for row in rows}
+        waiting = Counter(row.route_id for row in rows if row.state in {"pending", "retrying"})
+        _hold(max(waiting.values(), default=0) <= self.most_for_a_route, "too much waits for one address")
+        for request in self.state["requests"] or ():
+            _check_request(*request)
+        self._check_registrations()
+        self._check_envelopes()
+        self.counts["checks"] += 1
+
+    def _check_row(self, row: Row) -> None:
+        is_terminal = Notification.State(row.state).is_terminal
+        _hold(row.is_scheduled == (row.state in DUE), f"{row.state}, scheduled: {row.is_scheduled}")
+        _hold(row.is_leased == (row.state == "in_flight"), f"{row.state}, leased: {row.is_leased}")
+        _hold(not (is_terminal and row.has_message), "the payload of what is over is kept")
+        _hold(row.attempt_count == row.attempts, "an attempt is not counted, or counted twice")
+        _hold(row.ambiguous_count <= MAX_FURTHER_ATTEMPTS + 1, "what may have arrived is sent for ever")
+
+    def _check_change(self, row: Row, before: Row | None) -> None:
+        if before is None:
+            return
+        if Notification.State(before.state).is_terminal:
+            _hold(row.state == before.state, f"what was {before.state} is {row.state}")
+            _hold(row.attempt_count == before.attempt_count, "what is over is tried again")
+        _hold(before.report in (None, row.report), "a report changed after it was given")
+        _hold(row.attempt_count >= before.attempt_count, "an attempt is forgotten")
+        if before.report is None and row.report and row.state in TOLD:
+            _hold(row.report == TOLD[row.state], f"{row.state} is reported as {row.report}")
+
+    def _check_registrations(self) -> None:
+        versions = {pk: version for pk, version, *_ in self.state["registrations"] or ()}
+        _hold(self._registrations.keys() <= versions.keys(), "a registration is gone")
+        for pk, version in self._registrations.items():
+            _hold(versions[pk] >= version, "the version of a registration went back")
+        self._registrations = versions
+
+    def _check_envelopes(self) -> None:
+        envelopes = dict(self.state["envelopes"] or ())
+        _hold("failed" not in envelopes.values(), "an envelope failed")
+        _hold(self._envelopes.keys() <= envelopes.keys(), "an envelope is gone")
+        for name, state in self._envelopes.items():
+            is_back = state in {"processed", "dropped"} and envelopes[name] != state
+            _hold(not is_back, f"an envelope that was {state} is {envelopes[name]}")
+        self._envelopes = envelopes
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def is_quiet(self, wanted: Iterable[bytes]) -> bool:
+        """Return whether everything that the network has was taken in and brought to its end."""
+        self.check()
+        return not self.unfinished(wanted)
+
+    def unfinished(self, wanted: Iterable[bytes]) -> list[str]:
+        """Return what is not at its end."""
+        open_states = {state.value for state in Notification.State if not state.is_terminal}
+        return [
+            *(f"envelope {h.hex()[:8]} not read" for h in wanted if h.hex() not in self._envelopes),
+            *(f"envelope {name[:8]} {s}" for name, s in self._envelopes.items() if s in {"received", "unkeyed"}),
+            *(f"notification {n.id} {n.state}" for n in self._notifications.values() if n.state in open_states),
+            *(f"request {r[0]} {r[1]}" for r in self.state["requests"] or () if r[1] == "waiting"),
+            *(f"reply {pk} {state}" for pk, state in self.state["replies"] or () if state == "pending"),
+        ]
+
+    def check_end(self) -> None:
+        """Hold the end against everything that was asked for."""
+        for row in self._notifications.values():
+            answers = self.pushes.get((row.dedup_key or "")[:32], [])
+            if row.state == "delivered":
+                _hold(str(Outcome.DELIVERED) in answers, "delivered, but no gateway took it")
+            if row.state in {"refused", "suppressed", "duplicate"}:
+                _hold(row.attempts == 0, f"{row.state}, and pushed")
+            _hold(row.state != "expired", "expired within minutes")
+        for asked in self.asked.values():
+            _hold(asked.reports is not None, "a request has no reply")
+            for notification, expectation in zip(asked.notifications, asked.expectations, strict=True):
+                self._check_fate(_name(asked, notification), notification.installation_id, expectation)
+
+    def _check_fate(self, name: str, installation_id: str, expectation: Expectation) -> None:
+        answers = self.pushes.get(name, [])
+        is_delivered = str(Outcome.DELIVERED) in answers
+        is_left_alone = answers.count(str(Outcome.AMBIGUOUS)) > MAX_FURTHER_ATTEMPTS
+        if expectation.is_certain():
+            is_coalesced = self._is_coalesced(name) or self._is_left_out(name, installation_id)
+            _hold(is_delivered or is_left_alone or is_coalesced, "a notification is lost")
+        self.counts["delivered"] += is_delivered
+
+    def _is_left_out(self, name: str, installation_id: str) -> bool:
+        """Return whether nothing was stored of this one, because the phone is woken for another one."""
+        rows = self._notifications.values()
+        is_stored = any((row.dedup_key or "").startswith(name) for row in rows)
+        return not is_stored and any(
+            row.installation_id == installation_id and row.state == "delivered" for row in rows
+        )
+
+    def _is_coalesced(self, name: str) -> bool:
+        """Return whether a later push to the same address woke the phone for this one."""
+        rows = self._notifications.values()
+        own = [row for row in rows if (row.dedup_key or "").startswith(name) and row.state == "coalesced"]
+        self.counts["coalesced"] += len(own)
+        return any(
+            row.route_id == each.route_id and row.id > each.id and row.state in {"delivered", "unconfirmed"}
+            for each in own
+            for row in rows
+        )
+
+
+def _name(asked: Asked, notification: PushNotification) -> str:
+    return dedup_key(asked.message_id, notification).hex()[:32]
+
+
+def _check_request(_pk: int, state: str, has_address: bool, replies: int, without_report: int) -> None:
+    if state == "waiting":
+        _hold(has_address, "a request waits that cannot be answered")
+    else:
+        _hold(not without_report, "answered without a report")
+        _hold(not has_address, "the address of an answered request is kept")
+        _hold(replies > 0, "an answer is lost")
+
+
+def _hold(is_so: bool, otherwise: str) -> None:
+    if not is_so:
+        raise Broken(otherwise)

@@ -1,0 +1,224 @@
+"""The simulated network: Waku nodes with relay caches and stores, and a gateway, all of which fail as they please.
+
+The rules of caches and stores are those of the development node. What reaches whom, how late and whether at all is
+drawn from the seed.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from random import Random
+from typing import Any
+
+from notifications.messages import Outcome, Push, Result
+from tests.conversation import PUBSUB_TOPIC
+from tests.simulation.agenda import Agenda
+from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.devnode.envelope import relay_fields
+from waku_bridge.devnode.node import Node
+from waku_bridge.devnode.settings import Settings
+from waku_bridge.devnode.store import _page_fields
+from waku_bridge.devnode.store_query import read_query
+from waku_bridge.messages import WakuMessage
+from waku_bridge.node import NodeError, NotSubscribed, StorePage
+from waku_bridge.node.dialect import read_store_page
+from waku_bridge.node.errors import Unreachable
+
+RING_CAPACITY = 50
+
+
+class SimulatedNode:
+    """One node, as `WakuNode` offers it."""
+
+    def __init__(self, number: int, agenda: Agenda, random: Random, network: "Network") -> None:
+        self.url = f"http://node{number}.test:8645"
+        self.name = f"node{number}.test:8645"
+        self._agenda = agenda
+        self._random = random
+        self._network = network
+        self._new_node()
+
+    def _new_node(self) -> None:
+        settings = Settings(relay_cache_capacity=RING_CAPACITY)
+        self._node = Node(settings, clock_ns=self._agenda.now_ns)
+
+    def restart(self) -> None:
+        """Forget subscriptions and the cache; the store is on disk."""
+        archive = self._node.archive
+        self._new_node()
+        self._node.archive.close()
+        self._node.archive = archive
+
+    def hear(self, message: WakuMessage, *, is_relayed: bool) -> None:
+        """Take a message from a peer: into the cache, or only into the store when the cache missed it."""
+        if is_relayed:
+            self._node.receive(PUBSUB_TOPIC, message)
+        else:
+            self._node._store(message_hash(PUBSUB_TOPIC, message), PUBSUB_TOPIC, message)
+
+    def has(self, known_as: bytes) -> bool:
+        query = read_query({"hashes": f"0x{known_as.hex()}", "pageSize": "1"})
+        return bool(self._node.archive.find(query).messages)
+
+    async def subscribe(self, pubsub_topic: str) -> None:
+        await self._travel()
+        self._node.subscribe(pubsub_topic)
+
+    async def read(self, pubsub_topic: str) -> list[Any]:
+        await self._travel()
+        messages = self._node.drain(pubsub_topic)
+        if messages is None:
+            raise NotSubscribed(self.name)
+        await self._return()
+        return [relay_fields(message) for message in messages]
+
+    async def publish(self, _pubsub_topic: str, message: WakuMessage) -> str:
+        await self._travel()
+        self._network.spread(message, first=self)
+        await self._return()
+        return "lightpush"
+
+    async def known(self, hashes: Sequence[bytes]) -> set[bytes]:
+        await self._travel()
+        found = {each for each in hashes if self.has(each)}
+        await self._return()
+        return found
+
+    async def store_page(self, **params: Any) -> StorePage:
+        await self._travel()
+        query = read_query({name: str(value) for name, value in params.items()})
+        page = self._node.archive.find(query)
+        await self._return()
+        return read_store_page(_page_fields(page, include_data=query.include_data))
+
+    async def _travel(self) -> None:
+        """Let a question reach the node, unless it is away."""
+        await asyncio.sleep(self._network.delay())
+        if self.url in self._network.away:
+            raise Unreachable(self.name)
+
+    async def _return(self) -> None:
+        """Let the answer reach us, unless it is lost on the way."""
+        if self._network.is_lost():
+            raise NodeError(f"{self.name} answered nobody")
+        await asyncio.sleep(self._network.delay())
+
+    def close(self) -> None:
+        self._node.close()
+
+
+class Network:
+    """All nodes. While it is `troubled`, they are away at times, and answers and messages get lost."""
+
+    def __init__(self, agenda: Agenda, random: Random, number: int) -> None:
+        self._agenda = agenda
+        self._random = random
+        self.is_troubled = True
+        self.away: set[str] = set()
+        self.nodes = [SimulatedNode(place, agenda, random, self) for place in range(number)]
+        self.spread_messages: list[WakuMessage] = []
+        self.listeners: list[Any] = []
+
+    def delay(self) -> float:
+        return self._random.uniform(0.001, 0.02) if self._random.random() < 0.97 else self._random.uniform(0.1, 4.0)
+
+    def is_lost(self) -> bool:
+        return self.is_troubled and self._random.random() < 0.03
+
+    def spread(self, message: WakuMessage, *, first: SimulatedNode | None = None) -> None:
+        """Gossip. Each node relays a message soon or not at all; one of the stores at least has it in the end."""
+        self.spread_messages.append(message)
+        for listener in self.listeners:
+            listener(message)
+        keeper = first or self._random.choice(self.nodes)
+        for node in self.nodes:
+            is_relayed = not self.is_troubled or self._random.random() < 0.8
+            if is_relayed or node is keeper or self._random.random() < 0.5:
+                self._agenda.add(self.delay(), lambda n=node, r=is_relayed: n.hear(message, is_relayed=r))
+
+    def trouble(self) -> None:
+        """Let a node go away for a while, or restart it."""
+        node = self._random.choice(self.nodes)
+        if self._random.random() < 0.4:
+            node.restart()
+            return
+        self.away.add(node.url)
+        self._agenda.add(self._random.uniform(0.2, 8.0), lambda: self.away.discard(node.url))
+
+    def heal(self) -> None:
+        self.is_troubled = False
+        self.away.clear()
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
+
+
+class Providers:
+    """Apple and Google behind all gateways. ``dead`` are the addresses that they know no more."""
+
+    def __init__(self, agenda: Agenda, random: Random) -> None:
+        self._agenda = agenda
+        self._random = random
+        self.is_troubled = True
+        self.is_away = False
+        self.dead: set[bytes] = set()
+
+    def trouble(self) -> None:
+        """Fail everybody for a while."""
+        self.is_away = True
+        self._agenda.add(self._random.uniform(1.0, 10.0), self._recover)
+
+    def _recover(self) -> None:
+        self.is_away = False
+
+    def heal(self) -> None:
+        self.is_troubled = self.is_away = False
+
+    def latency(self) -> float:
+        if self.is_troubled and self._random.random() < 0.06:
+            return self._random.uniform(3.0, 60.0)  # longer than a lease
+        return self._random.uniform(0.005, 0.3)
+
+    def answer(self, push: Push) -> Result:
+        if push.address in self.dead:
+            return Result(Outcome.DEAD, "unregistered", latency_ms=5)
+        if self.is_away or (self.is_troubled and self._random.random() < 0.15):
+            return self._random.choice(FAILURES)
+        return Result(Outcome.DELIVERED, latency_ms=5)
+
+
+FAILURES = (
+    Result(Outcome.TRANSIENT, "unreachable"),
+    Result(Outcome.TRANSIENT, "too_many_requests", retry_after_seconds=5),
+    Result(Outcome.AMBIGUOUS, "timeout"),
+    Result(Outcome.AMBIGUOUS, "cut_off"),
+    Result(Outcome.CONFIG, "bad_credentials"),
+)
+
+
+class SimulatedGateway:
+    """The gateway as one process knows it. ``note`` is called with every push that leaves the process."""
+
+    name = "gorush"
+
+    def __init__(self, providers: Providers, note: Callable[[Push], None], answered: Callable[[Push, Result], None]):
+        self._providers = providers
+        self._note = note
+        self._answered = answered
+
+    def refresh(self, *, now: datetime) -> None:
+        """Do nothing: it stores nothing."""
+
+    def find_fault(self, _push: Push) -> Result | None:
+        return None
+
+    async def send(self, push: Push) -> Result:
+        self._note(push)
+        result = Result(Outcome.AMBIGUOUS)  # unless there is an answer before the server's patience ends
+        try:
+            await asyncio.sleep(self._providers.latency())
+            result = self._providers.answer(push)
+        finally:
+            self._answered(push, result)
+        return result

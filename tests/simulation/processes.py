@@ -1,0 +1,251 @@
+"""The processes of the simulation: workers that make turns, and a bridge that reads nodes.
+
+Each has an event loop, a connection to the database and a memory of its own, which end with it. A process is killed at
+one of its statements, before or after a commit, or when a push leaves it; a connection is lost in the same places.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import psycopg
+from django.db import InterfaceError, OperationalError, connections
+
+from kit.buckets import Bucket
+from kit.db.clock import clock
+from kit.turns import Stage, Worker
+from notifications.admission import Admission
+from notifications.budgets import Budgets
+from notifications.delivery.desk import Delivery
+from notifications.messages import Push, Result
+from notifications.senders import Senders
+from tests.conversation import PUBSUB_TOPIC
+from tests.simulation.agenda import Agenda, Loop
+from tests.simulation.database import Asynchronous, Pool, Wrapper
+from tests.simulation.network import RING_CAPACITY, Network, Providers, SimulatedGateway
+from waku_bridge.front_door import WakuDoor
+from waku_bridge.outbound import Nodes
+from waku_bridge.queries import Limits
+from waku_bridge.query_topics import QueryTopics
+from waku_bridge.reading.backfill import Backfill
+from waku_bridge.reading.intake import Intake
+from waku_bridge.reading.live import LiveReader
+from waku_bridge.reading.lock import Term
+from waku_bridge.reading.session import Session
+from waku_bridge.reading.walker import StoreWalker
+
+LEASE = timedelta(seconds=20)
+LANE_WIDTH = 3
+PATIENCE_SECONDS = 8.0
+STORE_PERIOD_SECONDS = 3.0
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Process:
+    """What all processes have in common."""
+
+    def __init__(self, name: str, scene: "Scene") -> None:
+        self.name = name
+        self.scene = scene
+        self.random = scene.random
+        self.is_alive = True
+        self.connection = Wrapper(scene.pool, self.random.random)
+        self.loop = Loop(scene.agenda, self, self._as_thread)
+        self.admission = Admission()
+        self.budgets = Budgets()
+        self.senders = Senders()
+        self.query_limits = Limits(1000, scene.agenda.monotonic)
+        self.new_installations = Bucket(1000, 1000, scene.agenda.monotonic)
+        self.killed_after: int | None = None  # so many places
+        self.cut_after: int | None = None  # so many places, the connection is lost
+
+    def pass_by(self) -> None:
+        """Pass a place at which the process may be killed, or lose its connection."""
+        if self.killed_after is not None:
+            self.killed_after -= 1
+            if self.killed_after <= 0:
+                self.is_alive = False
+                raise Killed
+        if self.cut_after is not None:
+            self.cut_after -= 1
+            if self.cut_after <= 0:
+                self.cut_after = None
+                raise psycopg.OperationalError("the connection is lost")
+
+    def bury(self) -> None:
+        """Take back what the process held, as the database does when a client is gone."""
+        self.is_alive = False
+        self.connection.closed_in_transaction = False
+        self.connection.in_atomic_block = False
+        self.connection.close()
+
+    def _as_thread(self, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except (OperationalError, InterfaceError):
+            self.connection.close()
+            raise
+
+
+class Scene:
+    """What processes live in."""
+
+    def __init__(self, agenda: Agenda, random: Random, pool: Pool, network: Network, providers: Providers) -> None:
+        self.agenda = agenda
+        self.random = random
+        self.pool = pool
+        self.network = network
+        self.providers = providers
+        self.current: Process | None = None
+
+    @contextmanager
+    def inside(self, process: Process | None) -> Iterator[None]:
+        """Be in this process: its connection is Django's."""
+        before, self.current = self.current, process
+        wrapper, connections["default"] = connections["default"], process.connection if process else None
+        try:
+            yield
+        finally:
+            self.current = before
+            connections["default"] = wrapper
+
+
+class SimulatedBell:
+    """A bell that has the process make a turn soon."""
+
+    def __init__(self, process: "SimulatedWorker") -> None:
+        self._process = process
+
+    def ring(self) -> None:
+        self._process.hurry()
+
+
+class SimulatedWorker(Process):
+    """A worker process. It makes turns when its bell rings, and looks for rows now and then."""
+
+    def __init__(
+        self,
+        name: str,
+        scene: Scene,
+        *,
+        note: Callable[["SimulatedWorker", Push], None],
+        answered: Callable[["SimulatedWorker", Push, Result], None],
+    ) -> None:
+        super().__init__(name, scene)
+        bell: Any = SimulatedBell(self)
+        gateway = SimulatedGateway(
+            scene.providers, lambda push: note(self, push), lambda push, result: answered(self, push, result)
+        )
+        self.delivery = Delivery(lambda _: gateway, bell, lease=LEASE, lane_width=LANE_WIDTH)
+        nodes: Any = scene.network.nodes
+        door = WakuDoor(self.delivery, bell, nodes=Nodes(nodes), stores=Nodes(nodes))
+        self.delivery.front_doors = {"waku": door}
+        stages: list[Stage] = [*door.intake(), *self.delivery.stages(), *door.outlet()]
+        self._worker = Worker(stages, bell)
+        self._due = 0  # number of the next turn: those that were put off are passed over
+        self.is_turning = False
+        self.hurry()
+
+    def hurry(self) -> None:
+        """Make a turn soon, unless one is to be made anyway before that."""
+        self._plan(self.random.uniform(0.0, 0.1))
+
+    def _plan(self, seconds: float) -> None:
+        self._due += 1
+        number = self._due
+        self.scene.agenda.add(seconds, lambda: self.turn() if number == self._due else None, self)
+
+    def stop(self) -> None:
+        """Be told to end: what is under way is finished first."""
+        self._worker.stop(patience_seconds=PATIENCE_SECONDS)
+
+    def turn(self) -> None:
+        """Make one turn, and plan the next."""
+        is_more = False
+        self._worker._look_at = 0.0
+        self.is_turning = True
+        try:
+            with self.scene.inside(self):
+                is_more = self._worker.turn(now=clock.now())
+        except (OperationalError, InterfaceError, psycopg.Error):
+            with self.scene.inside(self):
+                self._worker._hang_up()
+        except Killed:
+            self.is_alive = False
+        finally:
+            self.is_turning = False
+        if not self.is_alive or self._worker._is_over():
+            self.bury()
+        elif is_more:
+            self._plan(0.001)
+        else:
+            self._plan(self._pause())
+
+    def _pause(self) -> float:
+        if self.scene.network.is_troubled and self.random.random() < 0.03:
+            return self.random.uniform(2.0, 40.0)  # the process hangs, and its leases end
+        next_at = self._worker._next_at()
+        due_in = 1.0 if next_at is None else max(next_at - self.loop.time(), 0.04)
+        return min(due_in, self.random.uniform(0.5, 1.0) if self.scene.network.is_troubled else 3.0)
+
+
+class SimulatedSession(Session):
+    """The bridge's session, on a connection that never makes the loop wait."""
+
+    def __init__(self, topics: QueryTopics, pool: Pool, pass_by: Callable[[], None]) -> None:
+        super().__init__(topics)
+        self._pool = pool
+        self._pass_by = pass_by
+        self._own: Asynchronous | None = None
+
+    async def _connect(self) -> Any:
+        self._own = Asynchronous(self._pool.take(), self._pool, self._pass_by)
+        self._connection: Any = self._own
+        await self.topics.load(self._connection)
+        return self._connection
+
+    def give_back(self) -> None:
+        if self._own is not None:
+            self._own.give_back()
+
+
+class SimulatedBridge(Process):
+    """A bridge that holds the lock: it reads all nodes live and from their stores until it is killed or told to end."""
+
+    def __init__(self, name: str, scene: Scene) -> None:
+        super().__init__(name, scene)
+        topics = QueryTopics(self._want)
+        self._session = SimulatedSession(topics, scene.pool, self.pass_by)
+        self.loop.call_soon(lambda: self.loop.create_task(self._read()))
+
+    def _want(self, content_topics: Sequence[str]) -> None:
+        self._backfill.request(content_topics)
+
+    async def _read(self) -> None:
+        nodes: Any = self.scene.network.nodes
+        intake = Intake(self._session, keep=timedelta(days=3))
+        self._backfill = Backfill(nodes, [PUBSUB_TOPIC], intake, reach=timedelta(seconds=300))
+        walkers = [
+            StoreWalker(node, PUBSUB_TOPIC, intake, period_seconds=STORE_PERIOD_SECONDS, recovery=timedelta(hours=48))
+            for node in nodes
+        ]
+
+        def suspect(since: Any) -> None:
+            for walker in walkers:
+                walker.suspect(since=since)
+
+        live = [LiveReader(node, PUBSUB_TOPIC, intake, suspect=suspect, ring_capacity=RING_CAPACITY) for node in nodes]
+        term = Term(asyncio.Event())
+        async with asyncio.TaskGroup() as group:
+            for reader in (*live, *walkers, self._backfill):
+                group.create_task(reader.run(term))
+
+    def bury(self) -> None:
+        super().bury()
+        self._session.give_back()

@@ -1,0 +1,44 @@
+"""Seeds of the simulation: everything fails in every order, and nothing is lost, doubled or told wrongly.
+
+`make simulate SEEDS=10000` runs many, `make simulate SEED=7` one. Seeds run in a process of their own, with the order
+of sets fixed.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from pushserver.embedded.postgres import EmbeddedPostgres
+
+SEED = int(os.environ.get("SEED") or 0)
+SEEDS = int(os.environ.get("SEEDS") or (1 if os.environ.get("SEED") else 50))
+
+
+@pytest.fixture(scope="module")
+def simulate(postgres: EmbeddedPostgres, new_database: Callable[[str], str]) -> Callable[..., str]:
+    """Return ``simulate(first, count)``, which runs seeds and returns what that printed."""
+    url = postgres.url(new_database("simulation"))
+
+    def run(first: int, count: int, **more: str) -> str:
+        command = [sys.executable, "-m", "tests.simulation", str(first), str(count)]
+        environment = os.environ | {"DATABASE_URL": url, "PYTHONHASHSEED": "0", **more}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        done = subprocess.run(command, check=False, env=environment, **pipes)
+        assert done.returncode == 0, done.stdout[-20_000:]
+        return done.stdout
+
+    return run
+
+
+def test_nothing_is_lost_doubled_or_told_wrongly(simulate: Callable[..., str]) -> None:
+    print(simulate(SEED, SEEDS).strip().splitlines()[-1])
+
+
+@pytest.mark.skipif(bool(os.environ.get("SEED") or os.environ.get("SEEDS")), reason="other seeds are asked for")
+def test_a_seed_decides_everything(simulate: Callable[..., str]) -> None:
+    after_others = simulate(11, 3, TRACE="1").splitlines()[2]
+    alone = simulate(13, 1, TRACE="1").splitlines()[0]
+    assert alone == after_others

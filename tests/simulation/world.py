@@ -1,0 +1,500 @@
+"""One run of the simulation, from its seed: phones register, senders ask, everything fails, and all must be well."""
+
+import hashlib
+import os
+import random
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from random import Random
+from time import monotonic
+from typing import Any, Self
+
+import psycopg
+import pytest
+from coincurve import PrivateKey
+from django.db import OperationalError, connections
+from django.test import override_settings
+from django.utils import timezone
+
+import kit.http.connections
+from kit.db.clock import Clock
+from notifications import acceptance
+from notifications.messages import Push, PushNotification, PushRequest, ReportError
+from registrations import quotas
+from registrations.messages import RegistrationMessage, TokenType
+from tests.conversation import PUBSUB_TOPIC
+from tests.factories import make_channel, make_watermark
+from tests.simulation.agenda import Agenda
+from tests.simulation.database import EMPTY, PREPARE, Pool, execute_quietly
+from tests.simulation.ledger import Asked, Broken, Ledger
+from tests.simulation.network import Network, Providers
+from tests.simulation.processes import Process, Scene, SimulatedBridge, SimulatedWorker
+from waku_bridge import front_door, inbound, unkeyed
+from waku_bridge.codec import topics
+from waku_bridge.codec.envelope import encode_query, encode_registration, encode_request
+from waku_bridge.codec.grants import sign_grant
+from waku_bridge.codec.keys import Identity
+from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.identity import server_identity
+from waku_bridge.messages import Query, WakuMessage
+from waku_bridge.query_topics import CpuBudget, reader
+
+TROUBLE_SECONDS = 20.0
+KEYS_PERIOD_SECONDS = 2.0
+# After the trouble: breakers close within a minute, what is retried late comes within ten.
+PEACE_SECONDS = 1500.0
+APP = "im.status.ethereum"
+
+
+class Phone:
+    """An installation, and what is known of it."""
+
+    def __init__(self, number: int, random: Random) -> None:
+        self.identity = Identity(PrivateKey(bytes([0x51 + number]) * 32))
+        self.installation_id = f"{number}1111111-1111-4111-8111-11111111111{number}"
+        self.token_type = random.choice([TokenType.APN, TokenType.FIREBASE])
+        self.version = 0
+        self.access_token = ""
+        self.device_token = ""
+        self.is_steady = True  # it registered once, and its address works
+
+    def register(self, random: Random) -> None:
+        """Take a new version, and perhaps new tokens."""
+        self.is_steady &= not self.version
+        self.version += 1
+        if not self.access_token or random.random() < 0.5:
+            self.access_token = make_uuid(random)
+        if not self.device_token or random.random() < 0.5:
+            self.device_token = random.randbytes(32 if self.token_type == TokenType.APN else 80).hex()
+
+
+@dataclass(frozen=True, slots=True)
+class Hope:
+    """What a sender may expect of a notification: see `ledger.Expectation`."""
+
+    phone: Phone
+    is_token_right: bool
+    was_registered: bool  # when it was asked
+
+    @property
+    def is_sure(self) -> bool:
+        return self.was_registered and self.phone.is_steady
+
+    def true_errors(self) -> set[int]:
+        wrong = {int(ReportError.WRONG_TOKEN)}
+        unsure = set() if self.is_sure else {int(ReportError.NOT_REGISTERED), *wrong}
+        return unsure | ({int(ReportError.NONE)} if self.is_token_right else wrong)
+
+    def is_certain(self) -> bool:
+        return self.is_sure and self.is_token_right
+
+
+def make_uuid(random: Random) -> str:
+    digits = random.randbytes(16).hex()
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:32]}"
+
+
+class World:
+    """Everything in one run."""
+
+    def __init__(self, seed: int, pool: Pool, monitor: "psycopg.Connection[Any]") -> None:
+        self.seed = seed
+        self.agenda = Agenda()
+        self.random = Random(seed)
+        self.network = Network(self.agenda, self.random, self.random.choice([1, 2, 2, 3]))
+        self.providers = Providers(self.agenda, self.random)
+        self.scene = Scene(self.agenda, self.random, pool, self.network, self.providers)
+        self.ledger = Ledger(monitor)
+        self.keys = Process("keys", self.scene)
+        self.network.listeners.append(self._hear)
+        self.phones = [Phone(number, self.random) for number in range(self.random.randint(1, 3))]
+        self.workers: list[SimulatedWorker] = []
+        self.bridges: list[SimulatedBridge] = []
+        self.wanted: list[bytes] = []  # hashes of what clients published
+        self.trace = hashlib.sha256()
+        self.is_dirty = False
+        self.broken: Broken | None = None
+        self._names = 0
+        self._is_nested = False
+
+    # Processes --------------------------------------------------------------------------------------------------------
+
+    def start_worker(self) -> None:
+        self._names += 1
+        name = f"worker {self._names}"
+        worker = SimulatedWorker(name, self.scene, note=self._push, answered=self.ledger.answered)
+        self.workers.append(worker)
+
+    def start_bridge(self) -> None:
+        self._names += 1
+        self.bridges.append(SimulatedBridge(f"bridge {self._names}", self.scene))
+
+    def _push(self, process: SimulatedWorker, push: Push) -> None:
+        process.pass_by()  # it dies before the push leaves it
+        with self._remembering_what_breaks():
+            self.ledger.push(process, push)
+        process.pass_by()  # or after
+
+    def _hear(self, message: WakuMessage) -> None:
+        with self._remembering_what_breaks():
+            self.ledger.hear(message)
+
+    @contextmanager
+    def _remembering_what_breaks(self) -> Iterator[None]:
+        """Look at something from outside. What breaks is raised by the next step: here it would end in a task."""
+        try:
+            with self.scene.inside(None):
+                yield
+        except Broken as broken:
+            self.broken = broken
+
+    def statement(self, query: str) -> None:
+        """Be called before each statement of anybody."""
+        process = self.scene.current
+        if process is None:
+            return
+        self.trace.update(f"{process.name} {SAVEPOINT.sub('', query)}".encode())
+        self.is_dirty |= bool(CHANGE.search(query)) and "waku_bridge_store" not in query
+        process.pass_by()
+        if isinstance(process, SimulatedWorker) and process.is_turning and not self._is_nested:
+            self._let_another_turn(process)
+
+    def commit(self, commit: Callable[[], None]) -> None:
+        """Be called instead of each commit of anybody."""
+        process = self.scene.current
+        if process is not None:
+            process.pass_by()
+        commit()
+        if process is not None:
+            process.pass_by()
+
+    def _let_another_turn(self, process: Process) -> None:
+        """Have another worker make a whole turn in the middle of this one's."""
+        others = [w for w in self.workers if w is not process and w.is_alive and not w.is_turning]
+        if others and self.network.is_troubled and self.random.random() < 0.01:
+            self._is_nested = True
+            try:
+                self.random.choice(others).turn()
+            finally:
+                self._is_nested = False
+
+    def _replace_dead(self) -> None:
+        for processes, start in ((self.workers, self.start_worker), (self.bridges, self.start_bridge)):
+            for process in [each for each in processes if not each.is_alive]:
+                process.bury()
+                processes.remove(process)
+                if start != self.start_bridge or not self.is_read():
+                    self.agenda.add(self.random.uniform(0.2, 5.0), start)
+
+    # Clients ----------------------------------------------------------------------------------------------------------
+
+    def publish(self, message: WakuMessage) -> None:
+        self.wanted.append(message_hash(PUBSUB_TOPIC, message))
+        self.network.spread(message)
+
+    def register(self, phone: Phone, *, unregister: bool = False) -> None:
+        phone.register(self.random)
+        message = RegistrationMessage(
+            phone.installation_id,
+            version=phone.version,
+            token_type=phone.token_type,
+            device_token="" if unregister else phone.device_token,
+            apn_topic=APP if phone.token_type == TokenType.APN else "",
+            access_token=phone.access_token,
+            grant=sign_grant(phone.identity.private_key, server_identity().pub33, phone.access_token),
+            enabled=True,
+            unregister=unregister,
+        )
+        encoded = encode_registration(
+            message, identity=phone.identity, server=server_identity().pub33, **self._now_and_random()
+        )
+        self.publish(encoded.message)
+        if self.random.random() < 0.2:  # it comes again, late
+            self.agenda.add(self.random.uniform(1, 15), lambda: self.network.spread(encoded.message))
+
+    def kill_token(self, phone: Phone) -> None:
+        phone.is_steady = False
+        self.providers.dead.add(phone.device_token.encode())
+
+    def ask(self, message_id: bytes) -> None:
+        chosen = self.random.sample(self.phones, self.random.randint(1, len(self.phones)))
+        hopes = [self._hope(phone) for phone in chosen]
+        request = PushRequest(message_id, tuple(map(self._notification, hopes)))
+        sender = Identity(PrivateKey(self.random.randbytes(32)))
+        self.ledger.expect(Asked(sender, message_id, request.notifications, hopes))
+        self._send(request, sender)
+        if self.random.random() < 0.2:  # the sender repeats it: another envelope, the same request
+            self.agenda.add(self.random.uniform(0.1, 12), lambda: self._send(request, sender))
+
+    def _hope(self, phone: Phone) -> Hope:
+        is_right = bool(phone.access_token) and self.random.random() < 0.9
+        stored = self.ledger.state.get("registrations") or ()
+        return Hope(phone, is_right, any(row[1:] == [phone.version, "active", phone.installation_id] for row in stored))
+
+    def _notification(self, hope: Hope) -> PushNotification:
+        phone = hope.phone
+        token = phone.access_token if hope.is_token_right else make_uuid(self.random)
+        names = (phone.identity.key_hash, phone.installation_id, token)
+        return PushNotification(*names, 1, b"chat", b"author", self.random.randbytes(20))
+
+    def _send(self, request: PushRequest, sender: Identity) -> None:
+        self.publish(
+            encode_request(request, signer=sender, server=server_identity().pub33, **self._now_and_random()).message
+        )
+
+    def query(self) -> None:
+        hashes = (self.random.choice(self.phones).identity.key_hash,)
+        encoded = encode_query(
+            Query(hashes),
+            signer=Identity(PrivateKey(self.random.randbytes(32))),
+            topic_key=topics.symmetric_key(topics.query_name(hashes[0])),
+            **self._now_and_random(),
+        )
+        self.network.spread(encoded.message)
+
+    def _now_and_random(self) -> dict[str, Any]:
+        return {"timestamp_ns": self.agenda.now_ns(), "random_bytes": self.random.randbytes}
+
+    # The run ----------------------------------------------------------------------------------------------------------
+
+    def write_script(self) -> None:
+        """Put everything that is going to happen from outside onto the agenda."""
+        later, random = self.agenda.add, self.random
+        for phone in self.phones:
+            later(random.uniform(0, 4), lambda p=phone: self.register(p))
+            if random.random() < 0.3:
+                again, off = random.uniform(6, 16), random.random() < 0.3
+                later(again, lambda p=phone, u=off: self.register(p, unregister=u))
+            if random.random() < 0.2:
+                later(random.uniform(5, 18), lambda p=phone: self.kill_token(p))
+        message_ids = [random.randbytes(32) for _ in range(random.randint(3, 9))]
+        for message_id in message_ids:
+            for _ in range(1 if random.random() < 0.8 else 2):
+                later(random.uniform(1, TROUBLE_SECONDS), lambda m=message_id: self.ask(m))
+        for _ in range(random.randint(0, 2)):
+            later(random.uniform(2, TROUBLE_SECONDS), self.query)
+        for _ in range(random.randint(0, 25)):
+            later(random.uniform(0, TROUBLE_SECONDS), self.trouble)
+        later(TROUBLE_SECONDS, self.heal)
+
+    def trouble(self) -> None:
+        """Do something to somebody."""
+        worker = self.random.choice(self.workers or [None])
+        bridge = self.random.choice(self.bridges or [None])
+        match self.random.randrange(8):
+            case 0 | 1 if worker:
+                worker.killed_after = self.random.randint(1, 30)
+            case 2 if worker:
+                worker.cut_after = self.random.randint(1, 30)
+            case 3 if worker:
+                worker.stop()
+            case 4 if bridge:
+                bridge.killed_after = self.random.randint(1, 10)
+            case 5 if bridge:
+                bridge.cut_after = self.random.randint(1, 10)
+            case 6:
+                self.providers.trouble()
+            case _:
+                self.network.trouble()
+
+    def heal(self) -> None:
+        """Let everything work again, and give what was broken a while to be made good."""
+        self.network.heal()
+        self.providers.heal()
+        for process in (*self.workers, *self.bridges):
+            process.killed_after = process.cut_after = None
+
+    def want_keys(self) -> None:
+        self.agenda.add(self.random.uniform(0.05, 1.0), self._derive_keys)
+
+    def _derive_keys_by_the_clock(self) -> None:
+        self._derive_keys()
+        self.agenda.add(KEYS_PERIOD_SECONDS, self._derive_keys_by_the_clock)
+
+    def _derive_keys(self) -> None:
+        """Do what the worker for keys does."""
+        try:
+            with self.scene.inside(self.keys):
+                unkeyed.call_back(budget=CpuBudget(0, 60), limit=1000)
+        except OperationalError:  # a turn holds the rows
+            self.keys.connection.close()
+
+    def is_read(self) -> bool:
+        """Return whether the inbox has everything that clients published."""
+        stored = {name for name, _ in self.ledger.state.get("envelopes") or ()}
+        return not self.network.is_troubled and all(each.hex() in stored for each in self.wanted)
+
+    def _remember_the_past(self) -> None:
+        """Have a server that has worked before, unless this is a first start.
+
+        A first start reads a lot of the past, and has no channels that are proven to work.
+        """
+        if self.random.random() < 0.1:
+            self.ledger.lane_width *= 2  # what is under way when a channel is proven stays in the lane of all others
+            return
+        with self.scene.inside(self.keys):
+            for node in self.network.nodes:
+                make_watermark(node=node.url, at=self.agenda.now())
+            for token_type, topic in ((TokenType.APN, APP), (TokenType.FIREBASE, "")):
+                make_channel(token_type=token_type, apn_topic=topic, last_success_at=self.agenda.now())
+
+    def run(self) -> None:
+        """Let everything happen, until all is at its end. Raises Broken, or whatever the server raises."""
+        self.write_script()
+        self._remember_the_past()
+        self._derive_keys_by_the_clock()
+        for _ in range(2):
+            self.start_worker()
+        self.start_bridge()
+        while self.unfinished():
+            if self.agenda.seconds > PEACE_SECONDS:
+                raise Broken(f"not at an end: {self.unfinished()[:5]}")
+            self._step()
+        self.ledger.check_end()
+
+    def unfinished(self) -> list[str]:
+        return ["trouble"] if self.network.is_troubled else self.ledger.unfinished(self.wanted)
+
+    def _step(self) -> None:
+        found = self.agenda.next()
+        assert found is not None  # a worker always looks again
+        owner, what = found
+        with self.scene.inside(owner if isinstance(owner, Process) else None):
+            what()
+        self._replace_dead()
+        if self.is_dirty:
+            self.is_dirty = False
+            self.ledger.check()
+        if self.broken is not None:
+            raise self.broken
+        for process in (*self.workers, *self.bridges):
+            if process.loop.faults:
+                raise Broken(f"{process.name}: {process.loop.faults[0]}")
+
+    def close(self) -> None:
+        for process in (*self.workers, *self.bridges, self.keys):
+            process.bury()
+        self.network.close()
+
+
+class Simulation:
+    """What all runs of one process share: the connections, and everything that is told another time."""
+
+    def __init__(self) -> None:
+        self._undo = ExitStack()
+        self._world: World | None = None
+        self._random = Random()
+
+    @property
+    def world(self) -> World:
+        assert self._world is not None
+        return self._world
+
+    def __enter__(self) -> Self:
+        with connections["default"].cursor() as cursor:
+            cursor.execute(PREPARE)
+        self._pool = Pool()
+        self._monitor = psycopg.connect(**self._pool.parameters, autocommit=True)
+        patch = self._undo.enter_context(pytest.MonkeyPatch.context())
+        self._undo.enter_context(override_settings(CACHES=CACHES))
+        self._move_into_the_world(patch)
+        patch.setattr(topics, "symmetric_key", cache(topics.symmetric_key))
+        patch.setattr(reader, "TopicSet", FewTopics)
+        self._watch_database(patch)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._undo.close()
+        self._monitor.close()
+        self._pool.close()
+
+    def _current(self) -> Process:
+        process = self.world.scene.current
+        assert process is not None
+        return process
+
+    def _move_into_the_world(self, patch: pytest.MonkeyPatch) -> None:
+        """Have the server ask the world of this run for the time, for chance, and for what belongs to one process."""
+        for name, module in list(sys.modules.items()):
+            if name.startswith(OURS) and getattr(module, "monotonic", None) is monotonic:
+                patch.setattr(module, "monotonic", self._monotonic)
+        patch.setattr(timezone, "now", self._now)
+        patch.setattr(Clock, "set", lambda _clock, _told: None)  # it is asked, and the answer is known
+        patch.setattr(os, "urandom", self._random_bytes)
+        patch.setattr(kit.http.connections, "_loop", lambda: self._current().loop)
+        patch.setattr(front_door, "want_keys", self._want_keys)
+        patch.setattr(acceptance, "own_admission", lambda: self._current().admission)
+        patch.setattr(acceptance, "own_budgets", lambda: self._current().budgets)
+        patch.setattr(acceptance, "own_senders", lambda: self._current().senders)
+        patch.setattr(quotas, "_bucket", lambda _: self._current().new_installations)
+        patch.setattr(inbound, "_query_limits", lambda _: self._current().query_limits)
+
+    def _monotonic(self) -> float:
+        return self.world.agenda.monotonic()
+
+    def _now(self) -> datetime:
+        return self.world.agenda.now()
+
+    def _random_bytes(self, size: int) -> bytes:
+        return self._random.randbytes(size)
+
+    def _want_keys(self) -> None:
+        self.world.want_keys()
+
+    def _watch_database(self, patch: pytest.MonkeyPatch) -> None:
+        execute, commit = psycopg.Cursor.execute, psycopg.Connection.commit
+
+        def executed(cursor: Any, query: Any, *args: Any, **options: Any) -> Any:
+            if self._world is not None and self._world.scene.current is not None:
+                text = query.decode() if isinstance(query, bytes) else str(query)
+                if "clock_timestamp" in text and "storewatermark" in text:
+                    at = self.world.agenda.now().isoformat()
+                    execute_quietly(cursor.connection, f"SELECT set_config('simulation.now', '{at}', false)")
+                self.world.statement(text)
+            return execute(cursor, query, *args, **options)
+
+        def committed(connection: Any) -> None:
+            if self._world is None:
+                commit(connection)
+            else:
+                self.world.commit(lambda: commit(connection))
+
+        patch.setattr(psycopg.Cursor, "execute", executed)
+        patch.setattr(psycopg.Connection, "commit", committed)
+
+    def run(self, seed: int) -> World:
+        """Run one seed and return its world, at its end."""
+        execute_quietly(self._monitor, EMPTY)
+        random.seed(seed)
+        self._random = Random(seed + 1)
+        with override_settings(MAX_OPEN_PER_ROUTE=self._random.choice([2, 3, 50, 50])):
+            self._world = world = World(seed, self._pool, self._monitor)
+            try:
+                world.run()
+            finally:
+                self._world = None
+                world.close()
+        return world
+
+
+class FewTopics(set[int]):
+    """A set of topics that is made in no time. The one for a million takes a tenth of a second."""
+
+    def fill(self, upper: int, lower: bytes) -> None:
+        self.update(upper << 16 | int.from_bytes(lower[at : at + 2]) for at in range(0, len(lower), 2))
+
+    def add(self, topic: int) -> bool:
+        is_new = topic not in self
+        super().add(topic)
+        return is_new
+
+
+SAVEPOINT = re.compile(r'"s\d+_x\d+"')  # named after a thread
+CHANGE = re.compile(r"\b(INSERT INTO|DELETE FROM|UPDATE (?=[a-z\"]))")
+OURS = ("kit.", "notifications.", "registrations.", "waku_bridge.")
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}

@@ -1,0 +1,45 @@
+"""What the server runs with is free to use, in the words of each package."""
+
+import importlib.util
+from types import ModuleType
+
+import pytest
+
+from pushserver.supervisor.processes import PROJECT
+
+
+@pytest.fixture
+def audit() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("audit", PROJECT / "requirements" / "audit.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_licence_is_one_that_was_accepted(audit: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit.show_licences() == []
+    assert "django " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "is_accepted"),
+    [
+        ("MIT", True),
+        ("LGPL-3.0-only", True),
+        ("MPL-2.0 AND (Apache-2.0 OR MIT)", True),
+        ("AGPL-3.0", False),
+        ("GPL-3.0-or-later", False),
+        ("Other/Proprietary License", False),
+        ("", False),
+    ],
+)
+def test_a_licence_is_judged_by_its_words(audit: ModuleType, text: str, is_accepted: bool) -> None:
+    assert audit.is_accepted("somebody", text) is is_accepted
+
+
+def test_what_could_not_be_looked_up_is_no_clean_bill(
+    audit: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(audit, "audit", lambda _lock: [{"name": "django", "skip_reason": "nobody answers"}])
+    assert audit.main() == 2
+    assert "nobody answers" in capsys.readouterr().out

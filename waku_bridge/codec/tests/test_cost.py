@@ -1,0 +1,143 @@
+"""What hostile bytes cost: no payload makes the codec do more than five times what an honest request does.
+
+Counted are the calls of Python functions and of functions in C, which say the same on every machine. The times are in
+docs/limits.md.
+"""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from notifications.messages import PushNotification, PushRequest
+from waku_bridge.codec import ecies, frame, limits, symmetric
+from waku_bridge.codec.envelope import decode, encode_payload, encode_request
+from waku_bridge.codec.errors import CodecError, NotAccepted, TooLarge
+from waku_bridge.codec.fields import has_more_fields
+from waku_bridge.codec.keys import shared_key
+from waku_bridge.codec.tests.examples import CLIENT, NOW_NS, SERVER, UUID
+from waku_bridge.messages import MessageType
+
+ACCEPTED = {MessageType.REGISTRATION, MessageType.QUERY, MessageType.REQUEST}
+MOST = limits.MAX_BODY_BYTES
+
+
+def sealed(body: bytes, message_type: int) -> bytes:
+    encoded = encode_payload(
+        body,
+        message_type,
+        signer=CLIENT,
+        topic_name="any",
+        timestamp_ns=NOW_NS,
+        random_bytes=os.urandom,
+        recipient=SERVER.pub33,
+    )
+    return encoded.message.payload
+
+
+def registration(body: bytes) -> bytes:
+    key = shared_key(CLIENT.private_key, SERVER.private_key.public_key)
+    return sealed(symmetric.seal_body(body, key, os.urandom), MessageType.REGISTRATION)
+
+
+def framed(data: bytes) -> bytes:
+    return ecies.seal(frame.build(data, CLIENT.private_key, os.urandom), SERVER.pub33, os.urandom)
+
+
+def many(entry: bytes, size: int = MOST) -> bytes:
+    return entry * (size // len(entry))
+
+
+HONEST = encode_request(
+    PushRequest(b"m" * 32, (PushNotification(CLIENT.key_hash, UUID, UUID, 1, b"c" * 64, b"a" * 64, b"x" * 300),)),
+    signer=CLIENT,
+    server=SERVER.pub33,
+    timestamp_ns=NOW_NS,
+    random_bytes=os.urandom,
+).message.payload
+HOSTILE = {
+    "answers to queries": sealed(many(b"\x0a\x00"), MessageType.QUERY_RESPONSE),
+    "answers to requests": sealed(many(b"\x12\x00"), MessageType.RESPONSE),
+    "contact codes": sealed(many(b"\x0a\x02\x22\x00"), MessageType.CONTACT_CODE_ADVERTISEMENT),
+    "answers to registrations": sealed(b"\x1a\x80\x80\x04" + bytes(0x10000), MessageType.REGISTRATION_RESPONSE),
+    "empty notifications": sealed(many(b"\x0a\x00"), MessageType.REQUEST),
+    "notifications with a field": sealed(many(b"\x0a\x02\x2a\x00"), MessageType.REQUEST),
+    "empty keys": sealed(many(b"\x0a\x00"), MessageType.QUERY),
+    "unknown fields": sealed(many(b"\x78\x01"), MessageType.REQUEST),
+    "groups": sealed(many(b"\x7b\x7c"), MessageType.REQUEST),
+    "empty list entries": registration(many(b"\x3a\x00\x42\x00\x72\x00\x7a\x00")),
+    "a body of zeros": registration(bytes(MOST)),
+    "bundles": framed(many(b"\x1a\x00")),
+    "a map": framed(many(b"\xaa\x06\x00")),
+    "something like a segment": framed(many(b"\x08\x01")),
+    "zeros": framed(bytes(MOST)),
+}
+
+
+@contextmanager
+def calls() -> Iterator[Counter[str]]:
+    counted: Counter[str] = Counter()
+
+    def note(_frame: FrameType, event: str, _argument: Any) -> None:
+        counted[event] += 1
+
+    sys.setprofile(note)
+    try:
+        yield counted
+    finally:
+        sys.setprofile(None)
+
+
+def cost(payload: bytes) -> int:
+    with calls() as counted, suppress(CodecError):
+        decode(payload, [SERVER], SERVER, accepted=ACCEPTED)
+    return counted["call"] + counted["c_call"]
+
+
+@pytest.mark.parametrize("payload", HOSTILE.values(), ids=HOSTILE.keys())
+def test_no_payload_costs_more_than_five_honest_requests(payload: bytes) -> None:
+    cost(HONEST)  # what is made once is made
+    assert len(payload) <= limits.MAX_ENVELOPE_BYTES
+    assert cost(payload) <= 5 * cost(HONEST)
+
+
+def test_a_type_that_servers_do_not_take_is_refused_before_its_signature_is_looked_at() -> None:
+    for message_type in set(MessageType) - ACCEPTED:
+        with pytest.raises(NotAccepted):
+            decode(sealed(b"\xff not protobuf", message_type), [SERVER], SERVER, accepted=ACCEPTED)
+
+
+def test_as_many_entries_as_are_allowed_are_read() -> None:
+    entry = PushNotification(CLIENT.key_hash, UUID, UUID, 1, b"c" * 64, b"a" * 64, b"x" * 300)
+    requests = {number: PushRequest(b"m" * 32, (entry,) * number) for number in (100, 101)}
+    payloads = {
+        number: encode_request(
+            request, signer=CLIENT, server=SERVER.pub33, timestamp_ns=NOW_NS, random_bytes=os.urandom
+        ).message.payload
+        for number, request in requests.items()
+    }
+    assert decode(payloads[100], [SERVER], SERVER, accepted=ACCEPTED).body == requests[100]
+    with pytest.raises(TooLarge):
+        decode(payloads[101], [SERVER], SERVER, accepted=ACCEPTED)
+
+
+@pytest.mark.parametrize(
+    ("data", "most", "has_more"),
+    [
+        (b"", 0, False),
+        (b"\x08\x01", 0, True),
+        (b"\x08\x01", 1, False),
+        (b"\x08\xff\xff\xff\x01\x11" + bytes(8) + b"\x1d" + bytes(4) + b"\x22\x02ab", 3, True),
+        (b"\x08\xff\xff\xff\x01\x11" + bytes(8) + b"\x1d" + bytes(4) + b"\x22\x02ab", 4, False),
+        (b"\x0b\x0c" * 10, 1, False),  # groups are the parser's
+        (b"\x08" + b"\xff" * 20, 0, False),
+        (b"\x08", 0, False),
+    ],
+)
+def test_counts_fields_without_parsing_them(data: bytes, most: int, has_more: bool) -> None:
+    assert has_more_fields(data, most) is has_more

@@ -1,0 +1,156 @@
+"""An HTTP client for what is asked twenty times per second: a node's relay cache.
+
+Waking up and asking is all that an idle bridge does, and a general client does five times as much work for it as is
+needed. This one keeps one connection to a node and asks one thing at a time. It leaves whatever is not a plain GET over
+plain HTTP to the client that it was given.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import httptools
+import httpx
+
+from kit.http.connections import CONNECT_TIMEOUT_SECONDS, Answer, HttpClient, PlainAnswer
+
+
+class PollingClient:
+    """The client of one reader.
+
+    It raises `httpx.TransportError` and repeats nothing, because reading a cache empties it.
+    """
+
+    def __init__(self, client: HttpClient, *, timeout_seconds: float, max_answer_bytes: int) -> None:
+        """Use ``client`` for everything else. ``timeout_seconds`` is how long a peer may be silent."""
+        self._client = client
+        self._timeout_seconds = timeout_seconds
+        self._max_answer_bytes = max_answer_bytes
+        self._connection: _Connection | None = None
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | None = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Send a plain GET over the kept connection, and everything else through the other client."""
+        parts = urlsplit(url)
+        if method != "GET" or parts.scheme != "http" or parts.username or params or content:
+            return await self._client.request(method, url, content=content, params=params, headers=headers)
+        if self._connection is None or self._connection.is_closed:
+            self._connection = await self._connect(parts.hostname or "", parts.port or 80)
+        target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+        try:
+            return await self._connection.get(f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
+        except BaseException:
+            self.close()  # the rest of an answer must not be taken for the next one
+            raise
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def _connect(self, host: str, port: int) -> "_Connection":
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self._timeout_seconds, self._max_answer_bytes), host, port
+                )
+        except TimeoutError as error:
+            raise httpx.ConnectTimeout(type(error).__name__) from error
+        except (OSError, ValueError) as error:  # a name that is none
+            raise httpx.ConnectError(type(error).__name__) from error
+        return connection
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, and the answer that is awaited on it. The parser calls the methods ``on_…``."""
+
+    def __init__(self, timeout_seconds: float, max_answer_bytes: int) -> None:
+        self.is_closed = False
+        self._timeout_seconds = timeout_seconds
+        self._max_answer_bytes = max_answer_bytes
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer: asyncio.Future[PlainAnswer] | None = None
+        self._heard_at = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._headers: dict[str, str] = {}
+        self._chunks: list[bytes] = []
+        self._size = 0
+
+    async def get(self, request: bytes) -> PlainAnswer:
+        """Send a request and return its answer. Raises httpx.TransportError."""
+        loop = asyncio.get_running_loop()
+        assert self._transport is not None  # noqa: S101 - it is connected
+        self._answer = loop.create_future()
+        self._heard_at = loop.time()
+        self._transport.write(request)
+        watching = loop.call_later(self._timeout_seconds, self._look_for_life)
+        try:
+            return await self._answer
+        finally:
+            watching.cancel()
+            self._answer = None
+
+    def close(self) -> None:
+        self.is_closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_closed = True
+        self._fail(httpx.ReadError(type(error).__name__ if error else "closed"))
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(httpx.RemoteProtocolError(type(error).__name__))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        self._size += len(body)
+        if self._size > self._max_answer_bytes:
+            self._fail(httpx.RemoteProtocolError("the answer is too large"))
+        else:
+            self._chunks.append(body)
+
+    def on_message_complete(self) -> None:
+        """Hand over the answer, and close the connection unless it may be kept."""
+        if self._headers.get("content-encoding", "identity") != "identity":
+            self._fail(httpx.RemoteProtocolError("the answer is packed, which nobody asked for"))
+        elif self._answer is not None and not self._answer.done():
+            status = self._parser.get_status_code()
+            self._answer.set_result(PlainAnswer(status, self._headers, b"".join(self._chunks)))
+        if not self._parser.should_keep_alive():
+            self.close()
+        self._begin()
+
+    def _look_for_life(self) -> None:
+        silent_seconds = asyncio.get_running_loop().time() - self._heard_at
+        if silent_seconds < self._timeout_seconds:
+            asyncio.get_running_loop().call_later(self._timeout_seconds - silent_seconds, self._look_for_life)
+        elif self._answer is not None:
+            self._fail(httpx.ReadTimeout("silent"))
+
+    def _fail(self, error: httpx.TransportError) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+        self.close()

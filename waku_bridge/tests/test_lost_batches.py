@@ -1,0 +1,100 @@
+"""A batch whose death kills its process is not handed out for ever: the envelope to blame is found and set aside."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from django.utils import timezone
+
+from kit.hands import Hands
+from tests import factories
+from tests.turns import Process
+from waku_bridge import front_door, inbound
+from waku_bridge.models import InboundEnvelope
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def hands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hands]:
+    hands = Hands(tmp_path)
+    monkeypatch.setattr(front_door, "_hands", lambda: hands)
+    yield hands
+    hands.close()
+
+
+def kill_a_process_with(hands: Hands) -> int:
+    """Have a process die with what ours would take now, and return how many envelopes that is."""
+    held = hands.path.read_bytes()
+    code = f"""import sys; from pathlib import Path; from kit.hands import Hands
+Hands(Path({str(hands.path.parent)!r}))._memory[:] = {held!r}
+print("held", flush=True); sys.stdin.read()"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    return int.from_bytes(held[:4], "little")
+
+
+class Killed(BaseException):
+    """The process ends here, as far as our turn can tell."""
+
+
+def states() -> list[tuple[str, str]]:
+    return list(InboundEnvelope.objects.order_by("received_at").values_list("state", "reason"))
+
+
+def play(hands: Hands, poison: bytes, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Make turns until nothing waits. A turn that takes the poison is the end of its process."""
+    sizes = []
+
+    def process(envelopes: object, **_facts: object) -> object:
+        if poison in [envelope.hash for envelope in envelopes]:  # type: ignore[attr-defined]
+            sizes.append(kill_a_process_with(hands))
+            raise Killed
+        return original(envelopes, **_facts)  # type: ignore[arg-type]
+
+    original = inbound.process
+    monkeypatch.setattr(inbound, "process", process)
+    for _ in range(20):
+        worker = Process()
+        with suppress(Killed):
+            worker.turn(now=timezone.now())
+        if not InboundEnvelope.objects.filter(state="received").exists():
+            break
+    return sizes
+
+
+def test_the_one_to_blame_is_taken_alone_after_two_deaths_and_given_up_after_the_third(
+    hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envelopes = [factories.make_envelope(payload=b"x") for _ in range(5)]
+    poison = bytes(envelopes[2].hash)
+
+    sizes = play(hands, poison, monkeypatch)
+
+    assert sorted(sizes) == [1, 5, 5]
+    assert [state for state, _ in states()].count("failed") == 1
+    failed = InboundEnvelope.objects.get(state="failed")
+    assert (bytes(failed.hash), failed.reason, failed.payload) == (poison, "process_died", b"x")
+
+
+def test_what_is_over_is_not_remembered(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    poison = bytes(factories.make_envelope(payload=b"x").hash)
+    play(hands, poison, monkeypatch)
+    factories.make_envelope(payload=b"y")
+    monkeypatch.undo()
+    monkeypatch.setattr(front_door, "_hands", lambda: hands)
+    Process().turn(now=timezone.now())
+    assert [path for path in hands.path.parent.iterdir() if path != hands.path] == []
+
+
+def test_a_turn_that_ends_holds_nothing(hands: Hands) -> None:
+    factories.make_envelope(payload=b"x")
+    Process().turn(now=timezone.now())
+    assert hands.path.read_bytes()[:4] == bytes(4)

@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class XmppBridgeConfig(AppConfig):
+    name = "xmpp_bridge"
+    verbose_name = "XMPP"

@@ -1,0 +1,69 @@
+"""Reference clients of the XMPP push service: an app that registers its device, and a user's server that notifies it.
+
+What they say and believe is in cores without I/O: `registering` (commands), `pushing` (what an app tells its own
+server), `notifying` (the three dialects), `UserServer` (the duties of a server, by the draft of Push 2.0). `Account`
+and `Component` carry it over a stream of slixmpp, `NotifyingServer` a `UserServer` over a component.
+
+    device = Device(Platform.FCM, token, device_id, app="messenger")
+    async with Account("juliet@capulet.test/phone", password, host, port) as juliet:
+        answer = await register(juliet, "push.montague.test", device)       # Registered, or Refused with its reason
+        await juliet.ask_own_account(pushing.enable_xep0357(answer.service, answer.node, answer.secret))
+
+    async with NotifyingServer("userserver.test", secret, host, port) as server:
+        route = Route(answer.service, Dialect.DRAFT, client=answer.client)
+        server.core.enable(route)
+        server.notify(route, Notification(Grade.HIGH))
+        event = await server.next_event()                                   # Stored, Failed, Disabled, ...
+
+Nothing here raises for what a peer sent: an error is a `Refused`, what is not believed an `Ignored`.
+"""
+
+from notifications.messages import Grade
+from xmpp_bridge.client.answers import Refused
+from xmpp_bridge.client.connections import Account, Component, ConnectionFailed, new_id
+from xmpp_bridge.client.notifying import Notification
+from xmpp_bridge.client.registering import Cancelled, Device, FormAsked, Platform, Registered, Unregistered
+from xmpp_bridge.client.session import NotifyingServer, register, unregister
+from xmpp_bridge.client.user_server import (
+    Disabled,
+    Event,
+    Failed,
+    GivenUp,
+    Ignored,
+    Reason,
+    Route,
+    Step,
+    Stored,
+    UserServer,
+)
+from xmpp_bridge.messages import Dialect
+
+__all__ = [
+    "Account",
+    "Cancelled",
+    "Component",
+    "ConnectionFailed",
+    "Device",
+    "Dialect",
+    "Disabled",
+    "Event",
+    "Failed",
+    "FormAsked",
+    "GivenUp",
+    "Grade",
+    "Ignored",
+    "Notification",
+    "NotifyingServer",
+    "Platform",
+    "Reason",
+    "Refused",
+    "Registered",
+    "Route",
+    "Step",
+    "Stored",
+    "Unregistered",
+    "UserServer",
+    "new_id",
+    "register",
+    "unregister",
+]

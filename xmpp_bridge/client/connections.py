@@ -1,0 +1,160 @@
+"""The network side: accounts of users (RFC 6120) and components (XEP-0114), over slixmpp.
+
+Both send and receive element trees as in `elements`. Nothing reconnects by itself. The class of slixmpp's components is
+left as it is (`fix_error_ns` would change it for the whole process, accounts included): what it writes by itself is no
+error, and ours are written here.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+from xml.etree.ElementTree import Element
+
+from slixmpp import ClientXMPP, ComponentXMPP
+from slixmpp.xmlstream import tostring
+
+from xmpp_bridge.client.elements import PING, element, iq, without_stream_namespace
+
+TIMEOUT_SECONDS = 20.0
+OnStanza = Callable[[Element], None]
+STANZAS = frozenset({"message", "presence", "iq"})
+
+
+class ConnectionFailed(Exception):  # noqa: N818 - says what is wrong
+    """The server did not let us in, or could not be reached. The text is the condition of the stream's error."""
+
+
+def new_id() -> str:
+    """Return an id that no other stanza has."""
+    return uuid.uuid4().hex
+
+
+class Connection:
+    """One stream. It is open from `connect` to `close`, or inside an `async with`."""
+
+    def __init__(self, stream: Any, host: str, port: int, on_stanza: OnStanza | None) -> None:
+        self._stream = stream
+        self._address = host, port
+        self._on_stanza = on_stanza or (lambda _: None)
+        self._is_open = False
+        self._waiting: dict[str, asyncio.Future[Element]] = {}
+        self.ended = asyncio.Event()
+        stream.add_filter("in", self._take)
+        stream.add_event_handler("disconnected", self._end)
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def connect(self) -> None:
+        """Open the stream.
+
+        Raises ConnectionFailed.
+        """
+        opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def settle(error: str) -> None:
+            if not opened.done():
+                self._is_open = not error
+                opened.set_result(error)
+
+        self._stream.add_event_handler("session_start", lambda _: settle(""))
+        self._stream.add_event_handler("failed_auth", lambda _: settle("not-authorized"))
+        self._stream.add_event_handler("stream_error", lambda error: settle(error["condition"]))
+        self._stream.add_event_handler("connection_failed", lambda error: settle(str(error)))
+        self._stream.add_event_handler("disconnected", lambda _: settle("disconnected"))
+        self._stream.connect(*self._address)
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                error = await opened
+        except TimeoutError:
+            error = "timeout"
+        if error:
+            self.abort()
+            raise ConnectionFailed(error)
+
+    def send(self, stanza: Element | str) -> None:
+        """Send a stanza, or text that stands for one and may be no XML at all."""
+        self._stream.send_raw(stanza if isinstance(stanza, str) else tostring(stanza))
+
+    async def ask(self, request: Element | str, identifier: str = "") -> Element:
+        """Send a stanza and return what comes back with its id.
+
+        Raises TimeoutError.
+        """
+        identifier = identifier or (request.get("id", "") if isinstance(request, Element) else "")
+        answer: asyncio.Future[Element] = asyncio.get_running_loop().create_future()
+        self._waiting[identifier] = answer
+        self.send(request)
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                return await answer
+        finally:
+            del self._waiting[identifier]
+
+    async def close(self) -> None:
+        """Say good-bye and close the connection."""
+        if self._is_open and not self.ended.is_set():
+            await self._stream.disconnect()
+        self.abort()
+
+    def abort(self) -> None:
+        """Cut the connection without a word."""
+        self._stream.cancel_connection_attempt()
+        self._stream.abort()
+        self._stream._run_out_filters.cancel()  # noqa: SLF001 - slixmpp leaves its task running otherwise
+
+    def _take(self, stanza: Any) -> Any:
+        """Keep a stanza from slixmpp's own handlers, once the session has begun."""
+        xml = stanza.xml
+        if not self._is_open or xml.tag.rpartition("}")[2] not in STANZAS:
+            return stanza
+        without_stream_namespace(xml, self._stream.default_ns)
+        waiting = self._waiting.get(xml.get("id", "")) if xml.get("type") in {"result", "error"} else None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(xml)
+        else:
+            self._on_stanza(xml)
+        return None
+
+    def _end(self, _reason: Any) -> None:
+        self.ended.set()
+
+
+class Component(Connection):
+    """A component of a server: everything that is sent to its domain arrives here."""
+
+    def __init__(self, domain: str, secret: str, host: str, port: int, on_stanza: OnStanza | None = None) -> None:
+        stream = ComponentXMPP(domain, secret, host, port)  # type: ignore[no-untyped-call]
+        super().__init__(stream, host, port, on_stanza)
+
+
+class Account(Connection):
+    """A user's client, on a server of this machine that asks for no encryption."""
+
+    def __init__(self, jid: str, password: str, host: str, port: int, on_stanza: OnStanza | None = None) -> None:
+        stream = ClientXMPP(jid, password)
+        stream.enable_starttls = stream.enable_direct_tls = False
+        stream.enable_plaintext = True
+        stream.plugin["feature_mechanisms"].unencrypted_plain = True
+        super().__init__(stream, host, port, on_stanza)
+        self._domain = stream.boundjid.host
+
+    async def ask_own_account(self, *request: Element) -> Element:
+        """Send a request to the user's own account, and return its answer."""
+        return await self.ask(iq("set", "", new_id(), *request))
+
+    async def ping(self) -> None:
+        """Wait until the server has taken in everything that was sent so far."""
+        await self.ask(iq("get", self._domain, new_id(), element("ping", PING)))
+
+    def be_available(self) -> None:
+        """Send presence, so that messages to the user are delivered here."""
+        self.send(element("presence"))

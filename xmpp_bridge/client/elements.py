@@ -1,0 +1,64 @@
+"""XML as the clients handle it: element trees whose stanza has no namespace of its own.
+
+What the stream adds (`jabber:client` to a user, `jabber:component:accept` to a component) is taken away from received
+stanzas and left out of sent ones, so that the cores know nothing of the transport. A child of a stanza in another
+namespace than the stream's keeps it: an `<error/>` that is found here came in the right one.
+"""
+
+from collections.abc import Mapping
+from xml.etree.ElementTree import Element
+
+PUSH = "urn:xmpp:push:0"
+PUSH2 = "urn:xmpp:push2:0"
+PUBSUB = "http://jabber.org/protocol/pubsub"
+COMMANDS = "http://jabber.org/protocol/commands"
+FORMS = "jabber:x:data"
+FORWARD = "urn:xmpp:forward:0"
+CLIENT = "jabber:client"
+STANZA_ERRORS = "urn:ietf:params:xml:ns:xmpp-stanzas"
+DISCO_INFO = "http://jabber.org/protocol/disco#info"
+DISCO_ITEMS = "http://jabber.org/protocol/disco#items"
+PING = "urn:xmpp:ping"
+TIGASE_ENCRYPTED = "tigase:push:encrypt:0"
+TIGASE_PRIORITY = "tigase:push:priority:0"
+SCE_ENCRYPTED = "urn:xmpp:sce:rfc8291:0"
+
+
+def element(
+    tag: str, namespace: str = "", attributes: Mapping[str, str] | None = None, *children: Element, text: str = ""
+) -> Element:
+    """Return an element. Stanzas have no namespace, and everything below them has one."""
+    made = Element(f"{{{namespace}}}{tag}" if namespace else tag, dict(attributes or {}))
+    made.text = text or None
+    made.extend(children)
+    return made
+
+
+def iq(kind: str, to: str, identifier: str, *children: Element) -> Element:
+    """Return a request or an answer to one. Without ``to`` it is for the account itself."""
+    address = {"to": to} if to else {}
+    return element("iq", "", {"type": kind, "id": identifier, **address}, *children)
+
+
+def without_stream_namespace(stanza: Element, namespace: str) -> Element:
+    """Take the stream's namespace from the stanza and from what is in the same namespace directly below it."""
+    prefix = f"{{{namespace}}}"
+    for part in (stanza, *stanza):
+        part.tag = part.tag.removeprefix(prefix)
+    return stanza
+
+
+def text_at(parent: Element, path: str) -> str:
+    """Return the text of the first element at a path, or an empty string."""
+    return (parent.findtext(path) or "").strip()
+
+
+def reply_to(stanza: Element, kind: str, *children: Element) -> Element:
+    """Return an answer to a stanza: with its id, from whom it went to, to whom it came from."""
+    attributes = {"type": kind, "id": stanza.get("id", ""), "to": stanza.get("from", ""), "from": stanza.get("to", "")}
+    return element(stanza.tag, "", {name: value for name, value in attributes.items() if value}, *children)
+
+
+def error(kind: str, condition: str, *further: Element) -> Element:
+    """Return the error of a stanza: its type, its condition, and what an application adds."""
+    return element("error", "", {"type": kind}, element(condition, STANZA_ERRORS), *further)

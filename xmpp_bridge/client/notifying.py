@@ -1,0 +1,87 @@
+"""Notifications as user servers write them, in each of the three dialects. Nothing is encrypted here: ciphertexts are
+given.
+"""
+
+from dataclasses import dataclass
+from xml.etree.ElementTree import Element
+
+from notifications.messages import Grade
+from xmpp_bridge.client.elements import (
+    FORWARD,
+    PUBSUB,
+    PUSH,
+    PUSH2,
+    SCE_ENCRYPTED,
+    TIGASE_ENCRYPTED,
+    TIGASE_PRIORITY,
+    element,
+)
+from xmpp_bridge.client.forms import submitted
+
+PUBLISH_OPTIONS = f"{PUBSUB}#publish-options"
+SUMMARY = "urn:xmpp:push:summary"
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """What happened to a user. ``ciphertext`` and ``iv`` are base64; ``forwarded`` is the whole stanza, which only the
+    draft sends along; ``body`` and ``sender`` are the summary that only XEP-0357 has.
+    """
+
+    grade: Grade = Grade.NORMAL
+    ciphertext: str = ""
+    iv: str = ""
+    forwarded: Element | None = None
+    body: str = "New Message!"
+    sender: str = ""
+
+
+def draft(client: str, notification: Notification) -> Element:
+    """Return the payload of a message: Push 2.0 as the draft has it."""
+    parts = []
+    if notification.ciphertext:
+        parts.append(_encrypted(PUSH2, notification))
+    if notification.forwarded is not None:
+        parts.append(element("forwarded", FORWARD, {}, notification.forwarded))
+    urgent = {"priority": "high"} if notification.grade in {Grade.VOIP, Grade.HIGH} else {}
+    return element("notification", PUSH2, urgent, element("client", PUSH2, text=client), *parts)
+
+
+def mod_push2(client: str, notification: Notification) -> Element:
+    """Return the payload of a message: Push 2.0 as mod_push2 has it, where only calls are of high priority."""
+    is_call = notification.grade is Grade.VOIP
+    parts = [element("client", PUSH2, text=client)]
+    parts.append(element("priority", PUSH2, text="high" if is_call else str(notification.grade)))
+    if is_call:
+        parts.append(element("voip", PUSH2))
+    if notification.ciphertext:
+        payload = element("payload", SCE_ENCRYPTED, text=notification.ciphertext)
+        parts.append(element("encrypted", SCE_ENCRYPTED, {}, payload))
+    return element("notification", PUSH2, {}, *parts)
+
+
+def xep0357(node: str, secret: str, notification: Notification) -> Element:
+    """Return the payload of an IQ: XEP-0357, as Prosody writes it."""
+    item = element("item", PUBSUB, {}, element("notification", PUSH, {}, *_summary_or_encrypted(notification)))
+    publish = element("publish", PUBSUB, {"node": node}, item)
+    if not secret:
+        return element("pubsub", PUBSUB, {}, publish)
+    options = element("publish-options", PUBSUB, {}, submitted({"secret": secret}, PUBLISH_OPTIONS))
+    return element("pubsub", PUBSUB, {}, publish, options)
+
+
+def _summary_or_encrypted(notification: Notification) -> list[Element]:
+    """Return the summary, or what stands in its place when the message was encrypted."""
+    if notification.ciphertext:
+        priority = element("priority", TIGASE_PRIORITY, text="high")
+        return [_encrypted(TIGASE_ENCRYPTED, notification), priority]
+    has_body = notification.grade is not Grade.LOW
+    fields = {"message-count": "1", "last-message-sender": notification.sender}
+    return [submitted(fields | ({"last-message-body": notification.body} if has_body else {}), SUMMARY)]
+
+
+def _encrypted(namespace: str, notification: Notification) -> Element:
+    attributes = {"iv": notification.iv} if notification.iv else {}
+    if notification.grade is Grade.VOIP:
+        attributes["type"] = "voip"
+    return element("encrypted", namespace, attributes, text=notification.ciphertext)

@@ -1,0 +1,125 @@
+"""An app that registers its device with the push service, by ad-hoc commands (XEP-0050) of its user's account.
+
+A core without I/O: it says which request to send, and reads the answer.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from xml.etree.ElementTree import Element
+
+from xmpp_bridge.client.answers import Refused, refusal_of
+from xmpp_bridge.client.elements import COMMANDS, FORMS, element, iq
+from xmpp_bridge.client.forms import submitted, values_of
+
+
+class Platform(StrEnum):
+    """Whose service reaches the device, as the names of the commands spell it."""
+
+    APNS = "apns"
+    FCM = "fcm"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What an app knows about its device. ``environment`` and the VoIP token are for Apple's only, and ``app`` is
+    needed where a service serves several.
+    """
+
+    platform: Platform
+    token: str = field(repr=False)
+    device_id: str = field(repr=False)
+    app: str = ""
+    environment: str = ""
+    voip_token: str = field(default="", repr=False)
+
+    def fields(self) -> dict[str, str]:
+        """Return the form of the registration."""
+        fields = {
+            "token": self.token,
+            "device-id": self.device_id,
+            "app": self.app,
+            "environment": self.environment,
+            "voip-token": self.voip_token,
+        }
+        return {name: value for name, value in fields.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What the app tells its user's server: the JID of the service, and what names the route there. ``client`` is for
+    Push 2.0, ``node`` and ``secret`` are for XEP-0357.
+    """
+
+    service: str
+    client: str = field(repr=False)
+    node: str = field(repr=False)
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unregistered:
+    """The service has forgotten the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormAsked:
+    """The service sent a form to fill in: the names of its fields, and the session that it belongs to."""
+
+    fields: tuple[str, ...]
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The service has ended the command as it was asked to."""
+
+
+Answer = Registered | Unregistered | FormAsked | Cancelled | Refused
+
+
+def register(service: str, device: Device, identifier: str, *, session_id: str = "") -> Element:
+    """Return the request that registers a device, or tells of its new token; in a session, the second step of it."""
+    form = submitted(device.fields())
+    return _command(service, f"register-push-{device.platform}", identifier, form, session_id=session_id)
+
+
+def unregister(service: str, device: Device, identifier: str) -> Element:
+    """Return the request that makes the service forget a device."""
+    fields = {name: value for name, value in device.fields().items() if name in {"device-id", "app"}}
+    return _command(service, f"unregister-push-{device.platform}", identifier, submitted(fields))
+
+
+def ask_for_form(service: str, platform: Platform, identifier: str) -> Element:
+    """Return the first step of clients that know nothing about the command."""
+    return _command(service, f"register-push-{platform}", identifier)
+
+
+def cancel(service: str, platform: Platform, identifier: str, session_id: str) -> Element:
+    """Return the request that ends a command after its first step."""
+    return _command(service, f"register-push-{platform}", identifier, session_id=session_id, action="cancel")
+
+
+def read_answer(answer: Element) -> Answer:
+    """Return what the service said."""
+    if answer.get("type") == "error":
+        return refusal_of(answer)
+    command = answer.find(f"{{{COMMANDS}}}command")
+    if command is None:
+        return Refused("", "", "no command in the answer")
+    form = command.find(f"{{{FORMS}}}x")
+    values = values_of(form)
+    match command.get("status"):
+        case "executing":
+            return FormAsked(tuple(values), command.get("sessionid", ""))
+        case "canceled":
+            return Cancelled()
+        case _ if command.get("node", "").startswith("unregister-"):
+            return Unregistered()
+    return Registered(values.get("jid", ""), values.get("client", ""), values.get("node", ""), values.get("secret", ""))
+
+
+def _command(
+    service: str, node: str, identifier: str, *form: Element, session_id: str = "", action: str = "execute"
+) -> Element:
+    attributes = {"node": node, "action": action} | ({"sessionid": session_id} if session_id else {})
+    return iq("set", service, identifier, element("command", COMMANDS, attributes, *form))

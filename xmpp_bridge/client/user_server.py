@@ -1,0 +1,205 @@
+"""A user's server as far as the push service has to do with it: what the draft of Push 2.0 makes its duty.
+
+A core without I/O. It sends notifications along the routes that its users have enabled, repeats what was answered
+`wait`, with growing pauses and not for ever, repeats nothing else, and forgets a route that its own push service
+declares gone. A message has no answer when all is well, so that nothing can be said about it but what was refused.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from xml.etree.ElementTree import Element
+
+from xmpp_bridge.client import notifying
+from xmpp_bridge.client.answers import Refused, refusal_of
+from xmpp_bridge.client.elements import element, error, reply_to
+from xmpp_bridge.client.notifying import Notification
+from xmpp_bridge.messages import Dialect
+
+MAX_ATTEMPTS = 6
+FIRST_PAUSE_SECONDS = 1.0
+# For so long an answer is recognised.
+MEMORY_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a user has enabled. ``limit`` is how many notifications go out until the user is back; 0 is no limit."""
+
+    service: str
+    dialect: Dialect
+    client: str = field(default="", repr=False)
+    node: str = field(default="", repr=False)
+    secret: str = field(default="", repr=False)
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The service answered that it has the notification; only XEP-0357 has such an answer."""
+
+    identifier: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The service refused a notification. A transient refusal is followed by a repetition, or by `GivenUp`."""
+
+    identifier: str
+    refusal: Refused
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A notification was repeated often enough."""
+
+    identifier: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disabled:
+    """The service has said that a route is gone, in answer to a notification or unasked, and it is forgotten."""
+
+    route: Route
+
+
+class Reason(StrEnum):
+    """The reason why something from the service was not believed."""
+
+    FOREIGN_SENDER = "foreign_sender"  # it does not come from the route's service
+    UNKNOWN_CLIENT = "unknown_client"  # no route of that service has this client string
+    UNKNOWN_STANZA = "unknown_stanza"  # it answers nothing that was sent
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """Something was not believed."""
+
+    reason: Reason
+
+
+Event = Stored | Failed | GivenUp | Disabled | Ignored
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What follows from an input: stanzas to send, and what happened."""
+
+    stanzas: tuple[Element, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(slots=True)
+class _Sent:
+    stanza: Element
+    route: Route
+    sent_at: float
+    attempts: int = 1
+    repeat_at: float | None = None
+
+
+class UserServer:
+    """One domain. Times are seconds of any clock that only goes forward."""
+
+    def __init__(self, domain: str, new_id: Callable[[], str]) -> None:
+        self.domain = domain
+        self._new_id = new_id
+        self._counts: dict[Route, int] = {}  # notifications since the user was there, by route
+        self._sent: dict[str, _Sent] = {}
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """Return the routes that are enabled."""
+        return tuple(self._counts)
+
+    def enable(self, route: Route) -> None:
+        """Send along this route from now on, also when it was gone before."""
+        self._counts[route] = 0
+
+    def disable(self, route: Route) -> None:
+        """Send no more along this route."""
+        self._counts.pop(route, None)
+
+    def user_is_back(self, route: Route) -> None:
+        """Begin to count anew for the limit."""
+        self._counts[route] = 0
+
+    def notify(self, route: Route, notification: Notification, now: float) -> Step:
+        """Send a notification along a route, unless it is not enabled or has reached its limit."""
+        if route not in self._counts or 0 < route.limit <= self._counts[route]:
+            return Step()
+        self._counts[route] += 1
+        stanza = self._stanza(route, notification)
+        self._sent[stanza.get("id", "")] = _Sent(stanza, route, now)
+        return Step((stanza,))
+
+    def receive(self, stanza: Element, now: float) -> Step:
+        """Take in a stanza from the stream. Requests are answered, as every entity has to."""
+        match stanza.tag, stanza.get("type", ""):
+            case "iq", "get" | "set":
+                return Step((reply_to(stanza, "error", error("cancel", "feature-not-implemented")),))
+            case "iq", "result":
+                return self._take_result(stanza)
+            case (("iq" | "message"), "error"):
+                return self._take_error(stanza, now)
+        return Step()
+
+    def tick(self, now: float) -> Step:
+        """Return what is due for repetition, and forget what is too old to be answered."""
+        self._sent = {name: sent for name, sent in self._sent.items() if now - sent.sent_at < MEMORY_SECONDS}
+        due = [sent for sent in self._sent.values() if sent.repeat_at is not None and sent.repeat_at <= now]
+        for sent in due:
+            sent.repeat_at = None
+            sent.attempts += 1
+        return Step(tuple(sent.stanza for sent in due))
+
+    def _stanza(self, route: Route, notification: Notification) -> Element:
+        attributes = {"id": self._new_id(), "from": self.domain, "to": route.service}
+        if route.dialect is Dialect.XEP0357:
+            pubsub = notifying.xep0357(route.node, route.secret, notification)
+            return element("iq", "", attributes | {"type": "set"}, pubsub)
+        write = notifying.draft if route.dialect is Dialect.DRAFT else notifying.mod_push2
+        return element("message", "", attributes, write(route.client, notification))
+
+    def _take_result(self, stanza: Element) -> Step:
+        sent = self._answered(stanza)
+        if sent is None:
+            return Step((), (Ignored(Reason.UNKNOWN_STANZA),))
+        del self._sent[stanza.get("id", "")]
+        return Step((), (Stored(stanza.get("id", "")),))
+
+    def _take_error(self, stanza: Element, now: float) -> Step:
+        refusal = refusal_of(stanza)
+        disabled = (self._disable(stanza, refusal.disabled_client),) if refusal.disabled_client else ()
+        sent = self._answered(stanza)
+        if sent is None:
+            return Step((), disabled or (Ignored(Reason.UNKNOWN_STANZA),))
+        return Step((), (Failed(stanza.get("id", ""), refusal), *self._repeat_later(sent, refusal, now), *disabled))
+
+    def _answered(self, stanza: Element) -> _Sent | None:
+        sent = self._sent.get(stanza.get("id", ""))
+        return sent if sent is not None and sent.route.service == stanza.get("from") else None
+
+    def _repeat_later(self, sent: _Sent, refusal: Refused, now: float) -> tuple[Event, ...]:
+        """Plan the repetition of what may be repeated.
+
+        Source: "errors of type 'wait' SHOULD be retried …, discarding the notification after an appropriate … number
+        of attempts. Other error types MUST NOT be automatically retried."
+        """
+        identifier = sent.stanza.get("id", "")
+        if refusal.is_transient and sent.attempts < MAX_ATTEMPTS:
+            sent.repeat_at = now + FIRST_PAUSE_SECONDS * 2 ** (sent.attempts - 1)
+            return ()
+        del self._sent[identifier]
+        return (GivenUp(identifier),) if refusal.is_transient else ()
+
+    def _disable(self, stanza: Element, client: str) -> Event:
+        """Forget a route if it is the sender's, and its client string is the one that was configured."""
+        service = stanza.get("from", "")
+        if not any(route.service == service for route in self._counts):
+            return Ignored(Reason.FOREIGN_SENDER)
+        for route in self._counts:
+            if route.service == service and route.client == client:
+                self.disable(route)
+                return Disabled(route)
+        return Ignored(Reason.UNKNOWN_CLIENT)

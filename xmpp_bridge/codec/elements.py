@@ -1,0 +1,63 @@
+"""Reading XML trees, and writing XML without prefixes, as XMPP servers do."""
+
+from collections.abc import Iterator
+from xml.etree.ElementTree import Element, ParseError
+from xml.sax.saxutils import escape, quoteattr
+
+from defusedxml import DefusedXmlException
+from defusedxml.ElementTree import DefusedXMLParser
+
+from xmpp_bridge.codec.errors import BrokenStream
+from xmpp_bridge.codec.names import COMPONENT
+
+_OWN = f"{{{COMPONENT}}}"
+
+
+def parse(data: bytes) -> Element:
+    """Return the tree of one stanza.
+
+    Raises BrokenStream for what is no XML, and for DTDs and entities.
+    """
+    parser = DefusedXMLParser(forbid_dtd=True)
+    try:
+        parser.feed(data)
+        root: Element = parser.close()
+    except (ParseError, DefusedXmlException, ValueError, LookupError):
+        raise BrokenStream from None
+    return root
+
+
+def local_name(element: Element) -> str:
+    """Return the name of a stanza, which belongs to the stream's namespace. Any other name keeps its own."""
+    return element.tag.removeprefix(_OWN)
+
+
+def children(element: Element, namespace: str, name: str) -> list[Element]:
+    """Return the children of this name."""
+    return element.findall(f"{{{namespace}}}{name}")
+
+
+def child(element: Element, namespace: str, name: str) -> Element | None:
+    """Return the first child of this name."""
+    return element.find(f"{{{namespace}}}{name}")
+
+
+def text_of(element: Element | None) -> str:
+    """Return the text of an element without the space around it."""
+    return (element.text or "").strip() if element is not None else ""
+
+
+def write(name: str, /, *inside: str, xmlns: str = "", text: str = "", **attributes: str) -> str:
+    """Return an element. ``inside`` is XML already; ``text`` and the attributes are not. Empty attributes are left
+    out, and an underscore ends names that Python does not allow.
+    """
+    said = {"xmlns": xmlns, **attributes}
+    head = "".join(f" {key.rstrip('_')}={quoteattr(value)}" for key, value in said.items() if value)
+    content = escape(text) + "".join(inside)
+    return f"<{name}{head}>{content}</{name}>" if content else f"<{name}{head}/>"
+
+
+def walk_text(element: Element) -> Iterator[str]:
+    """Yield every text and every value of an attribute in a tree."""
+    for each in element.iter():
+        yield from (value for value in (each.text, each.tail, *each.attrib.values()) if value)

@@ -1,0 +1,44 @@
+"""The recorded stanzas and streams of `tests/vectors/xmpp/`, with what a parser must get out of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from xmpp_bridge.codec.elements import parse
+
+FOLDER = Path(__file__).parents[3] / "tests" / "vectors" / "xmpp"
+MANIFEST: list[dict[str, Any]] = json.loads((FOLDER / "manifest.json").read_text(encoding="utf-8"))
+STANZAS = [entry for entry in MANIFEST if entry["file"].endswith(".xml")]
+STREAMS = [entry for entry in MANIFEST if entry["file"].endswith(".txt")]
+
+
+def stanza_bytes(name: str) -> bytes:
+    return (FOLDER / name).read_bytes().strip()
+
+
+def stanza(name: str) -> Element:
+    return parse(stanza_bytes(name))
+
+
+def transcript(name: str) -> list[tuple[str, str]]:
+    """The turns of a stream: who (C or S), and what was sent."""
+    turns: list[tuple[str, str]] = []
+    for line in (FOLDER / name).read_text(encoding="utf-8").splitlines():
+        if line[:3] in {"C: ", "S: "}:
+            turns.append((line[0], line[3:]))
+        elif line.strip():
+            who, said = turns.pop()
+            turns.append((who, f"{said}\n{line}"))
+    return turns
+
+
+def same_tree(one: Element, other: Element) -> bool:
+    """Compare trees: names, attributes and texts, but no order of attributes and no `xml:lang` of a server's."""
+    lang = "{http://www.w3.org/XML/1998/namespace}lang"
+    mine, theirs = ({k: v for k, v in each.attrib.items() if k != lang} for each in (one, other))
+    return (
+        (one.tag, mine, (one.text or "").strip()) == (other.tag, theirs, (other.text or "").strip())
+        and len(one) == len(other)
+        and all(same_tree(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+    )

@@ -1,0 +1,159 @@
+"""What each recorded stanza of a real server says, by the manifest that was written when it was recorded."""
+
+from base64 import b64decode
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ec import ECDH, SECP256R1, EllipticCurvePublicKey, derive_private_key
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from notifications.messages import Grade
+from xmpp_bridge.codec.answers import write_error
+from xmpp_bridge.codec.elements import parse, walk_text
+from xmpp_bridge.codec.stanzas import decode
+from xmpp_bridge.codec.tests.recorded import STANZAS, same_tree, stanza
+from xmpp_bridge.messages import (
+    Command,
+    Dialect,
+    Format,
+    Ignored,
+    Kind,
+    Origin,
+    PushNotification,
+    Query,
+    Question,
+    StanzaError,
+)
+
+DIALECTS = {
+    "push2 (draft)": Dialect.DRAFT,
+    "push2 (mod_push2)": Dialect.MOD_PUSH2,
+    "XEP-0357": Dialect.XEP0357,
+}
+FORMATS = {
+    "tigase encrypted": Format.TIGASE,
+    "encrypted-json": Format.ENCRYPTED_JSON,
+    "sce+rfc8291": Format.RFC8291,
+}
+PUSHES = [entry for entry in STANZAS if entry["dialect"] in DIALECTS]
+OTHERS = [entry for entry in STANZAS if entry["dialect"] not in DIALECTS]
+SERVICE = "push.montague.test"
+
+
+def named(entry: dict[str, Any]) -> str:
+    return entry["file"].removesuffix(".xml")
+
+
+def push(entry: dict[str, Any]) -> PushNotification:
+    said = decode(stanza(entry["file"]))
+    assert isinstance(said, PushNotification)
+    return said
+
+
+def expected_grade(entry: dict[str, Any]) -> Grade:
+    """As the table of the specification has it: Prosody calls every message with a body `high` in XEP-0357."""
+    if entry["voip"]:
+        return Grade.VOIP
+    if entry["dialect"] == "XEP-0357":
+        has_body = bool((entry.get("summary") or {}).get("last-message-body"))
+        return Grade.NORMAL if has_body or entry["priority"] == "high" or entry.get("payload") else Grade.LOW
+    return {"high": Grade.HIGH, "low": Grade.LOW}.get(entry["priority"] or "", Grade.NORMAL)
+
+
+def test_the_corpus_is_whole() -> None:
+    assert (len(PUSHES), len(OTHERS)) == (25, 5)
+
+
+@pytest.mark.parametrize("entry", PUSHES, ids=named)
+def test_a_recorded_push_says_what_the_manifest_says(entry: dict[str, Any]) -> None:
+    said = push(entry)
+    payload = entry.get("payload") or {}
+    assert said.dialect is DIALECTS[entry["dialect"]]
+    assert said.origin == Origin(entry["stanza"], entry["id"], entry["from"], entry["to"])
+    assert (said.client, said.node) == (entry.get("client", ""), entry.get("node", ""))
+    assert said.secret == (entry.get("publish_options") or {}).get("secret", "")
+    assert said.grade is expected_grade(entry)
+    kind = Kind.FORWARD if payload.get("kind") == "forward" else Kind.ENCRYPTED if payload else Kind.WAKE
+    assert said.kind is kind
+    assert (said.payload.format if said.payload else None) == FORMATS.get(payload.get("kind", ""))
+    assert said.body == ((entry.get("summary") or {}).get("last-message-body") or _forwarded(entry))
+
+
+def _forwarded(entry: dict[str, Any]) -> str:
+    return (
+        "Yet I should kill thee with much cherishing." if (entry.get("payload") or {}).get("kind") == "forward" else ""
+    )
+
+
+@pytest.mark.parametrize("entry", [e for e in PUSHES if "plaintext" in (e.get("payload") or {})], ids=named)
+def test_a_recorded_ciphertext_comes_through_bit_by_bit_and_opens(entry: dict[str, Any]) -> None:
+    payload = push(entry).payload
+    assert payload is not None
+    assert payload.text in walk_text(stanza(entry["file"]))
+    keys = entry["payload"]
+    assert payload.iv == keys.get("iv_b64", "")
+    opened = (
+        _open_rfc8291(b64decode(payload.text), keys) if payload.format is Format.RFC8291 else _open_gcm(payload, keys)
+    )
+    assert opened.decode() == keys["plaintext"]
+
+
+def _open_gcm(payload, keys) -> bytes:
+    key, iv, sealed = bytes.fromhex(keys["key_hex"]), b64decode(payload.iv), b64decode(payload.text)
+    if keys["tag_valid"]:
+        return AESGCM(key).decrypt(iv, sealed, None)
+    assert sealed[-16:] == bytes(16)  # Prosody 0.12 writes zeros in place of the tag
+    counter = Cipher(algorithms.AES(key), modes.CTR(iv + (2).to_bytes(4))).decryptor()
+    return counter.update(sealed[:-16]) + counter.finalize()
+
+
+def _open_rfc8291(body: bytes, keys) -> bytes:
+    salt, sender, sealed = body[:16], body[21:86], body[86:]
+    own = derive_private_key(int(keys["ua_private_scalar_hex"], 16), SECP256R1())
+    shared = own.exchange(ECDH(), EllipticCurvePublicKey.from_encoded_point(SECP256R1(), sender))
+    public = own.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    info = b"WebPush: info\0" + public + sender
+    secret = HKDF(hashes.SHA256(), 32, b64decode(keys["auth_secret_b64"]), info).derive(shared)
+    key = HKDF(hashes.SHA256(), 16, salt, b"Content-Encoding: aes128gcm\0").derive(secret)
+    nonce = HKDF(hashes.SHA256(), 12, salt, b"Content-Encoding: nonce\0").derive(secret)
+    return AESGCM(key).decrypt(nonce, sealed, None).rstrip(b"\0").removesuffix(b"\2")
+
+
+@pytest.mark.parametrize("entry", PUSHES, ids=named)
+def test_nothing_secret_and_no_text_is_in_the_repr_of_a_push(entry: dict[str, Any]) -> None:
+    said = push(entry)
+    hidden = [said.client, said.secret, said.body, *([said.payload.text, said.payload.iv] if said.payload else [])]
+    assert [each for each in hidden if each and each in repr(said)] == []
+
+
+def test_a_recorded_registration_is_a_command() -> None:
+    said = decode(stanza("prosody13-adhoc-register-set.xml"))
+    assert isinstance(said, Command)
+    assert (said.node, said.action, said.fields) == (
+        "register-push-fcm",
+        "execute",
+        {"token": "tok", "device-id": "dev"},
+    )
+    assert "tok" not in repr(said.fields is not None and said)
+
+
+def test_a_recorded_question_is_one() -> None:
+    said = decode(stanza("prosody13-disco-info-get.xml"))
+    assert isinstance(said, Query)
+    assert (said.question, said.node) == (Question.DISCO_INFO, "")
+
+
+@pytest.mark.parametrize("name", ["gone", "wait", "unknown"])
+def test_an_error_is_never_answered_and_ours_look_as_they_were_recorded(name: str) -> None:
+    recorded = stanza(f"double-push2-reply-{name}-as-seen-by-user-server.xml")
+    assert decode(recorded) == Ignored("error")
+    [entry] = [each for each in STANZAS if f"reply-{name}-" in each["file"]]
+    error = StanzaError(
+        entry["error"]["type"], entry["error"]["condition"], "", entry["error"].get("disabled_client", "")
+    )
+    origin = Origin("message", entry["id"], entry["to"], entry["from"])
+    assert same_tree(parse(write_error(origin, error, by=SERVICE)), recorded)

@@ -1,0 +1,311 @@
+"""What stanzas say beyond the recorded ones: tolerances, everything malformed, and what is met with silence."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from notifications.messages import Grade
+from xmpp_bridge.codec.elements import parse, write
+from xmpp_bridge.codec.errors import BrokenStream
+from xmpp_bridge.codec.names import COMPONENT
+from xmpp_bridge.codec.stanzas import decode, decode_too_large
+from xmpp_bridge.codec.tests.recorded import STANZAS, stanza_bytes
+from xmpp_bridge.messages import (
+    Command,
+    Ignored,
+    IqAnswer,
+    Kind,
+    Malformed,
+    Origin,
+    PushNotification,
+    Query,
+    Question,
+    Unsupported,
+)
+
+IV = "ZGVmZ2hpamtsbW5v"
+DATA_FORM = "<x xmlns='jabber:x:data' type='submit'>%s</x>"
+
+
+def say(xml: str) -> object:
+    return decode(parse(xml.encode()))
+
+
+def message(inside: str, attributes: str = "from='a.test' to='push.test' id='1'") -> object:
+    return say(f"<message {attributes}>{inside}</message>")
+
+
+def iq(inside: str, attributes: str = "type='set' from='a.test' to='push.test' id='1'") -> object:
+    return say(f"<iq {attributes}>{inside}</iq>")
+
+
+def push2(inside: str, attributes: str = "") -> object:
+    return message(f"<notification xmlns='urn:xmpp:push2:0' {attributes}>{inside}</notification>")
+
+
+def publish(notification: str, options: str = "", node: str = "node='n'") -> object:
+    item = f"<item>{notification}</item>" if notification else ""
+    return iq(f"<pubsub xmlns='http://jabber.org/protocol/pubsub'><publish {node}>{item}</publish>{options}</pubsub>")
+
+
+def secret_form(value: str = "s") -> str:
+    form_type = "<field var='FORM_TYPE'><value>http://jabber.org/protocol/pubsub#publish-options</value></field>"
+    fields = f"{form_type}<field var='secret'><value>{value}</value></field>"
+    return f"<publish-options xmlns='http://jabber.org/protocol/pubsub'>{DATA_FORM % fields}</publish-options>"
+
+
+CLIENT = "<client>c</client>"
+
+
+@pytest.mark.parametrize(
+    ("inside", "attributes", "grade"),
+    [
+        (CLIENT, "", Grade.NORMAL),
+        (CLIENT, "priority='high'", Grade.HIGH),
+        (CLIENT, "priority='urgent'", Grade.NORMAL),
+        (f"{CLIENT}<encrypted iv='{IV}' type='voip'>AAAA</encrypted>", "priority='high'", Grade.VOIP),
+        (f"{CLIENT}<encrypted iv='{IV}'>AAAA</encrypted>", "", Grade.NORMAL),
+        (f"{CLIENT}<priority>low</priority>", "", Grade.LOW),
+        (f"{CLIENT}<priority>high</priority>", "", Grade.HIGH),
+        (f"{CLIENT}<priority>whatever</priority>", "", Grade.NORMAL),
+        (f"{CLIENT}<voip/>", "", Grade.VOIP),
+        (f"{CLIENT}<priority>low</priority><voip/>", "", Grade.VOIP),
+        (f"{CLIENT}<unknown xmlns='urn:example'/><other>x</other>", "future='1'", Grade.NORMAL),
+    ],
+)
+def test_the_grade_of_push2(inside: str, attributes: str, grade: Grade) -> None:
+    said = push2(inside, attributes)
+    assert isinstance(said, PushNotification)
+    assert said.grade is grade
+
+
+def test_space_around_client_string_and_ciphertext_is_stripped_and_nothing_else_changed() -> None:
+    said = push2(f"<client>\n a&amp;b c \n</client><encrypted iv='{IV}'>\n AA\nAA \n</encrypted>")
+    assert isinstance(said, PushNotification)
+    assert said.payload is not None
+    assert (said.client, said.payload.text, said.payload.iv) == ("a&b c", "AA\nAA", IV)
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "",
+        "<client/>",
+        "<client>  </client>",
+        "<client>a</client><client>a</client>",
+        f"<client>{'c' * 1025}</client>",
+        f"{CLIENT}<encrypted iv='{IV}'/>",
+        f"{CLIENT}<encrypted iv='{IV}'>not base64!</encrypted>",
+        f"{CLIENT}<encrypted iv='{IV}'>AAA</encrypted>",
+        f"{CLIENT}<encrypted iv='AAAA'>AAAA</encrypted>",
+        f"{CLIENT}<encrypted iv=''>AAAA</encrypted>",
+        f"{CLIENT}<encrypted iv='%%%'>AAAA</encrypted>",
+        f"{CLIENT}<encrypted xmlns='urn:xmpp:sce:rfc8291:0'/>",
+        f"{CLIENT}<encrypted xmlns='urn:xmpp:sce:rfc8291:0'><payload>é</payload></encrypted>",
+    ],
+)
+def test_a_push_that_is_wrong_is_malformed(inside: str) -> None:
+    assert push2(inside) == Malformed(Origin("message", "1", "a.test", "push.test"))
+
+
+def test_the_longest_client_string_and_a_ciphertext_without_iv_are_fine() -> None:
+    said = push2(f"<client>{'c' * 1024}</client><encrypted>AAAA</encrypted>")
+    assert isinstance(said, PushNotification)
+    assert said.payload is not None
+    assert said.payload.iv == ""
+
+
+def test_two_pushes_in_one_message_are_malformed() -> None:
+    one = "<notification xmlns='urn:xmpp:push2:0'><client>c</client></notification>"
+    assert isinstance(message(one + one), Malformed)
+
+
+@pytest.mark.parametrize(
+    "notification",
+    ["", "<notification xmlns='urn:other'/>"],
+)
+def test_a_publication_without_a_push_is_malformed(notification: str) -> None:
+    assert isinstance(publish(notification, secret_form()), Malformed)
+
+
+@pytest.mark.parametrize("node", ["", "node=''", f"node='{'n' * 1025}'"])
+def test_a_publication_without_a_usable_node_is_malformed(node: str) -> None:
+    assert isinstance(publish("<notification xmlns='urn:xmpp:push:0'/>", secret_form(), node), Malformed)
+
+
+def test_options_are_found_inside_and_outside_of_pubsub() -> None:
+    inside = publish("<notification xmlns='urn:xmpp:push:0'/>", secret_form("in"))
+    outside = iq(
+        "<pubsub xmlns='http://jabber.org/protocol/pubsub'><publish node='n'><item>"
+        f"<notification xmlns='urn:xmpp:push:0'/></item></publish></pubsub>{secret_form('out')}"
+    )
+    none = publish("<notification xmlns='urn:xmpp:push:0'/>")
+    assert [each.secret for each in (inside, outside, none)] == ["in", "out", ""]  # type: ignore[attr-defined]
+    assert [each.grade for each in (inside, outside, none)] == [Grade.LOW] * 3  # type: ignore[attr-defined]
+
+
+def test_a_forwarded_stanza_without_a_message_or_a_body_is_a_forward_without_text() -> None:
+    for forwarded in ("", "<message xmlns='jabber:client'/>", "<presence xmlns='jabber:client'/>"):
+        said = push2(f"{CLIENT}<forwarded xmlns='urn:xmpp:forward:0'>{forwarded}</forwarded>")
+        assert isinstance(said, PushNotification)
+        assert (said.kind, said.body) == (Kind.FORWARD, "")
+
+
+@pytest.mark.parametrize(
+    ("inside", "question", "node"),
+    [
+        ("<query xmlns='http://jabber.org/protocol/disco#info'/>", Question.DISCO_INFO, ""),
+        ("<query xmlns='http://jabber.org/protocol/disco#info' node='x'/>", Question.DISCO_INFO, "x"),
+        ("<query xmlns='http://jabber.org/protocol/disco#items'/>", Question.DISCO_ITEMS, ""),
+        ("<ping xmlns='urn:xmpp:ping'/>", Question.PING, ""),
+    ],
+)
+def test_questions(inside: str, question: Question, node: str) -> None:
+    said = iq(inside, "type='get' from='a.test' to='push.test' id='1'")
+    assert said == Query(Origin("iq", "1", "a.test", "push.test"), question, node)
+
+
+@pytest.mark.parametrize(
+    ("iq_type", "inside", "condition"),
+    [
+        ("get", "<query xmlns='jabber:iq:version'/>", "service-unavailable"),
+        ("set", "<query xmlns='jabber:iq:roster'/>", "service-unavailable"),
+        ("set", "", "service-unavailable"),
+        (
+            "get",
+            "<pubsub xmlns='http://jabber.org/protocol/pubsub'><items node='x'/></pubsub>",
+            "feature-not-implemented",
+        ),
+        ("set", "<pubsub xmlns='http://jabber.org/protocol/pubsub'><subscribe/></pubsub>", "feature-not-implemented"),
+        ("set", "<pubsub xmlns='http://jabber.org/protocol/pubsub#owner'/>", "feature-not-implemented"),
+    ],
+)
+def test_a_request_that_nobody_serves_is_answered_all_the_same(iq_type: str, inside: str, condition: str) -> None:
+    said = iq(inside, f"type='{iq_type}' from='a.test' to='push.test' id='1'")
+    assert said == Unsupported(Origin("iq", "1", "a.test", "push.test"), condition)
+
+
+@pytest.mark.parametrize(
+    "xml",
+    [
+        "<presence from='a.test' to='push.test'/>",
+        "<presence from='a.test' to='push.test' type='subscribe'/>",
+        "<message from='a.test' to='push.test' id='1'><body>hello</body></message>",
+        "<message from='a.test' to='push.test' id='1'/>",
+        (
+            "<message type='error' from='a.test' to='push.test' id='1'>"
+            "<notification xmlns='urn:xmpp:push2:0'><client>c</client></notification></message>"
+        ),
+        "<message to='push.test'><notification xmlns='urn:xmpp:push2:0'/></message>",
+        "<message from='a.test'><notification xmlns='urn:xmpp:push2:0'/></message>",
+        "<iq type='set' from='a.test' to='push.test'><ping xmlns='urn:xmpp:ping'/></iq>",
+        "<iq type='odd' from='a.test' to='push.test' id='1'/>",
+        "<iq from='a.test' to='push.test' id='1'/>",
+        f"<iq type='get' from='a.test' to='push.test' id='{'i' * 1025}'/>",
+        "<something/>",
+    ],
+)
+def test_silence(xml: str) -> None:
+    assert isinstance(say(xml), Ignored)
+
+
+@pytest.mark.parametrize(("iq_type", "is_error"), [("result", False), ("error", True)])
+def test_an_answer_is_not_answered(iq_type: str, is_error: bool) -> None:
+    said = iq("", f"type='{iq_type}' from='a.test' to='push.test' id='ours'")
+    assert said == IqAnswer("ours", "a.test", is_error)
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "is_answered"),
+    [
+        ("message", {"from": "a", "to": "b"}, True),
+        ("iq", {"from": "a", "to": "b", "id": "1", "type": "set"}, True),
+        ("iq", {"from": "a", "to": "b", "id": "1", "type": "result"}, False),
+        ("iq", {"from": "a", "to": "b", "type": "set"}, False),
+        ("message", {"from": "a", "to": "b", "type": "error"}, False),
+        ("message", {"to": "b"}, False),
+        ("presence", {"from": "a", "to": "b"}, False),
+    ],
+)
+def test_what_is_too_large_is_malformed_unless_it_asks_nothing(name: str, attributes, is_answered: bool) -> None:
+    assert isinstance(decode_too_large(name, attributes), Malformed if is_answered else Ignored)
+
+
+def test_commands() -> None:
+    fields = "<field var='token'><value>t</value></field><field var='empty'/><field><value>x</value></field>"
+    commands = "xmlns='http://jabber.org/protocol/commands'"
+    said = iq(f"<command {commands} node='n' action='complete' sessionid='s'>{DATA_FORM % fields}</command>")
+    assert isinstance(said, Command)
+    assert (said.node, said.action, said.session) == ("n", "complete", "s")
+    assert said.fields == {"token": "t", "empty": "", "": "x"}
+    unsubmitted = iq(f"<command {commands} node='n'><x xmlns='jabber:x:data' type='cancel'/></command>")
+    assert isinstance(unsubmitted, Command)
+    assert (unsubmitted.action, unsubmitted.fields) == ("execute", None)
+    assert isinstance(iq(f"<command {commands}/>"), Malformed)
+    assert isinstance(iq(f"<command {commands} node='n' sessionid='{'s' * 1025}'/>"), Malformed)
+
+
+def test_a_stanza_of_a_live_stream_says_the_same_as_a_recorded_one() -> None:
+    for entry in STANZAS:
+        data = stanza_bytes(entry["file"])
+        live = data.replace(b"<" + entry["stanza"].encode(), f"<{entry['stanza']} xmlns='{COMPONENT}'".encode(), 1)
+        assert decode(parse(live)) == decode(parse(data))
+
+
+_NAMES = st.sampled_from(
+    [
+        *("message", "iq", "notification", "client", "encrypted", "payload", "pubsub", "publish", "item", "x"),
+        *("field", "value", "command", "query", "ping", "forwarded", "priority", "voip", "publish-options", "body"),
+    ]
+)
+_SPACES = st.sampled_from(
+    [
+        *("", "urn:xmpp:push2:0", "urn:xmpp:push:0", "http://jabber.org/protocol/pubsub", "jabber:x:data"),
+        *("urn:xmpp:ping", "urn:xmpp:sce:rfc8291:0", "tigase:push:encrypt:0", "urn:xmpp:forward:0"),
+        "http://jabber.org/protocol/commands",
+    ]
+)
+_TEXT = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), max_size=8)
+_ATTRIBUTES = st.dictionaries(
+    st.sampled_from(["type", "id", "from", "to", "node", "iv", "var", "priority", "action", "sessionid"]),
+    _TEXT | st.sampled_from(["set", "get", "submit", "voip", "a.test", IV]),
+)
+_TREES = st.recursive(
+    st.builds(
+        lambda name, space, text, said: write(name, xmlns=space, text=text, **said), _NAMES, _SPACES, _TEXT, _ATTRIBUTES
+    ),
+    lambda inside: st.builds(
+        lambda name, space, children, said: write(name, *children, xmlns=space, **said),
+        _NAMES,
+        _SPACES,
+        st.lists(inside, max_size=4),
+        _ATTRIBUTES,
+    ),
+    max_leaves=12,
+)
+
+
+@given(_TREES)
+def test_any_tree_says_something(xml: str) -> None:
+    try:
+        tree = parse(xml.encode())
+    except BrokenStream:  # characters that XML does not have
+        return
+    decode(tree)
+
+
+@given(st.sampled_from([e["file"] for e in STANZAS]), st.integers(0, 5000), st.binary(min_size=1, max_size=3))
+def test_a_recorded_stanza_with_other_bytes_in_it_says_something_or_is_no_xml(name: str, at: int, other: bytes) -> None:
+    data = stanza_bytes(name)
+    at %= len(data)
+    try:
+        tree = parse(data[:at] + other + data[at + len(other) :])
+    except BrokenStream:
+        return
+    decode(tree)
+
+
+def test_no_word_of_a_broken_stanza_is_in_its_error() -> None:
+    with pytest.raises(BrokenStream) as caught:
+        parse(b"<message><body>secret text</message>")
+    assert (str(caught.value), caught.value.__cause__) == ("", None)

@@ -1,0 +1,26 @@
+"""When to connect again. Pure."""
+
+from dataclasses import dataclass
+
+FIRST_SECONDS = 1.0
+MAX_SECONDS = 60.0
+# What only an operator can mend: another component of our name, a wrong secret, a name that the server does not know.
+# To hammer at the door does not help.
+HOPELESS = frozenset({"conflict", "not-authorized", "host-unknown"})
+
+
+@dataclass(slots=True)
+class Backoff:
+    """The pauses between connections: doubled each time, and spread so that several components do not come at once."""
+
+    failures: int = 0
+
+    def succeeded(self) -> None:
+        """Begin anew, because a connection came about."""
+        self.failures = 0
+
+    def pause(self, end: str, *, jitter: float) -> float:
+        """Return how many seconds to wait after a connection that ended so; ``jitter`` is in 0..1."""
+        span = MAX_SECONDS if end in HOPELESS else min(FIRST_SECONDS * 2 ** min(self.failures, 10), MAX_SECONDS)
+        self.failures += 1
+        return span * (1 - jitter / 4)

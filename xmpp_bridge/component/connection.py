@@ -1,0 +1,217 @@
+"""One connection to the XMPP server, from the opening to the end."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import monotonic
+from uuid import uuid4
+
+import structlog
+
+from xmpp_bridge.codec.answers import write_ping
+from xmpp_bridge.codec.errors import BrokenStream
+from xmpp_bridge.codec.stream import (
+    CLOSING,
+    Closed,
+    Failed,
+    Opened,
+    Ready,
+    Received,
+    Stream,
+    TooLarge,
+    handshake,
+    opening,
+)
+from xmpp_bridge.component.desk import Arrived, Desk
+
+log = structlog.get_logger(__name__)
+
+CONNECT_SECONDS = 10.0
+# From the connection to the accepted handshake.
+HANDSHAKE_SECONDS = 15.0
+# A link that is half open looks fine until something is sent on it, and an answer is missing.
+PING_EVERY_SECONDS = 60.0
+PING_SECONDS = 15.0
+ANNOUNCE_EVERY_SECONDS = 1.0
+# How long what is in hand may take at the end, and then what the server sent before it closed the stream, too.
+IN_HAND_SECONDS = 1.0
+FINISH_SECONDS = 5.0
+READ_BYTES = 64 * 1024
+# Stanzas that wait for the desk. When there are more, nothing is read, and the server keeps them.
+MAX_WAITING = 500
+MAX_BATCH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the XMPP server is, who we are there, and the secret that proves it."""
+
+    host: str
+    port: int
+    domain: str
+    secret: str = field(repr=False)
+
+
+class ConnectionEnded(Exception):  # noqa: N818 - says what happened
+    """The connection is over. ``end`` says how: a condition of the server's stream error, or a word of ours."""
+
+    def __init__(self, end: str) -> None:
+        super().__init__(end)
+        self.end = end
+
+
+class Connection:
+    """One connection. ``ready`` is called once stanzas flow."""
+
+    def __init__(self, address: Address, desk: Desk, thread: Executor, ready: Callable[[], None]) -> None:
+        self._address = address
+        self._desk = desk
+        self._thread = thread
+        self._tell_ready = ready
+        self._ready = asyncio.Event()
+        self._stream = Stream()
+        self._waiting: asyncio.Queue[Arrived] = asyncio.Queue(MAX_WAITING)
+        self._heard_at = monotonic()
+        self._writer: asyncio.StreamWriter | None = None
+        self._is_closed = False  # our side of the stream
+
+    async def run(self, stopped: asyncio.Event) -> str:
+        """Connect, and serve until the connection ends or we are stopped. Return how it ended."""
+        address = self._address
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                reader, self._writer = await asyncio.open_connection(address.host, address.port)
+        except (OSError, TimeoutError):
+            return "refused"
+        try:
+            return await self._serve(reader, self._writer, stopped)
+        finally:
+            self._writer.close()
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._writer.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stopped: asyncio.Event) -> str:
+        writer.write(opening(self._address.domain))
+        reading = asyncio.create_task(self._read(reader))
+        working = [asyncio.create_task(each) for each in (self._answer(), self._keep_alive(), self._announce())]
+        stopping = asyncio.create_task(stopped.wait())
+        try:
+            await asyncio.wait([reading, stopping, *working], return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done():
+                await self._finish(reading)
+                return "stopped"
+            return _end_of([reading, *working])
+        finally:
+            for task in (reading, stopping, *working):
+                task.cancel()
+            await asyncio.gather(reading, stopping, *working, return_exceptions=True)
+
+    async def _finish(self, reading: "asyncio.Task[None]") -> None:
+        """Answer what is in hand, close the stream, and store what the server sent until it closed it, too: messages
+        have no acknowledgement, so nobody would send them again. From then on the server tells who pushes to wait.
+        """
+        if not self._ready.is_set():
+            reading.cancel()
+        with suppress(TimeoutError, ConnectionEnded):
+            async with asyncio.timeout(IN_HAND_SECONDS):
+                await self._waiting.join()
+        with suppress(TimeoutError, ConnectionEnded):
+            async with asyncio.timeout(FINISH_SECONDS):
+                await self._send(CLOSING)
+                self._is_closed = True
+                await asyncio.wait([reading])
+                await self._waiting.join()
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        while True:
+            try:
+                data = await reader.read(READ_BYTES)
+                self._heard_at = monotonic()
+                events = self._stream.feed(data)
+            except OSError:
+                raise ConnectionEnded("lost") from None
+            except BrokenStream:
+                raise ConnectionEnded("broken") from None
+            if not data:
+                raise ConnectionEnded("lost")
+            for event in events:
+                await self._take(event)
+
+    async def _take(self, event: object) -> None:
+        match event:
+            case Opened(stream_id):
+                if stream_id:  # without one the server is about to say that it knows no such component
+                    await self._send(handshake(stream_id, self._address.secret))
+            case Ready():
+                self._ready.set()
+                self._tell_ready()
+            case Received() | TooLarge():
+                await self._waiting.put(Arrived(event, monotonic()))
+            case Failed(condition):
+                raise ConnectionEnded(condition)
+            case Closed():
+                raise ConnectionEnded("closed")
+
+    async def _answer(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            batch = [await self._waiting.get()]
+            while len(batch) < MAX_BATCH and not self._waiting.empty():
+                batch.append(self._waiting.get_nowait())
+            for answer in await loop.run_in_executor(self._thread, self._desk.answer, batch):
+                await self._send(answer)
+            for _ in batch:
+                self._waiting.task_done()
+
+    async def _keep_alive(self) -> None:
+        """Ping ourselves through the server now and then: what comes back has gone both ways."""
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                await self._ready.wait()
+        except TimeoutError:
+            raise ConnectionEnded("silent") from None
+        domain = self._address.domain
+        while True:
+            await asyncio.sleep(PING_EVERY_SECONDS)
+            asked_at = monotonic()
+            await self._send(b" " + write_ping(uuid4().hex, sender=domain, to=domain))
+            await asyncio.sleep(PING_SECONDS)
+            if self._heard_at < asked_at:
+                raise ConnectionEnded("silent")
+
+    async def _announce(self) -> None:
+        """Tell users' servers of routes that were disabled, a few of them each second."""
+        loop = asyncio.get_running_loop()
+        await self._ready.wait()
+        while True:
+            ended = await loop.run_in_executor(self._thread, self._desk.find_ended)
+            for announcement in self._desk.write_ends(ended):
+                await self._send(announcement)
+            if ended:
+                await loop.run_in_executor(self._thread, self._desk.note_told, ended)
+            await asyncio.sleep(ANNOUNCE_EVERY_SECONDS)
+
+    async def _send(self, data: bytes) -> None:
+        writer = self._writer
+        assert writer is not None  # noqa: S101 - nothing is sent before there is a connection
+        if self._is_closed:
+            return
+        try:
+            writer.write(data)
+            await writer.drain()
+        except OSError:
+            raise ConnectionEnded("lost") from None
+
+
+def _end_of(tasks: "list[asyncio.Task[None]]") -> str:
+    """Return how the connection ended, by the task that ended first. A fault of ours ends the process."""
+    errors = [error for task in tasks if task.done() and (error := task.exception())]
+    for error in errors:
+        if not isinstance(error, ConnectionEnded):
+            raise error
+    # What the server said is worth more than that it closed the connection afterwards.
+    ends = [error.end for error in errors if isinstance(error, ConnectionEnded)]
+    return next((end for end in ends if end != "lost"), "lost")

@@ -1,0 +1,290 @@
+"""Accepting pushes: verify, decide, and store all of a batch in one transaction, before any of it is answered.
+
+Whatever is stored here is delivered by the workers, whatever becomes of this process. What a user wrote is left behind
+here, unless the app has it passed on.
+"""
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+from uuid import UUID, uuid4
+
+from django.conf import settings
+from django.db import transaction
+
+from kit.db.statements import fetch
+from kit.metrics.batches import count
+from notifications import direct
+from notifications.admission import own_admission
+from notifications.direct import DirectPush
+from notifications.messages import Grade, channel_key
+from registrations.messages import TokenType
+from xmpp_bridge.codec.client_strings import verify_client, verify_node
+from xmpp_bridge.codec.jids import Jid, parse_jid
+from xmpp_bridge.content import Look, payload_content, text_content, wake_content
+from xmpp_bridge.identity import client_keys, route_tag
+from xmpp_bridge.limits import Limits
+from xmpp_bridge.messages import Dialect, Kind, PushNotification
+from xmpp_bridge.metrics import FORWARDS_DROPPED, PUSHES
+from xmpp_bridge.rules import Domains, Verdict, time_to_live
+
+FRONT_DOOR = "xmpp"
+# Our own address that a push was written to is remembered, when it is no longer than this.
+MAX_LOCAL_CHARACTERS = 64
+NOBODY = Jid("", "", "")
+
+
+class Known(NamedTuple):
+    """A device that pushes name, with its app, its route and the wake-ups that wait for it."""
+
+    id: UUID
+    is_active: bool
+    domain: str
+    announced_from: str | None
+    is_used_today: bool
+    style: str
+    text: str
+    sound: str
+    calls_as_alerts: bool
+    passes_texts: bool
+    refuses_texts: bool
+    route_id: int
+    generation: int
+    token_type: int
+    apn_topic: str
+    is_route_proven: bool
+    waiting_count: int
+    waiting_wake: int | None
+    waiting_background: int | None
+
+    @property
+    def is_apple(self) -> bool:
+        return self.token_type == TokenType.APN
+
+
+@dataclass(slots=True)
+class Item:
+    """One push of a batch, and what is decided about it."""
+
+    push: PushNotification
+    verdict: Verdict = Verdict.UNKNOWN
+    sender: Jid = NOBODY
+    device_id: UUID | None = None
+    device: Known | None = None
+    to_store: DirectPush | None = field(default=None, repr=False)
+    prolonged: tuple[int, datetime] | None = None
+
+
+class Inbound:
+    """What the connected process keeps to decide about pushes."""
+
+    def __init__(self, limits: Limits, domains: Domains) -> None:
+        self._limits = limits
+        self._domains = domains
+
+    def accept(self, pushes: Sequence[PushNotification], *, now: datetime) -> list[Verdict]:
+        """Store the pushes that are to be delivered, and return what is said about each, in order.
+
+        Raises the errors of the database; nothing is stored or counted then.
+        """
+        try:
+            with transaction.atomic():
+                items = self._decide_all(pushes, now=now)
+                _store(items, now=now)
+        except BaseException:
+            self._limits.take_back()
+            raise
+        self._limits.keep()
+        return [item.verdict for item in items]
+
+    def _decide_all(self, pushes: Iterable[PushNotification], *, now: datetime) -> list[Item]:
+        own_admission().refresh()
+        items = [self._verify(push, now.timestamp()) for push in pushes]
+        named = [item for item in items if item.device_id]
+        devices = _find_devices({item.device_id for item in named if item.device_id}, now=now) if named else {}
+        keys = {id(item): _key(item) for item in named}
+        repeated = direct.find_repeated(set(keys.values()), now=now)
+        for item in named:
+            item.device = devices.get(item.device_id) if item.device_id else None
+            item.verdict = self._decide(item, keys[id(item)], repeated, now=now)
+            if item.to_store:
+                repeated.add(keys[id(item)])
+        return items
+
+    def _verify(self, push: PushNotification, now: float) -> Item:
+        """Decide what can be decided without knowing the device."""
+        item, sender = Item(push), parse_jid(push.origin.sender)
+        if sender is None or sender.resource:  # the address of a client: its server has stamped it so
+            item.verdict = Verdict.FORBIDDEN
+            return item
+        item.sender = sender
+        if not self._limits.take_from_domain(sender.domain, now):
+            item.verdict = Verdict.BUSY_DOMAIN
+            return item
+        found = _claimed_device(push)
+        if found is None or not self._domains.serve(sender.domain):
+            item.verdict = self._stranger(sender.domain, now)
+            return item
+        item.device_id = found
+        return item
+
+    def _stranger(self, domain: str, now: float) -> Verdict:
+        return Verdict.UNKNOWN if self._limits.hears_stranger(domain, now) else Verdict.IGNORED
+
+    def _decide(self, item: Item, key: bytes, repeated: Collection[bytes], *, now: datetime) -> Verdict:
+        device = item.device
+        if device is None or device.domain != item.sender.domain:
+            return self._stranger(item.sender.domain, now.timestamp())
+        if key in repeated:
+            return Verdict.REPEATED
+        if not device.is_active:
+            return Verdict.GONE if self._limits.tells_gone(device.id, now.timestamp()) else Verdict.GONE_BEFORE
+        if item.push.kind is Kind.FORWARD and device.refuses_texts:
+            return Verdict.REFUSED
+        channel = channel_key(device.token_type, device.apn_topic)
+        if own_admission().is_full(channel, is_route_proven=device.is_route_proven):
+            return Verdict.FULL
+        return self._take(item, device, key, now=now)
+
+    def _take(self, item: Item, device: Known, key: bytes, *, now: datetime) -> Verdict:
+        """Decide about a push that may go to its device, by what the device has got lately."""
+        push, seconds = item.push, now.timestamp()
+        has_payload = push.payload is not None or (device.passes_texts and bool(push.body))
+        content = _content_key(push, has_payload=has_payload)
+        if self._limits.is_same_again(device.id, content, seconds):
+            return Verdict.REPEATED
+        if push.grade is Grade.VOIP and not self._limits.take_call(device.id, seconds):
+            return Verdict.BUSY_CALLS
+        self._limits.note_content(device.id, content, seconds)
+        has_room = device.waiting_count < settings.MAX_OPEN_PER_ROUTE
+        if push.grade is Grade.VOIP or (has_payload and has_room and self._limits.take_payload(device.id, seconds)):
+            item.to_store = _direct_push(item, device, key, has_payload=has_payload, due_at=now)
+            return Verdict.ACCEPTED
+        return self._wake(item, device, key, now=now)
+
+    def _wake(self, item: Item, device: Known, key: bytes, *, now: datetime) -> Verdict:
+        is_background = item.push.grade is Grade.LOW
+        waiting = device.waiting_background if is_background else device.waiting_wake
+        if waiting is not None:
+            item.prolonged = (waiting, now + time_to_live(item.push.grade, has_payload=False))
+            return Verdict.MERGED
+        at = self._limits.wake_at((device.id, is_background), now.timestamp())
+        if at is None:
+            return Verdict.MERGED
+        due_at = now + timedelta(seconds=at - now.timestamp())
+        item.to_store = _direct_push(item, device, key, has_payload=False, due_at=due_at)
+        return Verdict.ACCEPTED
+
+
+def _claimed_device(push: PushNotification) -> UUID | None:
+    """Return the device that a push names, if we gave out what it names it by."""
+    if push.dialect is Dialect.XEP0357:
+        return verify_node(push.node, push.secret, client_keys())
+    return verify_client(push.client, client_keys())
+
+
+def _key(item: Item) -> bytes:
+    """Return 32 bytes that name one push: a repetition has the same."""
+    origin = item.push.origin
+    # A message need not have an id, and is then never a repetition.
+    parts = (origin.sender, origin.service, origin.id or uuid4().hex, str(item.device_id))
+    return hashlib.sha256(b"".join(len(part.encode()).to_bytes(4) + part.encode() for part in parts)).digest()
+
+
+def _content_key(push: PushNotification, *, has_payload: bool) -> bytes:
+    """Return 32 bytes that two pushes share when the device would be told the same twice."""
+    text = push.payload.text if push.payload else push.body if has_payload else ""
+    kind = push.grade if push.grade in {Grade.VOIP, Grade.LOW} else Grade.NORMAL
+    return hashlib.sha256(f"{kind} {text}".encode()).digest()
+
+
+# A wake-up that waits for its device serves later ones, too. One in the background serves none that is to be shown.
+_FIND_DEVICES = """
+    SELECT device.id, device.state = 'active' AND route.state = 'active' AND NOT app.is_retired, device.domain,
+           device.announced_from, device.pushed_at > %(today)s,
+           app.style, app.text, app.sound, app.calls_as_alerts, app.passes_texts, app.refuses_texts,
+           route.id, route.generation, route.token_type, route.apn_topic, route.last_success_at IS NOT NULL,
+           wake.waiting, wake.shown, wake.background
+    FROM xmpp_bridge_device AS device
+    JOIN xmpp_bridge_app AS app ON app.id = device.app_id
+    LEFT JOIN registrations_route AS route ON route.id = device.route_id
+    LEFT JOIN LATERAL (
+        SELECT count(*) AS waiting,
+               max(n.id) FILTER (WHERE n.grade NOT IN ('low', 'voip') AND n.is_wake) AS shown,
+               max(n.id) FILTER (WHERE n.grade = 'low' AND n.is_wake) AS background
+        FROM (
+            SELECT id, grade, message IS NULL AND NOT payload_dropped AS is_wake FROM notifications_notification
+            WHERE route_id = route.id AND state IN ('pending', 'retrying', 'ambiguous') AND grade <> ''
+        ) AS n
+    ) AS wake ON TRUE
+    WHERE device.id = ANY (%(ids)b::uuid[])
+"""
+
+
+def _find_devices(ids: Iterable[UUID], *, now: datetime) -> dict[UUID, Known]:
+    rows = fetch(_FIND_DEVICES, {"ids": list(ids), "today": now - timedelta(days=1)})
+    return {row[0]: Known._make(row) for row in rows}
+
+
+def _direct_push(item: Item, device: Known, key: bytes, *, has_payload: bool, due_at: datetime) -> DirectPush:
+    push, tag = item.push, route_tag(device.id)
+    grade = Grade.HIGH if push.grade is Grade.VOIP and device.is_apple and device.calls_as_alerts else push.grade
+    look = Look(device.style, device.text, device.sound, tag.hex())
+    content = payload_content(look, grade, push.payload) if push.payload else text_content(look, push.body)
+    return DirectPush(
+        key=key,
+        recipient=str(device.id),
+        sender=item.sender.domain.encode(),
+        route_id=device.route_id,
+        route_generation=device.generation,
+        grade=grade,
+        message=content.encode() if has_payload else b"",
+        wake=wake_content(look, grade, is_truncated=has_payload).encode(),
+        collapse_id=b"" if has_payload or grade is Grade.VOIP else _wake_id(tag, grade),
+        due_at=due_at,
+        expires_at=due_at + time_to_live(push.grade, has_payload=has_payload),
+    )
+
+
+def _wake_id(tag: bytes, grade: Grade) -> bytes:
+    """Return the name under which wake-ups of a device replace each other, those in the background apart."""
+    return hashlib.sha256(tag + b"background").digest()[:8] if grade is Grade.LOW else tag
+
+
+def _store(items: Sequence[Item], *, now: datetime) -> None:
+    direct.store(FRONT_DOOR, [item.to_store for item in items if item.to_store], now=now)
+    direct.prolong(list(dict(item.prolonged for item in items if item.prolonged).items()))
+    _note_use([item for item in items if item.to_store and _is_news(item)], now=now)
+    count(PUSHES, ((item.push.dialect.value, item.verdict.value) for item in items))
+    forwards = [item.device for item in items if item.push.kind is Kind.FORWARD and item.device]
+    dropped = sum(not device.passes_texts for device in forwards)
+    transaction.on_commit(lambda: FORWARDS_DROPPED.inc(dropped), robust=True)
+
+
+def _is_news(item: Item) -> bool:
+    """Return whether something is to be noted about the use of a device, which it rarely is."""
+    device = item.device
+    return device is not None and not (device.is_used_today and device.announced_from == _announced_from(item))
+
+
+_NOTE_USE = """
+    UPDATE xmpp_bridge_device AS device SET pushed_at = %(now)s, announced_from = item.announced_from
+    FROM unnest(%(ids)b::uuid[], %(froms)b::text[]) AS item (id, announced_from) WHERE device.id = item.id
+"""
+
+
+def _note_use(items: Sequence[Item], *, now: datetime) -> None:
+    """Note that these devices are pushed to, and from where their end is announced to the server that pushes."""
+    newest = {item.device_id: _announced_from(item) for item in items}
+    if newest:
+        fetch(_NOTE_USE, {"now": now, "ids": list(newest), "froms": list(newest.values())})
+
+
+def _announced_from(item: Item) -> str | None:
+    """Return the local part of our own address that a push was written to, if its server can be told at any time."""
+    service = parse_jid(item.push.origin.service)
+    if item.push.dialect is Dialect.XEP0357 or item.sender.local or service is None or service.resource:
+        return None
+    return service.local if len(service.local) <= MAX_LOCAL_CHARACTERS else None

@@ -1,0 +1,54 @@
+"""`manage.py run_xmpp_bridge`: be the component of the XMPP server of the settings.
+
+Any number of these may run: one of them is connected, and the others stand by.
+"""
+
+import asyncio
+import signal
+from typing import Any
+
+import structlog
+import uvloop
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connection
+
+from kit.ready import tell_ready
+from xmpp_bridge.component.connection import Address
+from xmpp_bridge.component.desk import Desk
+from xmpp_bridge.component.leading import Leader
+from xmpp_bridge.component.running import Component
+from xmpp_bridge.limits import Limits, Rates
+from xmpp_bridge.rules import Domains
+
+log = structlog.get_logger(__name__)
+# A database that cannot be reached counts as away after this, and users' servers are told to wait.
+DATABASE_CONNECT_SECONDS = 3
+
+
+class Command(BaseCommand):
+    help = "Connect to the XMPP server of the settings as its component: register devices, accept pushes."
+
+    def handle(self, *_args: Any, **_options: Any) -> None:
+        if not settings.XMPP_COMPONENT_JID:
+            raise CommandError("XMPP_COMPONENT_JID and XMPP_COMPONENT_SECRET are not set: docs/xmpp.md says how.")
+        connection.settings_dict["OPTIONS"].setdefault("connect_timeout", DATABASE_CONNECT_SECONDS)
+        uvloop.run(_run(_component()))
+
+
+def _component() -> Component:
+    domain = settings.XMPP_COMPONENT_JID
+    domains = Domains(frozenset(settings.XMPP_DENIED_DOMAINS), frozenset(settings.XMPP_ALLOWED_DOMAINS))
+    desk = Desk(domain, Limits(Rates(**settings.XMPP_RATES)), domains)
+    host, port = settings.XMPP_COMPONENT_HOST, settings.XMPP_COMPONENT_PORT
+    return Component(Address(host, port, domain, settings.XMPP_COMPONENT_SECRET), desk)
+
+
+async def _run(component: Component) -> None:
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    log.info("component_started", domain=settings.XMPP_COMPONENT_JID)
+    tell_ready()  # to stand by is enough: the component that it replaces stops then, and leaves it its place
+    await Leader(settings.XMPP_COMPONENT_JID).lead(stopped, component.run)
+    log.info("component_stopped")

@@ -1,0 +1,97 @@
+"""The apps whose devices are pushed to through XMPP, and these devices.
+
+Privacy: no JID and no device id is stored, only a keyed hash of both; of the account there is its domain. The tokens
+are in the device's route, encrypted.
+"""
+
+import uuid
+from typing import ClassVar
+
+from django.core.validators import MaxLengthValidator, RegexValidator
+from django.db import models
+
+from kit.db.fields import BytesField
+from registrations.models import Route
+
+# A full payload of mod_push2 leaves so much of Apple's 4096 bytes that this fits beside it.
+MAX_TEXT_CHARACTERS = 40
+
+
+class App(models.Model):
+    """An app that an operator serves: where its devices are reached, and how it likes to be told."""
+
+    class Style(models.TextChoices):
+        """How the data of a push are named, so that apps written for other push services understand them."""
+
+        GENERIC = "generic"
+        TIGASE = "tigase"
+        RFC8291 = "rfc8291"
+        CONVERSATIONS = "conversations"
+
+    slug = models.TextField(
+        unique=True, validators=[RegexValidator(r"[a-z0-9][a-z0-9-]{0,62}\Z", "Letters a-z, digits and hyphens.")]
+    )
+    apn_topic = models.TextField("Apple's bundle id", blank=True)  # empty: no devices of Apple's
+    takes_firebase = models.BooleanField("has devices at Firebase", default=True)
+    style = models.TextField(choices=Style.choices, default=Style.GENERIC)
+    text = models.TextField(  # what Apple shows, unless the app changes it
+        default="New message", validators=[MaxLengthValidator(MAX_TEXT_CHARACTERS)]
+    )
+    sound = models.TextField(default="default", blank=True, validators=[MaxLengthValidator(MAX_TEXT_CHARACTERS)])
+    # Apple stops apps that do not ring for each call, and mod_push2 tells a call that ended from one that begins not
+    # at all.
+    calls_as_alerts = models.BooleanField("show calls as messages", default=False)
+    # What users wrote then goes through our database, and to Apple and Google.
+    passes_texts = models.BooleanField("pass on what users wrote", default=False)
+    refuses_texts = models.BooleanField("refuse forwarded messages", default=False)
+    is_retired = models.BooleanField("retired: every device is gone", default=False)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                condition=~models.Q(passes_texts=True, refuses_texts=True), name="texts_passed_or_refused"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class Device(models.Model):
+    """One device of one account in one app. Its id is what client strings and nodes name."""
+
+    class State(models.TextChoices):
+        ACTIVE = "active"
+        # A tombstone: pushes that still come are told that it is gone.
+        UNREGISTERED = "unregistered"
+        EXPIRED = "expired"  # neither used nor registered again for months
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    app = models.ForeignKey(App, on_delete=models.PROTECT, related_name="devices")
+    domain = models.TextField()  # of the account; only its server may push
+    device_key = BytesField()  # keyed hash of app, account and the app's id of the device
+    owner_key = BytesField()  # keyed hash of app and account, to count devices
+    route = models.OneToOneField(Route, null=True, on_delete=models.SET_NULL, related_name="device")
+    state = models.TextField(choices=State.choices, default=State.ACTIVE)
+    # The local part of our own address that the last push of Push 2.0 was written to, from where the end of the route
+    # is announced. It is null when there was none, or when it came from an account, which is not stored.
+    announced_from = models.TextField(null=True)  # noqa: DJ001 - null: not announced
+    registered_at = models.DateTimeField()  # the last time
+    pushed_at = models.DateTimeField(null=True)  # exact to the day
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["device_key"], condition=models.Q(state="active"), name="one_active_device_each"
+            ),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["owner_key"], condition=models.Q(state="active"), name="device_owner"),
+            models.Index(fields=["registered_at"], condition=models.Q(state="active"), name="device_registered"),
+            models.Index(fields=["ended_at"], condition=~models.Q(state="active"), name="device_ended"),
+        ]
+
+    def __str__(self) -> str:
+        return f"Device {self.pk} ({self.state})"

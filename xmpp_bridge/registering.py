@@ -1,0 +1,207 @@
+"""Registering devices and forgetting them: the use cases behind the ad-hoc commands of apps.
+
+An account registers for itself: its own server says who it is. Of it, a keyed hash is stored and its domain.
+"""
+
+import secrets
+from collections.abc import Mapping
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+
+from kit.metrics.batches import count
+from notifications import acceptance
+from registrations.addresses import DeviceAddress
+from registrations.messages import TokenType
+from registrations.models import Route
+from registrations.routes import point
+from xmpp_bridge.codec import answers
+from xmpp_bridge.codec.client_strings import issue
+from xmpp_bridge.codec.jids import Jid, parse_jid
+from xmpp_bridge.commands import ACTIONS, Action, BadField, Submission, form_fields, read_submission
+from xmpp_bridge.identity import client_keys, device_key, owner_key
+from xmpp_bridge.limits import Limits
+from xmpp_bridge.messages import Command, StanzaError
+from xmpp_bridge.metrics import COMMANDS
+from xmpp_bridge.models import App, Device
+from xmpp_bridge.rules import BAD_REQUEST, BUSY, FORBIDDEN, NOT_FOUND, TROUBLE, Domains
+
+State = Device.State
+
+
+class CommandRefused(Exception):  # noqa: N818 - says what happened
+    """The command leads to an error. ``outcome`` is its word in metrics."""
+
+    def __init__(self, error: StanzaError, outcome: str) -> None:
+        super().__init__(outcome)
+        self.error = error
+        self.outcome = outcome
+
+
+class Done(NamedTuple):
+    """What a command led to."""
+
+    values: Mapping[str, str]
+    outcome: str
+
+
+class Registering:
+    """What the connected process keeps to carry out commands. ``domain`` is our own."""
+
+    def __init__(self, domain: str, limits: Limits, domains: Domains) -> None:
+        self._domain = domain
+        self._limits = limits
+        self._domains = domains
+
+    def answer(self, command: Command, *, now: datetime) -> bytes:
+        """Carry out one command, in a transaction of its own, and return the answer to it.
+
+        Raises the errors of the database; nothing is stored or counted then.
+        """
+        try:
+            with transaction.atomic():
+                answer, outcome = self._answer(command, now=now)
+        except CommandRefused as refused:
+            answer, outcome = answers.write_error(command.origin, refused.error, by=self._domain), refused.outcome
+        except BaseException:
+            self._limits.take_back()
+            raise
+        self._limits.keep()
+        count(COMMANDS, [(outcome,)])
+        return answer
+
+    def trouble(self, command: Command) -> bytes:
+        """Return the answer while the database is away."""
+        count(COMMANDS, [("not_stored",)])
+        return answers.write_error(command.origin, TROUBLE, by=self._domain)
+
+    def _answer(self, command: Command, *, now: datetime) -> tuple[bytes, str]:
+        origin, node = command.origin, command.node
+        action = ACTIONS.get(node)
+        if action is None:
+            raise CommandRefused(NOT_FOUND, "not_found")
+        account = self._authorise(command, now.timestamp())
+        session = command.session or secrets.token_urlsafe(12)
+        if command.action == "cancel":
+            return answers.write_command_canceled(origin, node, session), "canceled"
+        if command.action not in {"execute", "next", "complete"}:
+            raise CommandRefused(BAD_REQUEST, "bad_request")
+        if command.fields is None:
+            return self._form(command, action, session), "form"
+        done = self._carry_out(action, command, account, now=now)
+        return answers.write_command_result(origin, node, session, done.values), done.outcome
+
+    def _authorise(self, command: Command, now: float) -> Jid:
+        """Return who sends a command: a client of an account, and of a domain that is served."""
+        sender = parse_jid(command.origin.sender)
+        if sender is None or not sender.local or not sender.resource or not self._domains.serve(sender.domain):
+            raise CommandRefused(FORBIDDEN, "forbidden")
+        if not self._limits.take_command(owner_key("", sender.bare), now):
+            raise CommandRefused(BUSY, "busy")
+        return sender
+
+    def _form(self, command: Command, action: Action, session: str) -> bytes:
+        slugs = [app.slug for app in _apps_for(action)]
+        return answers.write_command_form(
+            command.origin,
+            command.node,
+            session,
+            title=action.name,
+            instructions="The server that your account is on sees what you fill in here.",
+            fields=form_fields(action, slugs),
+        )
+
+    def _carry_out(self, action: Action, command: Command, account: Jid, *, now: datetime) -> Done:
+        try:
+            submission = read_submission(action, command.fields or {})
+        except BadField as bad:
+            raise CommandRefused(StanzaError("modify", "bad-request", bad.hint), "bad_request") from None
+        app = _choose_app(action, submission, command)
+        key = device_key(app.slug, account.bare, submission.device_id)
+        device = Device.objects.select_for_update().filter(device_key=key, state=State.ACTIVE).first()
+        if submission.address is None:
+            return _unregister(action, device, now=now)
+        if device is None:
+            device = self._create(app, account, key, now=now)
+            outcome = "registered"
+        else:
+            outcome = "refreshed"
+        _register(device, action, submission.address, now=now)
+        return Done(self._credentials(device.id), outcome)
+
+    def _create(self, app: App, account: Jid, key: bytes, *, now: datetime) -> Device:
+        owner = owner_key(app.slug, account.bare)
+        owned = Device.objects.filter(owner_key=owner, state=State.ACTIVE).count()
+        if owned >= self._limits.rates.devices_per_user or not self._limits.take_route(account.domain, now.timestamp()):
+            raise CommandRefused(BUSY, "busy")
+        return Device(app=app, domain=account.domain, device_key=key, owner_key=owner)
+
+    def _credentials(self, device_id: UUID) -> dict[str, str]:
+        given_out = issue(device_id, client_keys())
+        return {
+            "jid": self._domain,
+            "client": given_out.client,
+            "node": given_out.node,
+            "secret": given_out.secret,
+        }
+
+
+def _apps_for(action: Action) -> list[App]:
+    """Return the apps that a command may be about."""
+    apps = App.objects.filter(is_retired=False).order_by("slug")
+    return list(apps.exclude(apn_topic="") if action.token_type == TokenType.APN else apps.filter(takes_firebase=True))
+
+
+def _choose_app(action: Action, submission: Submission, command: Command) -> App:
+    """Return the app that is named in the form, by the address written to, or by being the only one."""
+    apps = {app.slug: app for app in _apps_for(action)}
+    service = parse_jid(command.origin.service)
+    named = submission.app or (service.local if service else "")
+    if named:
+        if named not in apps:
+            raise CommandRefused(NOT_FOUND, "not_found")
+        return apps[named]
+    if not apps:
+        raise CommandRefused(NOT_FOUND, "not_found")
+    if len(apps) > 1:
+        raise CommandRefused(StanzaError("modify", "bad-request", "app: one of several has to be named"), "bad_request")
+    return next(iter(apps.values()))
+
+
+def _register(device: Device, action: Action, address: DeviceAddress, *, now: datetime) -> None:
+    """Point a device to its address. This also revives a route that was disabled."""
+    route = device.route or Route(generation=0, created_at=now)
+    point(
+        route,
+        gateway=settings.XMPP_GATEWAY,
+        token_type=action.token_type,
+        apn_topic=device.app.apn_topic if action.token_type == TokenType.APN else "",
+        address=address.encode(),
+    )
+    route.is_end_awaited = True
+    route.save()
+    device.route = route
+    device.registered_at = now
+    device.save()
+
+
+def _unregister(action: Action, device: Device | None, *, now: datetime) -> Done:
+    if device is None or (device.route and device.route.token_type != action.token_type):
+        raise CommandRefused(NOT_FOUND, "not_found")
+    end(device, State.UNREGISTERED, now=now)
+    return Done({}, "unregistered")
+
+
+def end(device: Device, state: Device.State, *, now: datetime) -> None:
+    """Forget everything about a device but that it was there, so that later pushes are told that it is gone; belongs
+    into a transaction.
+    """
+    route, device.route = device.route, None
+    device.state, device.ended_at, device.announced_from = state, now, None
+    device.save()
+    acceptance.withdraw([(b"", str(device.id))], now=now)
+    if route:
+        route.delete()

@@ -1,0 +1,158 @@
+"""What the tests of this app share: an app, a registered device, and stanzas as users' servers send them."""
+
+import itertools
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from xmpp_bridge.codec.elements import parse
+from xmpp_bridge.codec.forms import read_forms
+from xmpp_bridge.codec.stream import Received
+from xmpp_bridge.component.desk import Arrived, Desk
+from xmpp_bridge.limits import Limits, Rates
+from xmpp_bridge.models import App
+from xmpp_bridge.rules import Domains
+
+SERVICE = "push.montague.test"
+SERVER = "capulet.test"
+JULIET = "juliet@capulet.test/balcony"
+APN_TOKEN, CALL_TOKEN = "ab" * 32, "cd" * 32
+FCM_TOKEN = "fcm-token_of:juliet" * 3
+COMMANDS = "http://jabber.org/protocol/commands"
+STANZA_ERRORS = "{urn:ietf:params:xml:ns:xmpp-stanzas}"
+PUSH2 = "{urn:xmpp:push2:0}"
+IV = "ZGVmZ2hpamtsbW5v"
+T0 = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def make_app(slug: str = "chat", **fields: Any) -> App:
+    return App.objects.create(**{"slug": slug, "apn_topic": f"org.example.{slug}", "created_at": T0} | fields)
+
+
+class Service(Desk):
+    """The desk of a component, to which stanzas are handed as text, and which answers with trees."""
+
+    def __init__(self, rates: Rates | None = None, domains: Domains | None = None) -> None:
+        self.limits = Limits(rates or Rates())
+        super().__init__(SERVICE, self.limits, domains or Domains())
+
+    def hear(self, *stanzas: str) -> list[Element]:
+        """Answer these together."""
+        return [parse(answer) for answer in self.answer([arrived(stanza) for stanza in stanzas])]
+
+    def say(self, stanza: str) -> Element | None:
+        """Answer one."""
+        answers = self.hear(stanza)
+        assert len(answers) <= 1
+        return answers[0] if answers else None
+
+    def command(self, node: str, fields: dict[str, str] | None, **attributes: str) -> Element:
+        answer = self.say(command(node, fields, **attributes))
+        assert answer is not None
+        return answer
+
+    def register(self, *, platform: str = "apns", sender: str = JULIET, **fields: str) -> "Registered":
+        """Register a device, as its app does."""
+        token = APN_TOKEN if platform == "apns" else FCM_TOKEN
+        fields = {"token": token, "device-id": "phone"} | {k.replace("_", "-"): v for k, v in fields.items()}
+        values = result_of(self.command(f"register-push-{platform}", fields, sender=sender))
+        return Registered(values["jid"], values["client"], values["node"], values["secret"])
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What the app of a device was told."""
+
+    jid: str
+    client: str
+    node: str
+    secret: str
+
+
+def arrived(stanza: str) -> Arrived:
+    return Arrived(Received(parse(stanza.encode())), monotonic())
+
+
+def command(node: str, fields: dict[str, str] | None, *, sender: str = JULIET, to: str = SERVICE, **own: str) -> str:
+    said = "".join(f" {name}='{value}'" for name, value in own.items())
+    form = ""
+    if fields is not None:
+        inside = "".join(f"<field var='{name}'><value>{value}</value></field>" for name, value in fields.items())
+        form = f"<x xmlns='jabber:x:data' type='submit'>{inside}</x>"
+    return (
+        f"<iq type='set' id='c1' from='{sender}' to='{to}'>"
+        f"<command xmlns='{COMMANDS}' node='{node}'{said}>{form}</command></iq>"
+    )
+
+
+def push2(
+    client: str,
+    inside: str = "",
+    *,
+    sender: str = SERVER,
+    to: str = SERVICE,
+    stanza_id: str = "",
+    attributes: str = "",
+) -> str:
+    stanza_id = stanza_id or f"m{next(_NUMBERS)}"
+    return (
+        f"<message id='{stanza_id}' from='{sender}' to='{to}'><notification xmlns='urn:xmpp:push2:0' {attributes}>"
+        f"<client>{client}</client>{inside}</notification></message>"
+    )
+
+
+def encrypted(text: str = "AAAA", *, voip: bool = False) -> str:
+    kind = " type='voip'" if voip else ""
+    return f"<encrypted iv='{IV}'{kind}>{text}</encrypted>"
+
+
+def rfc8291(text: str = "AAAA") -> str:
+    return f"<encrypted xmlns='urn:xmpp:sce:rfc8291:0'><payload>{text}</payload></encrypted>"
+
+
+def publish(node: str, secret: str, inside: str = "", *, sender: str = SERVER, stanza_id: str = "") -> str:
+    stanza_id = stanza_id or f"i{next(_NUMBERS)}"
+    form = "<field var='FORM_TYPE'><value>http://jabber.org/protocol/pubsub#publish-options</value></field>"
+    options = f"<x xmlns='jabber:x:data' type='submit'>{form}<field var='secret'><value>{secret}</value></field></x>"
+    return (
+        f"<iq type='set' id='{stanza_id}' from='{sender}' to='{SERVICE}'><pubsub xmlns='http://jabber.org/protocol/pubsub'>"
+        f"<publish node='{node}'><item><notification xmlns='urn:xmpp:push:0'>{inside}</notification></item></publish>"
+        f"<publish-options>{options}</publish-options></pubsub></iq>"
+    )
+
+
+def summary(**values: str) -> str:
+    fields = {"FORM_TYPE": "urn:xmpp:push:summary", "message-count": "1"}
+    fields |= {name.replace("_", "-"): value for name, value in values.items()}
+    inside = "".join(f"<field var='{name}'><value>{value}</value></field>" for name, value in fields.items())
+    return f"<x xmlns='jabber:x:data' type='form'>{inside}</x>"
+
+
+def result_of(answer: Element) -> dict[str, str]:
+    """Return the values of a command that was completed."""
+    assert answer.get("type") == "result", error_of(answer)
+    [said] = answer
+    assert said.get("status") == "completed"
+    forms = read_forms(said)
+    return forms[0][1] if forms else {}
+
+
+def error_of(answer: Element | None) -> tuple[str, str]:
+    """Return type and condition of an error."""
+    assert answer is not None
+    assert answer.get("type") == "error"
+    error = answer.find("error")
+    assert error is not None
+    assert error.get("by") == SERVICE
+    conditions = [each.tag.removeprefix(STANZA_ERRORS) for each in error if each.tag.startswith(STANZA_ERRORS)]
+    return error.get("type", ""), next(each for each in conditions if each != "text")
+
+
+def disabled_client(answer: Element) -> str | None:
+    found = answer.find(f"error/{PUSH2}disabled/{PUSH2}client")
+    return None if found is None else found.text
+
+
+_NUMBERS = itertools.count()

@@ -1,0 +1,250 @@
+"""The component, connected to a server in this process: handshake, answers, errors of the stream, ends."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from django.core.cache import cache
+
+from xmpp_bridge.codec.answers import write_ping
+from xmpp_bridge.codec.limits import MAX_STANZA_BYTES
+from xmpp_bridge.component import board, connection
+from xmpp_bridge.component.backoff import HOPELESS, MAX_SECONDS, Backoff
+from xmpp_bridge.component.desk import Arrived, Desk
+from xmpp_bridge.component.running import Component
+from xmpp_bridge.limits import Limits, Rates
+from xmpp_bridge.rules import Domains
+from xmpp_bridge.tests.talking import SERVER, SERVICE, Service, make_app, publish, push2
+from xmpp_bridge.tests.xmpp_server import XmppServer
+
+
+class IdleDesk(Desk):
+    """A desk that answers with ``reply`` and asks no database."""
+
+    def __init__(self, reply: Callable[[Sequence[Arrived]], list[bytes]] = lambda _: []) -> None:
+        super().__init__(SERVICE, Limits(Rates()), Domains())
+        self.reply = reply
+        self.batches: list[int] = []
+
+    def answer(self, batch: Sequence[Arrived]) -> list[bytes]:
+        self.batches.append(len(batch))
+        return self.reply(batch)
+
+    def find_ended(self) -> list[object]:  # type: ignore[override]
+        return []
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@asynccontextmanager
+async def connected(server: XmppServer, desk: Desk | None = None) -> AsyncIterator[asyncio.Event]:
+    """A component of the server; ends when the event is set."""
+    stopped = asyncio.Event()
+    async with server.serving() as address:
+        component = Component(address, desk or IdleDesk())
+        work = asyncio.create_task(component.run(stopped))
+        try:
+            yield stopped
+        finally:
+            stopped.set()
+            async with asyncio.timeout(20):
+                await work
+
+
+def ready(component_state: str = board.CONNECTED) -> bool:
+    return cache.get(board.KEY) == component_state
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not await asyncio.to_thread(is_so):  # noqa: ASYNC110 - the cache has no events
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def _clear() -> None:
+    cache.delete(board.KEY)
+
+
+def test_it_proves_the_secret_and_is_noted_as_connected() -> None:
+    async def story() -> None:
+        server = XmppServer()
+        async with connected(server):
+            await until(ready)
+            assert board.read().is_connected
+        assert server.ends == ["closed"]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("condition", sorted(HOPELESS))
+def test_what_only_an_operator_can_mend_is_said_and_not_hammered_at(condition: str) -> None:
+    async def story() -> None:
+        server = XmppServer()
+        server.refuse = condition
+        async with connected(server):
+            await until(lambda: ready(condition))
+            assert board.read().reason == board.WORDS[condition]
+            assert server.connections == 1
+
+    asyncio.run(story())
+
+
+def test_it_connects_again_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xmpp_bridge.component.backoff.FIRST_SECONDS", 0.01)
+
+    async def story() -> None:
+        server = XmppServer()
+        async with connected(server):
+            for number in (1, 2, 3):
+                await server.until(lambda number=number: server.connections == number)
+                await until(ready)
+                cache.delete(board.KEY)
+                server.drop()
+
+    asyncio.run(story())
+
+
+def test_a_server_that_is_away_is_waited_for() -> None:
+    async def story() -> None:
+        stopped = asyncio.Event()
+        component = Component(connection.Address("127.0.0.1", 1, SERVICE, "x"), IdleDesk())
+        work = asyncio.create_task(component.run(stopped))
+        await until(lambda: ready("refused"))
+        stopped.set()
+        await work
+
+    asyncio.run(story())
+
+
+def test_a_link_without_an_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PING_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "PING_SECONDS", 0.1)
+
+    async def story() -> None:
+        server = XmppServer()
+        async with connected(server):
+            await until(lambda: ready("silent"))
+        assert [each.get("type") for each in server.heard] == ["get"]
+        assert server.heard[0].get("to") == SERVICE
+
+    asyncio.run(story())
+
+
+def test_a_link_that_answers_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PING_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(connection, "PING_SECONDS", 0.2)
+
+    async def story() -> None:
+        server = XmppServer()
+        async with connected(server):
+            for number in range(3):
+                await server.until(lambda number=number: len(server.heard) > number)
+                server.say(write_ping("back", sender=SERVICE, to=SERVICE))
+            assert server.connections == 1
+
+    asyncio.run(story())
+
+
+def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HANDSHAKE_SECONDS", 0.05)
+
+    async def story() -> None:
+        hung_up = asyncio.Event()
+
+        async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(-1)
+            writer.close()
+            await writer.wait_closed()
+            hung_up.set()
+
+        silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+        address = connection.Address("127.0.0.1", silent.sockets[0].getsockname()[1], SERVICE, "x")
+        stopped = asyncio.Event()
+        work = asyncio.create_task(Component(address, IdleDesk()).run(stopped))
+        await until(lambda: ready("silent"))
+        stopped.set()
+        await work
+        await hung_up.wait()
+        silent.close()
+
+    asyncio.run(story())
+
+
+def test_what_is_in_hand_is_answered_before_it_stops() -> None:
+    answering = asyncio.Event()
+
+    async def story() -> None:
+        loop, server = asyncio.get_running_loop(), XmppServer()
+
+        def slowly(batch: Sequence[Arrived]) -> list[bytes]:
+            loop.call_soon_threadsafe(answering.set)
+            asyncio.run(asyncio.sleep(0.2))
+            return [b"<message id='answer'/>"] * len(batch)
+
+        async with connected(server, IdleDesk(slowly)) as stopped:
+            await until(ready)
+            server.say("<message id='question'/>")
+            await answering.wait()
+            stopped.set()
+            await server.until(lambda: server.ends)
+        assert [each.get("id") for each in server.heard] == ["answer"]
+        assert server.ends == ["closed"]
+
+    asyncio.run(story())
+
+
+def test_what_arrives_meanwhile_is_answered_together() -> None:
+    async def story() -> None:
+        server, desk = XmppServer(), IdleDesk(lambda batch: [b"<message/>"] * len(batch))
+        async with connected(server, desk):
+            await until(ready)
+            server.say("<message id='x'/>" * 300)
+            await server.until(lambda: len(server.heard) == 300)
+        assert len(desk.batches) < 100
+        assert max(desk.batches) <= connection.MAX_BATCH
+
+    asyncio.run(story())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_pushes_are_answered_over_the_wire_and_nothing_breaks_the_stream() -> None:
+    make_app()
+    phone = Service().register()
+    huge = f"<message id='huge' from='{SERVER}' to='{SERVICE}'><body>{'x' * MAX_STANZA_BYTES}</body></message>"
+    stanzas = [
+        huge,
+        publish(phone.node, phone.secret, stanza_id="good"),
+        push2("nope", stanza_id="unknown"),
+        f"<message type='error' id='error' from='{SERVER}' to='{SERVICE}'><error/></message>",
+        f"<presence from='juliet@{SERVER}' to='{SERVICE}'/>",
+        f"<iq type='get' id='version' from='{SERVER}' to='{SERVICE}'><query xmlns='jabber:iq:version'/></iq>",
+        f"<iq type='get' id='ping' from='{SERVER}' to='{SERVICE}'><ping xmlns='urn:xmpp:ping'/></iq>",
+    ]
+
+    async def story() -> None:
+        server = XmppServer()
+        async with connected(server, Service()):
+            await until(ready)
+            server.say("".join(stanzas))
+            await server.until(lambda: len(server.heard) == 5)
+            told = {each.get("id"): each for each in server.heard}
+            assert told.keys() == {"huge", "good", "unknown", "version", "ping"}
+            assert {told["good"].get("type"), told["ping"].get("type")} == {"result"}
+            assert server.connections == 1
+
+    asyncio.run(story())
+
+
+def test_backoff() -> None:
+    backoff = Backoff()
+    assert [backoff.pause("lost", jitter=0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    backoff.succeeded()
+    assert backoff.pause("lost", jitter=1) == 0.75
+    assert all(Backoff().pause(end, jitter=0) == MAX_SECONDS for end in HOPELESS)
+
+
+def test_the_secret_is_in_no_repr() -> None:
+    assert "s3cret" not in repr(connection.Address("h", 1, "d", "s3cret"))

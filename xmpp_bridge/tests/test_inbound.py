@@ -1,0 +1,431 @@
+"""Pushes as users' servers send them: who may push, what is stored, what is merged, and the answer to each."""
+
+from base64 import b64encode
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from kit.db.clock import clock
+from notifications.messages import Content
+from notifications.models import Notification, NotificationRequest
+from registrations.models import Route
+from tests.statements import statements
+from xmpp_bridge.identity import route_tag
+from xmpp_bridge.limits import Rates
+from xmpp_bridge.models import App, Device
+from xmpp_bridge.rules import Domains
+from xmpp_bridge.tests.talking import (
+    CALL_TOKEN,
+    SERVER,
+    SERVICE,
+    Registered,
+    Service,
+    disabled_client,
+    encrypted,
+    error_of,
+    make_app,
+    publish,
+    push2,
+    rfc8291,
+    summary,
+)
+
+pytestmark = pytest.mark.django_db
+NOT_FOUND = ("cancel", "item-not-found")
+BUSY = ("wait", "resource-constraint")
+FORWARDED = (
+    "<forwarded xmlns='urn:xmpp:forward:0'><message xmlns='jabber:client' from='romeo@capulet.test/desk' "
+    "to='juliet@capulet.test'><body>Wherefore art thou?</body></message></forwarded>"
+)
+
+
+@pytest.fixture
+def service() -> Service:
+    make_app()
+    return Service()
+
+
+@pytest.fixture
+def phone(service: Service) -> Registered:
+    return service.register()
+
+
+def stored() -> list[Notification]:
+    return list(Notification.objects.order_by("pk"))
+
+
+def content(notification: Notification) -> Content:
+    return Content.decode(notification.message or notification.wake or b"")
+
+
+def pass_time(monkeypatch: pytest.MonkeyPatch, **time: float) -> None:
+    later = clock.now() + timedelta(**time)
+    monkeypatch.setattr(type(clock), "now", lambda _: later)
+
+
+# Authorisation --------------------------------------------------------------------------------------------------------
+
+
+def test_a_push_is_stored_and_a_message_has_no_answer(service: Service, phone: Registered) -> None:
+    assert service.say(push2(phone.client)) is None
+    [notification] = stored()
+    assert (notification.state, notification.grade, notification.report) == ("pending", "normal", "success")
+    assert (notification.request.front_door, notification.request.state) == ("xmpp", "answered")
+    assert notification.route == Route.objects.get()
+    device = Device.objects.get()
+    assert content(notification).data == {"v": "1", "k": "wake", "a": route_tag(device.pk).hex()}
+    assert bytes(notification.collapse_id or b"") == route_tag(device.pk)
+
+
+def test_an_iq_is_answered_with_a_result_once_it_is_stored(service: Service, phone: Registered) -> None:
+    answer = service.say(publish(phone.node, phone.secret, summary(last_message_body="x"), stanza_id="a+/=@-" * 20))
+    assert answer is not None
+    assert (answer.get("type"), answer.get("id"), len(answer)) == ("result", "a+/=@-" * 20, 0)
+    assert (answer.get("from"), answer.get("to")) == (SERVICE, SERVER)
+    assert [n.grade for n in stored()] == ["normal"]
+
+
+def strangers(phone: Registered, other: Registered) -> dict[str, str]:
+    return {
+        "unknown": push2("nope"),
+        "forged": push2(phone.client[:-1] + ("A" if phone.client[-1] != "A" else "B")),
+        "foreign": push2(phone.client, sender="montague.test"),
+        "foreign subdomain": push2(phone.client, sender="x.capulet.test"),
+        "unknown node": publish("nope", phone.secret),
+        "wrong secret": publish(phone.node, other.secret),
+        "no secret": publish(phone.node, ""),
+        "foreign node": publish(phone.node, phone.secret, sender="montague.test"),
+    }
+
+
+def test_whoever_is_not_allowed_learns_nothing(service: Service, phone: Registered) -> None:
+    other = service.register(device_id="other")
+    answers = {name: service.say(stanza) for name, stanza in strangers(phone, other).items()}
+    assert {name: error_of(answer) for name, answer in answers.items()} == dict.fromkeys(answers, NOT_FOUND)
+    assert [disabled_client(answer) for answer in answers.values() if answer is not None] == [None] * len(answers)
+    Device.objects.all().delete()
+    again = {name: service.say(stanza) for name, stanza in strangers(phone, other).items()}
+    assert {name: error_of(answer) for name, answer in again.items()} == dict.fromkeys(answers, NOT_FOUND)
+    assert stored() == []
+
+
+@pytest.mark.parametrize("domains", [Domains(denied={SERVER}), Domains(allowed={"montague.test"})])
+def test_a_domain_that_is_not_served_learns_nothing_either(phone: Registered, domains: Domains) -> None:
+    service = Service(domains=domains)
+    assert error_of(service.say(push2(phone.client))) == NOT_FOUND
+    assert error_of(service.say(publish(phone.node, phone.secret))) == NOT_FOUND
+
+
+def test_a_client_may_not_push(service: Service, phone: Registered) -> None:
+    assert error_of(service.say(push2(phone.client, sender="romeo@capulet.test/desk"))) == ("auth", "forbidden")
+    assert error_of(service.say(publish(phone.node, phone.secret, sender="capulet.test/x"))) == ("auth", "forbidden")
+    assert stored() == []
+
+
+def test_a_server_may_push_in_the_name_of_an_account_and_in_any_spelling_of_its_domain(
+    service: Service, phone: Registered
+) -> None:
+    assert service.say(push2(phone.client, encrypted("AAAA"), sender="juliet@capulet.test")) is None
+    assert service.say(push2(phone.client, encrypted("BBBB"), sender="CAPULET.test.")) is None
+    assert len(stored()) == 2
+
+
+def test_an_answer_comes_from_the_address_that_was_written_to(service: Service) -> None:
+    answer = service.say(push2("nope", to=f"5891b5b522@{SERVICE}", stanza_id="n-unknown"))
+    assert answer is not None
+    assert (answer.get("from"), answer.get("id")) == (f"5891b5b522@{SERVICE}", "n-unknown")
+
+
+def test_a_malformed_push_is_a_bad_request(service: Service, phone: Registered) -> None:
+    assert error_of(service.say(push2(phone.client, encrypted("not base64")))) == ("modify", "bad-request")
+    assert error_of(service.say(publish("", phone.secret))) == ("modify", "bad-request")
+
+
+def test_too_many_unknown_clients_of_a_domain_get_no_answer_for_an_hour(
+    service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(Rates(unknown_per_hour=2))
+    answers = [service.say(push2(f"nope{n}")) for n in range(4)]
+    assert [answer is not None for answer in answers] == [True, True, False, False]
+    assert error_of(service.say(publish("nope", "x"))) == NOT_FOUND
+    assert error_of(service.say(push2("nope", sender="montague.test"))) == NOT_FOUND
+    assert service.say(push2(phone.client)) is None
+    assert len(stored()) == 1
+    pass_time(monkeypatch, minutes=61)
+    assert error_of(service.say(push2("nope"))) == NOT_FOUND
+
+
+# Routes that are no more ----------------------------------------------------------------------------------------------
+
+
+def end_by_disabling(_service: Service) -> None:
+    Route.objects.update(state="disabled", disabled_reason="Unregistered")
+
+
+def end_by_unregistering(service: Service) -> None:
+    service.command("unregister-push-apns", {"device-id": "phone"})
+
+
+def end_by_retiring(_service: Service) -> None:
+    App.objects.update(is_retired=True)
+
+
+@pytest.mark.parametrize("end", [end_by_disabling, end_by_unregistering, end_by_retiring])
+def test_a_server_is_told_that_a_route_is_gone_once_a_minute(
+    service: Service, phone: Registered, end, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end(service)
+    answer = service.say(push2(phone.client))
+    assert answer is not None
+    assert (error_of(answer), disabled_client(answer)) == (("cancel", "gone"), phone.client)
+    assert service.say(push2(phone.client)) is None
+    assert error_of(service.say(publish(phone.node, phone.secret))) == NOT_FOUND
+    pass_time(monkeypatch, seconds=61)
+    answer = service.say(push2(phone.client))
+    assert answer is not None
+    assert disabled_client(answer) == phone.client
+    assert error_of(service.say(push2(phone.client, sender="montague.test"))) == NOT_FOUND
+    assert stored() == []
+
+
+# Repetitions, and what is merged --------------------------------------------------------------------------------------
+
+
+def test_a_repeated_stanza_is_answered_like_the_first_and_stored_once(service: Service, phone: Registered) -> None:
+    repeated = publish(phone.node, phone.secret, summary(last_message_body="x"), stanza_id="one")
+    answers = service.hear(repeated, repeated) + service.hear(repeated)
+    assert [answer.get("type") for answer in answers] == ["result"] * 3
+    assert len(stored()) == 1
+
+
+def test_a_repeated_stanza_is_known_to_another_process_too(service: Service, phone: Registered) -> None:
+    repeated = push2(phone.client, encrypted(), stanza_id="one")
+    service.say(repeated)
+    assert Service().say(repeated) is None
+    assert len(stored()) == 1
+
+
+def test_a_name_may_be_used_again_after_ten_minutes(
+    service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.say(push2(phone.client, encrypted("AAAA"), stanza_id="one"))
+    pass_time(monkeypatch, minutes=11)
+    service.say(push2(phone.client, encrypted("BBBB"), stanza_id="one"))
+    assert len(stored()) == NotificationRequest.objects.count() == 2
+
+
+@pytest.mark.parametrize("inside", ["", encrypted("AAAA"), rfc8291("AAAA"), "<voip/>"])
+def test_three_identical_pushes_at_once_are_one_delivery(service: Service, phone: Registered, inside: str) -> None:
+    assert service.hear(*(push2(phone.client, inside) for _ in range(3))) == []
+    assert len(stored()) == 1
+
+
+def test_wake_ups_are_merged_into_one_at_once_and_one_for_all_that_follow(
+    service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.say(push2(phone.client))
+    Notification.objects.update(state="delivered")  # it is gone to the device
+    for seconds in (2.5, 3, 3.5):
+        pass_time(monkeypatch, seconds=2.5 if seconds == 2.5 else 0.5)
+        assert service.say(push2(phone.client)) is None
+    first, trailing = stored()
+    assert (first.state, trailing.state) == ("delivered", "retrying")
+    assert trailing.next_attempt_at is not None
+    assert timedelta(seconds=4.5) < trailing.next_attempt_at - first.created_at < timedelta(seconds=5.5)
+    assert first.collapse_id == trailing.collapse_id
+
+
+def test_a_wake_up_that_waits_serves_later_ones_and_lives_as_long_as_they_do(
+    service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.say(push2(phone.client))
+    [waiting] = stored()
+    pass_time(monkeypatch, minutes=30)
+    assert service.say(push2(phone.client)) is None
+    [same] = stored()
+    assert same.expires_at - waiting.expires_at >= timedelta(minutes=30)
+
+
+def test_a_wake_up_in_the_background_serves_none_that_is_to_be_shown(service: Service, phone: Registered) -> None:
+    service.say(publish(phone.node, phone.secret, summary()))
+    service.say(publish(phone.node, phone.secret, summary(last_message_body="x")))
+    assert [n.grade for n in stored()] == ["low", "normal"]
+    assert len({n.collapse_id for n in stored()}) == 2
+
+
+def test_ciphertexts_are_never_merged(service: Service, phone: Registered) -> None:
+    service.hear(*(push2(phone.client, encrypted(b64encode(bytes([n])).decode())) for n in range(5)))
+    assert len({n.collapse_id for n in stored()}) == 5
+
+
+def test_beyond_the_limit_a_ciphertext_is_a_wake_up(service: Service, phone: Registered) -> None:
+    service = Service(Rates(payloads_per_minute=2))
+    pushes = [push2(phone.client, encrypted(b64encode(bytes([n])).decode())) for n in range(5)]
+    assert service.hear(*pushes) == []
+    assert [bool(n.message) for n in stored()] == [True, True, False, False][: len(stored())]
+    assert [content(n).data["k"] for n in stored()] == ["msg", "msg", "wake", "wake"][: len(stored())]
+
+
+def test_a_call_is_never_merged_and_beyond_its_limit_the_server_waits(service: Service, phone: Registered) -> None:
+    service = Service(Rates(calls_per_minute=2))
+    calls = [push2(phone.client, encrypted(b64encode(bytes([n])).decode(), voip=True)) for n in range(3)]
+    assert [error_of(answer) for answer in service.hear(*calls)] == [BUSY]
+    assert [n.grade for n in stored()] == ["voip", "voip"]
+
+
+def test_what_was_told_to_wait_may_come_again(service: Service, phone: Registered, monkeypatch) -> None:
+    service = Service(Rates(calls_per_minute=1))
+    first, second = (push2(phone.client, encrypted(text, voip=True), stanza_id=text) for text in ("AAAA", "BBBB"))
+    service.say(first)
+    assert error_of(service.say(second)) == BUSY
+    pass_time(monkeypatch, seconds=61)
+    assert service.say(second) is None
+    assert len(stored()) == 2
+
+
+def test_a_domain_that_sends_too_much_waits_and_others_do_not(service: Service, phone: Registered) -> None:
+    other = service.register(sender="romeo@montague.test/x")
+    service = Service(Rates(domain_burst=2, domain_per_second=1))
+    pushes = [push2(phone.client, encrypted(b64encode(bytes([n])).decode())) for n in range(3)]
+    assert [error_of(answer) for answer in service.hear(*pushes)] == [BUSY]
+    assert service.say(push2(other.client, sender="montague.test")) is None
+
+
+def test_while_too_much_waits_the_server_waits(service: Service, phone: Registered, monkeypatch) -> None:
+    monkeypatch.setattr("xmpp_bridge.inbound.own_admission", Full)
+    assert error_of(service.say(push2(phone.client, encrypted()))) == BUSY
+    assert stored() == []
+
+
+class Full:
+    def refresh(self) -> None:
+        pass
+
+    def is_full(self, *_args: object, **_facts: object) -> bool:
+        return True
+
+
+# What goes to the device ----------------------------------------------------------------------------------------------
+
+
+def test_a_ciphertext_goes_on_as_it_came(service: Service, phone: Registered) -> None:
+    text = b64encode(bytes(range(256))).decode()
+    service.say(push2(phone.client, encrypted(text)))
+    service.say(push2(phone.client, rfc8291("AAAA" + text)))
+    first, second = stored()
+    tag = route_tag(Device.objects.get().pk).hex()
+    assert content(first).data == {"v": "1", "k": "msg", "a": tag, "e": text, "f": "j", "i": "ZGVmZ2hpamtsbW5v"}
+    assert content(second).data == {"v": "1", "k": "msg", "a": tag, "e": "AAAA" + text, "f": "w"}
+    assert Content.decode(first.wake or b"").data == {"v": "1", "k": "wake", "a": tag, "x": "truncated"}
+
+
+@pytest.mark.parametrize(
+    ("inside", "attributes", "grade", "seconds"),
+    [
+        (encrypted(voip=True), "priority='high'", "voip", 30),
+        ("", "priority='high'", "high", 3600),
+        ("", "", "normal", 3600),
+        ("<priority>low</priority>", "", "low", 3600),
+        (encrypted(), "", "normal", 86400),
+        ("<voip/>" + rfc8291(), "", "voip", 30),
+    ],
+)
+def test_grade_and_time_to_live(
+    service: Service, phone: Registered, inside: str, attributes: str, grade: str, seconds: int
+) -> None:
+    service.say(push2(phone.client, inside, attributes=attributes))
+    [notification] = stored()
+    assert notification.grade == grade
+    assert abs((notification.expires_at - notification.created_at).total_seconds() - seconds) < 1
+
+
+def test_an_app_may_have_calls_shown_as_messages(service: Service) -> None:
+    App.objects.update(calls_as_alerts=True)
+    apple = service.register(voip_token=CALL_TOKEN)
+    google = service.register(platform="fcm", device_id="another")
+    service.hear(push2(apple.client, "<voip/>"), push2(google.client, "<voip/>"))
+    assert sorted(n.grade for n in stored()) == ["high", "voip"]
+
+
+@pytest.mark.parametrize(
+    ("style", "keys"),
+    [
+        ("generic", {"v", "k", "a", "e", "f", "i"}),
+        ("tigase", {"encrypted", "iv"}),
+        ("rfc8291", {"rfc8291", "iv"}),
+        ("conversations", {"account"}),
+    ],
+)
+def test_payload_styles(service: Service, phone: Registered, style: str, keys: set[str]) -> None:
+    App.objects.update(style=style)
+    service.say(push2(phone.client, encrypted("AAAA")))
+    [notification] = stored()
+    assert content(notification).data.keys() == keys
+    assert content(notification).text == "New message"
+
+
+# Privacy --------------------------------------------------------------------------------------------------------------
+
+
+def everything() -> str:
+    """Every value of every table, as text."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
+        tables = [name for (name,) in cursor.fetchall()]
+        rows = []
+        for table in tables:
+            cursor.execute(f'SELECT row_to_json(t)::text FROM "{table}" AS t')  # noqa: S608
+            rows += [row for (row,) in cursor.fetchall()]
+    return "\n".join(rows)
+
+
+def test_what_users_wrote_and_who_they_are_is_in_no_table(service: Service, phone: Registered) -> None:
+    service.say(push2(phone.client, FORWARDED, sender="juliet@capulet.test"))
+    told = summary(last_message_body="Wherefore art thou?", last_message_sender="romeo@capulet.test/desk")
+    service.say(publish(phone.node, phone.secret, told))
+    assert len(stored()) >= 1
+    kept = everything()
+    assert phone.client not in kept
+    # bytea columns are shown as hexadecimal digits
+    words = ["Wherefore", "romeo", "juliet", "desk", phone.client, phone.secret]
+    assert [word for word in words if word in kept or word.encode().hex() in kept] == []
+
+
+def test_a_forwarded_message_is_a_wake_up_and_counted(service: Service, phone: Registered) -> None:
+    service.say(push2(phone.client, FORWARDED))
+    [notification] = stored()
+    assert notification.message is None
+    assert content(notification).data["k"] == "wake"
+
+
+def test_an_app_may_have_texts_passed_on_or_refused(service: Service, phone: Registered) -> None:
+    App.objects.update(passes_texts=True)
+    service.say(push2(phone.client, FORWARDED))
+    [notification] = stored()
+    assert (content(notification).text, content(notification).data["b"]) == ("Wherefore art thou?",) * 2
+    App.objects.update(passes_texts=False, refuses_texts=True)
+    assert error_of(service.say(push2(phone.client, FORWARDED))) == ("cancel", "policy-violation")
+
+
+def test_a_device_remembers_from_where_its_end_is_announced_and_no_account(service: Service, phone: Registered) -> None:
+    def remembered() -> str | None:
+        return Device.objects.get().announced_from
+
+    service.say(push2(phone.client, encrypted("AAAA"), to=f"5891b5b522@{SERVICE}"))
+    assert remembered() == "5891b5b522"
+    service.say(push2(phone.client, encrypted("BBBB")))
+    assert remembered() == ""
+    service.say(push2(phone.client, encrypted("CCCC"), sender="juliet@capulet.test"))
+    assert remembered() is None
+    assert Device.objects.get().pushed_at >= timezone.now() - timedelta(minutes=1)
+
+
+def test_a_batch_takes_a_handful_of_statements_whatever_its_size(service: Service, phone: Registered) -> None:
+    pushes = [push2(phone.client, encrypted(b64encode(bytes([n])).decode())) for n in range(50)]
+    service.say(pushes[0])
+    with statements() as sent:
+        service.hear(*pushes[1:])
+    assert len(stored()) == 50
+    assert len([each for each in sent if "SAVEPOINT" not in each]) <= 7

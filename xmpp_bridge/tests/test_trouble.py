@@ -1,0 +1,106 @@
+"""While the database is away, and what goes wrong with one stanza only: whoever asked is answered, and told to wait."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from django.db import OperationalError, connection
+
+from notifications.models import Notification
+from tests.statements import before_each_statement
+from xmpp_bridge.inbound import Inbound
+from xmpp_bridge.models import Device
+from xmpp_bridge.rules import ANSWERS, Verdict
+from xmpp_bridge.tests.talking import APN_TOKEN, Service, encrypted, error_of, make_app, publish, push2
+
+pytestmark = pytest.mark.django_db(transaction=True)
+TROUBLE = ("wait", "internal-server-error")
+
+
+@contextmanager
+def away() -> Iterator[None]:
+    """No statement reaches the database, and no connection is made."""
+
+    def refuse(_statement: str) -> None:
+        raise OperationalError("secret text of juliet@capulet.test")
+
+    with before_each_statement(refuse):
+        yield
+
+
+@pytest.fixture
+def service() -> Service:
+    make_app()
+    return Service()
+
+
+def test_while_the_database_is_away_servers_wait_and_afterwards_it_works(service: Service) -> None:
+    phone = service.register()
+    with away():
+        asked = [push2(phone.client, encrypted(), stanza_id="one"), publish(phone.node, phone.secret, stanza_id="two")]
+        answers = service.hear(*asked)
+        assert [(answer.get("id"), error_of(answer)) for answer in answers] == [("one", TROUBLE), ("two", TROUBLE)]
+        fields = {"token": APN_TOKEN, "device-id": "phone"}
+        assert error_of(service.command("register-push-apns", fields)) == TROUBLE
+        assert service.find_ended() == []
+    assert service.say(push2(phone.client, encrypted(), stanza_id="one")) is None
+    answer = service.say(publish(phone.node, phone.secret, stanza_id="two"))
+    assert answer is not None
+    assert answer.get("type") == "result"
+    assert Notification.objects.count() == 2
+
+
+def test_what_needs_no_database_is_answered_meanwhile(service: Service) -> None:
+    with away():
+        ping = "<ping xmlns='urn:xmpp:ping'/>"
+        answer = service.say(f"<iq type='get' id='1' from='a.test' to='push.montague.test'>{ping}</iq>")
+        assert answer is not None
+        assert answer.get("type") == "result"
+        assert error_of(service.say(push2("", stanza_id="x"))) == ("modify", "bad-request")
+
+
+def test_a_connection_that_broke_is_made_anew_and_nobody_notices(service: Service) -> None:
+    phone = service.register()
+    connection.connection.close()
+    assert service.say(push2(phone.client, encrypted("AAAA"))) is None
+    connection.connection.close()
+    assert service.register() == phone
+    assert Notification.objects.count() == 1
+
+
+def test_a_push_that_trips_us_up_does_not_stop_the_others(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    phone = service.register()
+    decide = Inbound._decide
+
+    def trip(self, item, *args, **options):
+        if item.push.origin.id == "bad":
+            raise ZeroDivisionError
+        return decide(self, item, *args, **options)
+
+    monkeypatch.setattr(Inbound, "_decide", trip)
+    pushes = [push2(phone.client, encrypted(text), stanza_id=name) for name, text in (("a", "AAAA"), ("bad", "BBBB"))]
+    [answer] = service.hear(*pushes, push2(phone.client, encrypted("CCCC"), stanza_id="c"))
+    assert (answer.get("id"), error_of(answer)) == ("bad", TROUBLE)
+    assert Notification.objects.count() == 2
+
+
+def test_no_word_of_an_error_is_in_the_log(service: Service, caplog, capsys) -> None:
+    phone = service.register()
+    with away():
+        service.say(push2(phone.client, encrypted()))
+    logged = caplog.text + "".join(capsys.readouterr())
+    assert "not_stored" in logged
+    assert [word for word in ("juliet", "secret text", phone.client) if word in logged] == []
+
+
+def test_two_processes_that_register_the_same_device_at_once_agree(service: Service) -> None:
+    first = service.register()
+    assert Service().register() == first
+    assert Device.objects.count() == 1
+
+
+def test_only_what_is_true_for_good_is_told_with_a_cancel() -> None:
+    """Ejabberd removes a route at the first cancel, and most servers repeat nothing that was told to wait."""
+    cancels = {verdict for verdict, error in ANSWERS.items() if error and error.type == "cancel"}
+    assert cancels == {Verdict.UNKNOWN, Verdict.IGNORED, Verdict.GONE, Verdict.GONE_BEFORE, Verdict.REFUSED}
+    assert ANSWERS.keys() == set(Verdict)

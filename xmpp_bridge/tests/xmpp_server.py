@@ -1,0 +1,102 @@
+"""An XMPP server that takes components, as far as a component sees it (XEP-0114), in the process of the test.
+
+It says what it is told to, and keeps what it hears.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from xml.etree.ElementTree import Element
+
+from xmpp_bridge.codec.stream import Closed, Event, Opened, Received, Stream
+from xmpp_bridge.component.connection import Address
+from xmpp_bridge.tests.talking import SERVICE
+
+SECRET = "s3cret"
+PATIENCE_SECONDS = 20
+
+
+class XmppServer:
+    """Accepts one connection after the other. ``refuse`` is the condition with which handshakes are refused."""
+
+    def __init__(self) -> None:
+        self.refuse = ""
+        self.does_answer_pings = True
+        self.connections = 0
+        self.heard: list[Element] = []
+        self.ends: list[str] = []
+        self.changed = asyncio.Event()
+        self._writer: asyncio.StreamWriter | None = None
+        self._server: asyncio.Server | None = None
+        self._handlers: list[asyncio.Task[None]] = []
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Address]:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        try:
+            yield Address("127.0.0.1", self._server.sockets[0].getsockname()[1], SERVICE, SECRET)
+        finally:
+            self._server.close()
+            self.drop()
+            await asyncio.gather(*self._handlers)
+
+    def say(self, data: str | bytes) -> None:
+        assert self._writer is not None
+        self._writer.write(data.encode() if isinstance(data, str) else data)
+
+    def drop(self) -> None:
+        """Cut the connection off."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+
+    async def until(self, is_so: Callable[[], object]) -> None:
+        """Wait until something is so, which may change with whatever is heard."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not is_so():
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._handlers.append(asyncio.current_task())  # type: ignore[arg-type]
+        self._writer, stream, self.connections = writer, Stream(), self.connections + 1
+        stream_id = f"stream-{self.connections}"
+        try:
+            while data := await reader.read(65536):
+                for event in stream.feed(data):
+                    self._hear(event, stream_id, writer)
+                self.changed.set()
+        except ConnectionError:
+            pass
+        finally:
+            self.ends.append("closed" if self._closed else "cut")
+            self.changed.set()
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    _closed = False
+
+    def _hear(self, event: Event, stream_id: str, writer: asyncio.StreamWriter) -> None:
+        match event:
+            case Opened():
+                self._closed = False
+                said = "" if self.refuse == "host-unknown" else stream_id
+                writer.write(
+                    f"<?xml version='1.0'?><stream:stream xmlns='jabber:component:accept' id='{said}' "
+                    f"from='{SERVICE}' xmlns:stream='http://etherx.jabber.org/streams'>".encode()
+                )
+                if self.refuse == "host-unknown":
+                    self._refuse(writer)
+            case Received(stanza):
+                self.heard.append(stanza)
+            case Closed():  # real servers close their side at once
+                self._closed = True
+                writer.write(b"</stream:stream>")
+                writer.close()
+            case _:  # Ready: the handshake of a component looks like the server's
+                self._refuse(writer) if self.refuse else writer.write(b"<handshake/>")
+
+    def _refuse(self, writer: asyncio.StreamWriter) -> None:
+        condition = f"<{self.refuse} xmlns='urn:ietf:params:xml:ns:xmpp-streams'/>"
+        writer.write(f"<stream:error>{condition}</stream:error></stream:stream>".encode())
+        writer.close()
