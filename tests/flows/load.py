@@ -61,6 +61,12 @@ def wait_until_received(network: Network, load: Load) -> None:
     )
 
 
+def wait_until_worked_off(network: Network, load: Load) -> None:
+    """Until every envelope was received and nothing waits anymore: before its arrival nothing waits, either."""
+    wait_until_received(network, load)
+    wait_until_done(network)
+
+
 def replies_by_message(network: Network, load: Load) -> Counter[bytes]:
     """How often each request was answered with success."""
     replies = [reply for sender in load.senders for reply in network.replies(sender, since_ns=load.since_ns)]

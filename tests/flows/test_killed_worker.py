@@ -29,7 +29,7 @@ def test_a_killed_worker_loses_nothing_and_doubles_at_most_what_was_on_its_way(f
     fleet.kill("worker")
     on_their_way = _in_flight(network)
     _start(fleet, "worker")
-    load.wait_until_done(network)
+    load.wait_until_worked_off(network, prepared)
     pushes = load.pushes_by_message(network, prepared)
     twice = {message_id for message_id, each in pushes.items() if len(each) == 2}
     assert Counter(len(each) for each in pushes.values()) == {1: REQUESTS - len(twice), 2: len(twice)}
@@ -48,7 +48,7 @@ def test_a_worker_that_is_stopped_loses_nothing_and_doubles_nothing(fleet: Fleet
     fleet.stop("worker")
     assert _in_flight(network) == set()
     _start(fleet, "worker")
-    load.wait_until_done(network)
+    load.wait_until_worked_off(network, prepared)
     pushes = load.pushes_by_message(network, prepared)
     assert Counter(len(each) for each in pushes.values()) == {1: REQUESTS}
     assert _lost_attempts(network, prepared) == set()

@@ -64,7 +64,7 @@ def unread(network: Network) -> int:
 
 def check(network: Network, prepared: Load) -> None:
     """Each push went out once, and each request was answered once."""
-    load.wait_until_done(network)
+    load.wait_until_worked_off(network, prepared)
     pushes = load.pushes_by_message(network, prepared)
     assert Counter(len(each) for each in pushes.values()) == {1: REQUESTS}
     assert load.replies_by_message(network, prepared) == Counter(prepared.message_ids)
@@ -92,7 +92,7 @@ def test_a_worker_that_hangs_on_duty_leaves_the_work_to_the_other(
     """The first one was there first, so it is on duty."""
     with stopped(fleet, "worker"):
         network.publish(*prepared.messages)
-        load.wait_until_done(network)
+        load.wait_until_worked_off(network, prepared)
     check(network, prepared)
 
 
