@@ -158,7 +158,10 @@ async def test_a_hibernating_session_gets_one_push_for_a_burst(real_prosody: Pee
         await phone.ping()
         phone.abort()
         await phone.ended.wait()
-        await send_chats(real_prosody, juliet, 3)
+        async with real_prosody.account(real_prosody.user("romeo"), "desk") as romeo:
+            for _ in range(3):
+                romeo.send(peers.chat(juliet))
+                await romeo.ping()
         # What the phone had not acknowledged when it vanished may have been worth a push, too, but one without a body.
         assert len([push for push in await service.pushes_until_silence() if has_body(push)]) == 1
 
