@@ -60,19 +60,19 @@ def run() -> dict[str, object]:
 async def _measure(url: str) -> tuple[Shots, int, float]:
     server = new_identity(os.urandom).pub33
     phones = [_phone(server) for _ in range(50)]
-    ammunition = build(phones, server, rate=RATE, seconds=SECONDS, on_progress=lambda: None)
-    topic = topics.content_topic(topics.partitioned_name(ammunition.senders[0].pub33))
-    command = [sys.executable, "-m", "bench.load", ANSWERING, url, topic, str(ammunition.due_ns[0])]
+    load_requests = build(phones, server, rate=RATE, seconds=SECONDS, on_progress=lambda: None)
+    topic = topics.content_topic(topics.partitioned_name(load_requests.senders[0].pub33))
+    command = [sys.executable, "-m", "bench.load", ANSWERING, url, topic, str(load_requests.due_ns[0])]
     with servers.process(command):
         async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client:
             node = WakuNode(url, client)
-            session, ear = Session(node, pubsub_topic=TOPIC), Ear(node, TOPIC, ammunition.senders)
+            session, ear = Session(node, pubsub_topic=TOPIC), Ear(node, TOPIC, load_requests.senders)
             listening = asyncio.create_task(ear.listen())
-            shots = await shoot(ammunition.messages, ammunition.due_ns, session.publish, lambda: None)
+            shots = await shoot(load_requests.messages, load_requests.due_ns, session.publish, lambda: None)
             listening.cancel()
             with suppress(asyncio.CancelledError):
                 await listening
-    return shots, ear.count, round(ammunition.build_seconds * 1000 / len(ammunition.messages), 3)
+    return shots, ear.count, round(load_requests.build_seconds * 1000 / len(load_requests.messages), 3)
 
 
 def _phone(server: bytes) -> RegisteringClient:

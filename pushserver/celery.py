@@ -41,7 +41,7 @@ def watch_at_start(**_kwargs: Any) -> None:
     """
     if app.conf.task_default_queue in app.amqp.queues.consume_from:
         with contextlib.suppress(OperationalError):  # the broker is away again: beat will ask
-            for task in ("notifications.gateways.gorush.tasks.watch_gorush", "waku_bridge.tasks.watch_nodes"):
+            for task in ("notifications.gateways.gorush.tasks.check_gorush", "waku_bridge.tasks.check_nodes"):
                 app.send_task(task, countdown=WATCH_AFTER_SECONDS, expires=60)
 
 

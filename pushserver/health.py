@@ -27,12 +27,12 @@ from django.views.decorators.http import require_safe
 from kit.admin.times import exact
 from kit.http.notices import Board
 from kit.http.urls import host_of
-from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
+from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from pushserver.celery import HEARTBEAT_KEY
 from registrations.quotas import STORED_REGISTRATIONS
 from spark_reports.status import pinned
 from waku_bridge import canary
-from waku_bridge.node.watch.board import BOARD as NODE_BOARD
+from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ_KEY
 from xmpp_bridge.component.board import read as component_state
 
@@ -245,8 +245,8 @@ def _warnings(board: Board, urls: Sequence[str]) -> Iterator[dict[str, str]]:
         if url not in notices:
             yield {board.peer: host_of(url), "id": "not_watched", "what": "its configuration was not looked at lately"}
         else:
-            for deviation in notices[url].deviations:
-                yield {board.peer: host_of(url), "id": deviation.id, "what": deviation.what}
+            for complaint in notices[url].complaints:
+                yield {board.peer: host_of(url), "id": complaint.id, "what": complaint.what}
 
 
 def _canary_warnings() -> Iterator[dict[str, str]]:

@@ -379,12 +379,12 @@ CELERY_BEAT_SCHEDULE = {
     # Each minute is counted soon after it is over.
     "count_traffic": {"task": "pushserver.tasks.count_traffic", "schedule": 15.0, "options": {"expires": 15}},
     "purge_visits": {"task": "pushserver.tasks.purge_visits", "schedule": 300.0, "options": {"expires": 300}},
-    "watch_gorush": {
-        "task": "notifications.gateways.gorush.tasks.watch_gorush",
+    "check_gorush": {
+        "task": "notifications.gateways.gorush.tasks.check_gorush",
         "schedule": 300.0,
         "options": {"expires": 300},
     },
-    "watch_nodes": {"task": "waku_bridge.tasks.watch_nodes", "schedule": 300.0, "options": {"expires": 300}},
+    "check_nodes": {"task": "waku_bridge.tasks.check_nodes", "schedule": 300.0, "options": {"expires": 300}},
     # Often, as the database says what is due: a night that failed, or that the server missed, is repeated.
     "make_reports": {"task": "spark_reports.tasks.make_reports", "schedule": 300.0, "options": {"expires": 300}},
     "watch_reports": {"task": "spark_reports.tasks.watch_reports", "schedule": 300.0, "options": {"expires": 300}},

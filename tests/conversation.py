@@ -13,7 +13,7 @@ from coincurve import PrivateKey
 from django.utils import timezone
 
 from tests.turns import Process
-from waku_bridge import inbox, unkeyed
+from waku_bridge import inbox, pending_keys
 from waku_bridge.codec.envelope import decode, encode_payload
 from waku_bridge.codec.errors import NotDecryptable
 from waku_bridge.codec.keys import Identity
@@ -43,7 +43,7 @@ def say(*messages: WakuMessage, now: datetime | None = None, process: Process | 
     moment, process = now or timezone.now(), process or Process()
     put(*messages, now=moment)
     process.turn(now=moment)
-    if unkeyed.call_back(budget=CpuBudget(0, 60), limit=1000):
+    if pending_keys.call_back(budget=CpuBudget(0, 60), limit=1000):
         process.turn(now=moment)
     return process
 

@@ -23,7 +23,7 @@ from waku_bridge.query_topics import stop_listening_to
 
 log = structlog.get_logger(__name__)
 FORGOTTEN = "forgotten"
-_WAITING = (InboundEnvelope.State.RECEIVED, InboundEnvelope.State.UNKEYED, InboundEnvelope.State.FAILED)
+_WAITING = (InboundEnvelope.State.RECEIVED, InboundEnvelope.State.PENDING_KEY, InboundEnvelope.State.FAILED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,7 @@ def process(envelopes: Sequence[Envelope], *, sending: Sending, now: datetime) -
     accepted = _accept_requests(items, sending=sending, now=now)
     _close(items, now=now)
     _tell(items)
-    return Processed(replies, accepted, needs_keys=any(item.state is State.UNKEYED for item in items))
+    return Processed(replies, accepted, needs_keys=any(item.state is State.PENDING_KEY for item in items))
 
 
 _TAKE = """
@@ -280,7 +280,7 @@ def _decode_each(envelopes: Iterable[Envelope], topic_keys: query_topics.Keys, *
         except CodecError as error:
             item.reason = error.reason
             if isinstance(error, NotDecryptable) and topic in topic_keys.missing:
-                item.state = State.UNKEYED
+                item.state = State.PENDING_KEY
                 item.reason = ""
         except Exception as error:  # noqa: BLE001 - a fault of the codec concerns this envelope alone
             _set_aside(envelope, error, now=now)
@@ -295,7 +295,7 @@ def _tell(items: Sequence[_Item]) -> None:
     """Count, and write a line per batch: at debug level while all is well, and as information when something was
     dropped or refused.
     """
-    closed = [item for item in items if item.state is not State.UNKEYED]
+    closed = [item for item in items if item.state is not State.PENDING_KEY]
     if not closed:
         return
     count(ENVELOPES_PROCESSED, ((_type_of(item), item.reason or "accepted") for item in closed))

@@ -16,7 +16,7 @@ class InboundEnvelope(models.Model):
 
     class State(models.TextChoices):
         RECEIVED = "received"
-        UNKEYED = "unkeyed"  # on a query topic whose key is still to be derived: waits for that, not for a worker
+        PENDING_KEY = "unkeyed", "Unkeyed"  # until the key of its query topic is derived; exported days have this value
         PROCESSED = "processed"
         DROPPED = "dropped"  # nothing we can or may answer; `reason` says why
         FAILED = "failed"  # a fault of ours; the payload is kept so that it can be processed again

@@ -12,12 +12,12 @@ from kombu.exceptions import OperationalError
 from kit.tasks import MessageTask, run_for_a_while
 from kit.turns import wake
 from registrations.retention import remove_tombstones
-from waku_bridge import canary, expiring, query_topics, retention, unkeyed
-from waku_bridge.node.watch.look import look as look_at_nodes
+from waku_bridge import canary, expiring, pending_keys, query_topics, retention
+from waku_bridge.node.config_check.checking import check_all as check_all_nodes
 from waku_bridge.query_topics import CpuBudget, derive_newest, urgent_budget
 
 # How many envelopes on topics without a key one run may take up.
-UNKEYED_LIMIT = 2000
+PENDING_LIMIT = 2000
 # `derive_topic_keys` runs this often, and may take this much CPU time for keys that envelopes wait for.
 KEYS_PERIOD_SECONDS = 5.0
 WANTED_KEYS_SECONDS = 1.25
@@ -30,18 +30,18 @@ log = structlog.get_logger(__name__)
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because keys are derived periodically as well
 def derive_wanted_keys() -> None:
     """Derive the keys that envelopes have just begun to wait for, as far as the saved-up budget goes."""
-    _call_back_unkeyed(urgent_budget())
+    _call_back_pending(urgent_budget())
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
 def derive_topic_keys() -> None:
     """Derive the keys that envelopes wait for first, then those that a message may need later."""
-    _call_back_unkeyed(CpuBudget(0, WANTED_KEYS_SECONDS))
+    _call_back_pending(CpuBudget(0, WANTED_KEYS_SECONDS))
     derive_newest(budget=CpuBudget(0, settings.TOPIC_KEY_CPU_SHARE * KEYS_PERIOD_SECONDS))
 
 
-def _call_back_unkeyed(budget: CpuBudget) -> None:
-    if unkeyed.call_back(budget=budget, limit=UNKEYED_LIMIT):
+def _call_back_pending(budget: CpuBudget) -> None:
+    if pending_keys.call_back(budget=budget, limit=PENDING_LIMIT):
         wake()
 
 
@@ -62,9 +62,9 @@ def _ask_for_keys() -> None:
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
-def watch_nodes() -> None:
+def check_nodes() -> None:
     """Check the configuration of all nodes."""
-    look_at_nodes(now=timezone.now())
+    check_all_nodes(now=timezone.now())
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment

@@ -13,7 +13,7 @@ import structlog
 from django.core.cache import cache
 from redis.exceptions import RedisError
 
-from kit.http.deviations import Deviation
+from kit.http.complaints import Complaint
 from kit.http.urls import host_of
 
 LOOK_EVERY_SECONDS = 300
@@ -25,14 +25,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The result of one config check of one peer. ``since`` says by id when each deviation was first seen.
+    """The result of one config check of one peer. ``since`` says by id when each complaint was first seen.
 
     ``memory`` holds plain values that the next check or a page wants to know.
     """
 
     url: str
     looked_at: datetime
-    deviations: tuple[Deviation, ...]
+    complaints: tuple[Complaint, ...]
     since: Mapping[str, datetime]
     memory: Mapping[str, Any] | None
 
@@ -45,7 +45,7 @@ class Board:
     """
 
     peer: str
-    version: int = 1
+    version: int = 2
 
     def key(self, url: str) -> str:
         """Return the cache key of the notice about one peer."""
@@ -66,29 +66,29 @@ class Board:
     def note(
         self,
         url: str,
-        deviations: Sequence[Deviation],
+        complaints: Sequence[Complaint],
         *,
         known: Notice | None,
         now: datetime,
         memory: Mapping[str, Any] | None = None,
     ) -> None:
-        """Keep what a check found. Log a deviation when it comes and when it goes, and not at every check."""
+        """Keep what a check found. Log a complaint when it comes and when it goes, and not at every check."""
         before = known.since if known else {}
-        since = {deviation.id: before.get(deviation.id, now) for deviation in deviations}
-        self._log(host_of(url), deviations, before=before)
-        self.pin(Notice(url, now, tuple(deviations), since, memory))
+        since = {complaint.id: before.get(complaint.id, now) for complaint in complaints}
+        self._log(host_of(url), complaints, before=before)
+        self.pin(Notice(url, now, tuple(complaints), since, memory))
 
-    def _log(self, host: str, deviations: Sequence[Deviation], *, before: Mapping[str, datetime]) -> None:
+    def _log(self, host: str, complaints: Sequence[Complaint], *, before: Mapping[str, datetime]) -> None:
         peer = {self.peer: host}
         came = f"{self.peer}_deviates"
         went = f"{self.peer}_deviates_no_more"
-        for deviation in deviations:
-            if deviation.id not in before:
-                log.warning(came, **peer, deviation=deviation.id, what=deviation.what, todo=deviation.action)
-        for deviation_id in before.keys() - {deviation.id for deviation in deviations}:
-            log.info(went, **peer, deviation=deviation_id)
+        for complaint in complaints:
+            if complaint.id not in before:
+                log.warning(came, **peer, complaint=complaint.id, what=complaint.what, todo=complaint.action)
+        for complaint_id in before.keys() - {complaint.id for complaint in complaints}:
+            log.info(went, **peer, complaint=complaint_id)
 
 
 def _notice(values: dict[str, Any]) -> Notice:
-    deviations = tuple(Deviation(**deviation) for deviation in values["deviations"])
-    return Notice(**{**values, "deviations": deviations})
+    complaints = tuple(Complaint(**complaint) for complaint in values["complaints"])
+    return Notice(**{**values, "complaints": complaints})

@@ -11,11 +11,11 @@ from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
 
-from kit.http.deviations import Deviation
+from kit.http.complaints import Complaint
 from kit.http.notices import Notice
 from kit.http.urls import host_of
-from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
-from waku_bridge.node.watch.board import BOARD as NODE_BOARD
+from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
+from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class Row:
     host: str
     looked_at: datetime | None = None
     facts: Sequence[tuple[str, str]] = ()
-    deviations: Sequence[tuple[Deviation, datetime | None]] = ()
+    complaints: Sequence[tuple[Complaint, datetime | None]] = ()
 
     @property
     def state(self) -> str:
         if self.looked_at is None:
             return "unknown"
-        return "deviates" if self.deviations else "fine"
+        return "deviates" if self.complaints else "fine"
 
 
 Describe = Callable[[Mapping[str, Any]], Sequence[tuple[str, str]]]
@@ -39,14 +39,14 @@ Describe = Callable[[Mapping[str, Any]], Sequence[tuple[str, str]]]
 
 @require_safe
 def gorush_configuration(request: HttpRequest) -> TemplateResponse:
-    """Show the deviations of each gorush."""
+    """Show the complaints of each gorush."""
     rows = _rows(settings.GORUSH_URLS, GORUSH_BOARD.read(settings.GORUSH_URLS), lambda _memory: ())
     return _page(request, rows, title="gorush configuration", nothing="No gorush is configured: set GORUSH_URL.")
 
 
 @require_safe
 def waku_nodes(request: HttpRequest) -> TemplateResponse:
-    """Show the deviations of each Waku node, and what it says of itself."""
+    """Show the complaints of each Waku node, and what it says of itself."""
     urls = list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES]))
     rows = _rows(urls, NODE_BOARD.read(urls), _facts_of_node)
     return _page(request, rows, title="Waku nodes", nothing="No Waku node is configured: set WAKU_NODES.")
@@ -80,5 +80,5 @@ def _rows(urls: Sequence[str], notices: Mapping[str, Notice], describe: Describe
             yield Row(host_of(url))
 
 
-def _with_age(notice: Notice) -> list[tuple[Deviation, datetime | None]]:
-    return [(deviation, notice.since.get(deviation.id)) for deviation in notice.deviations]
+def _with_age(notice: Notice) -> list[tuple[Complaint, datetime | None]]:
+    return [(complaint, notice.since.get(complaint.id)) for complaint in notice.complaints]

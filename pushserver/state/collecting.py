@@ -18,8 +18,8 @@ from kit.http.urls import host_of
 from kit.metrics.kinds import StoredGauge
 from notifications import draining
 from notifications import metrics as delivery_metrics
+from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from notifications.gateways.gorush.models import UnknownGatewayError
-from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
 from notifications.models import Channel
 from pushserver import health
 from pushserver.celery import QUEUES
@@ -32,7 +32,7 @@ from spark_reports.models import Anomaly
 from spark_reports.status import State, pinned, status
 from waku_bridge import canary, metrics
 from waku_bridge.models import LOST_REPLIES, CanaryRun, DeadLetter, OutboundReply, StoreWatermark, StoreWindow
-from waku_bridge.node.watch.board import BOARD as NODE_BOARD
+from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 
 # Checks ask servers, and gauges count rows; several people may have the dashboard open, which asks every few seconds.
 KEPT_SECONDS = 4.0
@@ -145,8 +145,8 @@ def _peers(board: Board, urls: Sequence[str], checks: Checks, name: str) -> Iter
 
 
 def _troubles(notice: Notice) -> Iterator[f.Trouble]:
-    for deviation in notice.deviations:
-        yield f.Trouble(deviation.what, deviation.action, notice.since.get(deviation.id))
+    for complaint in notice.complaints:
+        yield f.Trouble(complaint.what, complaint.action, notice.since.get(complaint.id))
 
 
 def _stores(checks: Checks, *, read_live: set[str]) -> Iterator[f.Store]:

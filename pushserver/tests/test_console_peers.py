@@ -11,21 +11,21 @@ from django.test import Client
 from kombu.exceptions import OperationalError
 
 from kit.http import notices
-from kit.http.deviations import Deviation
+from kit.http.complaints import Complaint
 from kit.http.notices import LOOK_EVERY_SECONDS, Notice
-from notifications.gateways.gorush.tasks import watch_gorush
-from notifications.gateways.gorush.watch.board import BOARD
+from notifications.gateways.gorush.config_check.board import BOARD
+from notifications.gateways.gorush.tasks import check_gorush
 from pushserver import celery
 from pushserver.embedded.ports import free_port
-from waku_bridge.node.watch.board import BOARD as NODE_BOARD
-from waku_bridge.tasks import watch_nodes
+from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
+from waku_bridge.tasks import check_nodes
 
 pytestmark = pytest.mark.django_db
 PAGE = "/admin/gorush/"
 NODES_PAGE = "/admin/nodes/"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 URL = "http://gorush.test:8088/path-key"
-DEVIATION = Deviation("not_sync", "core.sync is <off>", "Everything counts as delivered.", "Set GORUSH_CORE_SYNC=true.")
+COMPLAINT = Complaint("not_sync", "core.sync is <off>", "Everything counts as delivered.", "Set GORUSH_CORE_SYNC=true.")
 
 
 @pytest.fixture(autouse=True)
@@ -42,12 +42,12 @@ def text_of(client: Client) -> str:
     return response.content.decode()
 
 
-def test_shows_each_deviation_with_its_reason_and_what_to_do(admin_client: Client) -> None:
-    BOARD.pin(Notice(URL, NOW, (DEVIATION,), {"not_sync": NOW}, None))
+def test_shows_each_complaint_with_its_reason_and_what_to_do(admin_client: Client) -> None:
+    BOARD.pin(Notice(URL, NOW, (COMPLAINT,), {"not_sync": NOW}, None))
 
     text = text_of(admin_client)
 
-    for shown in ["gorush.test:8088", "not_sync", "core.sync is &lt;off&gt;", DEVIATION.why, DEVIATION.action]:
+    for shown in ["gorush.test:8088", "not_sync", "core.sync is &lt;off&gt;", COMPLAINT.why, COMPLAINT.action]:
         assert shown in text
     assert "2026-11-21 12:00:00 UTC" in text
     assert "path-key" not in text
@@ -88,11 +88,11 @@ MEMORY = {
 def test_a_node_is_shown_with_what_it_said_and_what_is_wrong(admin_client: Client, settings: LazySettings) -> None:
     settings.WAKU_NODES = ["http://user:password@node.test:8645/path"]
     settings.WAKU_STORE_NODES = [*settings.WAKU_NODES, "http://store.test:8645"]
-    NODE_BOARD.pin(Notice(settings.WAKU_NODES[0], NOW, (DEVIATION,), {"not_sync": NOW}, MEMORY))
+    NODE_BOARD.pin(Notice(settings.WAKU_NODES[0], NOW, (COMPLAINT,), {"not_sync": NOW}, MEMORY))
 
     text = admin_client.get(NODES_PAGE).content.decode()
 
-    for shown in ["node.test:8645", "nwaku 0.38.1", "16: 32", "700 messages", DEVIATION.action]:
+    for shown in ["node.test:8645", "nwaku 0.38.1", "16: 32", "700 messages", COMPLAINT.action]:
         assert shown in text
     assert "store.test:8645" in text
     assert "Nobody looked at it lately" in text
@@ -140,28 +140,28 @@ def test_a_worker_that_maintains_looks_when_it_starts(
 
     celery.watch_at_start()
 
-    watches = ["notifications.gateways.gorush.tasks.watch_gorush", "waku_bridge.tasks.watch_nodes"]
+    watches = ["notifications.gateways.gorush.tasks.check_gorush", "waku_bridge.tasks.check_nodes"]
     assert sent == (watches if is_asked else [])
 
 
 def test_the_task_looks_at_every_gorush_of_the_settings(settings: LazySettings) -> None:
     settings.GORUSH_URLS = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
 
-    watch_gorush()
+    check_gorush()
 
-    assert [notice.deviations[0].id for notice in BOARD.read(settings.GORUSH_URLS).values()] == ["unreachable"] * 2
+    assert [notice.complaints[0].id for notice in BOARD.read(settings.GORUSH_URLS).values()] == ["unreachable"] * 2
 
 
 def test_the_task_looks_at_every_node_of_the_settings(settings: LazySettings) -> None:
     live, store = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     settings.WAKU_NODES, settings.WAKU_STORE_NODES = [live], [live, store]
 
-    watch_nodes()
+    check_nodes()
 
-    assert [notice.deviations[0].id for notice in NODE_BOARD.read([live, store]).values()] == ["unreachable"] * 2
+    assert [notice.complaints[0].id for notice in NODE_BOARD.read([live, store]).values()] == ["unreachable"] * 2
 
 
-@pytest.mark.parametrize("task", [watch_gorush, watch_nodes])
+@pytest.mark.parametrize("task", [check_gorush, check_nodes])
 def test_beat_knows_the_tasks(settings: LazySettings, task: Any) -> None:
     entry = settings.CELERY_BEAT_SCHEDULE[task.name.rpartition(".")[2]]
     assert (entry["task"], entry["schedule"]) == (task.name, LOOK_EVERY_SECONDS)

@@ -16,17 +16,17 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
-from kit.http.deviations import Deviation
+from kit.http.complaints import Complaint
 from kit.http.notices import Board, Notice
 from notifications import draining
-from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
+from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.embedded.ports import free_port
 from pushserver.health import NEEDED_QUEUES
 from tests import factories
 from tests.gorush import serve_gorush
 from waku_bridge.canary import board
-from waku_bridge.node.watch.board import BOARD as NODE_BOARD
+from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ_KEY
 from xmpp_bridge.component import board as component
 
@@ -284,11 +284,11 @@ def warnings(client: Client, board: Board) -> list[dict[str, str]]:
 
 @pytest.mark.usefixtures("all_well")
 @pytest.mark.parametrize(("board", "setting"), PEERS)
-def test_a_deviation_is_a_warning_and_no_reason_to_be_unready(
+def test_a_complaint_is_a_warning_and_no_reason_to_be_unready(
     client: Client, settings: LazySettings, board: Board, setting: str
 ) -> None:
     (url,) = getattr(settings, setting)
-    board.pin(Notice(url, NOW, (Deviation("wrong", "this is off", "why", "todo"),), {"wrong": NOW}, None))
+    board.pin(Notice(url, NOW, (Complaint("wrong", "this is off", "why", "todo"),), {"wrong": NOW}, None))
 
     host = urlsplit(url).netloc.rpartition("@")[2]
     assert warnings(client, board) == [{board.peer: host, "id": "wrong", "what": "this is off"}]
@@ -296,7 +296,7 @@ def test_a_deviation_is_a_warning_and_no_reason_to_be_unready(
 
 @pytest.mark.usefixtures("all_well")
 @pytest.mark.parametrize(("board", "setting"), PEERS)
-def test_a_peer_without_deviations_has_no_warning(
+def test_a_peer_without_complaints_has_no_warning(
     client: Client, settings: LazySettings, board: Board, setting: str
 ) -> None:
     board.pin(Notice(getattr(settings, setting)[0], NOW, (), {}, None))

@@ -12,9 +12,9 @@ from django.conf import LazySettings
 from django.core.cache import cache
 from django.utils import timezone
 
-from kit.http.deviations import Deviation
+from kit.http.complaints import Complaint
 from kit.http.notices import Board, Notice
-from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
+from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from pushserver import traffic
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
 from pushserver.models import AttemptMinute, TrafficMinute
@@ -22,7 +22,7 @@ from pushserver.state.collecting import ANSWERS
 from tests import factories
 from tests.gorush import serve_gorush
 from waku_bridge.canary import board
-from waku_bridge.node.watch.board import BOARD as NODE_BOARD
+from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ_KEY
 
 NODES = ["http://reader:secret-of-node-1@node-01.example.org:8645", "http://node-02.example.org:8645"]
@@ -66,8 +66,8 @@ def read(url: str) -> None:
     cache.set(LAST_READ_KEY.format(url=url), timezone.now().isoformat(), LONG)
 
 
-def look_at(watch: Board, url: str, now: datetime, *deviations: Deviation) -> None:
-    watch.pin(Notice(url, now, deviations, {deviation.id: now for deviation in deviations}, None))
+def look_at(watch: Board, url: str, now: datetime, *complaints: Complaint) -> None:
+    watch.pin(Notice(url, now, complaints, {complaint.id: now for complaint in complaints}, None))
 
 
 def make_traffic(now: datetime) -> None:

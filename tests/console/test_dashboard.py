@@ -18,9 +18,9 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
-from kit.http.deviations import Deviation
+from kit.http.complaints import Complaint
 from notifications import draining
-from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
+from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.console.dashboard.pages import ADDRESSES, url_of
 from pushserver.embedded.ports import free_port
@@ -37,11 +37,11 @@ from tests import factories
 from tests.console.alive import NODES, look_at
 from waku_bridge.canary import board
 from waku_bridge.models import OutboundReply
-from waku_bridge.node.watch.board import BOARD as NODE_BOARD
+from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ_KEY
 
 REFRESH = {"HX-Request": "true"}
-DEVIATION = Deviation("wrong", "this is off", "why", "Do that.")
+COMPLAINT = Complaint("wrong", "this is off", "why", "Do that.")
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("alive")]
 State = tuple[Level, str]
 
@@ -78,7 +78,7 @@ def stop_worker() -> None:
 
 
 def note_node() -> None:
-    look_at(NODE_BOARD, NODES[0], timezone.now(), DEVIATION)
+    look_at(NODE_BOARD, NODES[0], timezone.now(), COMPLAINT)
 
 
 def break_canary() -> None:
@@ -438,5 +438,5 @@ def test_a_gorush_that_breaks_is_looked_at_while_the_page_is_open(
     html = text(admin_client.get("/admin/", headers=REFRESH).content.decode())
 
     assert "One thing needs somebody now" in html
-    look_at(GORUSH_BOARD, "http://elsewhere.test", timezone.now(), DEVIATION)
+    look_at(GORUSH_BOARD, "http://elsewhere.test", timezone.now(), COMPLAINT)
     assert "this is off" not in text(admin_client.get("/admin/", headers=REFRESH).content.decode())

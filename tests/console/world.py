@@ -16,10 +16,10 @@ from django.contrib.contenttypes.models import ContentType
 from django.utils import timezone
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
-from kit.http.deviations import Deviation
+from kit.http.complaints import Complaint
 from kit.http.notices import Notice
+from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from notifications.gateways.gorush.rules_table import load_seed
-from notifications.gateways.gorush.watch.board import BOARD as GORUSH_BOARD
 from notifications.models import Channel, Notification
 from pushserver.api import tokens
 from pushserver.models import OpenedRecord
@@ -31,13 +31,13 @@ from tests.console.nights import make_busy_night
 from waku_bridge.codec.keys import key_hash
 from waku_bridge.messages import MessageType
 from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply, StoreWindow
-from waku_bridge.node.watch.board import BOARD as NODE_BOARD
+from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 
 APP = "im.status.ethereum"
 NODES = ("http://node-01.waku.example.org:8645", "http://node-02.waku.example.org:8645")
 GORUSHES = ("http://gorush-01.push.example.org:8088", "http://gorush-02.push.example.org:8088")
 GATEWAY = "gorush-01.push.example.org:8088"
-NOT_SYNC = Deviation(
+NOT_SYNC = Complaint(
     "not_sync",
     "core.sync is off",
     "It answers before Apple and Google do: everything counts as delivered.",

@@ -34,7 +34,7 @@ from tests.simulation.database import EMPTY, PREPARE, Pool, execute_quietly
 from tests.simulation.ledger import Asked, Broken, Ledger
 from tests.simulation.network import Network, Providers
 from tests.simulation.processes import Process, Scene, SimulatedBridge, SimulatedWorker
-from waku_bridge import front_door, inbound, unkeyed
+from waku_bridge import front_door, inbound, pending_keys
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import encode_query, encode_registration, encode_request
 from waku_bridge.codec.grants import sign_grant
@@ -320,7 +320,7 @@ class World:
         """Do what the worker for keys does."""
         try:
             with self.scene.inside(self.keys):
-                unkeyed.call_back(budget=CpuBudget(0, 60), limit=1000)
+                pending_keys.call_back(budget=CpuBudget(0, 60), limit=1000)
         except OperationalError:  # a turn holds the rows
             self.keys.connection.close()
 

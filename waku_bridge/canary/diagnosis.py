@@ -13,7 +13,7 @@ Link: TypeAlias = CanaryRun.Link
 Cause: TypeAlias = CanaryRun.Cause
 WAITS_FOR = {
     InboundEnvelope.State.RECEIVED: "queue turns: it waits in the inbox",
-    InboundEnvelope.State.UNKEYED: "queue keys: it waits for the key of its topic",
+    InboundEnvelope.State.PENDING_KEY: "queue keys: it waits for the key of its topic",
 }
 
 

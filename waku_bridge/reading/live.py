@@ -28,7 +28,7 @@ from waku_bridge.metrics import (
     RING_FILL_RATIO,
 )
 from waku_bridge.node import NodeError, NotSubscribed
-from waku_bridge.node.watch import pages as page_lengths
+from waku_bridge.node.config_check import pages as page_lengths
 from waku_bridge.reading.backoff import Backoff
 from waku_bridge.reading.intake import Intake
 from waku_bridge.reading.lock import Term, wait

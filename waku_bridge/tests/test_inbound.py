@@ -561,7 +561,7 @@ def test_the_envelope_that_is_set_aside_is_the_one_that_was_tripped_over():
     [stage] = process.door.intake()
     with pytest.raises(DecryptionError):
         stage.work(1, now=NOW)
-    InboundEnvelope.objects.filter(hash=poisoned[0]).update(state=State.UNKEYED)  # as if locked: not to be found
+    InboundEnvelope.objects.filter(hash=poisoned[0]).update(state=State.PENDING_KEY)  # as if locked: not to be found
     stage.undone()
     stage.set_aside(DecryptionError(), now=NOW)
     assert InboundEnvelope.objects.get(hash=good[0]).state == State.RECEIVED

@@ -9,7 +9,7 @@ from waku_bridge import tasks
 
 
 @pytest.mark.parametrize(
-    "task", [tasks.derive_topic_keys, tasks.derive_wanted_keys, tasks.watch_nodes, tasks.run_canary, tasks.purge]
+    "task", [tasks.derive_topic_keys, tasks.derive_wanted_keys, tasks.check_nodes, tasks.run_canary, tasks.purge]
 )
 def test_no_task_is_repeated_for_the_next_one_comes_anyway(task):
     assert task.autoretry_for == ()

@@ -5,9 +5,9 @@ from django.conf import settings
 from django.utils import timezone
 
 from kit.tasks import MessageTask
-from notifications.gateways.gorush.watch.look import look
+from notifications.gateways.gorush.config_check.checking import check_all
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
-def watch_gorush() -> None:
-    look(settings.GORUSH_URLS, now=timezone.now())
+def check_gorush() -> None:
+    check_all(settings.GORUSH_URLS, now=timezone.now())

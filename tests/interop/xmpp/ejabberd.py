@@ -1,6 +1,6 @@
 """A real ejabberd on loopback: one domain with users, and components. Its Erlang machine is started directly, so that
-neither its port mapper nor a name of the node is needed. Without `global_routes: false` each component gets its share of
-what is sent to any of them.
+neither its port mapper nor a name of the node is needed. Without `global_routes: false` each component gets its share
+of what is sent to any of them.
 """
 
 import shutil

@@ -5,17 +5,17 @@ unanswered, and its latencies count from there. So a server that stalls is measu
 """
 
 from kit.figures import Distribution, distribution
-from waku_bridge.client.load.ammunition import Ammunition, build
 from waku_bridge.client.load.devices import register_devices, unregister_devices
 from waku_bridge.client.load.listening import Ear, pushes_recorded
+from waku_bridge.client.load.requests import LoadRequests, build
 from waku_bridge.client.load.result import Result, evaluate
 from waku_bridge.client.load.shooting import Shots, shoot
 from waku_bridge.client.load.target import is_loopback
 
 __all__ = [
-    "Ammunition",
     "Distribution",
     "Ear",
+    "LoadRequests",
     "Result",
     "Shots",
     "build",

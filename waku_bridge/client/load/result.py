@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from kit.arrivals import Arrivals, arrivals
 from kit.figures import Distribution, distribution
-from waku_bridge.client.load.ammunition import Ammunition
 from waku_bridge.client.load.listening import Heard
+from waku_bridge.client.load.requests import LoadRequests
 from waku_bridge.client.load.shooting import Shots
 
 
@@ -48,11 +48,11 @@ class Result:
 
 
 def evaluate(
-    ammunition: Ammunition, shots: Shots, heard: Sequence[Heard], pushes: Sequence[tuple[bytes, int]] | None
+    load_requests: LoadRequests, shots: Shots, heard: Sequence[Heard], pushes: Sequence[tuple[bytes, int]] | None
 ) -> Result:
     """Return what the load showed."""
-    count = len(ammunition.message_ids)
-    due_ns = dict(zip(ammunition.message_ids, ammunition.due_ns, strict=True))
+    count = len(load_requests.message_ids)
+    due_ns = dict(zip(load_requests.message_ids, load_requests.due_ns, strict=True))
     return Result(
         requests=count,
         pushes=None if pushes is None else arrivals(due_ns, pushes),
@@ -61,8 +61,8 @@ def evaluate(
         generator=Generator(
             cpu_ms_per_request=round(shots.cpu_seconds * 1000 / count, 3),
             share_of_core=round(shots.cpu_seconds / max(shots.wall_seconds, 1e-9), 3),
-            build_cpu_ms_per_request=round(ammunition.build_seconds * 1000 / count, 3),
-            sent_per_second=round(count / max(_span_seconds(ammunition, shots), 1e-9), 1),
+            build_cpu_ms_per_request=round(load_requests.build_seconds * 1000 / count, 3),
+            sent_per_second=round(count / max(_span_seconds(load_requests, shots), 1e-9), 1),
             most_in_flight=shots.most_in_flight,
             lag_ms=distribution(shots.lags_ms),
             publish_ms=distribution(shots.publish_ms),
@@ -71,10 +71,10 @@ def evaluate(
     )
 
 
-def _span_seconds(ammunition: Ammunition, shots: Shots) -> float:
+def _span_seconds(load_requests: LoadRequests, shots: Shots) -> float:
     """Return the time from when the first request was due until the last was started, with the
     pause that follows each.
     """
-    planned = (ammunition.due_ns[-1] - ammunition.due_ns[0]) / 1e9
-    pause = planned / max(1, len(ammunition.due_ns) - 1)
+    planned = (load_requests.due_ns[-1] - load_requests.due_ns[0]) / 1e9
+    pause = planned / max(1, len(load_requests.due_ns) - 1)
     return planned + pause + (shots.lags_ms[-1] / 1000 if shots.lags_ms else 0)

@@ -5,13 +5,13 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from kit.http.deviations import Deviation
+from kit.http.complaints import Complaint
 from kit.http.urls import host_of
-from waku_bridge.node.watch.look import check, memory_of
+from waku_bridge.node.config_check.checking import check, memory_of
 
 
 class Command(BaseCommand):
-    help = "Look at Waku nodes now, and say what deviates and what to do about it. Docs: docs/waku.md."
+    help = "Check Waku nodes now, and say what is wrong and what to do about it. Docs: docs/waku.md."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("url", nargs="*", help="default: WAKU_NODES and WAKU_STORE_NODES")
@@ -26,16 +26,16 @@ class Command(BaseCommand):
             self._check(each, with_size=size)
 
     def _check(self, url: str, *, with_size: bool) -> None:
-        reading, deviations = check(url, with_size=with_size)
+        reading, complaints = check(url, with_size=with_size)
         facts = {name: value for name, value in memory_of(reading).items() if value}
         said = ", ".join(f"{name} {value}" for name, value in facts.items())
         self.stdout.write(f"{host_of(url)}: {said or 'says nothing'}")
         if with_size and reading.size_limit_bytes is None:
             self.stdout.write("  It does not say how large messages may be.")
-        for deviation in deviations:
-            self._show(deviation)
-        if not deviations:
+        for complaint in complaints:
+            self._show(complaint)
+        if not complaints:
             self.stdout.write("  It is as it should be.")
 
-    def _show(self, deviation: Deviation) -> None:
-        self.stdout.write(f"  {deviation.id}: {deviation.what}. {deviation.why} {deviation.action}")
+    def _show(self, complaint: Complaint) -> None:
+        self.stdout.write(f"  {complaint.id}: {complaint.what}. {complaint.why} {complaint.action}")

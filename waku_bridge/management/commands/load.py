@@ -20,9 +20,9 @@ from rich.table import Table
 from kit.http.connections import PlainClient, new_client
 from waku_bridge.client import Session, SessionError
 from waku_bridge.client.load import (
-    Ammunition,
     Distribution,
     Ear,
+    LoadRequests,
     Result,
     build,
     evaluate,
@@ -148,20 +148,20 @@ class _Load:
             self._session, job.server, job.devices, self._bar("registering devices", job.devices)
         )
         count = round(job.rate * job.seconds)
-        ammunition = build(
+        load_requests = build(
             phones, job.server, rate=job.rate, seconds=job.seconds, on_progress=self._bar("building requests", count)
         )
-        result = await self._measure(ammunition)
+        result = await self._measure(load_requests)
         await unregister_devices(self._session, phones, self._bar("unregistering devices", job.devices))
         return result
 
-    async def _measure(self, ammunition: Ammunition) -> Result:
+    async def _measure(self, load_requests: LoadRequests) -> Result:
         before = await self._pushes(0)
-        ear = Ear(self._node, self._job.pubsub_topic, ammunition.senders)
+        ear = Ear(self._node, self._job.pubsub_topic, load_requests.senders)
         listening = asyncio.create_task(ear.listen())
-        count = len(ammunition.messages)
+        count = len(load_requests.messages)
         shots = await shoot(
-            ammunition.messages, ammunition.due_ns, self._session.publish, self._bar("sending requests", count)
+            load_requests.messages, load_requests.due_ns, self._session.publish, self._bar("sending requests", count)
         )
         await self._drain(ear, count)
         listening.cancel()
@@ -169,7 +169,7 @@ class _Load:
             await listening
         await ear.listen_again()
         found = await self._pushes(before[1]) if before else None
-        return evaluate(ammunition, shots, ear.heard(), found[0] if found else None)
+        return evaluate(load_requests, shots, ear.heard(), found[0] if found else None)
 
     async def _drain(self, ear: Ear, count: int) -> None:
         """Wait until there are as many answers as requests, and a moment more, as the second answer to a request comes

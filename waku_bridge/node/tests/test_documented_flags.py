@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from waku_bridge.node.watch import rules
+from waku_bridge.node.config_check import rules
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = (ROOT / "docs" / "waku.md").read_text(encoding="utf-8")

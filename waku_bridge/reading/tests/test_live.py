@@ -14,8 +14,8 @@ from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.factories import make_watermark
 from waku_bridge.models import DeadLetter, InboundEnvelope
 from waku_bridge.node import NodeError, Unreachable, to_json
-from waku_bridge.node.watch import pages as page_lengths
-from waku_bridge.node.watch.readings import LongestPage
+from waku_bridge.node.config_check import pages as page_lengths
+from waku_bridge.node.config_check.readings import LongestPage
 from waku_bridge.query_topics import listen_to
 from waku_bridge.reading import live
 from waku_bridge.reading.lock import Term

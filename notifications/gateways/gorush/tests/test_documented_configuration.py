@@ -1,4 +1,4 @@
-"""docs/gorush.md and compose.yaml say the same, and neither deviates from what the watch expects."""
+"""docs/gorush.md and compose.yaml say the same, and neither deviates from what the config check expects."""
 
 import re
 from pathlib import Path
@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from kit.http.connections import MAX_CONNECTIONS
+from notifications.gateways.gorush.config_check import rules
+from notifications.gateways.gorush.config_check.readings import Counters, Reading, read_config
+from notifications.gateways.gorush.config_check.rules import Expectations, complaints
 from notifications.gateways.gorush.feedback import SECRET_HEADER
-from notifications.gateways.gorush.watch import rules
-from notifications.gateways.gorush.watch.readings import Counters, Reading, read_config
-from notifications.gateways.gorush.watch.rules import Expectations, deviations
 
 ROOT = Path(__file__).parents[4]
 DOCUMENT = (ROOT / "docs" / "gorush.md").read_text(encoding="utf-8")
@@ -50,9 +50,9 @@ def test_compose_does_what_the_document_says() -> None:
     }
 
 
-def test_the_documented_configuration_has_no_deviation() -> None:
+def test_the_documented_configuration_has_no_complaint() -> None:
     reading = Reading(is_reachable=True, config=read_config(block("yaml").encode()), counters=Counters({}))
-    assert deviations(reading, EXPECTED) == []
+    assert complaints(reading, EXPECTED) == []
 
 
 @pytest.mark.parametrize(

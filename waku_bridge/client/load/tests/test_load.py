@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from waku_bridge.client.load import Ammunition, Shots, distribution, evaluate, is_loopback, shoot
+from waku_bridge.client.load import LoadRequests, Shots, distribution, evaluate, is_loopback, shoot
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import NodeError
 
@@ -73,9 +73,9 @@ def test_what_the_node_does_not_take_is_counted_by_its_word():
     assert (shots.refused, shots.publish_ms) == ({"unreachable": 3}, [])
 
 
-def ammunition(*due_ms):
+def load_requests(*due_ms):
     ids = [bytes([number]) * 32 for number in range(len(due_ms))]
-    return Ammunition(ids, [ms * MS for ms in due_ms], [], (), build_seconds=0.001)
+    return LoadRequests(ids, [ms * MS for ms in due_ms], [], (), build_seconds=0.001)
 
 
 def arrival(number, at_ms):
@@ -85,14 +85,14 @@ def arrival(number, at_ms):
 def test_latency_counts_from_the_moment_a_request_was_due_not_from_when_it_was_sent():
     """The generator was a second late with the second one: its sender would have waited that second, too."""
     shots = Shots(lags_ms=[0.0, 1000.0], publish_ms=[1.0, 1.0], wall_seconds=2)
-    result = evaluate(ammunition(0, 100), shots, [], [arrival(0, 10), arrival(1, 1110)])
+    result = evaluate(load_requests(0, 100), shots, [], [arrival(0, 10), arrival(1, 1110)])
     assert (result.pushes.latency_ms.p50, result.pushes.latency_ms.max) == (10, 1010)
 
 
 def test_losses_and_duplicates_are_counted_and_strangers_are_not():
     heard = [(*arrival(0, 5)[:1], True, 5 * MS), (*arrival(1, 5)[:1], False, 9 * MS), (*arrival(9, 5)[:1], True, 9)]
     pushes = [arrival(0, 7), arrival(0, 3), arrival(9, 1)]
-    result = evaluate(ammunition(0, 1, 2), Shots(wall_seconds=1), heard, pushes)
+    result = evaluate(load_requests(0, 1, 2), Shots(wall_seconds=1), heard, pushes)
     assert (result.pushes.arrived, result.pushes.lost, result.pushes.doubled) == (1, 2, 1)
     assert result.pushes.latency_ms.max == 3  # of the first
     assert (result.replies.arrived, result.replies.lost, result.replies.doubled, result.failed) == (2, 1, 0, 1)
@@ -100,6 +100,6 @@ def test_losses_and_duplicates_are_counted_and_strangers_are_not():
 
 
 def test_a_gorush_without_a_record_is_told_apart_from_one_that_lost_everything():
-    result = evaluate(ammunition(0), Shots(wall_seconds=1), [(*arrival(0, 0)[:1], True, 1 * MS)], None)
+    result = evaluate(load_requests(0), Shots(wall_seconds=1), [(*arrival(0, 0)[:1], True, 1 * MS)], None)
     assert result.pushes is None
     assert result.is_clean

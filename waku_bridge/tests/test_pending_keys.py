@@ -13,7 +13,7 @@ import redis
 from registrations.models import TopicKey
 from tests.conversation import CLIENT, EPHEMERAL, SENDER, put, replies_to
 from tests.turns import Process
-from waku_bridge import tasks, unkeyed
+from waku_bridge import pending_keys, tasks
 from waku_bridge.codec import topics
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import InboundEnvelope
@@ -44,7 +44,7 @@ def process(*hashes):
 
 
 def call_back(budget=None, limit=1000):
-    return unkeyed.call_back(budget=budget or CpuBudget(0, 60), limit=limit)
+    return pending_keys.call_back(budget=budget or CpuBudget(0, 60), limit=limit)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_first_query_comes_back_once_its_key_is_made():
     hashes = put(query())
     process(*hashes)
     assert replies_to(EPHEMERAL) == []
-    assert InboundEnvelope.objects.get(hash=hashes[0]).state == State.UNKEYED
+    assert InboundEnvelope.objects.get(hash=hashes[0]).state == State.PENDING_KEY
     assert call_back() == hashes
     process(*hashes)
     assert len(replies_to(EPHEMERAL)) == 1
@@ -77,7 +77,7 @@ def test_nobody_waits_for_a_key_that_another_needs():
     process(*put(*flood[:30], registration(), *flood[30:]))
     assert len(replies_to(CLIENT)) == 1
     assert not TopicKey.objects.filter(key_encrypted__isnull=False).exists()
-    assert states() == [State.PROCESSED] + [State.UNKEYED] * 60
+    assert states() == [State.PROCESSED] + [State.PENDING_KEY] * 60
 
 
 def test_a_flood_gets_only_as_many_keys_as_the_budget_allows():
@@ -85,7 +85,7 @@ def test_a_flood_gets_only_as_many_keys_as_the_budget_allows():
     called_back = call_back(CpuBudget(0, 1e-9))
     assert len(called_back) == TopicKey.objects.filter(key_encrypted__isnull=False).count() == THREADS
     process(*called_back)
-    assert states() == [State.DROPPED] * THREADS + [State.UNKEYED] * 3 * THREADS
+    assert states() == [State.DROPPED] * THREADS + [State.PENDING_KEY] * 3 * THREADS
 
 
 def test_who_came_last_is_served_first():
@@ -101,7 +101,7 @@ def test_who_came_last_is_served_first():
 def test_without_a_budget_nobody_is_called_back():
     process(*put(garbage(registered(1)[0])))
     assert call_back(CpuBudget(0, 0)) == []
-    assert states() == [State.UNKEYED]
+    assert states() == [State.PENDING_KEY]
 
 
 def test_an_envelope_that_a_known_key_opens_does_not_wait_for_another_name_of_its_topic():
@@ -117,7 +117,7 @@ def test_an_envelope_that_a_known_key_opens_does_not_wait_for_another_name_of_it
 def test_processing_one_that_has_stepped_aside_again_does_nothing():
     process(*put(garbage(registered(1)[0])))
     process()
-    assert states() == [State.UNKEYED]
+    assert states() == [State.PENDING_KEY]
 
 
 def test_the_background_task_finds_those_whose_task_got_lost():

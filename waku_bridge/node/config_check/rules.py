@@ -1,6 +1,6 @@
 """Decide which readings of a node deviate from what the bridge relies on, and what an operator does about each.
 
-The module is pure. What a node did not say is no deviation, except for what everything rests on. Texts hold names and
+The module is pure. What a node did not say is no complaint, except for what everything rests on. Texts hold names and
 numbers, never a text of the node's, because `/readyz` is open to anybody.
 """
 
@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from kit.http.deviations import Deviation
-from waku_bridge.node.watch.readings import Reading
+from kit.http.complaints import Complaint
+from waku_bridge.node.config_check.readings import Reading
 
 OLDEST_VERSION = (0, 36, 0)
 MAX_SKEW_SECONDS = 5.0
@@ -38,17 +38,17 @@ class Expectations:
         return [(int(match[1]), int(match[2])) for match in found if match]
 
 
-Rule = Callable[[Reading, Expectations], Iterator[Deviation]]
+Rule = Callable[[Reading, Expectations], Iterator[Complaint]]
 
 
-def deviations(reading: Reading, expected: Expectations) -> list[Deviation]:
-    """Return the deviations of one reading."""
+def complaints(reading: Reading, expected: Expectations) -> list[Complaint]:
+    """Return the complaints of one reading."""
     if not reading.is_reachable:
         return [UNREACHABLE]
-    return [deviation for rule in RULES for deviation in rule(reading, expected)]
+    return [complaint for rule in RULES for complaint in rule(reading, expected)]
 
 
-UNREACHABLE = Deviation(
+UNREACHABLE = Complaint(
     "unreachable",
     "the node does not answer",
     "Nothing is read from it or published through it. With no other node, messages wait in the network's stores.",
@@ -56,17 +56,17 @@ UNREACHABLE = Deviation(
 )
 
 
-def _version(reading: Reading, _expected: Expectations) -> Iterator[Deviation]:
+def _version(reading: Reading, _expected: Expectations) -> Iterator[Complaint]:
     version = reading.version
     if version is None or not (version.numbers or version.is_go_waku):
-        yield Deviation(
+        yield Complaint(
             "unknown_version",
             "the node does not say which version it is",
             "Its answers may mean something else than we read in them.",
             "Use a release of nwaku; see that /version or /debug/v1/version reaches us.",
         )
     elif not version.is_go_waku and version.numbers < OLDEST_VERSION:
-        yield Deviation(
+        yield Complaint(
             "old_version",
             f"{version} is older than {'.'.join(map(str, OLDEST_VERSION))}",
             "Before that, --rest-relay-cache-capacity was ignored, and the store spoke another dialect.",
@@ -74,9 +74,9 @@ def _version(reading: Reading, _expected: Expectations) -> Iterator[Deviation]:
         )
 
 
-def _go_waku(reading: Reading, _expected: Expectations) -> Iterator[Deviation]:
+def _go_waku(reading: Reading, _expected: Expectations) -> Iterator[Complaint]:
     if reading.version and reading.version.is_go_waku:
-        yield Deviation(
+        yield Complaint(
             "go_waku",
             "the node is go-waku",
             "It has no store to catch up from, tells nothing about its health, and stands still while nobody reads it.",
@@ -84,9 +84,9 @@ def _go_waku(reading: Reading, _expected: Expectations) -> Iterator[Deviation]:
         )
 
 
-def _health(reading: Reading, _expected: Expectations) -> Iterator[Deviation]:
+def _health(reading: Reading, _expected: Expectations) -> Iterator[Complaint]:
     if reading.health and reading.health.node != "READY":
-        yield Deviation(
+        yield Complaint(
             "not_ready",
             f"its health is {reading.health.node or 'no word that we know'}",
             "While it is not READY it may receive and publish nothing, and answers as if all were well.",
@@ -94,12 +94,12 @@ def _health(reading: Reading, _expected: Expectations) -> Iterator[Deviation]:
         )
 
 
-def _peers(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
+def _peers(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
     if not reading.health:
         return
     relay = reading.health.protocols.get("Relay", "")
     if reading.health.connection == "Disconnected" or (expected.is_read and relay == "NOT_READY"):
-        yield Deviation(
+        yield Complaint(
             "no_peers",
             "it has no peers to gossip with",
             "It receives nothing, and what is published through it reaches nobody.",
@@ -107,9 +107,9 @@ def _peers(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
         )
 
 
-def _mesh(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
+def _mesh(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
     if expected.is_read and reading.mesh_peers is not None and reading.mesh_peers < MIN_MESH_PEERS:
-        yield Deviation(
+        yield Complaint(
             "few_peers",
             f"{reading.mesh_peers} peers are in its mesh of our shard, {MIN_MESH_PEERS} would be usual",
             "Each of them that goes may take messages along; without any, nothing arrives.",
@@ -117,24 +117,24 @@ def _mesh(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
         )
 
 
-def _mounted(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
+def _mounted(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
     protocols = reading.health.protocols if reading.health else {}
     if expected.is_read and protocols.get("Relay") == "NOT_MOUNTED":
-        yield Deviation(
+        yield Complaint(
             "no_relay",
             "relay is not mounted",
             "There is nothing to read from this node.",
             "Start it with --relay=true, or take it out of WAKU_NODES.",
         )
     if expected.is_read and protocols.get("Lightpush") == "NOT_MOUNTED":
-        yield Deviation(
+        yield Complaint(
             "no_lightpush",
             "lightpush is not mounted",
             "Replies go out by relay, which says OK even when no peer took them.",
             "Start it with --lightpush=true.",
         )
     if expected.is_store and protocols.get("Store") == "NOT_MOUNTED":
-        yield Deviation(
+        yield Complaint(
             "no_store",
             "it has no store of its own",
             "What the live path loses is not found again here: each lost answer is a lost message.",
@@ -142,19 +142,19 @@ def _mounted(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
         )
 
 
-def _shards(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
+def _shards(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
     if not (reading.shards and expected.shards and expected.is_read):
         return
     clusters = {cluster for cluster, _ in expected.shards}
     if reading.shards.cluster not in clusters:
-        yield Deviation(
+        yield Complaint(
             "wrong_cluster",
             f"it is in cluster {reading.shards.cluster}, and we read cluster {', '.join(map(str, sorted(clusters)))}",
             "Nodes of another cluster do not talk to it: nothing arrives and nothing goes out, without an error.",
             "Correct --cluster-id, or WAKU_PUBSUB_TOPICS.",
         )
     elif missing := sorted({shard for _, shard in expected.shards} - reading.shards.shards):
-        yield Deviation(
+        yield Complaint(
             "shard_not_served",
             f"its record does not name shard {', '.join(map(str, missing))}",
             "It takes part only while our subscription lasts, is found by few peers, and forgets the shard when it "
@@ -163,9 +163,9 @@ def _shards(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
         )
 
 
-def _no_shards(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
+def _no_shards(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
     if reading.shards is None and expected.is_read:
-        yield Deviation(
+        yield Complaint(
             "shards_unknown",
             "its record names no shards",
             "It may be in another network; and after a restart it reads nothing until we subscribe again.",
@@ -173,10 +173,10 @@ def _no_shards(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
         )
 
 
-def _ring(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
+def _ring(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
     page = reading.longest_page
     if expected.is_read and page.size in DEFAULT_RINGS and page.times >= STUCK_TIMES:
-        yield Deviation(
+        yield Complaint(
             "small_ring",
             f"{page.times} pages held {page.size} messages, and none more",
             "That is the default of its relay cache, which pushes out what does not fit: bursts are found in the "
@@ -185,9 +185,9 @@ def _ring(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
         )
 
 
-def _size_limit(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
+def _size_limit(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
     if reading.size_limit_bytes is not None and 0 < reading.size_limit_bytes < expected.max_message_bytes:
-        yield Deviation(
+        yield Complaint(
             "small_messages",
             f"it takes messages of {reading.size_limit_bytes} bytes at most",
             "Status sends up to 1 MiB. What is larger never reaches the node's cache or store, and nobody is told.",
@@ -195,10 +195,10 @@ def _size_limit(reading: Reading, expected: Expectations) -> Iterator[Deviation]
         )
 
 
-def _clock(reading: Reading, _expected: Expectations) -> Iterator[Deviation]:
+def _clock(reading: Reading, _expected: Expectations) -> Iterator[Complaint]:
     skew = reading.skew_seconds
     if skew is not None and abs(skew) > MAX_SKEW_SECONDS:
-        yield Deviation(
+        yield Complaint(
             "clock_skew",
             f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours",
             "A store refuses messages that are 20 s away from its clock; with a wrong one it keeps nothing.",

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from waku_bridge.node.watch.enr import Shards, read_shards
+from waku_bridge.node.config_check.enr import Shards, read_shards
 
 VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,6}))?(?!\d)")
 STATES = frozenset(

@@ -24,9 +24,9 @@ from waku_bridge.devnode.enr import write_enr
 from waku_bridge.devnode.node import NODE, Node
 from waku_bridge.devnode.settings import Settings
 from waku_bridge.metrics import NODE_CLOCK_SKEW_SECONDS, NODE_HEALTHY, NODE_VERSION_TIMESTAMP_SECONDS
-from waku_bridge.node.watch import pages
-from waku_bridge.node.watch.board import BOARD
-from waku_bridge.node.watch.look import look
+from waku_bridge.node.config_check import pages
+from waku_bridge.node.config_check.board import BOARD
+from waku_bridge.node.config_check.checking import check_all
 
 SHARD = "/waku/2/rs/16/32"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -100,18 +100,18 @@ def answering(serve: Any, answer: Callable[[web.Request], Awaitable[web.Response
 
 
 def noted(url: str, now: datetime = NOW) -> Notice:
-    look(now=now)
+    check_all(now=now)
     return BOARD.read([url])[url]
 
 
 def found(url: str, now: datetime = NOW) -> list[str]:
-    return [deviation.id for deviation in noted(url, now).deviations]
+    return [complaint.id for complaint in noted(url, now).complaints]
 
 
 def test_a_development_node_is_as_it_should_be(serve) -> None:
     url, _node = devnode(serve)
     notice = noted(url)
-    assert notice.deviations == ()
+    assert notice.complaints == ()
     assert notice.memory == {
         "version": "nwaku 0.38.1",
         "health": "READY",
@@ -152,7 +152,7 @@ def test_a_wrong_flag_of_the_node_is_found(serve, node_settings: Settings, ids: 
 
 def test_the_watch_publishes_nothing(serve) -> None:
     _url, node = devnode(serve)
-    look(now=NOW)
+    check_all(now=NOW)
     assert node.counters.published == 0
 
 
@@ -217,7 +217,7 @@ def test_whatever_answers_the_look_ends_well_and_quotes_nothing(serve, status: i
 def test_what_a_look_reads_is_measured(serve) -> None:
     url, node = devnode(serve)
     node.faults.update({"clock_skew_ms": 30_000, "no_peers": True})
-    look(now=NOW)
+    check_all(now=NOW)
     host = url.removeprefix("http://")
     assert NODE_HEALTHY.labels(host)._value.get() == 0
     assert 28 <= NODE_CLOCK_SKEW_SECONDS.labels(host)._value.get() <= 31
@@ -229,16 +229,16 @@ def test_nobody_there_is_unreachable(settings: LazySettings) -> None:
     assert found(settings.WAKU_NODES[0]) == ["unreachable"]
 
 
-def test_a_deviation_is_logged_when_it_comes_and_when_it_goes_without_the_password(serve, settings) -> None:
+def test_a_complaint_is_logged_when_it_comes_and_when_it_goes_without_the_password(serve, settings) -> None:
     url, node = devnode(serve)
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = [url.replace("http://", "http://user:secret@")]
     with capture_logs() as logs:
         node.faults.update({"clock_skew_ms": 30_000})
-        look(now=NOW)
-        look(now=NOW)
+        check_all(now=NOW)
+        check_all(now=NOW)
         node.faults.update({"clock_skew_ms": 0})
-        look(now=NOW)
-    assert [(log["event"], log["deviation"]) for log in logs] == [
+        check_all(now=NOW)
+    assert [(log["event"], log["complaint"]) for log in logs] == [
         ("node_deviates", "clock_skew"),
         ("node_deviates_no_more", "clock_skew"),
     ]

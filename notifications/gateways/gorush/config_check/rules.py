@@ -1,15 +1,15 @@
 """Which readings of a gorush deviate from what our delivery relies on, and what an operator does about each.
 
-Pure. What gorush did not say is no deviation, except for what everything rests on. Texts hold names and numbers of ours
+Pure. What gorush did not say is no complaint, except for what everything rests on. Texts hold names and numbers of ours
 and numbers of gorush's, never its texts: a configuration holds secrets, and `/readyz` is open to anybody.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kit.http.deviations import Deviation
+from kit.http.complaints import Complaint
+from notifications.gateways.gorush.config_check.readings import Config, Counters, Reading
 from notifications.gateways.gorush.platforms import NAMES
-from notifications.gateways.gorush.watch.readings import Config, Counters, Reading
 
 TESTED_VERSION = (1, 22, 0)
 DEFAULT_QUEUE_NUM = 8192
@@ -37,18 +37,18 @@ class Expectations:
     failures: Mapping[str, int] = field(default_factory=dict)
 
 
-Rule = Callable[[Config, Expectations], Iterator[Deviation]]
+Rule = Callable[[Config, Expectations], Iterator[Complaint]]
 
 
-def deviations(reading: Reading, expected: Expectations) -> list[Deviation]:
+def complaints(reading: Reading, expected: Expectations) -> list[Complaint]:
     """Return what is wrong with a gorush, by all rules."""
     if not reading.is_reachable:
         return [UNREACHABLE]
-    found = [deviation for rule in RULES for deviation in rule(reading.config, expected)] if reading.config else []
+    found = [complaint for rule in RULES for complaint in rule(reading.config, expected)] if reading.config else []
     return [*_unreadable(reading), *found, *_outdated(reading), *_hidden_failures(reading, expected)]
 
 
-UNREACHABLE = Deviation(
+UNREACHABLE = Complaint(
     "unreachable",
     "gorush does not answer",
     "No push goes through it; with no other gorush, all pushes wait.",
@@ -56,12 +56,12 @@ UNREACHABLE = Deviation(
 )
 
 
-def _unreadable(reading: Reading) -> Iterator[Deviation]:
+def _unreadable(reading: Reading) -> Iterator[Complaint]:
     missing = [
         path for path, answer in (("/api/config", reading.config), ("/api/stat/app", reading.counters)) if not answer
     ]
     if missing:
-        yield Deviation(
+        yield Complaint(
             "unreadable",
             f"no usable answer from {' and '.join(missing)}",
             "Whether gorush is set up so that no push is lost or doubled is unknown.",
@@ -69,10 +69,10 @@ def _unreadable(reading: Reading) -> Iterator[Deviation]:
         )
 
 
-def _incomplete(config: Config, _expected: Expectations) -> Iterator[Deviation]:
+def _incomplete(config: Config, _expected: Expectations) -> Iterator[Complaint]:
     missing = [name for name in ESSENTIAL if config.text(name) is None]
     if missing:
-        yield Deviation(
+        yield Complaint(
             "incomplete",
             f"/api/config does not say {', '.join(missing)}",
             "Whether gorush is set up so that no push is lost or doubled is unknown.",
@@ -80,9 +80,9 @@ def _incomplete(config: Config, _expected: Expectations) -> Iterator[Deviation]:
         )
 
 
-def _not_sync(config: Config, _expected: Expectations) -> Iterator[Deviation]:
+def _not_sync(config: Config, _expected: Expectations) -> Iterator[Complaint]:
     if config.flag("core.sync") is False:
-        yield Deviation(
+        yield Complaint(
             "not_sync",
             "core.sync is off",
             "gorush answers before it has sent anything: every push counts as delivered, dead tokens are never found.",
@@ -90,10 +90,10 @@ def _not_sync(config: Config, _expected: Expectations) -> Iterator[Deviation]:
         )
 
 
-def _queue_engine(config: Config, _expected: Expectations) -> Iterator[Deviation]:
+def _queue_engine(config: Config, _expected: Expectations) -> Iterator[Complaint]:
     engine = config.text("queue.engine")
     if engine is not None and engine != "local":
-        yield Deviation(
+        yield Complaint(
             "queue_engine",
             f"queue.engine is {engine if engine in EXTERNAL_ENGINES else 'neither local nor known'}",
             "It switches sync mode off without a word, and loses pushes or sends them twice.",
@@ -101,11 +101,11 @@ def _queue_engine(config: Config, _expected: Expectations) -> Iterator[Deviation
         )
 
 
-def _max_retry(config: Config, _expected: Expectations) -> Iterator[Deviation]:
+def _max_retry(config: Config, _expected: Expectations) -> Iterator[Complaint]:
     for platform in NAMES.values():
         retries = config.number(f"{platform}.max_retry") or 0
         if retries > 0:
-            yield Deviation(
+            yield Complaint(
                 f"max_retry_{platform}",
                 f"{platform}.max_retry is {retries}",
                 "gorush reports a failure even when its retry succeeded, so we send that push a second time.",
@@ -113,10 +113,10 @@ def _max_retry(config: Config, _expected: Expectations) -> Iterator[Deviation]:
             )
 
 
-def _platform_off(config: Config, expected: Expectations) -> Iterator[Deviation]:
+def _platform_off(config: Config, expected: Expectations) -> Iterator[Complaint]:
     for platform in NAMES.values():
         if platform in expected.platforms and config.flag(f"{platform}.enabled") is False:
-            yield Deviation(
+            yield Complaint(
                 f"platform_off_{platform}",
                 f"{platform}.enabled is off, and phones of this platform are registered",
                 "gorush drops their pushes and answers as if they were delivered.",
@@ -124,11 +124,11 @@ def _platform_off(config: Config, expected: Expectations) -> Iterator[Deviation]
             )
 
 
-def _worker_num(config: Config, expected: Expectations) -> Iterator[Deviation]:
+def _worker_num(config: Config, expected: Expectations) -> Iterator[Complaint]:
     workers = config.number("core.worker_num")
     if workers is not None and workers < expected.concurrency:
         shown = workers if workers > 0 else "0: one per CPU"
-        yield Deviation(
+        yield Complaint(
             "worker_num",
             f"core.worker_num ({shown}) is below the {expected.concurrency} pushes of a worker process at once",
             "The rest waits inside gorush while our time-out runs, and ends ambiguous.",
@@ -136,10 +136,10 @@ def _worker_num(config: Config, expected: Expectations) -> Iterator[Deviation]:
         )
 
 
-def _max_concurrent_pushes(config: Config, expected: Expectations) -> Iterator[Deviation]:
+def _max_concurrent_pushes(config: Config, expected: Expectations) -> Iterator[Complaint]:
     limit = config.number("ios.max_concurrent_pushes")
     if limit is not None and limit < expected.concurrency and "ios" in expected.platforms:
-        yield Deviation(
+        yield Complaint(
             "max_concurrent_pushes",
             f"ios.max_concurrent_pushes ({limit}) is below the {expected.concurrency} pushes of a worker process",
             "However many workers there are, pushes to Apple wait for each other while our time-out runs.",
@@ -147,10 +147,10 @@ def _max_concurrent_pushes(config: Config, expected: Expectations) -> Iterator[D
         )
 
 
-def _queue_num(config: Config, expected: Expectations) -> Iterator[Deviation]:
+def _queue_num(config: Config, expected: Expectations) -> Iterator[Complaint]:
     places = config.number("core.queue_num")
     if places is not None and (places or DEFAULT_QUEUE_NUM) < expected.concurrency:
-        yield Deviation(
+        yield Complaint(
             "queue_num",
             f"core.queue_num ({places}) is below the {expected.concurrency} pushes of a worker process at once",
             "In sync mode a full queue never answers: each push above it ends ambiguous.",
@@ -158,10 +158,10 @@ def _queue_num(config: Config, expected: Expectations) -> Iterator[Deviation]:
         )
 
 
-def _max_notification(config: Config, _expected: Expectations) -> Iterator[Deviation]:
+def _max_notification(config: Config, _expected: Expectations) -> Iterator[Complaint]:
     limit = config.number("core.max_notification")
     if limit is not None and limit < 1:
-        yield Deviation(
+        yield Complaint(
             "max_notification",
             f"core.max_notification is {limit}",
             "gorush refuses every request, and a refused push is given up.",
@@ -169,9 +169,9 @@ def _max_notification(config: Config, _expected: Expectations) -> Iterator[Devia
         )
 
 
-def _unmasked(config: Config, _expected: Expectations) -> Iterator[Deviation]:
+def _unmasked(config: Config, _expected: Expectations) -> Iterator[Complaint]:
     if config.flag("log.hide_token") is False:
-        yield Deviation(
+        yield Complaint(
             "tokens_in_log",
             "log.hide_token is off",
             "gorush's log holds device tokens, and whoever reads it can reach phones. We need none of them there.",
@@ -179,9 +179,9 @@ def _unmasked(config: Config, _expected: Expectations) -> Iterator[Deviation]:
         )
 
 
-def _open_address(config: Config, expected: Expectations) -> Iterator[Deviation]:
+def _open_address(config: Config, expected: Expectations) -> Iterator[Complaint]:
     if config.text("core.address") in ANY_ADDRESS and not expected.is_shielded:
-        yield Deviation(
+        yield Complaint(
             "open_address",
             "core.address is every interface",
             "gorush asks nobody for a password: whoever reaches it can send pushes in your name.",
@@ -189,9 +189,9 @@ def _open_address(config: Config, expected: Expectations) -> Iterator[Deviation]
         )
 
 
-def _grpc(config: Config, _expected: Expectations) -> Iterator[Deviation]:
+def _grpc(config: Config, _expected: Expectations) -> Iterator[Complaint]:
     if config.flag("grpc.enabled"):
-        yield Deviation(
+        yield Complaint(
             "grpc_open",
             "grpc.enabled is on",
             "Its port listens on every interface, whatever core.address says, and asks nobody for a password.",
@@ -199,17 +199,17 @@ def _grpc(config: Config, _expected: Expectations) -> Iterator[Deviation]:
         )
 
 
-def _hook(config: Config, expected: Expectations) -> Iterator[Deviation]:
+def _hook(config: Config, expected: Expectations) -> Iterator[Complaint]:
     url = config.text("core.feedback_hook_url")
     if url and not expected.is_hook_open:
-        yield Deviation(
+        yield Complaint(
             "hook_not_ours",
             "core.feedback_hook_url is set, and our webhook is off",
             "Each failed push keeps a worker of gorush busy until the hook has answered, and tells us nothing.",
             "Remove GORUSH_CORE_FEEDBACK_HOOK_URL, or open our webhook with GORUSH_HOOK_SECRET.",
         )
     if url == "" and expected.is_hook_open:
-        yield Deviation(
+        yield Complaint(
             "hook_unused",
             "our webhook is open, and core.feedback_hook_url is not set",
             "This gorush never calls it.",
@@ -217,9 +217,9 @@ def _hook(config: Config, expected: Expectations) -> Iterator[Deviation]:
         )
 
 
-def _outdated(reading: Reading) -> Iterator[Deviation]:
+def _outdated(reading: Reading) -> Iterator[Complaint]:
     if reading.version and reading.version < TESTED_VERSION:
-        yield Deviation(
+        yield Complaint(
             "old_version",
             f"version {_dotted(reading.version)} is older than {_dotted(TESTED_VERSION)}, the one we tested",
             "Its answers may mean something else than we read in them.",
@@ -227,8 +227,8 @@ def _outdated(reading: Reading) -> Iterator[Deviation]:
         )
 
 
-def _hidden_failures(reading: Reading, expected: Expectations) -> Iterator[Deviation]:
-    """Yield a deviation when gorush counted more failures than we know of.
+def _hidden_failures(reading: Reading, expected: Expectations) -> Iterator[Complaint]:
+    """Yield a complaint when gorush counted more failures than we know of.
 
     A counter that fell was reset: then there is nothing to compare.
     """
@@ -238,7 +238,7 @@ def _hidden_failures(reading: Reading, expected: Expectations) -> Iterator[Devia
         grown = count - expected.previous.push_errors.get(platform, count)
         known = expected.failures.get(platform, 0)
         if grown > known:
-            yield Deviation(
+            yield Complaint(
                 f"hidden_failures_{platform}",
                 f"{platform}.push_error grew by {grown}, and we know of {known} failures",
                 "gorush failed pushes that it answered as delivered, or somebody else sends through it.",

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from notifications.gateways.gorush.watch.readings import Config, Counters, Reading, read_config
-from notifications.gateways.gorush.watch.rules import ESSENTIAL, Expectations, deviations
+from notifications.gateways.gorush.config_check.readings import Config, Counters, Reading, read_config
+from notifications.gateways.gorush.config_check.rules import ESSENTIAL, Expectations, complaints
 
 RECOMMENDED = read_config(Path(__file__).with_name("gorush_config.yaml").read_bytes())
 COUNTERS = Counters({"ios": 10, "android": 10})
@@ -13,7 +13,7 @@ EXPECTED = Expectations(concurrency=256)
 
 
 def found(reading: Reading = GOOD, expected: Expectations = EXPECTED) -> list[str]:
-    return [deviation.id for deviation in deviations(reading, expected)]
+    return [complaint.id for complaint in complaints(reading, expected)]
 
 
 def saying(**values: str | None) -> Reading:
@@ -28,7 +28,7 @@ def test_the_recommended_configuration_does_not_deviate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "deviation"),
+    ("values", "complaint"),
     [
         ({"core__sync": "false"}, "not_sync"),
         ({"queue__engine": "redis"}, "queue_engine"),
@@ -52,8 +52,8 @@ def test_the_recommended_configuration_does_not_deviate() -> None:
         *[({name.replace(".", "__"): None}, "incomplete") for name in ESSENTIAL],
     ],
 )
-def test_each_wrong_setting_is_a_deviation_of_its_own(values: dict[str, str | None], deviation: str) -> None:
-    assert found(saying(**values)) == [deviation]
+def test_each_wrong_setting_is_a_complaint_of_its_own(values: dict[str, str | None], complaint: str) -> None:
+    assert found(saying(**values)) == [complaint]
 
 
 @pytest.mark.parametrize(
@@ -131,14 +131,14 @@ def test_nothing_that_gorush_says_in_words_is_repeated() -> None:
     """A configuration holds secrets, and `/readyz` is open to anybody."""
     secretive = saying(**{name.replace(".", "__", 1): "secret-word" for name in RECOMMENDED.values})
 
-    texts = repr(deviations(replace(secretive, version=(0, 1, 0)), EXPECTED))
+    texts = repr(complaints(replace(secretive, version=(0, 1, 0)), EXPECTED))
 
     assert "queue_engine" in texts
     assert "secret-word" not in texts
 
 
-def test_every_deviation_says_what_why_and_what_to_do() -> None:
+def test_every_complaint_says_what_why_and_what_to_do() -> None:
     values = {"core__sync": "false", "queue__engine": "nats", "core__address": "", "core__worker_num": "2"}
-    for deviation in deviations(saying(**values), EXPECTED):
-        assert all([deviation.what, deviation.why, deviation.action]), deviation
-        assert deviation.action.endswith(".")
+    for complaint in complaints(saying(**values), EXPECTED):
+        assert all([complaint.what, complaint.why, complaint.action]), complaint
+        assert complaint.action.endswith(".")

@@ -6,8 +6,8 @@ A ring of 50 that overflows gives pages of exactly 50, again and again, and neve
 from django.core.cache import cache
 from redis.exceptions import RedisError
 
-from waku_bridge.node.watch.readings import LongestPage
-from waku_bridge.node.watch.rules import DEFAULT_RINGS
+from waku_bridge.node.config_check.readings import LongestPage
+from waku_bridge.node.config_check.rules import DEFAULT_RINGS
 
 KEY = "node_longest_page:{url}"
 TTL_SECONDS = 86_400

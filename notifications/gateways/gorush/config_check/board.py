@@ -2,4 +2,4 @@
 
 from kit.http.notices import Board
 
-BOARD = Board("gorush", version=2)
+BOARD = Board("gorush", version=3)

@@ -10,10 +10,16 @@ from django.conf import settings
 from django.db.models import Count
 
 from kit.http.connections import MAX_CONNECTIONS, HttpClient, new_client, submit
+from notifications.gateways.gorush.config_check.board import BOARD
+from notifications.gateways.gorush.config_check.readings import (
+    Counters,
+    Reading,
+    read_config,
+    read_counters,
+    read_version,
+)
+from notifications.gateways.gorush.config_check.rules import Expectations, complaints
 from notifications.gateways.gorush.platforms import NAMES
-from notifications.gateways.gorush.watch.board import BOARD
-from notifications.gateways.gorush.watch.readings import Counters, Reading, read_config, read_counters, read_version
-from notifications.gateways.gorush.watch.rules import Expectations, deviations
 from notifications.models import Attempt
 from registrations.models import Route
 
@@ -24,7 +30,7 @@ ANSWERED = range(200, 300)  # versions of gorush differ: 200 or 201
 LONGEST_PUSH = timedelta(minutes=2)
 
 
-def look(urls: Sequence[str], *, now: datetime) -> None:
+def check_all(urls: Sequence[str], *, now: datetime) -> None:
     """Check each gorush once. It is safe to run twice, and whatever the peer answers."""
     before = BOARD.read(urls)
     readings = submit(_read_all(urls)).result()
@@ -35,7 +41,7 @@ def look(urls: Sequence[str], *, now: datetime) -> None:
         previous = Counters(**known.memory) if known and known.memory else None
         own = replace(expected, previous=previous, failures=failures)
         memory = asdict(reading.counters) if reading.counters else None
-        BOARD.note(url, deviations(reading, own), known=known, now=now, memory=memory)
+        BOARD.note(url, complaints(reading, own), known=known, now=now, memory=memory)
 
 
 def _expectations() -> Expectations:

@@ -16,8 +16,8 @@ import orjson
 from django.conf import settings
 from django.utils import timezone
 
+from kit.http.complaints import Complaint
 from kit.http.connections import Answer, HttpClient, new_client, submit
-from kit.http.deviations import Deviation
 from kit.http.urls import host_of
 from waku_bridge.messages import WakuMessage
 from waku_bridge.metrics import (
@@ -26,12 +26,12 @@ from waku_bridge.metrics import (
     NODE_MESH_PEERS,
     NODE_VERSION_TIMESTAMP_SECONDS,
 )
+from waku_bridge.node.config_check import pages
+from waku_bridge.node.config_check.board import BOARD
+from waku_bridge.node.config_check.readings import Reading, read_health, read_info, read_mesh, read_skew, read_version
+from waku_bridge.node.config_check.rules import Expectations, complaints
 from waku_bridge.node.dialect import refusal, to_json
 from waku_bridge.node.errors import MessageTooLarge
-from waku_bridge.node.watch import pages
-from waku_bridge.node.watch.board import BOARD
-from waku_bridge.node.watch.readings import Reading, read_health, read_info, read_mesh, read_skew, read_version
-from waku_bridge.node.watch.rules import Expectations, deviations
 
 # The time-out is short because on a small machine the sweep waits for this check.
 TIMEOUT_SECONDS = 2.0
@@ -46,7 +46,7 @@ HTTP_NO_PEERS = 505
 HEADERS = {"Content-Type": "application/json"}
 
 
-def look(*, now: datetime) -> None:
+def check_all(*, now: datetime) -> None:
     """Check each node of the settings once. It is safe to run twice, and whatever the node answers."""
     urls = list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES]))
     before = BOARD.read(urls)
@@ -54,15 +54,15 @@ def look(*, now: datetime) -> None:
     for url, reading in zip(urls, readings, strict=True):
         full = replace(reading, longest_page=pages.longest(url))
         _measure(host_of(url), full)
-        BOARD.note(url, deviations(full, _expectations(url)), known=before.get(url), now=now, memory=memory_of(full))
+        BOARD.note(url, complaints(full, _expectations(url)), known=before.get(url), now=now, memory=memory_of(full))
 
 
-def check(url: str, *, with_size: bool) -> tuple[Reading, list[Deviation]]:
+def check(url: str, *, with_size: bool) -> tuple[Reading, list[Complaint]]:
     """Check one node and note nothing. ``with_size`` publishes a message of 1 MiB that is for nobody."""
     [reading] = submit(_read_all([url])).result()
     if with_size and reading.is_reachable:
         reading = replace(reading, size_limit_bytes=submit(_probe_size(url)).result())
-    return reading, deviations(reading, _expectations(url))
+    return reading, complaints(reading, _expectations(url))
 
 
 def _measure(host: str, reading: Reading) -> None:

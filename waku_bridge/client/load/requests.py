@@ -23,7 +23,7 @@ MARGIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ammunition:
+class LoadRequests:
     """The load requests. Number ``n`` is about Status message ``message_ids[n]``, and due and dated at ``due_ns[n]``
     (Unix time).
 
@@ -39,7 +39,7 @@ class Ammunition:
 
 def build(
     phones: Sequence[RegisteringClient], server: bytes, *, rate: float, seconds: float, on_progress: Callable[[], None]
-) -> Ammunition:
+) -> LoadRequests:
     """Build ``rate`` load requests per second, evenly spread, that begin when all are built. Each
     notifies one phone.
     """
@@ -55,7 +55,7 @@ def build(
         destination = destinations[number % len(destinations)]
         messages.append(_request(destination, senders[number % SENDERS], message_id, at_ns))
         on_progress()
-    return Ammunition(message_ids, due_ns, messages, senders, time.process_time() - started)
+    return LoadRequests(message_ids, due_ns, messages, senders, time.process_time() - started)
 
 
 def _building_ns(destination: Destination, sender: Identity, count: int) -> int:

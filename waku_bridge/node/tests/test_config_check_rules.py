@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from waku_bridge.node.watch.enr import Shards
-from waku_bridge.node.watch.readings import Health, LongestPage, Reading, Version
-from waku_bridge.node.watch.rules import Expectations, deviations
+from waku_bridge.node.config_check.enr import Shards
+from waku_bridge.node.config_check.readings import Health, LongestPage, Reading, Version
+from waku_bridge.node.config_check.rules import Expectations, complaints
 
 PROTOCOLS = {"Relay": "READY", "Lightpush": "READY", "Store": "READY", "Filter": "NOT_MOUNTED"}
 GOOD = Reading(
@@ -20,7 +20,7 @@ EXPECTED = Expectations(("/waku/2/rs/16/32",), max_message_bytes=1_000_000)
 
 
 def found(reading: Reading = GOOD, expected: Expectations = EXPECTED) -> list[str]:
-    return [deviation.id for deviation in deviations(reading, expected)]
+    return [complaint.id for complaint in complaints(reading, expected)]
 
 
 def without(protocol: str, state: str = "NOT_MOUNTED") -> Reading:
@@ -69,7 +69,7 @@ def test_a_node_as_documented_does_not_deviate() -> None:
         (replace(GOOD, skew_seconds=None), []),
     ],
 )
-def test_each_fact_that_is_wrong_is_a_deviation_of_its_own(reading: Reading, ids: list[str]) -> None:
+def test_each_fact_that_is_wrong_is_a_complaint_of_its_own(reading: Reading, ids: list[str]) -> None:
     assert found(reading) == ids
 
 
@@ -87,7 +87,7 @@ def test_a_node_that_is_only_read_needs_no_store() -> None:
 
 def test_a_text_names_what_is_missing() -> None:
     expected = replace(EXPECTED, pubsub_topics=("/waku/2/rs/16/32", "/waku/2/rs/16/0", "/waku/2/rs/16/7"))
-    (deviation,) = deviations(GOOD, expected)
-    assert deviation.what == "its record does not name shard 0, 7"
-    (skewed,) = deviations(replace(GOOD, skew_seconds=-31.4), EXPECTED)
+    (complaint,) = complaints(GOOD, expected)
+    assert complaint.what == "its record does not name shard 0, 7"
+    (skewed,) = complaints(replace(GOOD, skew_seconds=-31.4), EXPECTED)
     assert skewed.what == "its clock is 31 s behind ours"

@@ -13,9 +13,9 @@ def call_back(*, budget: CpuBudget, limit: int) -> list[bytes]:
 
     The newest come first: their senders may still be waiting, and a heap of nonsense before them does not count.
     """
-    unkeyed = InboundEnvelope.objects.filter(state=State.UNKEYED).order_by("-received_at")
-    content_topics = dict(unkeyed.values_list("hash", "content_topic")[:limit])
+    pending = InboundEnvelope.objects.filter(state=State.PENDING_KEY).order_by("-received_at")
+    content_topics = dict(pending.values_list("hash", "content_topic")[:limit])
     missing = query_topics.derive_keys(set(content_topics.values()), budget=budget)
     hashes = [envelope_hash for envelope_hash, topic in content_topics.items() if topic not in missing]
-    InboundEnvelope.objects.filter(hash__in=hashes, state=State.UNKEYED).update(state=State.RECEIVED)
+    InboundEnvelope.objects.filter(hash__in=hashes, state=State.PENDING_KEY).update(state=State.RECEIVED)
     return hashes

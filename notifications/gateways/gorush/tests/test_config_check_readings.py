@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifications.gateways.gorush.watch.readings import Config, read_config, read_counters, read_version
+from notifications.gateways.gorush.config_check.readings import Config, read_config, read_counters, read_version
 
 # Recorded from gorush v1.22.0, with other values.
 RECORDED = Path(__file__).with_name("gorush_config.yaml").read_bytes()

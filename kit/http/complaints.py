@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Deviation:
+class Complaint:
     """What is wrong with a peer, in words for an operator.
 
     ``id`` is stable and has a row in the documentation.

@@ -15,8 +15,8 @@ from django.conf import LazySettings
 from django.core.cache import cache
 from structlog.testing import capture_logs
 
-from notifications.gateways.gorush.watch.board import BOARD
-from notifications.gateways.gorush.watch.look import look
+from notifications.gateways.gorush.config_check.board import BOARD
+from notifications.gateways.gorush.config_check.checking import check_all
 from notifications.models import Attempt
 from pushserver.embedded.ports import free_port
 from registrations.messages import TokenType
@@ -86,8 +86,8 @@ def serve() -> Iterator[Serve]:
 
 
 def found(url: str, now: datetime = NOW) -> list[str]:
-    look([url], now=now)
-    return [deviation.id for deviation in BOARD.read([url])[url].deviations]
+    check_all([url], now=now)
+    return [complaint.id for complaint in BOARD.read([url])[url].complaints]
 
 
 def test_the_development_gorush_runs_as_we_need_it() -> None:
@@ -146,7 +146,7 @@ def test_a_gorush_that_does_not_listen_is_unreachable() -> None:
 
 def test_a_gorush_that_hangs_is_unreachable_and_keeps_nobody(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
     release = Event()
-    monkeypatch.setattr("notifications.gateways.gorush.watch.look.TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("notifications.gateways.gorush.config_check.checking.TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr(Gorush, "do_GET", lambda _: release.wait(10))
     url, started = serve()[0], time.monotonic()
     try:
@@ -158,9 +158,9 @@ def test_a_gorush_that_hangs_is_unreachable_and_keeps_nobody(monkeypatch: pytest
 
 def test_each_gorush_has_its_own_notice(serve: Serve) -> None:
     urls = [serve()[0], serve(GOOD.replace(b"sync: true", b"sync: false"))[0]]
-    look(urls, now=NOW)
+    check_all(urls, now=NOW)
     notices = BOARD.read(urls)
-    assert [[deviation.id for deviation in notices[url].deviations] for url in urls] == [[], ["not_sync"]]
+    assert [[complaint.id for complaint in notices[url].complaints] for url in urls] == [[], ["not_sync"]]
 
 
 def test_only_platforms_with_active_routes_are_needed(serve: Serve) -> None:
@@ -170,7 +170,7 @@ def test_only_platforms_with_active_routes_are_needed(serve: Serve) -> None:
     assert found(url) == ["platform_off_ios"]
 
 
-def test_a_deviation_keeps_the_time_it_was_first_seen(serve: Serve) -> None:
+def test_a_complaint_keeps_the_time_it_was_first_seen(serve: Serve) -> None:
     url = serve(GOOD.replace(b"local", b"redis"))[0]
     later = NOW + timedelta(minutes=5)
     found(url)
@@ -187,7 +187,7 @@ def test_logs_what_comes_and_what_goes_once(serve: Serve) -> None:
         answers["/api/config"] = (200, GOOD)
         found(url)
         found(url)
-    events = [(entry["log_level"], entry["event"], entry["deviation"]) for entry in logs]
+    events = [(entry["log_level"], entry["event"], entry["complaint"]) for entry in logs]
     assert events == [("warning", "gorush_deviates", "not_sync"), ("info", "gorush_deviates_no_more", "not_sync")]
 
 
