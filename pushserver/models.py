@@ -65,8 +65,10 @@ class TrafficMinute(models.Model):
     begin_at = models.DateTimeField(primary_key=True)
     counted_at = models.DateTimeField()
     request_count = models.PositiveIntegerField()  # taken up
+    xmpp_count = models.PositiveIntegerField(default=0, db_default=0)  # of these, pushes that came through XMPP
     reply_count = models.PositiveIntegerField()  # written, and taken by a node
-    # The time from accepting a request to sending the first push of a notification.
+    # The time from accepting a request of Status to sending the first push of a notification. A push of XMPP may be
+    # planned for later, to wake the device for several at once.
     dispatch_p50_ms = models.PositiveIntegerField(null=True)
     dispatch_p95_ms = models.PositiveIntegerField(null=True)
     # The time from reading an envelope until a node took the answer to it.
