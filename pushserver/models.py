@@ -25,7 +25,7 @@ class OpenedRecord(models.Model):
 
 
 class ApiToken(models.Model):
-    """A token with which a program reads the API. Its text is shown once to the person who makes it; only a digest is
+    """A token with which a program calls the API. Its text is shown once to the person who makes it; only a digest is
     kept.
     """
 
@@ -34,6 +34,7 @@ class ApiToken(models.Model):
         REGISTRATIONS = "registrations"
         NOTIFICATIONS = "notifications"
         REPORTS = "reports"
+        XMPP_DEVICES = "xmpp_devices"  # registers devices of XMPP: the only one that changes anything
 
     name = models.CharField(max_length=100, help_text="What it is for.")
     prefix = models.CharField(max_length=12, editable=False)  # of the token, so that people can tell which one it is
