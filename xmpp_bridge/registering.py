@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django.conf import settings
 from django.db import transaction
@@ -17,8 +17,10 @@ from django.db import transaction
 from kit.metrics.batches import count
 from notifications import acceptance
 from registrations.addresses import DeviceAddress
+from registrations.encryption import Purpose
+from registrations.keyring import keyring
 from registrations.messages import TokenType
-from registrations.models import Route
+from registrations.models import RegistrationEvent, Route
 from registrations.routes import point
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.client_strings import issue
@@ -31,6 +33,7 @@ from xmpp_bridge.metrics import COMMANDS
 from xmpp_bridge.models import App, Device
 from xmpp_bridge.rules import BAD_REQUEST, BUSY, FORBIDDEN, NOT_FOUND, TROUBLE, Domains
 
+Kind = RegistrationEvent.Kind
 State = Device.State
 
 
@@ -204,6 +207,7 @@ def _choose_app(action: Action, named: str) -> App:
 def _register(device: Device, action: Action, address: DeviceAddress, *, now: datetime) -> None:
     """Point a device to its address. This also revives a route that was disabled."""
     route = device.route or Route(generation=0, created_at=now)
+    kind = _what_changed(route, action, address)
     point(
         route,
         gateway=settings.XMPP_GATEWAY,
@@ -212,10 +216,29 @@ def _register(device: Device, action: Action, address: DeviceAddress, *, now: da
         address=address.encode(),
     )
     route.is_end_awaited = True
+    route.pseudonym = route.pseudonym or uuid4()
     route.save()
+    _record(route, kind, now=now)
     device.route = route
     device.registered_at = now
     device.save()
+
+
+def _what_changed(route: Route, action: Action, address: DeviceAddress) -> Kind:
+    """Return what a registration means for the history of a route, before the route is pointed to the address."""
+    if route.pseudonym is None:  # new, or older than its history
+        return Kind.REGISTERED
+    is_same = route.token_type == action.token_type and keyring().matches(
+        Purpose.ADDRESS, address.encode(), route.address_digest
+    )
+    return Kind.REFRESHED if is_same else Kind.TOKEN_CHANGED
+
+
+def _record(route: Route, kind: Kind, *, now: datetime) -> None:
+    if route.pseudonym:
+        RegistrationEvent.objects.create(
+            kind=kind, pseudonym=route.pseudonym, token_type=route.token_type, apn_topic=route.apn_topic, at=now
+        )
 
 
 def _unregister(action: Action, device: Device | None, *, now: datetime) -> Done:
@@ -235,4 +258,5 @@ def end(device: Device, state: Device.State, *, now: datetime) -> None:
     device.save()
     acceptance.withdraw([(b"", str(device.id))], now=now)
     if route:
+        _record(route, Kind.EXPIRED if state == State.EXPIRED else Kind.UNREGISTERED, now=now)
         route.delete()

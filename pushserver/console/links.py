@@ -114,5 +114,7 @@ def from_reply(reply: OutboundReply) -> Iterable[Link]:
 def from_device(device: Device) -> Iterable[Link]:
     if device.route_id:
         yield Link("Notifications", _list("notifications_notification", route__id__exact=str(device.route_id)))
+    if device.route and device.route.pseudonym:
+        yield Link("History", _list("registrations_registrationevent", q=str(device.route.pseudonym)))
     yield Link("App", app_url(device.app_id))
     yield Link("Devices of this app", devices_url(device.app_id))
