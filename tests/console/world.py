@@ -71,6 +71,7 @@ class World:
         self.random = random.Random(seed)
         self.now = timezone.now()
         self.retried = 0  # a notification that arrived with the second try
+        self.pushed = 0  # the last one that came through XMPP
 
     def before(self, **span: float) -> datetime:
         return self.now - timedelta(**span)
@@ -267,6 +268,7 @@ def _make_push(world: World, device: Device, number: int) -> None:
         next_attempt_at=None,
     )
     _make_attempts(world, notification, "delivered", "")
+    world.pushed = notification.pk
 
 
 def pin_peers(world: World, settings: Any) -> None:
