@@ -243,13 +243,15 @@ def _rows() -> Iterator[Page]:
 
 
 def _operations() -> Iterator[Page]:
-    """Yield the confirmation page of each operation, about as many rows as a list shows."""
+    """Yield the confirmation page of each operation, about as many rows as a list shows, where there are any."""
     for page in _admins():
         for name, form in getattr(page, "operations", {}).items():
             url = reverse(_name(page, "operate"), args=[name])
             keys = [
                 bytes(pk).hex() if isinstance(pk, bytes | memoryview) else str(pk) for pk in _sample(page.model, "pk")
             ]
+            if not keys:
+                continue
             yield _gets("confirm", f"{page.model.__name__}, {form.label}", *(f"{url}?id={key}" for key in keys))
             yield _gets(
                 "confirm", f"{page.model.__name__}, {form.label}, many", f"{url}?{'&'.join(f'id={k}' for k in keys)}"

@@ -82,6 +82,7 @@ class NotificationRequestAdmin(Operated, FactAdmin):
     operations: ClassVar[Any] = {"mute": MuteSenderOfRequest}
     list_display = (
         short_hash("request_key", "request"),
+        word("front_door", "front door"),
         short_hash("message_id", "Status message"),
         state("state"),
         number("notification_count", "notifications"),
@@ -93,6 +94,7 @@ class NotificationRequestAdmin(Operated, FactAdmin):
     shown: ClassVar[Any] = {
         "Request": (
             state("state"),
+            word("front_door", "front door"),
             moment("received_at", "received"),
             moment("reply_due_at", "reply due"),
             moment("answered_at", "answered"),
@@ -202,6 +204,7 @@ class NotificationAdmin(Operated, FactAdmin):
             state("state"),
             state("report", "told the sender"),
             "type_name",
+            word("grade", "grade"),
             number("attempt_count", "attempts"),
             number("ambiguous_count", "of these ambiguous"),
         ),

@@ -12,14 +12,14 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Case, DateTimeField, DurationField, ExpressionWrapper, F, Q, QuerySet, Value, When
-from django.db.models.functions import Least
+from django.db.models.functions import Coalesce, Least
 
 from kit.db.statements import fetch
 from kit.metrics.batches import count
 from notifications.messages import ChannelKey
 from notifications.metrics import ROUTES_DISABLED
 from registrations.messages import TokenType
-from registrations.models import Registration, RegistrationEvent, Route
+from registrations.models import RegistrationEvent, Route
 
 MAX_COUNTED = timedelta(hours=6)
 FAILING = "failing"
@@ -100,11 +100,12 @@ def _disable(routes: QuerySet[Route], reason: str, kind: RegistrationEvent.Kind,
 
 
 def tell(route_ids: Collection[int], kind: RegistrationEvent.Kind, *, now: datetime) -> None:
-    """Write an event about each registration that these routes belong to."""
-    owners = Registration.objects.filter(route__in=route_ids).order_by("pk")
+    """Write an event about each of these routes, under the pseudonym of its registration or its own."""
+    named = Coalesce("registration__pseudonym", "pseudonym")
+    routes = Route.objects.filter(pk__in=route_ids).order_by("pk").annotate(named=named)
     RegistrationEvent.objects.bulk_create(
         RegistrationEvent(kind=kind, pseudonym=pseudonym, token_type=token_type, apn_topic=apn_topic, at=now)
-        for pseudonym, token_type, apn_topic in owners.values_list("pseudonym", "route__token_type", "route__apn_topic")
+        for pseudonym, token_type, apn_topic in routes.values_list("named", "token_type", "apn_topic")
         if pseudonym
     )
 

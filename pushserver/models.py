@@ -25,7 +25,7 @@ class OpenedRecord(models.Model):
 
 
 class ApiToken(models.Model):
-    """A token with which a program reads the API. Its text is shown once to the person who makes it; only a digest is
+    """A token with which a program calls the API. Its text is shown once to the person who makes it; only a digest is
     kept.
     """
 
@@ -34,6 +34,7 @@ class ApiToken(models.Model):
         REGISTRATIONS = "registrations"
         NOTIFICATIONS = "notifications"
         REPORTS = "reports"
+        XMPP_DEVICES = "xmpp_devices"  # registers devices of XMPP: the only one that changes anything
 
     name = models.CharField(max_length=100, help_text="What it is for.")
     prefix = models.CharField(max_length=12, editable=False)  # of the token, so that people can tell which one it is
@@ -65,8 +66,10 @@ class TrafficMinute(models.Model):
     begin_at = models.DateTimeField(primary_key=True)
     counted_at = models.DateTimeField()
     request_count = models.PositiveIntegerField()  # taken up
+    xmpp_count = models.PositiveIntegerField(default=0, db_default=0)  # of these, pushes that came through XMPP
     reply_count = models.PositiveIntegerField()  # written, and taken by a node
-    # The time from accepting a request to sending the first push of a notification.
+    # The time from accepting a request of Status to sending the first push of a notification. A push of XMPP may be
+    # planned for later, to wake the device for several at once.
     dispatch_p50_ms = models.PositiveIntegerField(null=True)
     dispatch_p95_ms = models.PositiveIntegerField(null=True)
     # The time from reading an envelope until a node took the answer to it.

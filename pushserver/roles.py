@@ -8,10 +8,10 @@ from typing import Any
 from django.contrib.auth.models import Group, Permission
 from django.db.models import Q, QuerySet
 
-OUR_APPS = ("registrations", "notifications", "waku_bridge", "spark_reports")
+OUR_APPS = ("registrations", "notifications", "waku_bridge", "xmpp_bridge", "spark_reports")
 ACCOUNT_APPS = ("auth", "otp_totp", "axes")
 # Operators may add, change and delete rows of these models only; all others are recorded by the server.
-EDITED_MODELS = ("gatewayerrorrule",)
+EDITED_MODELS = ("gatewayerrorrule", "app")
 _LOOKS = Q(content_type__app_label__in=OUR_APPS, codename__startswith="view_")
 _BY_HAND = Q(codename__startswith="add_") | Q(codename__startswith="change_") | Q(codename__startswith="delete_")
 _ACTS = Q(content_type__app_label__in=OUR_APPS) & (~_BY_HAND | Q(content_type__model__in=EDITED_MODELS))

@@ -508,7 +508,7 @@ REST_FRAMEWORK = {
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Push server",
-    "DESCRIPTION": "What monitoring and support tools may know. All of it is read-only.",
+    "DESCRIPTION": "What monitoring and support tools may know, and registering devices of XMPP for their users.",
     "VERSION": "1",
     "OAS_VERSION": "3.1.1",
     "SCHEMA_PATH_PREFIX": "/api/v[0-9]",

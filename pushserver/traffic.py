@@ -19,12 +19,13 @@ SETTLED_AFTER = timedelta(seconds=90)
 
 COUNT_TRAFFIC = """
     INSERT INTO pushserver_trafficminute
-        (begin_at, counted_at, request_count, reply_count,
+        (begin_at, counted_at, request_count, xmpp_count, reply_count,
          dispatch_p50_ms, dispatch_p95_ms, reply_p50_ms, reply_p95_ms)
-    SELECT %(begin)s, %(now)s, requests.number, replies.number,
+    SELECT %(begin)s, %(now)s, requests.number, requests.by_xmpp, replies.number,
         round(dispatch.ms[1]), round(dispatch.ms[2]), round(replies.ms[1]), round(replies.ms[2])
     FROM (
-        SELECT count(*) AS number FROM notifications_notificationrequest
+        SELECT count(*) AS number, count(*) FILTER (WHERE front_door = 'xmpp') AS by_xmpp
+        FROM notifications_notificationrequest
         WHERE received_at >= %(begin)s AND received_at < %(end)s
     ) AS requests, (
         SELECT percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (
@@ -32,6 +33,7 @@ COUNT_TRAFFIC = """
         FROM notifications_attempt AS attempt
         JOIN notifications_notification AS notification ON notification.id = attempt.notification_id
         WHERE attempt.started_at >= %(begin)s AND attempt.started_at < %(end)s AND attempt.number = 1
+            AND notification.grade = ''
     ) AS dispatch, (
         -- What was published again tells when it was so the last time: how long the first took is not known any more.
         SELECT count(*) AS number, percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (
@@ -42,8 +44,9 @@ COUNT_TRAFFIC = """
         WHERE reply.created_at >= %(begin)s AND reply.created_at < %(end)s AND reply.published_at IS NOT NULL
     ) AS replies
     ON CONFLICT (begin_at) DO UPDATE SET
-        (counted_at, request_count, reply_count, dispatch_p50_ms, dispatch_p95_ms, reply_p50_ms, reply_p95_ms) =
-        (excluded.counted_at, excluded.request_count, excluded.reply_count,
+        (counted_at, request_count, xmpp_count, reply_count,
+         dispatch_p50_ms, dispatch_p95_ms, reply_p50_ms, reply_p95_ms) =
+        (excluded.counted_at, excluded.request_count, excluded.xmpp_count, excluded.reply_count,
          excluded.dispatch_p50_ms, excluded.dispatch_p95_ms, excluded.reply_p50_ms, excluded.reply_p95_ms)
 """
 COUNT_ATTEMPTS = """

@@ -175,7 +175,7 @@ class RegistrationEventAdmin(FactAdmin):
     shown: ClassVar[Any] = {
         "What happened": (state("kind"), "token", word("apn_topic", "app"), "pseudonym", moment("at", "time"))
     }
-    search_help_text = "Pseudonym of an installation, as its registration's page links to"
+    search_help_text = "Pseudonym of an installation or device, as its page links to"
 
     @admin.display(description="token type")
     def token(self, event: RegistrationEvent) -> str:

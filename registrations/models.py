@@ -45,6 +45,8 @@ class Route(models.Model):
     last_success_at = models.DateTimeField(null=True)
     # Whoever registered it is to be told when it is disabled, and has not been told yet.
     is_end_awaited = models.BooleanField(default=False, db_default=False)
+    # Names it in events and reports, where no registration does. It is random, as a registration's is.
+    pseudonym = models.UUIDField(null=True)
     created_at = models.DateTimeField()
 
     class Meta:

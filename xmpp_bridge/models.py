@@ -29,25 +29,60 @@ class App(models.Model):
         CONVERSATIONS = "conversations"
 
     slug = models.TextField(
-        unique=True, validators=[RegexValidator(r"[a-z0-9][a-z0-9-]{0,62}\Z", "Letters a-z, digits and hyphens.")]
+        unique=True,
+        validators=[RegexValidator(r"\A[a-z0-9][a-z0-9-]{0,62}\Z", "Letters a-z, digits and hyphens.")],
+        help_text="Names the app in its devices' registrations and in SLUG@ our JID. It can never be changed.",
     )
-    apn_topic = models.TextField("Apple's bundle id", blank=True)  # empty: no devices of Apple's
+    apn_topic = models.TextField(
+        "Apple's bundle id",
+        blank=True,
+        help_text="Empty: no devices of Apple's. Devices keep the one that they registered with until they register "
+        "again.",
+    )
     takes_firebase = models.BooleanField("has devices at Firebase", default=True)
-    style = models.TextField(choices=Style.choices, default=Style.GENERIC)
-    text = models.TextField(  # what Apple shows, unless the app changes it
-        default="New message", validators=[MaxLengthValidator(MAX_TEXT_CHARACTERS)]
+    style = models.TextField(
+        "payload style",
+        choices=Style.choices,
+        default=Style.GENERIC,
+        help_text="How the data of a push are named, as the app expects it. conversations never gets a payload.",
     )
-    sound = models.TextField(default="default", blank=True, validators=[MaxLengthValidator(MAX_TEXT_CHARACTERS)])
-    # Apple stops apps that do not ring for each call, and mod_push2 tells a call that ended from one that begins not
-    # at all.
-    calls_as_alerts = models.BooleanField("show calls as messages", default=False)
-    # What users wrote then goes through our database, and to Apple and Google.
-    passes_texts = models.BooleanField("pass on what users wrote", default=False)
-    refuses_texts = models.BooleanField("refuse forwarded messages", default=False)
-    is_retired = models.BooleanField("retired: every device is gone", default=False)
+    text = models.TextField(
+        default="New message",
+        validators=[MaxLengthValidator(MAX_TEXT_CHARACTERS)],
+        help_text="What Apple shows unless the app changes it.",
+    )
+    sound = models.TextField(
+        default="default",
+        blank=True,
+        validators=[MaxLengthValidator(MAX_TEXT_CHARACTERS)],
+        help_text="What Apple plays. Empty: nothing.",
+    )
+    calls_as_alerts = models.BooleanField(
+        "show calls as messages",
+        default=False,
+        help_text="At Apple. mod_push2 does not tell a call that ends from one that begins, and Apple stops apps that "
+        "do not ring each time.",
+    )
+    passes_texts = models.BooleanField(
+        "pass on what users wrote",
+        default=False,
+        help_text="Disclosure: messages that a server sends in clear then go through our database, and to Apple and "
+        "Google. Off: they are dropped before anything is stored.",
+    )
+    refuses_texts = models.BooleanField(
+        "refuse forwarded messages",
+        default=False,
+        help_text="Answer them with policy-violation instead of waking the device.",
+    )
+    is_retired = models.BooleanField(
+        "retired",
+        default=False,
+        help_text="Every device of the app is gone: none can register, and servers are told so with their next push.",
+    )
     created_at = models.DateTimeField()
 
     class Meta:
+        verbose_name = "XMPP app"
         constraints: ClassVar = [
             models.CheckConstraint(
                 condition=~models.Q(passes_texts=True, refuses_texts=True), name="texts_passed_or_refused"
@@ -68,7 +103,8 @@ class Device(models.Model):
         EXPIRED = "expired"  # neither used nor registered again for months
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    app = models.ForeignKey(App, on_delete=models.PROTECT, related_name="devices")
+    # Without an index of its own, because one below begins with it.
+    app = models.ForeignKey(App, on_delete=models.PROTECT, related_name="devices", db_index=False)
     domain = models.TextField()  # of the account; only its server may push
     device_key = BytesField()  # keyed hash of app, account and the app's id of the device
     owner_key = BytesField()  # keyed hash of app and account, to count devices
@@ -82,6 +118,7 @@ class Device(models.Model):
     ended_at = models.DateTimeField(null=True)
 
     class Meta:
+        verbose_name = "XMPP device"
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["device_key"], condition=models.Q(state="active"), name="one_active_device_each"
@@ -91,7 +128,12 @@ class Device(models.Model):
             models.Index(fields=["owner_key"], condition=models.Q(state="active"), name="device_owner"),
             models.Index(fields=["registered_at"], condition=models.Q(state="active"), name="device_registered"),
             models.Index(fields=["ended_at"], condition=~models.Q(state="active"), name="device_ended"),
+            # The console's list, and its filters.
+            models.Index(fields=["registered_at", "id"], name="device_newest"),
+            models.Index(fields=["state", "registered_at", "id"], name="device_state"),
+            models.Index(fields=["app", "registered_at", "id"], name="device_app"),
         ]
+        permissions: ClassVar = [("remove_device", "Can remove devices by hand")]
 
     def __str__(self) -> str:
         return f"Device {self.pk} ({self.state})"

@@ -1,13 +1,15 @@
-"""Registering devices and forgetting them: the use cases behind the ad-hoc commands of apps.
+"""Registering devices and forgetting them: the use cases behind the ad-hoc commands of apps, and behind what operators
+do for them over HTTP.
 
 An account registers for itself: its own server says who it is. Of it, a keyed hash is stored and its domain.
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django.conf import settings
 from django.db import transaction
@@ -15,13 +17,15 @@ from django.db import transaction
 from kit.metrics.batches import count
 from notifications import acceptance
 from registrations.addresses import DeviceAddress
+from registrations.encryption import Purpose
+from registrations.keyring import keyring
 from registrations.messages import TokenType
-from registrations.models import Route
+from registrations.models import RegistrationEvent, Route
 from registrations.routes import point
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.codec.jids import Jid, parse_jid
-from xmpp_bridge.commands import ACTIONS, Action, BadField, Submission, form_fields, read_submission
+from xmpp_bridge.commands import ACTIONS, Action, BadField, form_fields, read_submission
 from xmpp_bridge.identity import client_keys, device_key, owner_key
 from xmpp_bridge.limits import Limits
 from xmpp_bridge.messages import Command, StanzaError
@@ -29,6 +33,7 @@ from xmpp_bridge.metrics import COMMANDS
 from xmpp_bridge.models import App, Device
 from xmpp_bridge.rules import BAD_REQUEST, BUSY, FORBIDDEN, NOT_FOUND, TROUBLE, Domains
 
+Kind = RegistrationEvent.Kind
 State = Device.State
 
 
@@ -42,10 +47,32 @@ class CommandRefused(Exception):  # noqa: N818 - says what happened
 
 
 class Done(NamedTuple):
-    """What a command led to."""
+    """What a command led to: ``values`` are for the app, which alone may know them."""
 
     values: Mapping[str, str]
     outcome: str
+    device_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A form that was sent for an account. ``slug`` is the app that the form need not name."""
+
+    action: Action
+    account: Jid = field(repr=False)
+    fields: Mapping[str, str] = field(repr=False)
+    slug: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for a command: our own domain, how many devices an account may have in an app, and whether one more
+    device may be made now.
+    """
+
+    domain: str
+    most_devices: int
+    take_route: Callable[[], bool]
 
 
 class Registering:
@@ -91,7 +118,9 @@ class Registering:
             raise CommandRefused(BAD_REQUEST, "bad_request")
         if command.fields is None:
             return self._form(command, action, session), "form"
-        done = self._carry_out(action, command, account, now=now)
+        service = parse_jid(command.origin.service)
+        asked = Asked(action, account, command.fields, service.local if service else "")
+        done = carry_out(asked, self._terms_for(account, now), now=now)
         return answers.write_command_result(origin, node, session, done.values), done.outcome
 
     def _authorise(self, command: Command, now: float) -> Jid:
@@ -114,39 +143,45 @@ class Registering:
             fields=form_fields(action, slugs),
         )
 
-    def _carry_out(self, action: Action, command: Command, account: Jid, *, now: datetime) -> Done:
-        try:
-            submission = read_submission(action, command.fields or {})
-        except BadField as bad:
-            raise CommandRefused(StanzaError("modify", "bad-request", bad.hint), "bad_request") from None
-        app = _choose_app(action, submission, command)
-        key = device_key(app.slug, account.bare, submission.device_id)
-        device = Device.objects.select_for_update().filter(device_key=key, state=State.ACTIVE).first()
-        if submission.address is None:
-            return _unregister(action, device, now=now)
-        if device is None:
-            device = self._create(app, account, key, now=now)
-            outcome = "registered"
-        else:
-            outcome = "refreshed"
-        _register(device, action, submission.address, now=now)
-        return Done(self._credentials(device.id), outcome)
+    def _terms_for(self, account: Jid, now: datetime) -> Terms:
+        def take_route() -> bool:
+            return self._limits.take_route(account.domain, now.timestamp())
 
-    def _create(self, app: App, account: Jid, key: bytes, *, now: datetime) -> Device:
-        owner = owner_key(app.slug, account.bare)
-        owned = Device.objects.filter(owner_key=owner, state=State.ACTIVE).count()
-        if owned >= self._limits.rates.devices_per_user or not self._limits.take_route(account.domain, now.timestamp()):
-            raise CommandRefused(BUSY, "busy")
-        return Device(app=app, domain=account.domain, device_key=key, owner_key=owner)
+        return Terms(self._domain, self._limits.rates.devices_per_user, take_route)
 
-    def _credentials(self, device_id: UUID) -> dict[str, str]:
-        given_out = issue(device_id, client_keys())
-        return {
-            "jid": self._domain,
-            "client": given_out.client,
-            "node": given_out.node,
-            "secret": given_out.secret,
-        }
+
+def carry_out(asked: Asked, terms: Terms, *, now: datetime) -> Done:
+    """Register or unregister a device; belongs into a transaction.
+
+    Raises CommandRefused.
+    """
+    action, account = asked.action, asked.account
+    try:
+        submission = read_submission(action, asked.fields)
+    except BadField as bad:
+        raise CommandRefused(StanzaError("modify", "bad-request", bad.hint), "bad_request") from None
+    app = _choose_app(action, submission.app or asked.slug)
+    key = device_key(app.slug, account.bare, submission.device_id)
+    device = Device.objects.select_for_update().filter(device_key=key, state=State.ACTIVE).first()
+    if submission.address is None:
+        return _unregister(action, device, now=now)
+    outcome = "refreshed" if device else "registered"
+    device = device or _create(app, account, key, terms)
+    _register(device, action, submission.address, now=now)
+    return Done(_credentials(device.id, terms.domain), outcome, device.id)
+
+
+def _create(app: App, account: Jid, key: bytes, terms: Terms) -> Device:
+    owner = owner_key(app.slug, account.bare)
+    owned = Device.objects.filter(owner_key=owner, state=State.ACTIVE).count()
+    if owned >= terms.most_devices or not terms.take_route():
+        raise CommandRefused(BUSY, "busy")
+    return Device(app=app, domain=account.domain, device_key=key, owner_key=owner)
+
+
+def _credentials(device_id: UUID, domain: str) -> dict[str, str]:
+    given_out = issue(device_id, client_keys())
+    return {"jid": domain, "client": given_out.client, "node": given_out.node, "secret": given_out.secret}
 
 
 def _apps_for(action: Action) -> list[App]:
@@ -155,11 +190,9 @@ def _apps_for(action: Action) -> list[App]:
     return list(apps.exclude(apn_topic="") if action.token_type == TokenType.APN else apps.filter(takes_firebase=True))
 
 
-def _choose_app(action: Action, submission: Submission, command: Command) -> App:
-    """Return the app that is named in the form, by the address written to, or by being the only one."""
+def _choose_app(action: Action, named: str) -> App:
+    """Return the app of this slug, or without a slug the only one there is."""
     apps = {app.slug: app for app in _apps_for(action)}
-    service = parse_jid(command.origin.service)
-    named = submission.app or (service.local if service else "")
     if named:
         if named not in apps:
             raise CommandRefused(NOT_FOUND, "not_found")
@@ -174,6 +207,7 @@ def _choose_app(action: Action, submission: Submission, command: Command) -> App
 def _register(device: Device, action: Action, address: DeviceAddress, *, now: datetime) -> None:
     """Point a device to its address. This also revives a route that was disabled."""
     route = device.route or Route(generation=0, created_at=now)
+    kind = _what_changed(route, action, address)
     point(
         route,
         gateway=settings.XMPP_GATEWAY,
@@ -182,17 +216,37 @@ def _register(device: Device, action: Action, address: DeviceAddress, *, now: da
         address=address.encode(),
     )
     route.is_end_awaited = True
+    route.pseudonym = route.pseudonym or uuid4()
     route.save()
+    _record(route, kind, now=now)
     device.route = route
     device.registered_at = now
     device.save()
 
 
+def _what_changed(route: Route, action: Action, address: DeviceAddress) -> Kind:
+    """Return what a registration means for the history of a route, before the route is pointed to the address."""
+    if route.pseudonym is None:  # new, or older than its history
+        return Kind.REGISTERED
+    is_same = route.token_type == action.token_type and keyring().matches(
+        Purpose.ADDRESS, address.encode(), route.address_digest
+    )
+    return Kind.REFRESHED if is_same else Kind.TOKEN_CHANGED
+
+
+def _record(route: Route, kind: Kind, *, now: datetime) -> None:
+    if route.pseudonym:
+        RegistrationEvent.objects.create(
+            kind=kind, pseudonym=route.pseudonym, token_type=route.token_type, apn_topic=route.apn_topic, at=now
+        )
+
+
 def _unregister(action: Action, device: Device | None, *, now: datetime) -> Done:
     if device is None or (device.route and device.route.token_type != action.token_type):
         raise CommandRefused(NOT_FOUND, "not_found")
+    device_id = device.id
     end(device, State.UNREGISTERED, now=now)
-    return Done({}, "unregistered")
+    return Done({}, "unregistered", device_id)
 
 
 def end(device: Device, state: Device.State, *, now: datetime) -> None:
@@ -204,4 +258,5 @@ def end(device: Device, state: Device.State, *, now: datetime) -> None:
     device.save()
     acceptance.withdraw([(b"", str(device.id))], now=now)
     if route:
+        _record(route, Kind.EXPIRED if state == State.EXPIRED else Kind.UNREGISTERED, now=now)
         route.delete()

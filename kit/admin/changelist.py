@@ -109,7 +109,7 @@ class UncountedChangeList(ChangeList):
 
     def url_for_result(self, result: Any) -> str:
         """Return the address of a row. A row whose key is a hash has the hash's digits in it."""
-        if isinstance(result.pk, int):
+        if not isinstance(result.pk, bytes | memoryview):
             return super().url_for_result(result)
         name = f"{self.opts.app_label}_{self.opts.model_name}_change"
         return reverse(f"admin:{name}", args=[hex_of(result.pk)], current_app=self.model_admin.admin_site.name)

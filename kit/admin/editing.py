@@ -1,9 +1,15 @@
-"""Forms of rows that several people may edit, so that nobody overwrites what they have not seen."""
+"""Forms of rows that several people may edit, so that nobody overwrites what they have not seen, and everybody can read
+what was there before.
+"""
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 from django import forms
+from django.contrib.admin.models import DELETION, LogEntry
 from django.core.exceptions import ValidationError
+from django.db.models import Model
+from django.http import HttpRequest
 
 CHANGED_MEANWHILE = "Somebody changed this meanwhile, to: {now}. Nothing was saved. Load the page again."
 
@@ -38,3 +44,26 @@ class UnhurriedForm(forms.ModelForm):  # type: ignore[type-arg]  # only generic 
             return field.has_changed(field.to_python(shown), self[name].initial)
         except ValidationError:
             return True
+
+
+class Told:
+    """Pages whose log entries say what a row said before it was changed or deleted."""
+
+    # The fields that people edit.
+    edited: ClassVar[Sequence[str]] = ()
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: ARG002
+        if add:
+            return self.described(form.instance)
+        changed = [f"{name}: {form.initial.get(name)!r} → {form.cleaned_data[name]!r}" for name in form.changed_data]
+        return ", ".join(changed) or "nothing changed"
+
+    def log_deletions(self, request: HttpRequest, queryset: Iterable[Model]) -> Any:
+        """Write one log entry per row, with what the row said."""
+        return [
+            LogEntry.objects.log_actions(request.user.pk or 0, [row], DELETION, self.described(row)) for row in queryset
+        ]
+
+    def described(self, row: Model) -> str:
+        """Return what a row says, field by field."""
+        return ", ".join(f"{name}: {getattr(row, name)!r}" for name in self.edited)

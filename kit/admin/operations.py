@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import urlencode
+from uuid import UUID
 
 import structlog
 from django import forms
@@ -30,6 +31,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kit.admin.columns import hex_of
 from kit.admin.links import Link
+from kit.admin.search import is_id
 
 log = structlog.get_logger(__name__)
 # A list shows fewer rows than this at once.
@@ -166,7 +168,7 @@ def _note(request: HttpRequest, form: Operation, rows: Iterable[Model], message:
 
 
 def id_of(row: Model) -> str:
-    """Return the key of a row as it stands in URLs and forms: a number, or the digits of a hash."""
+    """Return the key of a row as it stands in URLs and forms: a number, a UUID, or the digits of a hash."""
     return hex_of(row.pk) if isinstance(row.pk, bytes | memoryview) else str(row.pk)
 
 
@@ -205,7 +207,7 @@ class Operated:
 
     @admin.display(description=mark_safe(checkbox.render("action_toggle_all", 1)))  # noqa: S308 - from the theme
     def action_checkbox(self, obj: Model) -> str:
-        return mark_safe(_CHECKBOX.replace("ROW", id_of(obj)))  # noqa: S308 - a number, or digits
+        return mark_safe(_CHECKBOX.replace("ROW", id_of(obj)))  # noqa: S308 - a number, a UUID, or digits
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:  # noqa: ARG002
         """Start the operation chosen in the list, on the rows that were shown and not on those that match by now."""
@@ -251,8 +253,11 @@ class Operated:
         rows = self.get_queryset(request).filter(pk__in=[key for key in keys if key is not None])  # type: ignore[attr-defined]
         return list(rows.order_by("pk"))
 
-    def key_from(self, text: str) -> int | bytes | None:
+    def key_from(self, text: str) -> int | bytes | UUID | None:
         """Return the key that a text of the request stands for, or None when it stands for none."""
-        if self.opts.pk.get_internal_type() == "BinaryField":
+        kind = self.opts.pk.get_internal_type()
+        if kind == "BinaryField":
             return bytes.fromhex(text) if _HEX_PAIRS.fullmatch(text) else None
+        if kind == "UUIDField":
+            return UUID(text) if is_id(text) else None
         return int(text) if _NUMBER.fullmatch(text) else None

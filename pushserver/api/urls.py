@@ -2,7 +2,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 from rest_framework.routers import SimpleRouter
 
-from pushserver.api import views
+from pushserver.api import devices, views
 
 router = SimpleRouter()
 router.register("registrations", views.Registrations, basename="registration")
@@ -13,7 +13,12 @@ router.register("error-rates", views.ErrorRates, basename="error-rate")
 router.register("token-churn", views.TokenChurns, basename="token-churn")
 router.register("anomalies", views.Anomalies, basename="anomaly")
 
-version_1: list[URLPattern | URLResolver] = [path("status/", views.Status.as_view(), name="status"), *router.urls]
+version_1: list[URLPattern | URLResolver] = [
+    path("status/", views.Status.as_view(), name="status"),
+    path("xmpp-devices/register/", devices.Register.as_view(), name="register_device"),
+    path("xmpp-devices/unregister/", devices.Unregister.as_view(), name="unregister_device"),
+    *router.urls,
+]
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("v1/", include(version_1)),

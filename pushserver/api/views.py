@@ -1,5 +1,6 @@
-"""The endpoints of the API, all of them read-only."""
+"""The endpoints of the API that tell something. `devices` has those that change something."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django.utils import timezone
@@ -42,15 +43,17 @@ ROUTE_COLUMNS = [
 ]
 
 
-def describe(answer: Any, **details: Any) -> Any:
-    """Describe a view in the schema: the answer of status 200, and the problems that every view can answer with."""
-    return extend_schema(responses={200: answer, **PROBLEMS}, **details)
+def describe(answer: Any, *, more: dict[Any, Any] | None = None, **details: Any) -> Any:
+    """Describe a view in the schema: the answer of status 200, the problems that every view can answer with, and
+    ``more`` of them.
+    """
+    return extend_schema(responses={200: answer, **PROBLEMS, **(more or {})}, **details)
 
 
 class Guarded(APIView):
-    """A view that only reads, and slows down who fails to identify."""
+    """A view that only reads, unless it says otherwise, and slows down who fails to identify."""
 
-    http_method_names = ("get", "head")
+    http_method_names: Sequence[str] = ("get", "head")
 
     def handle_exception(self, exc: Exception) -> Response:
         if isinstance(exc, AuthenticationFailed | NotAuthenticated):

@@ -1,11 +1,13 @@
 """The search box of every page, which leads from what somebody reports to the user or notification that it is about.
 
-As in `search`, a chat key arrives in the body of a POST, and only its hash is used from there on. Every look-up has an
+As in `search`, a chat key arrives in the body of a POST, and only its hash is used from there on; so does the client
+string of an XMPP device, of which only the id is. Every look-up has an
 index, and ends after a few rows.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from uuid import UUID
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
@@ -21,11 +23,13 @@ from notifications.admin import ID_BYTES, request_url, type_name
 from notifications.models import Notification, NotificationRequest
 from pushserver.console.links import timeline_url, user_url
 from pushserver.console.search import NOT_UNDERSTOOD, NotUnderstoodError, for_url
-from pushserver.console.theme import ENVELOPES, NOTIFICATIONS, USERS, may_find
+from pushserver.console.theme import DEVICES, ENVELOPES, NOTIFICATIONS, USERS, may_find
 from registrations.admin import KEY_HASH_BYTES
 from registrations.models import Registration, TopicKey
 from waku_bridge.admin import envelope_url
 from waku_bridge.models import InboundEnvelope
+from xmpp_bridge.admin import device_url
+from xmpp_bridge.models import Device
 
 MAX_HITS = 20
 NOTHING_FOUND = (
@@ -90,9 +94,9 @@ def _may_stand_in_a_url(term: str) -> bool:
 
 
 def hits_for(term: str) -> list[Hit]:
-    """Return what matches ``term``: a hash, the first digits of one, or an installation id."""
+    """Return what matches ``term``: a hash, the first digits of one, or the id of an installation or a device."""
     digits = hash_digits(term)
-    hits = list(_installations(term)) if is_id(term) else []
+    hits = [*_installations(term), *_devices(term)] if is_id(term) else []
     if len(digits) == KEY_HASH_DIGITS:
         hits += _user(bytes.fromhex(digits))
     elif digits:
@@ -104,6 +108,11 @@ def _installations(term: str) -> Iterator[Hit]:
     rows = Registration.objects.filter(installation_id__in=spellings(term))
     for key_hash in set(rows.values_list("public_key_hash", flat=True)[:MAX_HITS]):
         yield _user_hit(key_hash)
+
+
+def _devices(term: str) -> Iterator[Hit]:
+    for device in Device.objects.filter(pk=UUID(term)).only("pk"):
+        yield Hit("XMPP device", str(device.pk), device_url(device.pk), DEVICES)
 
 
 def _user(key_hash: bytes) -> Iterator[Hit]:

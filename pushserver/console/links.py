@@ -7,13 +7,17 @@ from django.urls import reverse
 
 from kit.admin.columns import hex_of
 from kit.admin.links import Link, links_from
+from kit.admin.search import is_id
 from notifications.admin import notification_url, request_url
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.admin import registration_url
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.admin import envelope_url
+from waku_bridge.inbound import FRONT_DOOR as WAKU
 from waku_bridge.messages import MessageType
 from waku_bridge.models import InboundEnvelope, OutboundReply
+from xmpp_bridge.admin import app_url, device_url, devices_url
+from xmpp_bridge.models import Device
 
 
 def _list(name: str, **query: str) -> str:
@@ -65,18 +69,28 @@ def from_topic_key(topic_key: TopicKey) -> Iterable[Link]:
 @links_from(NotificationRequest)
 def from_request(request: NotificationRequest) -> Iterable[Link]:
     yield Link("Notifications", _list("notifications_notification", request__id__exact=str(request.pk)))
-    yield Link("Envelope", envelope_url(request.source_key))
-    yield Link("Reply", _list("waku_bridge_outboundreply", q=hex_of(request.source_key)))
+    if request.front_door == WAKU:
+        yield Link("Envelope", envelope_url(request.source_key))
+        yield Link("Reply", _list("waku_bridge_outboundreply", q=hex_of(request.source_key)))
 
 
 @links_from(Notification)
 def from_notification(notification: Notification) -> Iterable[Link]:
     recipient = f"{hex_of(notification.public_key_hash)} {notification.installation_id}"
     yield Link("Timeline", timeline_url(notification.pk))
-    yield Link("User", user_url(hex_of(notification.public_key_hash)))
+    yield from links_to_recipient(notification)
     yield Link("Request", request_url(notification.request_id))
     yield Link("Attempts", _list("notifications_attempt", notification__id__exact=str(notification.pk)))
-    yield Link("Registration", _list("registrations_registration", q=recipient))
+    if notification.public_key_hash:
+        yield Link("Registration", _list("registrations_registration", q=recipient))
+
+
+def links_to_recipient(notification: Notification) -> Iterable[Link]:
+    """Yield the link to whom a notification is for. A push of XMPP has no key hash, and names its device."""
+    if notification.public_key_hash:
+        yield Link("User", user_url(hex_of(notification.public_key_hash)))
+    elif is_id(notification.installation_id):
+        yield Link("XMPP device", device_url(notification.installation_id))
 
 
 @links_from(Attempt)
@@ -94,3 +108,13 @@ def from_envelope(envelope: InboundEnvelope) -> Iterable[Link]:
 @links_from(OutboundReply)
 def from_reply(reply: OutboundReply) -> Iterable[Link]:
     yield Link("Envelope", envelope_url(reply.envelope_hash))
+
+
+@links_from(Device)
+def from_device(device: Device) -> Iterable[Link]:
+    if device.route_id:
+        yield Link("Notifications", _list("notifications_notification", route__id__exact=str(device.route_id)))
+    if device.route and device.route.pseudonym:
+        yield Link("History", _list("registrations_registrationevent", q=str(device.route.pseudonym)))
+    yield Link("App", app_url(device.app_id))
+    yield Link("Devices of this app", devices_url(device.app_id))

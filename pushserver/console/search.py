@@ -1,8 +1,9 @@
 """The search box of every list: it takes what people paste and redirects to a URL that holds no chat key.
 
 A chat key identifies a person. It arrives in the body of a POST, is hashed here, and is neither stored nor logged; the
-address bar, and whatever keeps it, sees the hash. A term of no known form might be a mistyped chat key, so it is
-refused without being repeated anywhere.
+address bar, and whatever keeps it, sees the hash. In the same way the client string of an XMPP device, with which its
+server may push, becomes the id of the device. A term of no known form might be a mistyped chat key, so it is refused
+without being repeated anywhere.
 """
 
 from django.apps import apps
@@ -19,10 +20,11 @@ from kit.admin.facts import FactAdmin
 from kit.admin.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, hash_digits, is_id
 from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.codec.keys import key_hash, parse_chat_key
+from xmpp_bridge.lookup import find_device
 
 NOT_UNDERSTOOD = (
-    "Nothing was searched: this is no chat key (0x04…, zQ3sh… or compressed hex), no hash and no id. "
-    "Of a hash at least the first 8 digits are needed, of a chat key all of it."
+    "Nothing was searched: this is no chat key (0x04…, zQ3sh… or compressed hex), no hash, no id and no client "
+    "string. Of a hash at least the first 8 digits are needed, of a chat key all of it."
 )
 
 
@@ -51,13 +53,18 @@ def search_facts(request: HttpRequest, app_label: str, model_name: str) -> HttpR
 
 
 def for_url(term: str) -> str:
-    """Return the term, or the hash of a chat key in its place. Raises NotUnderstoodError for anything else."""
+    """Return the term, or the hash of a chat key or the id of an XMPP device in its place.
+
+    Raises NotUnderstoodError for anything else.
+    """
     try:
         return key_hash(parse_chat_key(term)).hex()
     except BadPublicKey:
         pass
     if is_id(term) or (hash_digits(term) and not _looks_like_part_of_a_chat_key(term)):
         return term
+    if device_id := find_device(term):
+        return str(device_id)
     raise NotUnderstoodError
 
 

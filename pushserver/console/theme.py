@@ -9,10 +9,11 @@ from django.templatetags.static import static
 from django.urls import reverse_lazy
 
 # The permissions to see each kind of what Find finds.
-USERS, NOTIFICATIONS, ENVELOPES = (
+USERS, NOTIFICATIONS, ENVELOPES, DEVICES = (
     "registrations.view_registration",
     "notifications.view_notification",
     "waku_bridge.view_inboundenvelope",
+    "xmpp_bridge.view_device",
 )
 
 
@@ -33,7 +34,7 @@ def _list(title: str, icon: str, model: str) -> dict[str, Any]:
 
 def may_find(user: Any) -> bool:
     """Return whether a person may see anything of what Find finds."""
-    return any(user.has_perm(permission) for permission in (USERS, NOTIFICATIONS, ENVELOPES))
+    return any(user.has_perm(permission) for permission in (USERS, NOTIFICATIONS, ENVELOPES, DEVICES))
 
 
 def _report(title: str, icon: str, model: str, slug: str = "") -> dict[str, Any]:
@@ -94,6 +95,14 @@ MENU = [
             _list("Store watermarks", "water", "waku_bridge.storewatermark"),
             _list("Dead letters", "dangerous", "waku_bridge.deadletter"),
             _list("Canary", "sync", "waku_bridge.canaryrun"),
+        ],
+    },
+    {
+        "title": "XMPP",
+        "separator": True,
+        "items": [
+            _list("Devices", "devices", "xmpp_bridge.device"),
+            _list("Apps", "apps", "xmpp_bridge.app"),
         ],
     },
     {

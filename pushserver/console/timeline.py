@@ -23,7 +23,7 @@ from notifications import draining
 from notifications.admin import notification_url, request_url, type_name
 from notifications.messages import channel_key
 from notifications.models import Attempt, Channel, Drain, Notification, NotificationRequest
-from pushserver.console.links import user_url
+from pushserver.console.links import links_to_recipient
 from registrations.admin import route_url
 from registrations.models import Route
 from waku_bridge.admin import envelope_url
@@ -137,8 +137,13 @@ def _arrival(story: Story) -> Iterator[Step]:
         yield Step(
             envelope.processed_at, "Envelope processed", " ".join(filter(None, [envelope.state, envelope.reason]))
         )
-    yield Step(story.request.received_at, "Request accepted")
-    yield Step(story.notification.created_at, "Notification created", type_name(story.notification.type))
+    yield Step(story.request.received_at, "Request accepted", f"through {story.request.front_door}")
+    yield Step(story.notification.created_at, "Notification created", _kind(story.notification))
+
+
+def _kind(notification: Notification) -> str:
+    """Return the type of a notification, or the grade where the front door knows grades instead."""
+    return f"grade {notification.grade}" if notification.grade else type_name(notification.type)
 
 
 def _attempts(story: Story) -> Iterator[Step]:
@@ -163,7 +168,9 @@ def _end(story: Story) -> Iterator[Step]:
 
 def _answer(story: Story) -> Iterator[Step]:
     told = f"the sender is told {story.notification.report}" if story.notification.report else ""
-    if story.request.answered_at:
+    if story.notification.grade:
+        yield Step(story.request.received_at, "Answered", "the user's server is told that it is stored")
+    elif story.request.answered_at:
         yield Step(story.request.answered_at, "Reply recorded", told)
     for reply in story.replies:
         if reply.published_at:
@@ -244,10 +251,15 @@ def _when(at: datetime | None) -> str:
 
 def _facts(story: Story) -> list[tuple[str, object]]:
     notification = story.notification
-    return [
+    facts: list[tuple[str, object]] = [
         ("state", state("state")(notification)),
         ("told the sender", state("report")(notification)),
         ("attempts", notification.attempt_count or "none"),
+    ]
+    if notification.grade:
+        return [*facts, ("grade", notification.grade), ("device", as_digits(notification.installation_id))]
+    return [
+        *facts,
         ("installation", as_digits(notification.installation_id)),
         ("Status message", as_digits(hex_of(story.request.message_id))),
         ("metadata message", as_digits(hex_of(story.request.request_key))),
@@ -256,7 +268,7 @@ def _facts(story: Story) -> list[tuple[str, object]]:
 
 
 def _links(story: Story) -> Iterator[Link]:
-    yield Link("User", user_url(hex_of(story.notification.public_key_hash)))
+    yield from links_to_recipient(story.notification)
     yield Link("Notification", notification_url(story.notification.pk))
     yield Link("Request", request_url(story.request.pk))
     if story.route:

@@ -33,6 +33,7 @@ from spark_reports.status import State, pinned, status
 from waku_bridge import canary, metrics
 from waku_bridge.models import LOST_REPLIES, CanaryRun, DeadLetter, OutboundReply, StoreWatermark, StoreWindow
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
+from xmpp_bridge.models import App
 
 # Checks ask servers, and gauges count rows; several people may have the dashboard open, which asks every few seconds.
 KEPT_SECONDS = 4.0
@@ -86,6 +87,7 @@ def collect(hour: Hour, *, now: datetime) -> f.Facts:
         canary=_canary(checks),
         reports=_reports(checks, now),
         is_database_slow=answers.gauges is None,
+        xmpp=_xmpp(hour) if settings.XMPP_COMPONENT_JID else None,
     )
 
 
@@ -201,6 +203,11 @@ def _halted(channel: Channel) -> f.Halted:
 def _lost_replies(since: datetime, *, most: int) -> int:
     """Count lost replies with the partial index that holds no other rows."""
     return OutboundReply.objects.filter(LOST_REPLIES, created_at__gte=since)[:most].count()
+
+
+def _xmpp(hour: Hour) -> f.Xmpp:
+    pushes = int(sum(number or 0 for number in hour.column("xmpp_count")))
+    return f.Xmpp(App.objects.filter(is_retired=False).count(), pushes)
 
 
 def _canary(checks: Checks) -> f.RoundTrip | None:

@@ -102,6 +102,14 @@ class RoundTrip:
 
 
 @dataclass(frozen=True, slots=True)
+class Xmpp:
+    """How many apps devices may register in, and how many pushes came through XMPP in the last hour."""
+
+    apps: int
+    pushes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reports:
     """The state of the nightly reports, with the anomalies and findings of the newest night."""
 
@@ -118,7 +126,8 @@ class Facts:
 
     ``tries`` counts the attempts of the last minutes by outcome and code, ``replies`` the replies of the last hour, and
     ``lost_replies`` those of them that no node took or that no answering store had. ``counted_until`` is when beat last
-    counted. Where ``is_database_slow``, nothing is known about what waits.
+    counted. Where ``is_database_slow``, nothing is known about what waits. ``xmpp`` is None where no component is
+    configured.
     """
 
     now: datetime
@@ -145,6 +154,7 @@ class Facts:
     canary: RoundTrip | None = None
     reports: Reports = Reports(is_off=True, is_missing=False, words="")
     is_database_slow: bool = False
+    xmpp: Xmpp | None = None
 
     @property
     def is_redis_away(self) -> bool:

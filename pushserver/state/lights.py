@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from math import ceil
 
-from pushserver.state.facts import Drain, Facts, Halted, Peer, Store, Trouble, Waiting
+from pushserver.state.facts import Drain, Facts, Halted, Peer, Store, Trouble, Waiting, Xmpp
 
 
 class Level(StrEnum):
@@ -56,6 +56,8 @@ class Page(StrEnum):
     CANARY = "Canary"
     REPORTS = "Last night"
     RUNS = "Runs"
+    XMPP_APPS = "XMPP apps"
+    XMPP_DEVICES = "XMPP devices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ def lights(facts: Facts) -> list[Light]:
         *nodes(facts),
         *(Light(f"store-{s.host}", Group.IN, f"Store {s.host}", store(s, facts.now)) for s in facts.stores),
         Light("inbox", Group.IN, "Inbox", inbox(facts)),
+        *([Light("xmpp", Group.IN, "XMPP", xmpp(facts, facts.xmpp))] if facts.xmpp else []),
         Light("delivery", Group.OUT, "Delivery", delivery(facts)),
         *gorushes(facts),
         Light("channels", Group.OUT, "Channels", channels(facts)),
@@ -282,6 +285,18 @@ def inbox(facts: Facts) -> Finding:
         action = "Look at them: a new kind of client or node may speak a dialect that we do not know."
         return Finding(Level.YELLOW, words, action, page=Page.DEAD_LETTERS)
     return Finding(level, _waits(facts.inbox), page=Page.INBOX)
+
+
+def xmpp(facts: Facts, found: Xmpp) -> Finding:
+    """Judge XMPP by its connection, as `/readyz` does, then by whether there is an app to register devices in."""
+    if facts.is_redis_away:
+        return REDIS_IS_AWAY
+    if reason := facts.reasons.get("xmpp"):
+        action = "Is `manage.py run_xmpp_bridge` running? Its log and docs/xmpp.md say more."
+        return Finding(Level.RED, reason, action, page=Page.XMPP_DEVICES)
+    if not found.apps:
+        return Finding(Level.YELLOW, "connected, but it serves no app", "Add the app.", page=Page.XMPP_APPS)
+    return Finding(Level.GREEN, f"connected; {found.pushes:,} pushes in the last hour", page=Page.XMPP_DEVICES)
 
 
 # What waits -----------------------------------------------------------------------------------------------------------

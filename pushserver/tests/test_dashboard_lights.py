@@ -15,6 +15,7 @@ from pushserver.state.facts import (
     Store,
     Trouble,
     Waiting,
+    Xmpp,
 )
 from pushserver.state.lights import Finding, Group, Level, Page, duration, lights, verdict, worst
 
@@ -41,6 +42,10 @@ WELL = Facts(
     canary=RoundTrip(NOW, is_broken=False, words="every link of the chain holds", total_ms=800),
     reports=Reports(is_off=False, is_missing=False, words="The reports of 2026-11-20 are here."),
 )
+
+
+def test_without_a_component_there_is_no_light_of_xmpp() -> None:
+    assert "xmpp" not in {light.id for light in lights(WELL)}
 
 
 def ago(seconds: float) -> datetime:
@@ -150,6 +155,10 @@ CASES = [
     ("canary", RED, "broken: gorush", {"canary": RoundTrip(NOW, is_broken=True, words="gorush …", total_ms=1)}),
     ("canary", GREY, "while Redis is away", {**AWAY, "canary": None}),
     ("canary", GREEN, "holds, 800 ms in all", {}),
+    ("xmpp", RED, "cannot be reached", {"reasons": {"xmpp": "the XMPP server cannot be reached"}, "xmpp": Xmpp(1, 0)}),
+    ("xmpp", YELLOW, "serves no app", {"xmpp": Xmpp(0, 0)}),
+    ("xmpp", GREEN, "1,200 pushes in the last hour", {"xmpp": Xmpp(2, 1200)}),
+    ("xmpp", GREY, "while Redis is away", {**AWAY, "xmpp": Xmpp(1, 0)}),
     ("reports", OFF, "switched off", {"reports": Reports(True, False, "Nightly reports are switched off.")}),
     ("reports", YELLOW, "are missing", {"reports": Reports(False, True, "The reports of x are missing")}),
     ("reports", YELLOW, "usual band: error rate 9 % (and 1 more)",
@@ -175,6 +184,8 @@ def test_a_light_says_what_is_the_case(light: str, level: Level, words: str, fac
         ("channels", Page.TRIPPED, {"halted": [TRIPPED, PAUSED]}),
         ("channels", Page.PAUSED, {"halted": [PAUSED]}),
         ("results", Page.UNKNOWN_ERRORS, {"unknown_errors": 1}),
+        ("xmpp", Page.XMPP_APPS, {"xmpp": Xmpp(0, 0)}),
+        ("xmpp", Page.XMPP_DEVICES, {"xmpp": Xmpp(1, 0)}),
         ("replies", Page.REQUESTS, {"overdue_seconds": 11.0}),
         ("replies", Page.REPLIES, {"lost_replies": 50}),
         ("reports", Page.RUNS, {"reports": Reports(False, True, "missing")}),

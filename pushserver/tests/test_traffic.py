@@ -47,6 +47,26 @@ def test_dispatch_takes_from_the_request_to_the_first_push() -> None:
     assert (found.dispatch_p50_ms, found.dispatch_p95_ms) == (50, 95)
 
 
+def test_pushes_of_xmpp_are_requests_and_counted_apart() -> None:
+    for front_door in ("waku", "xmpp", "xmpp"):
+        factories.make_request(at=NOON, front_door=front_door)
+
+    traffic.count(NOON, now=NOON + MINUTE)
+
+    found = TrafficMinute.objects.get()
+    assert (found.request_count, found.xmpp_count) == (3, 2)
+
+
+def test_what_xmpp_plans_for_later_is_no_slow_dispatch() -> None:
+    factories.make_attempt(factories.make_notification(at=NOON), started_at=NOON + ms(50))
+    planned = factories.make_notification(at=NOON, grade="normal", public_key_hash=b"")
+    factories.make_attempt(planned, started_at=NOON + ms(5000))
+
+    traffic.count(NOON, now=NOON + MINUTE)
+
+    assert TrafficMinute.objects.get().dispatch_p95_ms == 50
+
+
 def test_a_reply_takes_from_reading_the_envelope_to_the_node_that_took_it() -> None:
     for number in range(1, 101):
         envelope = factories.make_envelope(at=NOON)

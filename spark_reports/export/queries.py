@@ -60,6 +60,13 @@ def _pseudonym(subject: Subject, value: str) -> str:
     return f"('x' || encode(substr({digest}, 1, 8), 'hex'))::bit(64)::bigint"
 
 
+# A push of XMPP has no key hash: its recipient is the device that the front door names.
+_RECIPIENT = "CASE n.public_key_hash WHEN '' THEN convert_to(n.installation_id, 'UTF8') ELSE n.public_key_hash END"
+# A push of XMPP is answered when it is stored, and may be planned for later on purpose, to wake the device for several
+# at once. Neither says anything about how fast we are.
+_OF_STATUS = "n.grade = ''"
+
+
 def _milliseconds(start: str, end: str) -> str:
     return f"floor(date_part('epoch', {end} - {start}) * 1000)::bigint"
 
@@ -99,9 +106,10 @@ def notifications(day: date) -> str:
     return f"""
         SELECT n.created_at, {_platform("route.token_type")}, {_app_topic("route.token_type", "route.apn_topic")},
             CASE WHEN n.type BETWEEN 1 AND 4 THEN n.type ELSE 0 END, n.state, coalesce(n.report, ''), n.attempt_count,
-            {_pseudonym(Subject.RECIPIENT, "n.public_key_hash")}, {_pseudonym(Subject.SENDER, "request.sender_digest")},
-            {_milliseconds("n.created_at", "n.finished_at")},
-            CASE WHEN n.position = 0 THEN {_milliseconds("request.received_at", "request.answered_at")} END,
+            {_pseudonym(Subject.RECIPIENT, _RECIPIENT)}, {_pseudonym(Subject.SENDER, "request.sender_digest")},
+            CASE WHEN {_OF_STATUS} THEN {_milliseconds("n.created_at", "n.finished_at")} END,
+            CASE WHEN n.position = 0 AND {_OF_STATUS}
+                THEN {_milliseconds("request.received_at", "request.answered_at")} END,
             {_milliseconds("request.received_at", "request.reply_due_at")}
         FROM notifications_notification n
         JOIN notifications_notificationrequest request ON request.id = n.request_id
@@ -134,7 +142,7 @@ def attempts(day: date) -> str:
     queued = _milliseconds("n.created_at", "a.started_at")
     return f"""
         SELECT a.started_at, {_platform("a.token_type")}, {_app_topic("a.token_type", "a.apn_topic")}, a.number,
-            coalesce(a.outcome, 'open'), a.code, a.latency_ms, CASE WHEN a.number = 1 THEN {queued} END
+            coalesce(a.outcome, 'open'), a.code, a.latency_ms, CASE WHEN a.number = 1 AND {_OF_STATUS} THEN {queued} END
         FROM notifications_attempt a LEFT JOIN notifications_notification n ON n.id = a.notification_id AND a.number = 1
         WHERE {_of_day("a.started_at", day)} AND a.notification_id NOT IN (
             SELECT id FROM notifications_notification WHERE public_key_hash = {_canary_key_hash()})"""

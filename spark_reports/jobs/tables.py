@@ -86,14 +86,22 @@ NOTIFICATIONS = Table(
         required("report", Type.STRING, "what the sender was told; empty while it was not"),
         required("attempts", Type.INT, "attempts at the gateway so far"),
         optional(
-            "recipient", Type.LONG, "pseudonym of the recipient's key hash; none for what was refused or suppressed"
+            "recipient",
+            Type.LONG,
+            "pseudonym of the recipient, who is a key hash, or a device of XMPP; none for what was refused or "
+            "suppressed",
         ),
         optional("sender", Type.LONG, "pseudonym of the key that signed the request, which clients change at will"),
-        optional("finished_ms", Type.LONG, "from accepted to a terminal state"),
+        optional(
+            "finished_ms",
+            Type.LONG,
+            "from accepted to a terminal state; not of XMPP, which may plan pushes for later",
+        ),
         optional(
             "answered_ms",
             Type.LONG,
-            "first notification of a request only: from the request's arrival until its answer was fixed",
+            "first notification of a request only: from the request's arrival until its answer was fixed; not of XMPP, "
+            "where stored is answered",
         ),
         required("deadline_ms", Type.LONG, "from the request's arrival until its answer was due"),
     ),
@@ -109,7 +117,7 @@ ATTEMPTS = Table(
         required("outcome", Type.STRING, "class as in docs/delivery.md; `open` while it is not known"),
         required("code", Type.STRING, "the gateway's error in our words; empty for a success"),
         optional("latency_ms", Type.LONG, "how long the gateway took"),
-        optional("queued_ms", Type.LONG, "first attempts only: from accepted to the attempt"),
+        optional("queued_ms", Type.LONG, "first attempts only: from accepted to the attempt; not of XMPP, likewise"),
     ),
 )
 REPLIES = Table(
@@ -138,7 +146,8 @@ REPLIES = Table(
 )
 REGISTRATION_EVENTS = Table(
     "registration_events",
-    "one row per change of an installation, on the day it happened, with the state before and after",
+    "one row per change of an installation, or of a device of XMPP, on the day it happened, with the state before and "
+    "after",
     (
         required("at", Type.TIMESTAMP, "when it happened"),
         required("kind", Type.STRING, "kind of `RegistrationEvent`"),

@@ -4,6 +4,7 @@ import hmac
 import io
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -32,6 +33,7 @@ from spark_reports.lake import Kind, Lake, LakeError, Manifest, arrow_schema, fo
 from spark_reports.tests.history import History
 from tests import factories
 from waku_bridge.identity import canary_identity
+from xmpp_bridge.operator_actions import command as xmpp_command
 
 Kinds = RegistrationEvent.Kind
 SECRET = bytes(range(32))
@@ -261,6 +263,55 @@ def test_an_event_carries_the_state_before_it(lake_url: str, day: date, export: 
         ("android", "", day, 0, 1),
         ("ios", "im.status.app", old, 1, 0),
     ]
+
+
+def test_the_life_of_a_device_of_xmpp_is_that_of_a_token(
+    lake_url: str, day: date, export: Callable[..., Manifest], settings: LazySettings
+) -> None:
+    factories.make_xmpp_app(slug="chat", apn_topic="org.example.chat")
+    factories.make_channel((1, "org.example.chat"))
+    settings.XMPP_COMPONENT_JID = "push.example.org"
+    for hour, command, fields in [
+        (1, "register-push-apns", {"token": "ab" * 32, "device-id": "kept"}),
+        (2, "register-push-apns", {"token": "cd" * 32, "device-id": "left"}),
+        (3, "register-push-apns", {"token": "ab" * 32, "device-id": "kept"}),
+        (4, "register-push-apns", {"token": "ef" * 32, "device-id": "kept"}),
+        (5, "unregister-push-apns", {"device-id": "left"}),
+    ]:
+        xmpp_command(command, "juliet@example.org", fields, now=midnight(day) + timedelta(hours=hour))
+    manifest = export()
+
+    columns = ("kind", "app_topic", "is_first", "was_active", "is_active")
+    events = sorted(rows_of(lake_url, manifest, "registration_events"), key=lambda row: row["at"])
+    assert [tuple(row[c] for c in columns) for row in events] == [
+        ("registered", "org.example.chat", True, False, True),
+        ("registered", "org.example.chat", True, False, True),
+        ("refreshed", "org.example.chat", False, True, True),
+        ("token_changed", "org.example.chat", False, True, True),
+        ("unregistered", "org.example.chat", False, True, False),
+    ]
+    assert [tuple(row.values()) for row in rows_of(lake_url, manifest, "active_tokens")] == [
+        ("ios", "org.example.chat", day, 0, 1)
+    ]
+
+
+def test_pushes_of_xmpp_have_recipients_of_their_own_and_are_no_measure_of_speed(
+    lake_url: str, day: date, export: Callable[..., Manifest]
+) -> None:
+    at = midnight(day)
+    ended = {"state": "delivered", "report": "success", "finished_at": at + timedelta(seconds=6)}
+    for device_id in ("one", "other", "other"):
+        request = factories.make_answered_request(front_door="xmpp", at=at, answered_at=at, reply_due_at=at)
+        push = {"public_key_hash": b"", "installation_id": device_id, "grade": "normal"}
+        notification = factories.make_notification(request=request, at=at, **push, **ended)
+        late = {"started_at": at + timedelta(seconds=5), "latency_ms": 7, "outcome": "delivered"}
+        factories.make_attempt(notification, **late)
+    manifest = export()
+
+    rows = rows_of(lake_url, manifest, "notifications")
+    assert sorted(Counter(row["recipient"] for row in rows).values()) == [1, 2]
+    assert {(row["finished_ms"], row["answered_ms"]) for row in rows} == {(None, None)}
+    assert {(row["latency_ms"], row["queued_ms"]) for row in rows_of(lake_url, manifest, "attempts")} == {(7, None)}
 
 
 def test_app_topics_that_clients_make_up_do_not_multiply_the_rows(

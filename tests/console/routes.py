@@ -91,7 +91,7 @@ MODELS: dict[str, type[Model]] = {
 
 
 # Apps whose tables everybody may look at.
-FACTS = frozenset({"registrations", "notifications", "waku_bridge", "spark_reports"})
+FACTS = frozenset({"registrations", "notifications", "waku_bridge", "xmpp_bridge", "spark_reports"})
 
 
 def _operations(model: type[Model]) -> list[str]:
@@ -159,6 +159,7 @@ def make_one_of_everything() -> None:
     factories.make_dead_letter()
     factories.make_canary_run()
     Channel.objects.create(token_type=2, state="running", since=now)
+    factories.make_device()
     Sender.objects.create(digest=b"\x05" * 32, beyond_count=70, first_beyond_at=now, last_beyond_at=now)
     load_seed()
     _make_staff()

@@ -31,6 +31,7 @@ from pushserver.state.lights import Finding, Level, Page, many_lost_replies
 from pushserver.state.looking import look
 from pushserver.state.memory import KEY
 from pushserver.tasks import count_traffic
+from pushserver.traffic import minutes
 from spark_reports.closing import last_closed_day
 from spark_reports.models import Anomaly, PublishedDay
 from tests import factories
@@ -39,6 +40,7 @@ from waku_bridge.canary import board
 from waku_bridge.models import OutboundReply
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ_KEY
+from xmpp_bridge.component.board import note
 
 REFRESH = {"HX-Request": "true"}
 COMPLAINT = Complaint("wrong", "this is off", "why", "Do that.")
@@ -134,6 +136,51 @@ def test_a_server_that_is_not_ready_has_a_red_light_and_a_warning_a_coloured_one
     levels = {found.level for found in lights().values()}
     assert answer["status"] == "ready" or Level.RED in levels
     assert not answer["warnings"] or levels & {Level.RED, Level.YELLOW}
+
+
+@pytest.fixture
+def component(settings: LazySettings) -> None:
+    settings.XMPP_COMPONENT_JID, settings.XMPP_COMPONENT_SECRET = "push.example.org", "s"
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ("connected", (Level.GREEN, "connected; 300 pushes in the last hour")),
+        ("conflict", (Level.RED, "the XMPP server has another component of this name: stop that one")),
+        ("not-authorized", (Level.RED, "the XMPP server does not accept XMPP_COMPONENT_SECRET")),
+        ("", (Level.RED, "no component is running")),
+    ],
+)
+def test_the_light_of_xmpp_says_what_readyz_says(component: None, client: Client, end: str, expected: State) -> None:
+    factories.make_xmpp_app()
+    TrafficMinute.objects.filter(begin_at=minutes(timezone.now())[-2]).update(xmpp_count=300)
+    if end:
+        note(end)
+
+    found = lights()["xmpp"]
+
+    assert (found.level, found.words) == expected
+    said = client.get("/readyz").json()["checks"]["xmpp"]
+    assert (said["ok"], said.get("reason")) == ((True, None) if end == "connected" else (False, expected[1]))
+
+
+def test_a_component_without_an_app_is_to_be_looked_at(component: None) -> None:
+    factories.make_xmpp_app(is_retired=True)
+    note("connected")
+
+    assert (lights()["xmpp"].level, lights()["xmpp"].page) == (Level.YELLOW, Page.XMPP_APPS)
+
+
+def test_pushes_of_xmpp_are_in_the_chart_where_there_is_a_component(
+    admin_client: Client, settings: LazySettings
+) -> None:
+    TrafficMinute.objects.update(xmpp_count=5)
+    assert "of these by XMPP" not in text(admin_client.get("/admin/").content.decode())
+
+    settings.XMPP_COMPONENT_JID = "push.example.org"
+
+    assert "of these by XMPP 5" in text(admin_client.get("/admin/").content.decode())
 
 
 def test_a_gorush_that_does_not_answer_is_red(settings: LazySettings) -> None:

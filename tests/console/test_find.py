@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from coincurve import PrivateKey
@@ -19,6 +20,8 @@ from pushserver.models import OpenedRecord
 from tests import factories
 from waku_bridge.codec.keys import chat_key, key_hash
 from waku_bridge.models import InboundEnvelope, OutboundReply
+from xmpp_bridge.codec.client_strings import issue
+from xmpp_bridge.identity import client_keys
 
 PUBLIC_KEY = PrivateKey(b"\x05" * 32).public_key.format()
 pytestmark = pytest.mark.django_db
@@ -115,6 +118,29 @@ def test_hashes_and_ids_lead_to_the_one_thing_they_mean(admin_client: Client) ->
         assert end_of(find(admin_client, term)) == expected, term
 
 
+def test_what_the_app_of_an_xmpp_device_was_given_leads_to_the_device(admin_client: Client) -> None:
+    device = factories.make_device()
+    given = issue(device.pk, client_keys())
+    page = f"/admin/xmpp_bridge/device/{device.pk}/change/"
+
+    for term in (given.client, given.node, str(device.pk), device.pk.hex.upper()):
+        response = find(admin_client, term)
+        assert end_of(response) == page
+        urls = "".join(url for url, _ in response.redirect_chain)
+        assert given.client not in response.content.decode() + urls
+        assert given.secret not in response.content.decode()
+
+
+def test_a_client_string_or_a_node_of_nobody_is_told_and_not_repeated(admin_client: Client) -> None:
+    ours, forged = issue(uuid4(), client_keys()), "_" * 44
+
+    assert "Nothing was found" in find(admin_client, ours.client).content.decode()
+    for term in (ours.node, ours.secret, forged):
+        html = find(admin_client, term).content.decode()
+        assert "Nothing was searched" in html
+        assert term not in html
+
+
 def test_a_message_to_several_installations_leads_to_a_choice(admin_client: Client) -> None:
     first = make_story()
     second = factories.make_notification(request=first.request, position=1)
@@ -194,7 +220,7 @@ def test_who_may_see_nothing_finds_nothing(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "codename", ["view_registration", "view_notification", "view_inboundenvelope", "view_deadletter"]
+    "codename", ["view_registration", "view_notification", "view_inboundenvelope", "view_device", "view_deadletter"]
 )
 def test_who_may_see_any_of_what_is_found_has_the_box_and_the_menu(client: Client, codename: str) -> None:
     person = User.objects.create_user("some", is_staff=True)
@@ -256,6 +282,55 @@ def test_a_timeline_goes_from_the_envelope_to_the_reply(admin_client: Client) ->
     assert "+40 ms" in text
     assert "+2.5 s" in text  # between publishing and confirming
     assert "Nothing: it is over." in text
+
+
+def make_push(**fields):
+    """What is stored of a push of XMPP that was delivered."""
+    at = timezone.now() - timedelta(minutes=5)
+    device = factories.make_device()
+    request = factories.make_answered_request(at=at, answered_at=at, front_door="xmpp", message_id=b"")
+    push = {"public_key_hash": b"", "installation_id": str(device.pk), "route": device.route, "type": 0}
+    state = {"state": "delivered", "report": "success", "finished_at": at + timedelta(seconds=1)}
+    notification = factories.make_notification(request=request, at=at, grade="high", **push | state | fields)
+    factories.make_attempt(notification, outcome="delivered", latency_ms=80, started_at=at + timedelta(seconds=0.2))
+    return notification
+
+
+def test_the_timeline_of_a_push_of_xmpp_tells_its_way_and_leads_to_its_device(admin_client: Client) -> None:
+    notification = make_push()
+
+    text = timeline(admin_client, notification)
+
+    steps = ["Request accepted through xmpp", "Answered", "Notification created grade high", "Attempt 1: delivered"]
+    assert [step for step in steps if step not in text.replace("  ", " ")] == []
+    assert "Status message" not in text
+    assert "Envelope received" not in text
+    html = admin_client.get(f"/admin/timelines/{notification.pk}/").content.decode()
+    assert f"/admin/xmpp_bridge/device/{notification.installation_id}/change/" in html
+
+
+def test_the_pages_of_a_push_of_xmpp_lead_to_its_device_and_to_no_user(admin_client: Client) -> None:
+    notification = make_push()
+    device, route = f"/admin/xmpp_bridge/device/{notification.installation_id}/change/", notification.route_id
+
+    pages = {
+        name: admin_client.get(f"/admin/{name}/change/").content.decode()
+        for name in (
+            f"notifications/notification/{notification.pk}",
+            f"notifications/notificationrequest/{notification.request_id}",
+            f"registrations/route/{route}",
+        )
+    }
+    shown = admin_client.get(device).content.decode()
+
+    assert [device in html for html in pages.values()] == [True, False, True]
+    assert [
+        html
+        for html in pages.values()
+        if "/admin/users//" in html or "/inboundenvelope/" in html.partition('id="main"')[2]
+    ] == []
+    assert f"route__id__exact={route}" in shown
+    assert f"/admin/registrations/route/{route}/change/" in shown
 
 
 def test_a_timeline_without_its_envelope_is_told_as_far_as_it_is_known(admin_client: Client) -> None:

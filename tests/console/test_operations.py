@@ -19,6 +19,7 @@ from pushserver.roles import seed_roles
 from registrations.models import Registration, Route
 from tests import factories
 from waku_bridge.models import DeadLetter, InboundEnvelope
+from xmpp_bridge.models import Device
 
 pytestmark = pytest.mark.django_db
 KEY_HASH = b"\x07" * 64
@@ -84,6 +85,7 @@ def is_channel(state: str) -> Callable[[], bool]:
 
 REGISTRATION, NOTIFICATION = "registrations/registration", "notifications/notification"
 ENVELOPE, LETTER = "waku_bridge/inboundenvelope", "waku_bridge/deadletter"
+DEVICE = "xmpp_bridge/device"
 CASES = [
     Case(
         "disable",
@@ -130,6 +132,24 @@ CASES = [
         make_user,
         lambda _row: f"/admin/users/{KEY_HASH.hex()}/forget/",
         lambda: not Registration.objects.exists(),
+    ),
+    Case(
+        "disable device",
+        factories.make_device,
+        operate(DEVICE, "disable"),
+        lambda: Route.objects.get().state == "disabled",
+    ),
+    Case(
+        "enable device",
+        lambda: factories.make_device(route=factories.make_route(state="disabled", disabled_reason="operator")),
+        operate(DEVICE, "enable"),
+        lambda: Route.objects.filter(state="active", is_end_awaited=True).exists(),
+    ),
+    Case(
+        "remove device",
+        factories.make_device,
+        operate(DEVICE, "remove"),
+        lambda: Device.objects.get().state == "unregistered" and not Route.objects.exists(),
     ),
     Case("pause", make_channel, on_channel("pause"), is_channel("paused")),
     Case("trip", make_channel, on_channel("trip"), is_channel("tripped")),
@@ -208,10 +228,10 @@ def test_an_expired_session_leads_to_the_login_and_does_nothing(case: Case) -> N
     assert (response.status_code, response.url.split("?")[0], case.is_done()) == (302, "/admin/login/", False)
 
 
-@pytest.mark.parametrize("table", [REGISTRATION, NOTIFICATION, ENVELOPE, LETTER])
+@pytest.mark.parametrize("table", [REGISTRATION, NOTIFICATION, ENVELOPE, LETTER, DEVICE])
 @pytest.mark.parametrize("row_id", ["", "x", "-1", "9" * 40, "ab" * 32, "zz", "%00", "1.5", "٣"])
 def test_hand_made_ids_are_told_and_no_fault(table: str, row_id: str) -> None:
-    client, name = staff("operator"), "drop" if table != REGISTRATION else "disable"
+    client, name = staff("operator"), "disable" if table in {REGISTRATION, DEVICE} else "drop"
     for response in (
         client.get(f"/admin/{table}/operate/{name}/", {"id": row_id}, follow=True),
         client.post(f"/admin/{table}/operate/{name}/", {"id": row_id, "why": "x", "confirmed": "1"}, follow=True),
@@ -223,7 +243,7 @@ def test_hand_made_ids_are_told_and_no_fault(table: str, row_id: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *(f"{table}/operate/explode/" for table in (REGISTRATION, NOTIFICATION, ENVELOPE, LETTER)),
+        *(f"{table}/operate/explode/" for table in (REGISTRATION, NOTIFICATION, ENVELOPE, LETTER, DEVICE)),
         *("drain/explode/", "notifications/channel/987654/operate/pause/"),
     ],
 )

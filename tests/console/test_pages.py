@@ -26,6 +26,9 @@ from registrations.messages import TokenType
 from registrations.models import Registration
 from tests import factories
 from waku_bridge.codec.keys import chat_key, key_hash
+from xmpp_bridge.codec.client_strings import issue
+from xmpp_bridge.identity import client_keys
+from xmpp_bridge.models import App
 
 STAFF_APPS = {"admin", "pushserver"}  # what staff did: has tests of its own
 MODELS = [
@@ -39,6 +42,7 @@ every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model._
 
 def make_rows(count: int = 1) -> None:
     """One row of every kind, ``count`` times, all about each other."""
+    app = App.objects.first() or factories.make_xmpp_app()
     for _ in range(count):
         registration = factories.make_registration()
         factories.make_grant(registration)
@@ -57,6 +61,7 @@ def make_rows(count: int = 1) -> None:
         factories.make_dead_letter()
         factories.make_canary_run()
         factories.make_sender()
+        factories.make_device(app=app, state="unregistered", route=None, ended_at=now)
 
 
 def list_url(model: type[Model], **query: str) -> str:
@@ -75,7 +80,7 @@ def test_every_table_of_facts_has_pages() -> None:
     assert {model.__name__ for model in MODELS} == {
         *("Registration", "Route", "Grant", "RegistrationEvent", "TopicKey"),
         *("NotificationRequest", "Notification", "Attempt", "InboundEnvelope", "OutboundReply"),
-        *("UnknownGatewayError", "StoreWatermark", "DeadLetter", "CanaryRun", "Sender"),
+        *("UnknownGatewayError", "StoreWatermark", "DeadLetter", "CanaryRun", "Sender", "Device"),
     }
 
 
@@ -429,6 +434,10 @@ def hidden() -> Secrets:
     factories.make_dead_letter(source=node)
     factories.make_canary_run()
     factories.make_sender()
+    ended = {"state": "unregistered", "route": None, "announced_from": hidden.text("announced from")}
+    keys = {name: hidden.new(name, 32) for name in ("device_key", "owner_key")}
+    given = issue(factories.make_device(**ended, **keys).pk, client_keys())
+    hidden.values |= {"client string": given.client.encode(), "secret of XMPP": given.secret.encode()}
     hidden.values["node password"] = b"secret-of-the-node-in-its-url"
     return hidden
 
@@ -465,8 +474,9 @@ def links(url: str, html: str) -> Iterator[str]:
         target = link.replace("&amp;", "&")
         if target.startswith("?"):
             target = url.split("?", maxsplit=1)[0] + target
-        is_of_facts = target.startswith(("/admin/registrations/", "/admin/notifications/", "/admin/waku_bridge/"))
-        if target.startswith("/admin/notifications/gatewayerrorrule/"):
+        apps = ("registrations", "notifications", "waku_bridge", "xmpp_bridge")
+        is_of_facts = target.startswith(tuple(f"/admin/{app}/" for app in apps))
+        if target.startswith(("/admin/notifications/gatewayerrorrule/", "/admin/xmpp_bridge/app/")):
             continue  # settings, a hundred of them
         if is_of_facts and target.count("=") <= 1:  # filters one at a time: together they are too many
             yield target

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 from django.conf import LazySettings
+from django.db.models import F
 from playwright.sync_api import Page
 
+from pushserver.models import TrafficMinute
 from tests.console.world import HEROINE, World, make_world
+from xmpp_bridge.component.board import CONNECTED, note
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,6 +26,8 @@ ADDRESSES = {
     "user": f"/admin/users/{HEROINE.hex()}/",
     "timeline": "/admin/timelines/{retried}/",
     "channels": "/admin/notifications/channel/",
+    "xmpp": "/admin/timelines/{pushed}/",
+    "devices": "/admin/xmpp_bridge/device/",
     "report": "/admin/reports/latency/",
 }
 
@@ -30,6 +35,9 @@ ADDRESSES = {
 @pytest.fixture
 def world(alive: ThreadingHTTPServer, transactional_db: None, settings: LazySettings) -> World:
     settings.REPORTS_NIGHTLY = True
+    settings.XMPP_COMPONENT_JID = "push.example.org"
+    note(CONNECTED)
+    TrafficMinute.objects.update(xmpp_count=F("request_count") / 3)
     return make_world()
 
 
@@ -37,7 +45,7 @@ def test_pictures_of_the_main_pages_are_taken(world: World, operator: Page, tmp_
     operator.set_viewport_size({"width": 1340, "height": 820})
     folder = Path(os.environ.get("WRITE_PICTURES") or tmp_path)
     for name, address in ADDRESSES.items():
-        operator.goto(address.format(retried=world.retried))
+        operator.goto(address.format(retried=world.retried, pushed=world.pushed))
         operator.evaluate("document.fonts.ready")
         operator.screenshot(path=folder / f"{name}.png", animations="disabled")
 

@@ -21,6 +21,7 @@ from registrations.models import Registration
 from tests import factories
 from tests.console.routes import console_pages, ids_of, make_one_of_everything
 from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark
+from xmpp_bridge.models import Device
 
 pytestmark = pytest.mark.django_db
 MORE = 30
@@ -29,6 +30,7 @@ OPERATED = {
     Notification: ("now", "drop"),
     InboundEnvelope: ("again", "drop"),
     DeadLetter: ("again", "drop"),
+    Device: ("disable", "enable", "remove"),
 }
 
 
@@ -47,6 +49,7 @@ def make_more() -> None:
     registration, request = Registration.objects.earliest("pk"), NotificationRequest.objects.earliest("pk")
     notification, watermark = Notification.objects.earliest("pk"), StoreWatermark.objects.earliest("pk")
     user = {"public_key_hash": registration.public_key_hash}
+    device = Device.objects.earliest("registered_at")
     for number in range(2, 2 + MORE):
         another = factories.make_registration(**user)
         factories.make_grant(registration)
@@ -64,6 +67,10 @@ def make_more() -> None:
         factories.make_dead_letter(reason=f"reason_{number}")
         factories.make_unknown_error()
         factories.make_canary_run()
+        pushed = factories.make_device()
+        factories.make_device(app=device.app, state="unregistered", route=None)
+        push = {"public_key_hash": b"", "installation_id": str(pushed.pk), "grade": "normal"}
+        factories.make_notification(request=factories.make_request(front_door="xmpp"), route=pushed.route, **push)
 
 
 def grown(client: Client, urls: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -131,7 +138,7 @@ BOUNDED = re.compile(rf"\blimit \d|\b({KEYS}) (=|in) ")
 
 def test_no_page_counts_a_large_table(admin_client: Client) -> None:
     make_one_of_everything()
-    large = (Registration, Notification, NotificationRequest, Attempt, InboundEnvelope, OutboundReply)
+    large = (Registration, Notification, NotificationRequest, Attempt, InboundEnvelope, OutboundReply, Device)
     from_large = re.compile(rf"from ({'|'.join(model._meta.db_table for model in large)})\b")
 
     for page in console_pages():

@@ -57,6 +57,8 @@ TABLES = {
     "waku_bridge_storewatermark": FACTS,
     "waku_bridge_canaryrun": FACTS,
     "waku_bridge_deadletter": FACTS,
+    "xmpp_bridge_app": (Who.SUPPORT, Who.OPERATOR, Who.OPERATOR, Who.NOBODY),  # those that had a device
+    "xmpp_bridge_device": FACTS,
     "spark_reports_reportrun": FACTS,
 }
 # Who may open each other page, and what it answers: some lead on (302), are switched off (404), take POST only (405).
@@ -78,6 +80,7 @@ PAGES: dict[str, tuple[Who, int]] = {
     "admin:notifications_sender_operate": (Who.OPERATOR, 200),
     "admin:registrations_registration_operate": (Who.OPERATOR, 200),
     "admin:waku_bridge_deadletter_operate": (Who.OPERATOR, 200),
+    "admin:xmpp_bridge_device_operate": (Who.OPERATOR, 200),
     "admin:waku_bridge_inboundenvelope_operate": (Who.OPERATOR, 200),
     "admin:pushserver_apitoken_operate": (Who.ADMIN, 200),
     "find": (Who.SUPPORT, 200),

@@ -32,6 +32,7 @@ from waku_bridge.codec.keys import key_hash
 from waku_bridge.messages import MessageType
 from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply, StoreWindow
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
+from xmpp_bridge.models import App, Device
 
 APP = "im.status.ethereum"
 NODES = ("http://node-01.waku.example.org:8645", "http://node-02.waku.example.org:8645")
@@ -70,6 +71,7 @@ class World:
         self.random = random.Random(seed)
         self.now = timezone.now()
         self.retried = 0  # a notification that arrived with the second try
+        self.pushed = 0  # the last one that came through XMPP
 
     def before(self, **span: float) -> datetime:
         return self.now - timedelta(**span)
@@ -88,6 +90,7 @@ def make_world() -> World:
     for number, state in reversed([*enumerate([*ENDS, *["delivered"] * 12])]):
         _make_notification(world, registrations[number % 3 if 4 <= number < 13 else number % USERS], state, number)
     _make_waku(world)
+    _make_xmpp(world)
     _make_operations(world)
     _make_staff(world)
     for days_ago in range(15):
@@ -221,6 +224,51 @@ def _make_canary_run(world: World, minutes: int) -> None:
     broken = {"state": "broken", "broken_link": "gorush", "cause": "gorush", "detail": "Connection refused"}
     facts = {0: {"state": "running", "finished_at": None}, 4: broken, 7: {"state": "interrupted"}}.get(minutes, took)
     factories.make_canary_run(at=world.before(minutes=minutes), **facts)
+
+
+def _make_xmpp(world: World) -> None:
+    """Three apps, one of them retired, and devices in every state, some of them pushed to."""
+    styles = {"murmur": "generic", "siskin": "tigase", "quarrel": "conversations"}
+    apps = [
+        factories.make_xmpp_app(slug=slug, style=style, apn_topic=f"org.example.{slug}", at=world.before(days=200))
+        for slug, style in styles.items()
+    ]
+    App.objects.filter(slug="quarrel").update(apn_topic="", is_retired=True)
+    for number in range(9):
+        at = world.before(days=2 * number, hours=5)
+        is_gone = number in {3, 6}
+        device = factories.make_device(
+            app=apps[number % 3],
+            id=UUID(bytes=world.bytes(16), version=4),
+            domain=("capulet.example", "montague.example")[number % 2],
+            at=at,
+            route=None if is_gone else _make_route(world, number, is_dead=number == 7, at=at),
+            **({"state": "expired" if number == 3 else "unregistered", "ended_at": at} if is_gone else {}),
+            **({"pushed_at": world.before(hours=7)} if number % 2 == 0 else {}),
+        )
+        if not is_gone:
+            _make_push(world, device, number)
+
+
+def _make_push(world: World, device: Device, number: int) -> None:
+    """What `direct.store` makes of a push, with its one attempt."""
+    at = world.before(seconds=400 + 50 * number)
+    keys = {"request_key": world.bytes(40), "source_key": world.bytes(32), "message_id": b""}
+    notification = factories.make_notification(
+        request=factories.make_answered_request(at=at, front_door="xmpp", answered_at=at, **keys),
+        at=at,
+        public_key_hash=b"",
+        installation_id=str(device.pk),
+        type=0,
+        grade=("voip", "high", "normal", "low")[number % 4],
+        route=device.route,
+        state="delivered",
+        report="success",
+        finished_at=at + timedelta(milliseconds=210),
+        next_attempt_at=None,
+    )
+    _make_attempts(world, notification, "delivered", "")
+    world.pushed = notification.pk
 
 
 def pin_peers(world: World, settings: Any) -> None:

@@ -1,5 +1,6 @@
 """One valid row of each kind, with the fewest facts; a test names only what it is about."""
 
+from tests.factories.devices import make_device, make_xmpp_app
 from tests.factories.envelopes import (
     make_canary_envelope,
     make_canary_run,
@@ -30,6 +31,7 @@ __all__ = [
     "make_canary_run",
     "make_channel",
     "make_dead_letter",
+    "make_device",
     "make_envelope",
     "make_event",
     "make_grant",
@@ -43,4 +45,5 @@ __all__ = [
     "make_unknown_error",
     "make_watermark",
     "make_window",
+    "make_xmpp_app",
 ]

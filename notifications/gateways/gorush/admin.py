@@ -4,13 +4,11 @@ Every change leaves a log entry that says what was there before, because a wrong
 tokens.
 """
 
-from collections.abc import Iterable
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin
-from django.contrib.admin.models import DELETION, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.db import models
 from django.db.models import Max, QuerySet
@@ -23,7 +21,7 @@ from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from kit.admin.columns import age, link, moment, state, word, yes_no
-from kit.admin.editing import UnhurriedForm
+from kit.admin.editing import Told, UnhurriedForm
 from kit.admin.facts import FactAdmin, Narrowed
 from kit.admin.filters import WordFilter
 from notifications.gateways.gorush.errors import UNKNOWN, classify
@@ -41,8 +39,9 @@ MAX_TRIED_LENGTH = 10_000
 
 
 @admin.register(GatewayErrorRule)
-class GatewayErrorRuleAdmin(Narrowed, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+class GatewayErrorRuleAdmin(Told, Narrowed, ModelAdmin):  # type: ignore[misc]  # unfold has no types
     form = UnhurriedForm
+    edited = EDITED
     list_display = (
         *("shown_text", "position", "is_enabled", word("platform"), word("match")),
         *(state("outcome", "class"), "code", yes_no("is_guarded", "guarded"), "retry_base_seconds", word("origin")),
@@ -82,18 +81,6 @@ class GatewayErrorRuleAdmin(Narrowed, ModelAdmin):  # type: ignore[misc]  # unfo
             obj.origin = GatewayErrorRule.Origin.OPERATOR
         super().save_model(request, obj, form, change)
 
-    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: ARG002
-        if add:
-            return _described(form.instance)
-        changed = [f"{name}: {form.initial.get(name)!r} → {form.cleaned_data[name]!r}" for name in form.changed_data]
-        return ", ".join(changed) or "nothing changed"
-
-    def log_deletions(self, request: HttpRequest, queryset: Iterable[GatewayErrorRule]) -> Any:
-        """Write one log entry per rule, with what the rule said."""
-        return [
-            LogEntry.objects.log_actions(request.user.pk or 0, [rule], DELETION, _described(rule)) for rule in queryset
-        ]
-
     def get_urls(self) -> list[URLPattern]:
         trying = path("try/", self.admin_site.admin_view(self.try_view), name="notifications_gatewayerrorrule_try")
         return [trying, *super().get_urls()]
@@ -132,10 +119,6 @@ def matching_rule(platform: str, error: str) -> GatewayErrorRule | None:
     token_type = TOKEN_TYPES[platform] or 0
     rows = GatewayErrorRule.objects.filter(is_enabled=True).order_by("position", "pk")
     return next((row for row in rows if classify(token_type, text, [rule_of(row)]) is not UNKNOWN), None)
-
-
-def _described(rule: GatewayErrorRule) -> str:
-    return ", ".join(f"{name}: {getattr(rule, name)!r}" for name in EDITED)
 
 
 def rule_url(error: UnknownGatewayError) -> str:

@@ -28,6 +28,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def token(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("django.conf.settings.XMPP_COMPONENT_JID", "push.example.org")
+    factories.make_xmpp_app(slug="chat")
     monkeypatch.setattr("rest_framework.throttling.SimpleRateThrottle.THROTTLE_RATES", dict.fromkeys(LIMITED))
     factories.make_attempt(factories.make_notification())
     factories.make_canary_run(state="broken", broken_link="query", cause="node", register_ms=1)

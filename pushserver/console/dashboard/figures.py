@@ -34,13 +34,17 @@ class ErrorClass:
     share: float
 
 
-def figures(hour: Hour) -> list[Figure]:
-    """Return the four charts."""
+def figures(hour: Hour, *, has_xmpp: bool) -> list[Figure]:
+    """Return the four charts. Where there is XMPP, they show how many of the requests came through it."""
     return [
         _figure(
             hour,
             "Requests and replies per minute",
-            {"requests": hour.column("request_count"), "replies published": hour.column("reply_count")},
+            {
+                "requests": hour.column("request_count"),
+                **({"of these by XMPP": hour.column("xmpp_count")} if has_xmpp else {}),
+                "replies published": hour.column("reply_count"),
+            },
             count,
         ),
         _figure(

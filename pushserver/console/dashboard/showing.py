@@ -109,7 +109,7 @@ def board(user: Any) -> dict[str, Any]:
         "worst": [lamp for light in first for lamp in lamps if lamp.light is light],
         "columns": [[(group, [lamp for lamp in lamps if lamp.light.group == group]) for group in c] for c in COLUMNS],
         "tiles": list(_tiles(seen, lamps)),
-        "figures": figures(seen.hour),
+        "figures": figures(seen.hour, has_xmpp=seen.facts.xmpp is not None),
         "errors": list(_errors(seen, user)),
         "tries": count(seen.hour.total().total()),
         "refresh_seconds": REFRESH_SECONDS,

@@ -1,0 +1,181 @@
+"""Registering devices of XMPP for their users: for operators whose app cannot send the ad-hoc commands itself.
+
+What is carried out is the command, so the answer is what the app would have got. It holds the device's secrets, which
+stand in no other answer and in no log; neither does the account.
+"""
+
+from typing import Any, ClassVar
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+from django.utils.cache import add_never_cache_headers
+from drf_spectacular.utils import OpenApiResponse
+from rest_framework import generics, serializers, status
+from rest_framework.exceptions import APIException, NotFound, PermissionDenied, ValidationError
+from rest_framework.parsers import JSONParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from pushserver.api.access import HasScope
+from pushserver.api.problems import Problem
+from pushserver.api.views import Guarded, describe
+from pushserver.models import ApiToken, OpenedRecord
+from registrations.addresses import Environment
+from xmpp_bridge import operator_actions
+from xmpp_bridge.codec.limits import MAX_DEVICE_ID_CHARACTERS, MAX_JID_CHARACTERS
+from xmpp_bridge.registering import CommandRefused, Done
+
+log = structlog.get_logger(__name__)
+MAX_TOKEN_CHARACTERS = 4096
+MAX_SLUG_CHARACTERS = 63
+# The fields of a command that are called otherwise here.
+NAMES = {"device_id": "device-id", "voip_token": "voip-token"}
+NO_SUCH_APP = "No app of this name has devices on this platform."
+NO_SUCH_DEVICE = "No such device of this account is registered in the app, or there is no such app."
+NOT_SERVED = "This domain is not served (XMPP_DENIED_DOMAINS, XMPP_ALLOWED_DOMAINS)."
+
+
+class TooManyDevices(APIException):
+    status_code = status.HTTP_409_CONFLICT
+    default_detail = "The account has as many devices in this app as it may have (XMPP_DEVICES_PER_USER)."
+
+
+class NoComponent(APIException):
+    status_code = status.HTTP_409_CONFLICT
+    default_detail = "This server is no component of an XMPP server (XMPP_COMPONENT_JID)."
+
+
+PROBLEMS: dict[Any, Any] = {
+    (code, "application/problem+json"): OpenApiResponse(Problem, description)
+    for code, description in {
+        409: "The account has as many devices as it may have, or no XMPP component is configured.",
+        415: "What is sent is JSON.",
+    }.items()
+}
+
+
+class DeviceAsked(serializers.Serializer[Any]):
+    """Which device of whom."""
+
+    platform = serializers.ChoiceField(choices=["apns", "fcm"])
+    account = serializers.CharField(
+        max_length=MAX_JID_CHARACTERS, help_text="The user's address, such as juliet@example.org. It is not stored."
+    )
+    device_id = serializers.CharField(
+        max_length=MAX_DEVICE_ID_CHARACTERS,
+        trim_whitespace=False,
+        help_text="A name of the device, the same each time. It is not stored.",
+    )
+    app = serializers.CharField(
+        max_length=MAX_SLUG_CHARACTERS, required=False, help_text="The slug, where there are several apps."
+    )
+
+
+class RegistrationAsked(DeviceAsked):
+    """A device to be registered, or to be registered again, with its address at Apple or Google."""
+
+    token = serializers.CharField(
+        max_length=MAX_TOKEN_CHARACTERS,
+        help_text="Apple's device token in hexadecimal digits, or Firebase's registration token.",
+    )
+    voip_token = serializers.CharField(
+        max_length=MAX_TOKEN_CHARACTERS, required=False, help_text="Apple: the token of PushKit."
+    )
+    environment = serializers.ChoiceField(
+        choices=[each.value for each in Environment], required=False, help_text="Apple: production by default."
+    )
+
+
+class UnregisteredAnswer(serializers.Serializer[Any]):
+    id = serializers.UUIDField(help_text="Of the device, as in the console.")
+    outcome = serializers.ChoiceField(choices=["unregistered"])
+
+
+class RegisteredAnswer(serializers.Serializer[Any]):
+    """What the app hands on to its user's server: jid and client for Push 2.0; jid, node and secret for XEP-0357."""
+
+    id = serializers.UUIDField(help_text="Of the device, as in the console.")
+    outcome = serializers.ChoiceField(choices=["registered", "refreshed"])
+    jid = serializers.CharField()
+    client = serializers.CharField()
+    node = serializers.CharField()
+    secret = serializers.CharField()
+
+
+class Commanding(Guarded, generics.GenericAPIView[Any]):
+    """A view that carries out one command."""
+
+    http_method_names = ("post",)
+    parser_classes = (JSONParser,)
+    permission_classes = (HasScope,)
+    scope = ApiToken.Scope.XMPP_DEVICES
+    verb: ClassVar[str]
+    not_found: ClassVar[str]
+
+    def carry_out(self, request: Request) -> Response:
+        """Carry out the command and note who had it carried out, or neither."""
+        if not settings.XMPP_COMPONENT_JID:
+            raise NoComponent
+        asked = self.get_serializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        fields = {NAMES.get(name, name): value for name, value in asked.validated_data.items()}
+        node = f"{self.verb}-push-{fields.pop('platform')}"
+        try:
+            with transaction.atomic():
+                done = operator_actions.command(node, fields.pop("account"), fields, now=timezone.now())
+                _note(request, done)
+        except CommandRefused as refused:
+            raise self.problem(refused) from None
+        response = Response({"id": done.device_id, "outcome": done.outcome, **done.values})
+        add_never_cache_headers(response)
+        return response
+
+    def problem(self, refused: CommandRefused) -> APIException:
+        """Return the problem that says what is wrong."""
+        match refused.outcome:
+            case "not_found":
+                return NotFound(self.not_found)
+            case "forbidden":
+                return PermissionDenied(NOT_SERVED)
+            case "busy":
+                return TooManyDevices()
+        name, _, hint = refused.error.text.partition(": ")
+        return ValidationError({_name_here(name): [hint]})
+
+
+def _name_here(name: str) -> str:
+    return {theirs: ours for ours, theirs in NAMES.items()}.get(name, name)
+
+
+def _note(request: Request, done: Done) -> None:
+    caller, outcome, device = f"API token {request.auth}", done.outcome, str(done.device_id)
+    OpenedRecord.objects.create(username=caller, page=f"api.xmpp_device.{outcome}", object_id=device, at=timezone.now())
+    log.info("device_commanded", outcome=outcome, device_id=device, api_token_id=request.auth.pk)
+
+
+def _describe(answer: Any, operation_id: str) -> Any:
+    return describe(answer, operation_id=operation_id, more=PROBLEMS)
+
+
+class Register(Commanding):
+    """Register a device, or register it again with its new token. The answer is the same each time."""
+
+    verb, not_found = "register", NO_SUCH_APP
+    serializer_class = RegistrationAsked
+
+    @_describe(RegisteredAnswer, "xmpp_devices_register")  # type: ignore[untyped-decorator]
+    def post(self, request: Request) -> Response:
+        return self.carry_out(request)
+
+
+class Unregister(Commanding):
+    """Forget a device. When it is registered again, it is another one."""
+
+    verb, not_found = "unregister", NO_SUCH_DEVICE
+    serializer_class = DeviceAsked
+
+    @_describe(UnregisteredAnswer, "xmpp_devices_unregister")  # type: ignore[untyped-decorator]
+    def post(self, request: Request) -> Response:
+        return self.carry_out(request)

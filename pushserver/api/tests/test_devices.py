@@ -1,0 +1,217 @@
+"""Registering devices of XMPP over HTTP: the same as by command, for operators only, and nothing of it is kept."""
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.test import Client
+from django.utils import timezone
+
+from pushserver.api import tokens
+from pushserver.models import ApiToken, OpenedRecord
+from registrations.models import Route
+from xmpp_bridge import operator_actions
+from xmpp_bridge.models import Device
+from xmpp_bridge.registering import carry_out
+from xmpp_bridge.tests.talking import APN_TOKEN, CALL_TOKEN, FCM_TOKEN, JULIET, SERVICE, Service, make_app, push2
+from xmpp_bridge.tests.test_privacy import found, tables
+
+REGISTER, UNREGISTER = "/api/v1/xmpp-devices/register/", "/api/v1/xmpp-devices/unregister/"
+ACCOUNT = JULIET.partition("/")[0]
+DEVICE = {"platform": "apns", "account": ACCOUNT, "device_id": "name-of-the-phone"}
+ASKED = {**DEVICE, "token": APN_TOKEN}
+pytestmark = pytest.mark.django_db
+Post = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def component(settings: Any) -> None:
+    cache.clear()
+    settings.XMPP_COMPONENT_JID = SERVICE
+
+
+def poster(*scopes: str) -> Post:
+    """Posts JSON with a token of its own."""
+    _, text = tokens.issue(f"test {ApiToken.objects.count()}", scopes, by="anna", now=timezone.now())
+    client = Client(headers={"authorization": f"Bearer {text}"})
+    return lambda path, asked: client.post(path, json.dumps(asked), "application/json")
+
+
+@pytest.fixture
+def post() -> Post:
+    return poster("xmpp_devices")
+
+
+def refused(response: Any, status: int) -> Any:
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert (response.status_code, response.json()["status"]) == (status, status)
+    return response.json()
+
+
+def test_what_was_registered_over_http_is_pushed_to(post: Post) -> None:
+    make_app()
+    response = post(REGISTER, {**ASKED, "voip_token": CALL_TOKEN, "environment": "development"})
+
+    told = response.json()
+    device = Device.objects.get()
+    assert (response.status_code, told["outcome"], told["id"]) == (200, "registered", str(device.pk))
+    assert (told["jid"], device.domain) == (SERVICE, "capulet.test")
+    assert "no-store" in response.headers["Cache-Control"]
+    assert Service().say(push2(told["client"])) is None  # accepted
+    assert device.route.apn_topic == "org.example.chat"
+
+
+def test_the_answer_is_what_the_command_of_the_app_answers(post: Post) -> None:
+    make_app()
+    by_command = Service().register(device_id=DEVICE["device_id"])
+
+    by_http = post(REGISTER, ASKED).json()
+
+    assert by_http["outcome"] == "refreshed"
+    assert {name: by_http[name] for name in ("jid", "client", "node", "secret")} == {
+        "jid": by_command.jid,
+        "client": by_command.client,
+        "node": by_command.node,
+        "secret": by_command.secret,
+    }
+    assert (Device.objects.count(), Route.objects.get().generation) == (1, 2)
+
+
+def test_an_unregistered_device_is_another_one_the_next_time(post: Post) -> None:
+    make_app()
+    first = post(REGISTER, ASKED).json()
+
+    ended = post(UNREGISTER, DEVICE)
+
+    assert (ended.status_code, ended.json()) == (200, {"id": first["id"], "outcome": "unregistered"})
+    assert not Route.objects.exists()
+    assert "no such device" in refused(post(UNREGISTER, DEVICE), 404)["detail"].lower()
+    assert post(REGISTER, ASKED).json()["client"] != first["client"]
+
+
+def test_firebase_and_one_of_several_apps(post: Post) -> None:
+    make_app()
+    make_app("talk")
+
+    told = post(REGISTER, {**DEVICE, "platform": "fcm", "token": FCM_TOKEN, "app": "talk"}).json()
+
+    device = Device.objects.get(pk=told["id"])
+    assert (device.app.slug, device.route.token_type) == ("talk", 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"account": "capulet.test"}, "account"),
+        ({"account": JULIET}, "account"),
+        ({"account": "@"}, "account"),
+        ({"account": "a\0@capulet.test"}, "account"),
+        ({"account": None}, "account"),
+        ({"device_id": ""}, "device_id"),
+        ({"device_id": "x" * 256}, "device_id"),
+        ({"device_id": "\ud800"}, "device_id"),
+        ({"token": "zz"}, "token"),
+        ({"token": FCM_TOKEN}, "token"),
+        ({"voip_token": "zz"}, "voip_token"),
+        ({"environment": "moon"}, "environment"),
+        ({"platform": "hms"}, "platform"),
+        ({"platform": ["apns"]}, "platform"),
+    ],
+)
+def test_a_wrong_field_is_named_and_nothing_is_stored(post: Post, fields: dict[str, Any], wrong: str) -> None:
+    make_app()
+    told = refused(post(REGISTER, ASKED | fields), 400)
+    assert (list(told["errors"]), Device.objects.count()) == ([wrong], 0)
+
+
+def test_one_of_several_apps_has_to_be_named(post: Post) -> None:
+    make_app()
+    make_app("talk")
+    assert list(refused(post(REGISTER, ASKED), 400)["errors"]) == ["app"]
+
+
+@pytest.mark.parametrize("asked", [[], "x", 5, None])
+def test_what_is_no_object_is_refused(post: Post, asked: Any) -> None:
+    refused(post(REGISTER, asked), 400)
+
+
+def test_what_is_no_json_is_refused(post: Post) -> None:
+    _, text = tokens.issue("own", ["xmpp_devices"], by="anna", now=timezone.now())
+    client = Client(headers={"authorization": f"Bearer {text}"})
+    refused(client.post(REGISTER, "{", "application/json"), 400)
+    refused(client.post(REGISTER, ASKED), 415)
+    refused(client.get(REGISTER), 405)
+
+
+def test_every_refusal_says_why(post: Post, settings: Any) -> None:
+    assert "app of this name" in refused(post(REGISTER, ASKED), 404)["detail"]
+    make_app(takes_firebase=False)
+    assert "platform" in refused(post(REGISTER, {**ASKED, "platform": "fcm", "token": FCM_TOKEN}), 404)["detail"]
+    settings.XMPP_RATES = settings.XMPP_RATES | {"devices_per_user": 1}
+    assert post(REGISTER, ASKED).status_code == 200
+    assert "as many devices" in refused(post(REGISTER, {**ASKED, "device_id": "another"}), 409)["detail"]
+    assert post(REGISTER, ASKED).status_code == 200  # the same one again
+    settings.XMPP_DENIED_DOMAINS = ["capulet.test"]
+    assert "not served" in refused(post(REGISTER, ASKED), 403)["detail"]
+    settings.XMPP_COMPONENT_JID = ""
+    assert "XMPP_COMPONENT_JID" in refused(post(REGISTER, ASKED), 409)["detail"]
+
+
+@pytest.mark.parametrize("path", [REGISTER, UNREGISTER])
+def test_only_a_token_for_this_may_do_it(path: str) -> None:
+    make_app()
+    for scope in set(ApiToken.Scope.values) - {"xmpp_devices"}:
+        refused(poster(scope)(path, ASKED), 403)
+    refused(Client().post(path, json.dumps(ASKED), "application/json"), 401)
+    assert Device.objects.count() == 0
+
+
+def test_it_is_noted_who_did_it_and_to_which_device(post: Post) -> None:
+    make_app()
+    device_id = post(REGISTER, ASKED).json()["id"]
+    post(UNREGISTER, DEVICE)
+    refused(post(UNREGISTER, DEVICE), 404)
+
+    noted = OpenedRecord.objects.order_by("pk").values_list("page", "object_id", "username")
+    caller = f"API token {ApiToken.objects.get()}"
+    assert list(noted) == [
+        ("api.xmpp_device.registered", device_id, caller),
+        ("api.xmpp_device.unregistered", device_id, caller),
+    ]
+
+
+def test_neither_account_nor_secrets_are_stored_or_logged(post: Post, caplog: Any, capsys: Any) -> None:
+    make_app()
+    with caplog.at_level(logging.DEBUG):
+        told = post(REGISTER, {**ASKED, "voip_token": CALL_TOKEN}).json()
+        post(REGISTER, {**ASKED, "token": "zz"})
+        post(REGISTER, {**ASKED, "app": "nothing"})
+
+    logged = caplog.text + "".join(capsys.readouterr())
+    words = ("juliet", DEVICE["device_id"], APN_TOKEN, CALL_TOKEN, told["client"], told["secret"])
+    assert [found(words, text) for text in (tables(), logged)] == [[], []]
+    assert "capulet" not in logged
+
+
+def test_another_process_that_registers_the_same_device_is_waited_for(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_app()
+    calls: list[int] = []
+
+    def collide_once(*arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        done = carry_out(*arguments, **named)
+        if len(calls) == 1:  # the other one was first
+            device = Device.objects.get()
+            same = {"app": device.app, "device_key": device.device_key, "owner_key": device.owner_key}
+            Device(domain=device.domain, registered_at=timezone.now(), **same).save()
+        return done
+
+    monkeypatch.setattr(operator_actions, "carry_out", collide_once)
+
+    assert post(REGISTER, ASKED).json()["outcome"] == "registered"
+    assert (len(calls), Device.objects.count()) == (2, 1)

@@ -1,0 +1,28 @@
+import secrets
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+
+from tests.factories.registrations import make_route
+from xmpp_bridge.models import App, Device
+
+
+def make_xmpp_app(*, at: datetime | None = None, **fields: Any) -> App:
+    """An app with devices at Apple and at Firebase."""
+    defaults: dict[str, Any] = {"slug": f"app-{secrets.token_hex(4)}", "apn_topic": "org.example.chat"}
+    return App.objects.create(created_at=at or timezone.now(), **defaults | fields)
+
+
+def make_device(*, app: App | None = None, at: datetime | None = None, **fields: Any) -> Device:
+    """An active device of XMPP with a route of its own; with ``route=None`` and another ``state`` one that ended."""
+    at = at or timezone.now()
+    if "route" not in fields:
+        fields["route"] = make_route(at=at, is_end_awaited=True)
+    defaults: dict[str, Any] = {
+        "domain": "capulet.test",
+        "device_key": secrets.token_bytes(32),
+        "owner_key": secrets.token_bytes(32),
+        "registered_at": at,
+    }
+    return Device.objects.create(app=app or make_xmpp_app(at=at), **defaults | fields)

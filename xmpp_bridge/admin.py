@@ -1,0 +1,138 @@
+"""The apps that are served through XMPP, which operators edit, and their devices. No JID is known of these.
+
+Of a device's account there is the domain. Somebody's own domain may name them, so it stands on the page of the device,
+whose opening is recorded, and in no list.
+"""
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.contrib import admin
+from django.db import models
+from django.db.models import Q
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils import timezone
+from unfold.admin import ModelAdmin
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from kit.admin.columns import NOTHING, age, link, moment, state, word, yes_no
+from kit.admin.editing import Told, UnhurriedForm
+from kit.admin.facts import FactAdmin, Narrowed
+from kit.admin.filters import Alone, WordFilter
+from kit.admin.operations import Operated
+from registrations.admin import ROUTE_SECRETS, RouteAdmin, route_url
+from registrations.models import Route
+from xmpp_bridge.console import DisableDevice, EnableDevice, RemoveDevice
+from xmpp_bridge.models import App, Device
+
+EDITED = (
+    *("slug", "apn_topic", "takes_firebase", "style", "text", "sound"),
+    *("calls_as_alerts", "passes_texts", "refuses_texts", "is_retired"),
+)
+
+
+def app_url(app_id: int) -> str:
+    return reverse("admin:xmpp_bridge_app_change", args=[app_id])
+
+
+def devices_url(app_id: int) -> str:
+    """Return the address of the list of an app's devices."""
+    return f"{reverse('admin:xmpp_bridge_device_changelist')}?app__id__exact={app_id}"
+
+
+def device_url(device_id: UUID | str | None) -> str:
+    return reverse("admin:xmpp_bridge_device_change", args=[device_id]) if device_id else ""
+
+
+@admin.register(App)
+class AppAdmin(Told, Narrowed, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+    form = UnhurriedForm
+    edited = EDITED
+    list_display = (
+        *("slug", "platforms", word("apn_topic", "topic at Apple"), word("style", "payload style")),
+        *(yes_no("passes_texts", "texts passed on"), yes_no("is_retired", "retired"), age("created_at", "since")),
+        link(lambda app: devices_url(app.pk), "devices", "its devices"),
+    )
+    list_filter = (("style", WordFilter), "is_retired")
+    ordering = ("slug",)
+    actions = None
+    formfield_overrides: ClassVar[Any] = {models.TextField: {"widget": UnfoldAdminTextInputWidget}}
+
+    @admin.display(description="platforms")
+    def platforms(self, app: App) -> str:
+        named = {"Apple": app.apn_topic, "Firebase": app.takes_firebase}
+        return ", ".join(name for name, is_there in named.items() if is_there) or NOTHING
+
+    def get_fields(self, request: HttpRequest, obj: App | None = None) -> Any:  # noqa: ARG002
+        return (*EDITED, "created_at") if obj else EDITED
+
+    def get_readonly_fields(self, request: HttpRequest, obj: App | None = None) -> Any:  # noqa: ARG002
+        """Keep the slug as it is: the keys by which devices are found again are made from it."""
+        return ("slug", "created_at") if obj else ()
+
+    def has_delete_permission(self, request: HttpRequest, obj: App | None = None) -> bool:
+        """Allow to delete only an app that never had a device. Another one can be retired."""
+        return super().has_delete_permission(request, obj) and (obj is None or not obj.devices.exists())
+
+    def save_model(self, request: HttpRequest, obj: App, form: Any, change: bool) -> None:
+        if not change:
+            obj.created_at = timezone.now()
+        super().save_model(request, obj, form, change)
+
+
+class AppFilter(Alone, admin.RelatedFieldListFilter):
+    """A filter over the apps, of which there are few."""
+
+
+@admin.register(Device)
+class DeviceAdmin(Operated, FactAdmin):
+    operations: ClassVar[Any] = {"disable": DisableDevice, "enable": EnableDevice, "remove": RemoveDevice}
+    list_display = (
+        word("pk", "device"),
+        word("app", "app"),
+        word("route__get_token_type_display", "platform"),
+        state("state"),
+        state("route__state", "route"),
+        word("route__disabled_reason", "reason"),
+        age("registered_at", "registered"),
+        age("pushed_at", "pushed to, to the day"),
+        age("ended_at", "ended"),
+    )
+    list_filter = (("state", WordFilter), ("app", AppFilter))
+    list_select_related = ("app", "route")
+    ordering = ("-registered_at",)
+    shown: ClassVar[Any] = {
+        "Device": (
+            word("pk", "device"),
+            link(lambda device: app_url(device.app_id), "app", "its app"),
+            state("state"),
+            word("domain", "domain of the account"),
+            link(lambda device: route_url(device.route_id), "route", "its route"),
+        ),
+        "Times": (
+            moment("registered_at", "registered, the last time"),
+            moment("pushed_at", "pushed to, to the day"),
+            moment("ended_at", "ended"),
+        ),
+    }
+    linked_by = ("app__id__exact",)
+    search_help_text = "Client string, node or id of a device"
+    unread = ("device_key", "owner_key", "announced_from", *(f"route__{name}" for name in ROUTE_SECRETS))
+
+    def matching_id(self, term: str) -> Q:
+        return Q(pk=UUID(term))
+
+
+# The page of a route is made where nothing is known of XMPP.
+RouteAdmin.shown = RouteAdmin.shown | {
+    "Address": (
+        *RouteAdmin.shown["Address"],
+        link(lambda route: device_url(device_of(route)), "device", "its XMPP device"),
+    )
+}
+
+
+def device_of(route: Route) -> UUID | None:
+    """Return the device that a route leads to, or None when it is a registration's."""
+    return Device.objects.filter(route=route).values_list("pk", flat=True).first()

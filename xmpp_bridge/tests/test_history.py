@@ -1,0 +1,105 @@
+"""The history of devices, of which the churn reports are made: what is recorded, and under which name."""
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+
+from notifications import disabling, operator_actions
+from registrations.models import RegistrationEvent, Route
+from xmpp_bridge import retention
+from xmpp_bridge.models import Device
+from xmpp_bridge.tests.talking import FCM_TOKEN, T0, Service, make_app
+
+pytestmark = pytest.mark.django_db
+
+
+def history() -> list[tuple[str, int, str]]:
+    events = RegistrationEvent.objects.order_by("pk")
+    return [(event.kind, event.token_type, event.apn_topic) for event in events]
+
+
+def unregister(service: Service, platform: str = "apns") -> None:
+    service.command(f"unregister-push-{platform}", {"device-id": "phone"})
+
+
+def test_each_registration_and_the_end_are_recorded_under_one_random_name() -> None:
+    make_app()
+    service = Service()
+    service.register()
+    service.register()
+    service.register(token="ef" * 32)
+    service.register(platform="fcm")
+    unregister(service, "fcm")
+
+    apple, firebase = (1, "org.example.chat"), (2, "")
+    assert history() == [
+        ("registered", *apple),
+        ("refreshed", *apple),
+        ("token_changed", *apple),
+        ("token_changed", *firebase),
+        ("unregistered", *firebase),
+    ]
+    [pseudonym] = set(RegistrationEvent.objects.values_list("pseudonym", flat=True))
+    assert pseudonym != Device.objects.get().pk
+    assert not Route.objects.exists()  # so that nothing leads from the name to the device any more
+
+
+def test_a_device_that_registers_again_after_its_end_is_another_one() -> None:
+    make_app()
+    service = Service()
+    service.register()
+    unregister(service)
+    service.register()
+
+    assert [kind for kind, *_ in history()] == ["registered", "unregistered", "registered"]
+    assert RegistrationEvent.objects.values("pseudonym").distinct().count() == 2
+
+
+def test_a_token_that_died_is_recorded_and_its_revival_too() -> None:
+    make_app()
+    service = Service()
+    service.register()
+    route = Route.objects.get()
+
+    disabling.disable_dead(route.pk, route.generation, "device_gone", now=T0)
+    operator_actions.enable_routes([route.pk], now=T0)
+    disabling.disable_dead(route.pk, route.generation, "device_gone", now=T0)
+    service.register()
+
+    assert [kind for kind, *_ in history()] == ["registered", "token_died", "revived", "token_died", "refreshed"]
+
+
+def test_a_device_that_nobody_uses_expires() -> None:
+    make_app()
+    Service().register()
+    registered_at = Device.objects.get().registered_at
+
+    assert sum(retention.expire(now=registered_at + timedelta(days=91), keep=timedelta(days=90))) == 1
+
+    assert [kind for kind, *_ in history()] == ["registered", "expired"]
+
+
+def test_a_device_that_is_older_than_its_history_begins_it_with_its_next_registration() -> None:
+    make_app()
+    service = Service()
+    service.register(platform="fcm")
+    Route.objects.update(pseudonym=None)
+    RegistrationEvent.objects.all().delete()
+
+    disabling.disable_dead(Route.objects.get().pk, 1, "device_gone", now=T0)
+    assert history() == []
+    service.register(platform="fcm", token=FCM_TOKEN)
+
+    assert history() == [("registered", 2, "")]
+
+
+def test_the_page_of_a_device_leads_to_its_history(admin_client: Client) -> None:
+    make_app()
+    Service().register()
+
+    page = admin_client.get(f"/admin/xmpp_bridge/device/{Device.objects.get().pk}/change/").content.decode()
+
+    link = f"/admin/registrations/registrationevent/?q={Route.objects.get().pseudonym}"
+    assert link in page
+    assert "registered" in admin_client.get(link).content.decode()
