@@ -96,6 +96,7 @@ def make_a_story() -> None:
     factories.make_dead_letter()
     factories.make_canary_run()
     factories.make_sender()
+    factories.make_device()
 
 
 def show(page: Page, name: str) -> None:
