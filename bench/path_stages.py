@@ -135,7 +135,7 @@ class Stages:
 
 def _is_done() -> bool:
     rows = (
-        InboundEnvelope.objects.filter(state="received"),
+        InboundEnvelope.objects.filter(state__in=["received", "postponed"]),
         Notification.objects.filter(finished_at__isnull=True),
         OutboundReply.objects.filter(state="pending"),
     )

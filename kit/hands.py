@@ -18,7 +18,7 @@ from mmap import mmap
 from pathlib import Path
 
 KEY_BYTES = 32
-MOST_KEYS = 200
+MOST_KEYS = 256
 _COUNT_BYTES = 4
 _SIZE = _COUNT_BYTES + MOST_KEYS * KEY_BYTES
 
@@ -39,6 +39,10 @@ class Hands:
         held = b"".join(list(keys)[:MOST_KEYS])
         self._memory[_COUNT_BYTES : _COUNT_BYTES + len(held)] = held
         self._memory[:_COUNT_BYTES] = (len(held) // KEY_BYTES).to_bytes(_COUNT_BYTES, "little")
+
+    def hold_also(self, keys: Collection[bytes]) -> None:
+        """Note these keys beside those that are held."""
+        self.hold([*_keys(self.path), *keys])
 
     def let_go(self) -> None:
         """Note that nothing is held any more."""

@@ -20,7 +20,7 @@ from notifications.admission import own_admission
 from notifications.budgets import own_budgets
 from notifications.channels import Channels
 from notifications.delivery.claim import NOTED_FOR, Claim, collapse_id, open_address
-from notifications.delivery.lanes import Lanes, lane_of
+from notifications.delivery.lanes import Lanes, lane_of_push
 from notifications.delivery.settling import WaitingRequest
 from notifications.messages import (
     APART,
@@ -393,7 +393,7 @@ def _take_room(draft: _Draft, known: Channels, lanes: Lanes) -> None:
     if known.is_draining or channel in known.halted or draft.addressee.gateway in known.unreachable:
         return
     draft.address = open_address(draft.addressee.address_encrypted, draft.addressee.route_id)
-    lane = lane_of(channel, known.proven)
+    lane = lane_of_push(channel, known.proven, is_route_proven=draft.addressee.is_route_proven)
     if draft.address is not None and lanes.enter(lane):
         draft.lane = lane
 

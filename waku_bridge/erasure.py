@@ -23,7 +23,8 @@ from waku_bridge.query_topics import stop_listening_to
 
 log = structlog.get_logger(__name__)
 FORGOTTEN = "forgotten"
-_WAITING = (InboundEnvelope.State.RECEIVED, InboundEnvelope.State.PENDING_KEY, InboundEnvelope.State.FAILED)
+_STATES = InboundEnvelope.State
+_WAITING = (_STATES.RECEIVED, _STATES.POSTPONED, _STATES.PENDING_KEY, _STATES.FAILED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from kit.turns import Bell, Stage
 from notifications import front_doors
 from notifications.delivery.desk import Delivery
 from notifications.messages import Answer
-from waku_bridge.inbound import FRONT_DOOR, Inbox
+from waku_bridge.inbound import FRONT_DOOR
+from waku_bridge.lanes import IntakeDesk
 from waku_bridge.node import WakuNode
 from waku_bridge.outbound import Nodes, Outbox, reply_to
 from waku_bridge.tasks import want_keys
@@ -26,11 +27,11 @@ class WakuDoor:
 
     def __init__(self, delivery: Delivery, bell: Bell, *, nodes: Nodes, stores: Nodes) -> None:
         self._outbox = Outbox(nodes, stores, bell)
-        self._inbox = Inbox(delivery, self._outbox.put, want_keys, _hands())
+        self._lanes = IntakeDesk(delivery, self._outbox.put, want_keys, _hands()).lanes()
 
     def intake(self) -> Sequence[Stage]:
-        """Return the stage that takes envelopes."""
-        return [self._inbox]
+        """Return the stages that take envelopes."""
+        return self._lanes
 
     def outlet(self) -> Sequence[Stage]:
         """Return the stages that publish replies and have them confirmed."""

@@ -6,7 +6,7 @@ its neighbours.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
@@ -18,12 +18,9 @@ from django.db import transaction
 
 from kit.db.clock import clock
 from kit.db.statements import fetch
-from kit.hands import Hands, LeftBehind
 from kit.metrics.batches import count, observe
-from kit.turns import BaseStage
 from notifications import acceptance
 from notifications.acceptance import Accepted, Sending
-from notifications.delivery.desk import Delivery
 from notifications.messages import PushRequest
 from registrations import intake, lookup
 from registrations.messages import QueryInfo, RegistrationMessage
@@ -55,9 +52,6 @@ FRONT_DOOR = "waku"
 
 # One turn loads at most so much, whatever the number of envelopes.
 MAX_BATCH_BYTES = 8 * 1024 * 1024
-
-# An envelope that so many processes died with is taken alone the next time.
-DEATHS_BEFORE_ALONE = 2
 PROCESS_DIED = "process_died"
 
 # What a refused registration is told (71/STATUS-PUSH-NOTIFICATION-SERVER, PushNotificationRegistrationResponse).
@@ -99,8 +93,8 @@ class Taken(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Item:
-    """One envelope of a batch: what it says (None when it is not processed), and how it ended."""
+class Item:
+    """One envelope of a batch, opened: what it says (None when there is nothing to decide), and how it ended."""
 
     envelope: Envelope
     decoded: Decoded | None = None
@@ -126,85 +120,8 @@ class Processed:
     needs_keys: bool = False  # some envelopes wait for the key of their topic
 
 
-class Inbox(BaseStage):
-    """The stage that takes envelopes from the inbox.
-
-    ``reply`` takes what is answered at once, and ``want_keys`` is called when envelopes wait for keys. In ``hands`` the
-    process notes what it works on, so that others learn what it died with.
-    """
-
-    waits: LiteralString = "SELECT FROM waku_bridge_inboundenvelope WHERE state = 'received'"
-    announced_as = "inbox"
-
-    def __init__(
-        self,
-        delivery: Delivery,
-        reply: Callable[[Sequence[Reply]], None],
-        want_keys: Callable[[], None],
-        hands: Hands,
-    ) -> None:
-        self._delivery = delivery
-        self._reply = reply
-        self._want_keys = want_keys
-        self._hands = hands
-        self._left_behind = LeftBehind(hands.path.parent)
-        self._takes_one_alone = False
-        self._taken = Taken([], is_more_left=False)
-        self._processed = Processed()
-
-    def work(self, limit: int, *, now: datetime) -> bool:
-        """Process what waits. Answers and replies are handed on within the same turn."""
-        sending = Sending(self._delivery.lease, self._delivery.lanes)
-        self._taken = self._take(limit, now=now)
-        self._hands.hold([envelope.hash for envelope in self._taken.envelopes])
-        self._processed = process(self._taken.envelopes, sending=sending, now=now)
-        self._reply(self._processed.replies)
-        self._delivery.answer(self._processed.accepted.answers, now=now)
-        return self._taken.is_more_left
-
-    def _take(self, limit: int, *, now: datetime) -> Taken:
-        """Take envelopes, and care for those that processes died with.
-
-        After two deaths an envelope is taken alone, every other turn, so that it neither takes neighbours with it nor
-        makes all others wait. When a process dies with it then, it is given up.
-        """
-        deaths = self._left_behind.count()
-        if not deaths:
-            return take(limit)
-        waiting = {envelope_hash for (envelope_hash,) in fetch(_STILL_WAITING, [list(deaths)])}
-        self._left_behind.forget(deaths.keys() - waiting)
-        give_up([each for each in waiting if deaths[each] > DEATHS_BEFORE_ALONE], now=now)
-        suspects = [each for each in waiting if deaths[each] == DEATHS_BEFORE_ALONE]
-        if not suspects:
-            return take(limit)
-        self._takes_one_alone = not self._takes_one_alone
-        if self._takes_one_alone:
-            return Taken(take(1, _ONLY, suspects).envelopes, is_more_left=True)
-        return take(limit, _BUT, suspects)._replace(is_more_left=True)
-
-    def committed(self) -> None:
-        """Send the pushes that were claimed."""
-        self._hands.let_go()
-        accepted = self._processed.accepted
-        self._delivery.accepted(accepted.claims, accepted.waiting)
-        if self._processed.needs_keys:
-            self._want_keys()
-        self._processed = Processed()
-
-    def undone(self) -> None:
-        """Forget what was decided."""
-        self._hands.let_go()
-        self._processed = Processed()
-
-    def set_aside(self, error: Exception, *, now: datetime) -> None:
-        """Mark the envelope that was taken alone as failed. Its payload is kept, so that it can be processed again."""
-        for envelope in self._taken.envelopes:
-            _set_aside(envelope, error, now=now)
-
-
-def process(envelopes: Sequence[Envelope], *, sending: Sending, now: datetime) -> Processed:
-    """Process envelopes that were taken, in the same transaction."""
-    items = _decode_all(envelopes, now=now)
+def process(items: Sequence[Item], *, sending: Sending, now: datetime) -> Processed:
+    """Process envelopes that were taken and opened, in the same transaction."""
     replies = _register(items, now=now) + _answer_queries(items)
     accepted = _accept_requests(items, sending=sending, now=now)
     _close(items, now=now)
@@ -229,12 +146,32 @@ _ALL: LiteralString = _TAKE.format("")
 _ONLY: LiteralString = _TAKE.format("AND hash = ANY (%(suspects)s::bytea[])")
 _BUT: LiteralString = _TAKE.format("AND hash <> ALL (%(suspects)s::bytea[])")
 _STILL_WAITING = """
-    SELECT hash FROM waku_bridge_inboundenvelope WHERE hash = ANY (%s::bytea[]) AND state IN ('received', 'unkeyed')
+    SELECT hash FROM waku_bridge_inboundenvelope
+    WHERE hash = ANY (%s::bytea[]) AND state IN ('received', 'unkeyed', 'postponed')
 """
 
 
-def take(limit: int, sql: LiteralString = _ALL, suspects: Collection[bytes] = ()) -> Taken:
+def take(limit: int) -> Taken:
     """Lock envelopes that wait and that no other worker has, the oldest first, up to a bound in bytes."""
+    return _take(_ALL, limit)
+
+
+def take_one_of(suspects: Collection[bytes]) -> Taken:
+    """Lock one of these envelopes, alone."""
+    return _take(_ONLY, 1, suspects)
+
+
+def take_all_but(suspects: Collection[bytes], limit: int) -> Taken:
+    """Lock envelopes as `take` does, but none of these."""
+    return _take(_BUT, limit, suspects)
+
+
+def still_waiting(envelope_hashes: Collection[bytes]) -> set[bytes]:
+    """Return those of these envelopes that nobody has decided about."""
+    return {envelope_hash for (envelope_hash,) in fetch(_STILL_WAITING, [list(envelope_hashes)])}
+
+
+def _take(sql: LiteralString, limit: int, suspects: Collection[bytes] = ()) -> Taken:
     parameters: dict[str, object] = {"limit": limit, "max_bytes": MAX_BATCH_BYTES}
     rows = fetch(sql, parameters | ({"suspects": list(suspects)} if suspects else {}))
     locked = max((locked for *_, locked in rows), default=0)  # the same in every row
@@ -246,34 +183,36 @@ def give_up(envelope_hashes: Collection[bytes], *, now: datetime) -> None:
     """Mark envelopes as failed because a process dies with each of them. Their payloads are kept."""
     if envelope_hashes:
         log.error("envelopes_given_up", envelope_hashes=[each.hex() for each in envelope_hashes])
-        InboundEnvelope.objects.filter(hash__in=envelope_hashes, state=State.RECEIVED).update(
-            state=State.FAILED, reason=PROCESS_DIED, processed_at=now
-        )
+        waiting = InboundEnvelope.objects.filter(hash__in=envelope_hashes, state__in=[State.RECEIVED, State.POSTPONED])
+        waiting.update(state=State.FAILED, reason=PROCESS_DIED, processed_at=now)
         count(ENVELOPES_PROCESSED, {("unknown", "failed"): len(envelope_hashes)})
 
 
-def _set_aside(envelope: Envelope, error: Exception, *, now: datetime) -> None:
+def set_aside(envelope: Envelope, error: Exception, *, now: datetime) -> None:
+    """Mark an envelope as failed. Its payload is kept, so that it can be processed again."""
     # The type only: the text of an exception may quote the data that caused it.
     log.error("envelope_failed", envelope_hash=envelope.hash.hex(), error=type(error).__name__)
-    InboundEnvelope.objects.filter(hash=envelope.hash, state=State.RECEIVED).update(
-        state=State.FAILED, reason=type(error).__name__, processed_at=now
-    )
+    waiting = InboundEnvelope.objects.filter(hash=envelope.hash, state__in=[State.RECEIVED, State.POSTPONED])
+    waiting.update(state=State.FAILED, reason=type(error).__name__, processed_at=now)
     count(ENVELOPES_PROCESSED, [("unknown", "failed")])
 
 
-def _decode_all(envelopes: Sequence[Envelope], *, now: datetime) -> list[_Item]:
-    """Return what the envelopes say. Those that a key still to be derived may open wait for that key."""
+def open_all(envelopes: Sequence[Envelope], *, now: datetime) -> list[Item]:
+    """Return what the envelopes say, without those that trip the codec up.
+
+    Those that a key still to be derived may open wait for that key.
+    """
     own_topics = identities_by_topic()
     others = {envelope.content_topic for envelope in envelopes if envelope.content_topic not in own_topics}
     topic_keys = query_topics.load_keys(others) if others else query_topics.Keys({}, set())
     return list(_decode_each(envelopes, topic_keys, now=now))
 
 
-def _decode_each(envelopes: Iterable[Envelope], topic_keys: query_topics.Keys, *, now: datetime) -> Iterator[_Item]:
+def _decode_each(envelopes: Iterable[Envelope], topic_keys: query_topics.Keys, *, now: datetime) -> Iterator[Item]:
     own_topics = identities_by_topic()
     for envelope in envelopes:
         topic = envelope.content_topic
-        item = _Item(envelope)
+        item = Item(envelope)
         keys: list[DecryptionKey] = [*own_topics.get(topic, ()), *topic_keys.known.get(topic, ())]
         try:
             item.decoded = decode(envelope.payload, keys, server_identity(), accepted=ACCEPTED)
@@ -283,7 +222,7 @@ def _decode_each(envelopes: Iterable[Envelope], topic_keys: query_topics.Keys, *
                 item.state = State.PENDING_KEY
                 item.reason = ""
         except Exception as error:  # noqa: BLE001 - a fault of the codec concerns this envelope alone
-            _set_aside(envelope, error, now=now)
+            set_aside(envelope, error, now=now)
             continue
         else:
             item.state = State.PROCESSED
@@ -291,7 +230,7 @@ def _decode_each(envelopes: Iterable[Envelope], topic_keys: query_topics.Keys, *
         yield item
 
 
-def _tell(items: Sequence[_Item]) -> None:
+def _tell(items: Sequence[Item]) -> None:
     """Count, and write a line per batch: at debug level while all is well, and as information when something was
     dropped or refused.
     """
@@ -305,7 +244,7 @@ def _tell(items: Sequence[_Item]) -> None:
     (log.debug if outcomes.keys() == {"accepted"} else log.info)("envelopes_processed", **outcomes)
 
 
-def _drop_unusable(item: _Item, body: Body) -> None:
+def _drop_unusable(item: Item, body: Body) -> None:
     if isinstance(body, PushRequest):
         if not body.message_id:
             item.drop("no_message_id")
@@ -314,7 +253,7 @@ def _drop_unusable(item: _Item, body: Body) -> None:
             item.drop("malformed_body")
 
 
-def _register(items: Iterable[_Item], *, now: datetime) -> list[Reply]:
+def _register(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     registrations = [
         (i, i.decoded, i.decoded.body) for i in items if i.decoded and isinstance(i.decoded.body, Registration)
     ]
@@ -360,7 +299,7 @@ def _registration_response(body: Registration, decision: Acceptance | Refusal) -
     return RegistrationResponse(body.request_id, success=True)
 
 
-def _answer_queries(items: Iterable[_Item]) -> list[Reply]:
+def _answer_queries(items: Iterable[Item]) -> list[Reply]:
     """Return the answers to queries.
 
     A query that finds nothing gets none: another server may know, and the sender waits for it.
@@ -390,7 +329,7 @@ def _query_limits(per_minute: int) -> Limits:
     return Limits(per_minute)
 
 
-def _answers(item: _Item, decoded: Decoded, infos: Sequence[QueryInfo]) -> Iterator[Reply]:
+def _answers(item: Item, decoded: Decoded, infos: Sequence[QueryInfo]) -> Iterator[Reply]:
     """Yield the answer of each identity of ours that has something to tell: its clients verify grants against it."""
     for number, identity in enumerate(server_identities()):
         own = tuple(replace(i, server_public_key=b"") for i in infos if i.server_public_key == identity.pub33)
@@ -399,11 +338,11 @@ def _answers(item: _Item, decoded: Decoded, infos: Sequence[QueryInfo]) -> Itera
             yield replace(_reply(item, decoded, body), sender=identity.pub33, first_part=number * MAX_PARTS)
 
 
-def _reply(item: _Item, decoded: Decoded, body: RegistrationResponse | QueryResponse) -> Reply:
+def _reply(item: Item, decoded: Decoded, body: RegistrationResponse | QueryResponse) -> Reply:
     return Reply(item.hash, item.envelope.pubsub_topic, decoded.author, body, decoded.recipient)
 
 
-def _accept_requests(items: Iterable[_Item], *, sending: Sending, now: datetime) -> Accepted:
+def _accept_requests(items: Iterable[Item], *, sending: Sending, now: datetime) -> Accepted:
     batch = [
         acceptance.Incoming(
             request_key=item.decoded.message_id,
@@ -420,7 +359,7 @@ def _accept_requests(items: Iterable[_Item], *, sending: Sending, now: datetime)
     return acceptance.accept(FRONT_DOOR, batch, sending=sending, now=now) if batch else Accepted()
 
 
-def _type_of(item: _Item) -> str:
+def _type_of(item: Item) -> str:
     return MESSAGE_TYPES[type(item.decoded.body)].name.lower() if item.decoded else "unknown"
 
 
@@ -435,7 +374,7 @@ _CLOSE = """
 """
 
 
-def _close(items: Sequence[_Item], *, now: datetime) -> None:
+def _close(items: Sequence[Item], *, now: datetime) -> None:
     """Write how every envelope ended, in one statement, and drop the payloads that have served."""
     if items:
         fetch(

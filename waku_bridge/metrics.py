@@ -264,6 +264,17 @@ INBOX_DEPTH = StoredGauge(
         ) AS waiting
     """,
 )
+INBOX_POSTPONED = StoredGauge(
+    "pushserver_inbox_strangers_waiting",
+    "Envelopes of strangers that wait because more comes than can be worked off, counted up to 100 000. "
+    "When it moves: somebody floods the server, see what was processed by outcome; or workers are too few. At "
+    "MAX_POSTPONED_ENVELOPES the oldest are dropped as `overload`.",
+    sql="""
+        SELECT count(*) FROM (
+            SELECT FROM waku_bridge_inboundenvelope WHERE state = 'postponed' ORDER BY received_at LIMIT 100000
+        ) AS waiting
+    """,
+)
 INBOX_OLDEST_AGE_SECONDS = StoredGauge(
     "pushserver_inbox_oldest_age_seconds",
     "For how long the oldest envelope has been waiting in the inbox. "

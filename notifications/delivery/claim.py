@@ -14,7 +14,7 @@ from kit.db.statements import fetch
 from kit.metrics.batches import observe
 from notifications import channels, outages
 from notifications.channels import Channels
-from notifications.delivery.lanes import Lanes, lane_of
+from notifications.delivery.lanes import Lanes, lane_of_push
 from notifications.messages import ChannelKey, Push, channel_key
 from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Notification
@@ -120,7 +120,8 @@ _TAKE_DUE = """
             NOT EXISTS (
                 SELECT FROM unnest(%(full_types)b::smallint[], %(full_topics)b::text[]) AS lane (token_type, topic)
                 WHERE lane.token_type = route.token_type
-                    AND lane.topic = CASE route.token_type WHEN 1 THEN route.apn_topic ELSE '' END
+                    AND lane.topic = CASE WHEN route.last_success_at IS NULL THEN '(new) ' ELSE '' END
+                        || CASE route.token_type WHEN 1 THEN route.apn_topic ELSE '' END
             ) AND (route.token_type <> ALL (%(crowded_types)b::smallint[]) OR EXISTS (
                 SELECT FROM notifications_channel AS channel
                 WHERE channel.token_type = route.token_type AND channel.last_success_at IS NOT NULL
@@ -203,7 +204,7 @@ def _choose(
     unreadable = []
     for due in alive:
         key = channel_key(due.token_type, due.apn_topic)
-        lane = lane_of(key, known.proven)
+        lane = lane_of_push(key, known.proven, is_route_proven=due.is_route_proven)
         is_held_back = key in known.halted or due.gateway in known.unreachable
         is_probe = is_held_back and _take_probe(due, key, known, now=now)
         if is_held_back and not is_probe:

@@ -1,9 +1,11 @@
 """How many pushes of each channel this process has under way, so that one channel that hangs does not take all there
 is.
 
-A channel has a lane of its own once something was delivered to it. All others of its platform share one lane: clients
-choose the app topic, and a client that makes up many of them must not get a lane for each. Lanes are counted per
-process and not for the fleet, because a hanging channel uses up the connections of a process.
+A channel has a lane of its own once something was delivered to it, and another one for addresses that nothing was
+delivered to yet: tokens can be made up without end, and must not take the room of phones. All other channels of a
+platform share one lane: clients choose the app topic, and a client that makes up many of them must not get a lane for
+each. Lanes are counted per process and not for the fleet, because a hanging channel uses up the connections of a
+process.
 """
 
 from collections import Counter, deque
@@ -14,6 +16,8 @@ from notifications.messages import ChannelKey
 
 # It stands for every app topic that is not proven.
 UNPROVEN = "(unproven)"
+# It stands before the app topic for addresses that are not proven. No app topic has such letters.
+NEW = "(new) "
 
 
 def lane_of(channel: ChannelKey, proven: Container[ChannelKey]) -> ChannelKey:
@@ -21,8 +25,15 @@ def lane_of(channel: ChannelKey, proven: Container[ChannelKey]) -> ChannelKey:
     return channel if channel in proven else ChannelKey(channel.token_type, UNPROVEN)
 
 
+def lane_of_push(channel: ChannelKey, proven: Container[ChannelKey], *, is_route_proven: bool) -> ChannelKey:
+    """Return the lane that a push of this channel takes room in."""
+    if is_route_proven or channel not in proven:
+        return lane_of(channel, proven)
+    return ChannelKey(channel.token_type, NEW + channel.apn_topic)
+
+
 class FullLanes(NamedTuple):
-    """The lanes without room: channels with a lane of their own, and platforms whose shared lane is full."""
+    """The lanes without room: those of channels that have one or two, and platforms whose shared lane is full."""
 
     channels: list[ChannelKey]
     unproven_platforms: list[int]

@@ -10,12 +10,23 @@ from django.utils import timezone
 from kit.turns import BaseStage, Worker
 from notifications import channels
 from notifications.delivery.flights import Flights
-from notifications.delivery.lanes import UNPROVEN, FullLanes, Lanes, lane_of
+from notifications.delivery.lanes import NEW, UNPROVEN, FullLanes, Lanes, lane_of
 from notifications.delivery.recording import take_up_lost
 from notifications.messages import ChannelKey, Outcome, Push, Result
 from notifications.models import Attempt, Notification
-from tests.delivering import LEASE, NOW, Desk, RecordingGateway, fresh, make_due, make_due_to_app, other_session, prove
-from tests.factories import make_attempt
+from tests.delivering import (
+    APP,
+    LEASE,
+    NOW,
+    Desk,
+    RecordingGateway,
+    fresh,
+    make_due,
+    make_due_to_app,
+    other_session,
+    prove,
+)
+from tests.factories import make_attempt, make_registration, make_route
 
 APPLE, GOOGLE = ChannelKey(1, "im.status"), ChannelKey(2, "")
 State = Notification.State
@@ -184,6 +195,18 @@ def test_made_up_apps_share_one_lane_and_take_no_room_from_those_that_work(desk)
 
 
 @pytest.mark.django_db(transaction=True)
+def test_made_up_addresses_of_an_app_take_no_room_from_its_phones(desk):
+    strangers = [make_due_to_app() for _ in range(5)]
+    desk.turn()
+    assert states(*strangers).count(State.IN_FLIGHT) == 3
+
+    phone = make_due(route=make_registration(route=make_route(token_type=1, apn_topic=APP, last_success_at=NOW)).route)
+    desk.turn()
+    assert states(phone) == [State.IN_FLIGHT]
+    assert desk.delivery.lanes.pass_over_full() == FullLanes([ChannelKey(1, NEW + APP)], [])
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_result_that_cannot_be_stored_is_set_aside_and_the_others_are_recorded(gateway, desk):
     bad = make_due()
     others = [make_due() for _ in range(2)]
@@ -250,7 +273,8 @@ def test_a_later_failure_does_not_give_back_the_room_of_pushes_under_way(desk):
         with pytest.raises(OperationalError):
             desk.turn()
         own.execute("RESET lock_timeout")
-    assert (room_in(desk.delivery.lanes, APPLE), room_in(desk.delivery.lanes, GOOGLE)) == (0, 3)
+    new_apple, new_google = (ChannelKey(key.token_type, NEW + key.apn_topic) for key in (APPLE, GOOGLE))
+    assert (room_in(desk.delivery.lanes, new_apple), room_in(desk.delivery.lanes, new_google)) == (0, 3)
 
 
 # Flights --------------------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ ENVELOPES = Table(
         required(
             "state",
             Type.STRING,
-            "`processed`, `dropped`, `failed`, or one of those that still wait: `received`, `unkeyed`",
+            "`processed`, `dropped`, `failed`, or one of those that still wait: `received`, `postponed`, `unkeyed`",
         ),
         required("reason", Type.STRING, "of a drop, a refusal or a failure, in our words; else empty"),
         optional("processed_ms", Type.LONG, "from received to processed"),

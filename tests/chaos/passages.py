@@ -22,7 +22,7 @@ AUDIT = """
         BEGIN INSERT INTO audit_end (hash, state) VALUES (NEW.hash, NEW.state); RETURN NEW; END $$;
     CREATE TRIGGER note_offer BEFORE INSERT ON waku_bridge_inboundenvelope FOR EACH ROW EXECUTE FUNCTION note_offer();
     CREATE TRIGGER note_end AFTER UPDATE OF state ON waku_bridge_inboundenvelope FOR EACH ROW
-        WHEN (NEW.state <> 'received') EXECUTE FUNCTION note_end();
+        WHEN (NEW.state NOT IN ('received', 'postponed')) EXECUTE FUNCTION note_end();
 """
 OFFERS = "SELECT hash, path, extract(epoch FROM at)::float8 FROM audit_offer ORDER BY at"
 ENDS = "SELECT hash, state FROM audit_end"
@@ -30,7 +30,8 @@ REPLIES = "SELECT envelope_hash, count(*) FROM waku_bridge_outboundreply GROUP B
 REQUESTS = "SELECT source_key, count(*) FROM notifications_notificationrequest GROUP BY 1"
 DEAD_LETTERS = "SELECT reason, count(*) FROM waku_bridge_deadletter GROUP BY 1"
 SO_FAR = """
-    SELECT count(*), count(*) FILTER (WHERE state = 'received'), (SELECT count(*) FROM waku_bridge_deadletter)
+    SELECT count(*), count(*) FILTER (WHERE state IN ('received', 'postponed')),
+        (SELECT count(*) FROM waku_bridge_deadletter)
     FROM waku_bridge_inboundenvelope
 """
 

@@ -42,7 +42,7 @@ def prepare(network: Network, count: int) -> Load:
 def wait_until_done(network: Network, *, seconds: float = LOAD_SECONDS) -> None:
     """Until nothing waits anywhere: envelopes, pushes, replies."""
     waiting = """
-        SELECT (SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state = 'received')
+        SELECT (SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state IN ('received', 'postponed'))
              + (SELECT count(*) FROM notifications_notification
                 WHERE state IN ('pending', 'in_flight', 'retrying', 'ambiguous'))
              + (SELECT count(*) FROM notifications_notificationrequest WHERE state = 'waiting')

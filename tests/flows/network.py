@@ -211,7 +211,10 @@ class Network:
 
     def how_it_ended(self, envelope_hash: bytes) -> tuple[str, str]:
         """State and reason of an envelope, once it has been processed."""
-        sql = "SELECT state, reason FROM waku_bridge_inboundenvelope WHERE hash = %s AND state <> 'received'"
+        sql = """
+            SELECT state, reason FROM waku_bridge_inboundenvelope
+            WHERE hash = %s AND state NOT IN ('received', 'postponed')
+        """
         wait_until(lambda: self.rows(sql, envelope_hash), what="the envelope is processed")
         return self.rows(sql, envelope_hash)[0]
 

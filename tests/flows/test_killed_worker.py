@@ -70,7 +70,7 @@ def _fill_the_inbox(fleet: Fleet, network: Network) -> Load:
 
 def _wait_for_the_middle(network: Network) -> None:
     """Some envelopes are decided, some not, and gorush is busy with pushes."""
-    sql = "SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state = 'received'"
+    sql = "SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state IN ('received', 'postponed')"
     wait_until(network.pushes_under_way, what="gorush has pushes", pause_seconds=0.005)
     assert 0 < network.rows(sql)[0][0] < REQUESTS
 

@@ -31,7 +31,8 @@ def test_what_is_meant_for_a_phone_is_forgotten_once_it_is_there(network: Networ
            AND (chat_id IS NOT NULL OR message IS NOT NULL)
         UNION ALL SELECT count(*) FROM notifications_notificationrequest
            WHERE state = 'answered' AND reply_address IS NOT NULL
-        UNION ALL SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state <> 'received' AND payload IS NOT NULL
+        UNION ALL SELECT count(*) FROM waku_bridge_inboundenvelope
+           WHERE state NOT IN ('received', 'postponed') AND payload IS NOT NULL
         UNION ALL SELECT count(*) FROM waku_bridge_outboundreply
            WHERE state NOT IN ('pending', 'published') AND payload IS NOT NULL  -- published: until a store has it
     """

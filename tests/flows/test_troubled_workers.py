@@ -58,7 +58,9 @@ def stopped(fleet: Fleet, name: str) -> Iterator[None]:
 
 def unread(network: Network) -> int:
     """Return how many envelopes wait in the inbox."""
-    [(count,)] = network.rows("SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state = 'received'")
+    [(count,)] = network.rows(
+        "SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state IN ('received', 'postponed')"
+    )
     return int(count)
 
 

@@ -1,11 +1,9 @@
 """What hostile keys send: a mix of all that docs/security.md names, each as cheap for its sender as it can be."""
 
 import os
-import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from coincurve import PrivateKey
 
@@ -19,9 +17,11 @@ from waku_bridge.messages import MessageType, Query, WakuMessage
 
 APP = "im.status.ethereum"
 MOST_NOTIFICATIONS = 100
+MOST_REPLAYED = 2000
 LARGE_BYTES = 100_000
 BUSY_TOKEN = "busy-" + "x" * 147  # the development gorush refuses it for now, every time
 DEAD_TOKEN = "dead-" + "x" * 147
+UNDATED: dict[str, Any] = {"timestamp_ns": 0, "random_bytes": os.urandom}
 
 
 class Phone(NamedTuple):
@@ -41,10 +41,8 @@ class Arsenal:
         self._victims = victims
         self._identities = [Identity(PrivateKey(self._random.randbytes(32))) for _ in range(keys)]
         self._own: list[Phone] = []
-        self._sent: list[WakuMessage] = []
+        self._sealed: list[WakuMessage] = []
         self._topic_keys = {v.key_hash: topics.symmetric_key(topics.query_name(v.key_hash)) for v in victims[:8]}
-        self.sent: Counter[str] = Counter()
-        self.bytes = 0
         self._kinds: dict[str, tuple[int, Callable[[], WakuMessage]]] = {
             "registers a phone that is always busy": (6, lambda: self._register(BUSY_TOKEN)),
             "registers a dead token": (4, lambda: self._register(DEAD_TOKEN)),
@@ -62,16 +60,14 @@ class Arsenal:
             "says it again": (15, self._replay),
         }
 
-    def next(self) -> WakuMessage:
-        """Return another message, dated now."""
+    def next(self) -> tuple[str, WakuMessage]:
+        """Return another message and its kind. It is dated when it is sent, as the date of a message is not sealed."""
         weights = [weight for weight, _ in self._kinds.values()]
         [kind] = self._random.choices(list(self._kinds), weights)
         message = self._kinds[kind][1]()
-        self.sent[kind] += 1
-        self.bytes += len(message.payload)
-        if len(self._sent) < 2000:
-            self._sent.append(message)
-        return message
+        if len(self._sealed) < MOST_REPLAYED:
+            self._sealed.append(message)
+        return kind, message
 
     def _somebody(self) -> Identity:
         return self._random.choice(self._identities)
@@ -92,11 +88,11 @@ class Arsenal:
         )
         if len(self._own) < 500:
             self._own.append(Phone(identity.key_hash, installation_id, access_token))
-        return encode_registration(message, identity=identity, server=self._server, **_now()).message
+        return encode_registration(message, identity=identity, server=self._server, **UNDATED).message
 
     def _tombstone(self) -> WakuMessage:
         message = RegistrationMessage(self._uuid(), version=2**63, unregister=True)
-        return encode_registration(message, identity=self._somebody(), server=self._server, **_now()).message
+        return encode_registration(message, identity=self._somebody(), server=self._server, **UNDATED).message
 
     def _fill(self) -> WakuMessage:
         phones = self._own or self._victims
@@ -111,11 +107,11 @@ class Arsenal:
     def _ask(self, phones: Sequence[Phone]) -> WakuMessage:
         pushes = tuple(PushNotification(*phone, 1, b"chat", os.urandom(64), b"hostile") for phone in phones)
         request = PushRequest(os.urandom(32), pushes)
-        return encode_request(request, signer=self._somebody(), server=self._server, **_now()).message
+        return encode_request(request, signer=self._somebody(), server=self._server, **UNDATED).message
 
     def _query(self) -> WakuMessage:
         key_hash, key = self._random.choice(list(self._topic_keys.items()))
-        return encode_query(Query((key_hash,)), signer=self._somebody(), topic_key=key, **_now()).message
+        return encode_query(Query((key_hash,)), signer=self._somebody(), topic_key=key, **UNDATED).message
 
     def _say_too_much(self) -> WakuMessage:
         """A contact code of thousands of entries: two bytes each, and an object each for whoever reads it."""
@@ -125,24 +121,19 @@ class Arsenal:
             signer=self._somebody(),
             topic_name=topics.partitioned_name(self._server),
             recipient=self._server,
-            **_now(),
+            **UNDATED,
         ).message
 
     def _garble(self) -> WakuMessage:
         topic = topics.content_topic(topics.personal_name(self._server))
-        return WakuMessage(os.urandom(300), topic, time.time_ns())
+        return WakuMessage(os.urandom(300), topic, 0)
 
     def _replay(self) -> WakuMessage:
         """Say something again under another date, which makes it another message to Waku."""
-        if not self._sent:
+        if not self._sealed:
             return self._garble()
-        again = self._random.choice(self._sent)
-        return WakuMessage(again.payload, again.content_topic, time.time_ns())
+        return self._random.choice(self._sealed)
 
     def _uuid(self) -> str:
         digits = self._random.randbytes(16).hex()
         return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:32]}"
-
-
-def _now() -> dict[str, object]:
-    return {"timestamp_ns": time.time_ns(), "random_bytes": os.urandom}

@@ -1,49 +1,72 @@
 """The besiegers, in a process of their own: `python -m tests.siege.besiege`, told what to do in a line of JSON.
 
-They publish at a steady rate whatever the server does, and say at the end how much of what they sent, as JSON.
+They seal all their messages before they say that they are ready, so that besieging costs this machine little. Told to
+begin, they publish at a steady rate whatever the server does, and say at the end what they sent, as JSON.
 """
 
 import asyncio
 import json
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from kit.http.connections import new_client
 from tests.siege.arsenal import Arsenal, Phone
+from tests.siege.spool import Spool
 from waku_bridge.node import NodeError, WakuNode
 
 AT_ONCE = 64
 SHARD = "/waku/2/rs/16/32"
 
 
-async def besiege(told: dict[str, Any]) -> Arsenal:
-    victims = [Phone(bytes.fromhex(key_hash), *rest) for key_hash, *rest in told["victims"]]
-    arsenal = Arsenal(bytes.fromhex(told["server"]), victims, keys=told["keys"], seed=told["seed"])
-    free = asyncio.Semaphore(AT_ONCE)
-    print("ready", flush=True)
-    async with new_client(timeout_seconds=30) as client, asyncio.TaskGroup() as group:
-        node = WakuNode(told["node"], client)
-        began = time.monotonic()
-        for number in range(round(told["rate"] * told["seconds"])):
-            await asyncio.sleep(max(began + number / told["rate"] - time.monotonic(), 0))
-            if time.monotonic() > began + told["seconds"]:
-                break
-            await free.acquire()
-            group.create_task(_publish(node, arsenal, free))
-    return arsenal
+class Besiegers:
+    """Those who publish what was sealed, and what of it they got through to the node."""
 
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self.sent: Counter[str] = Counter()
+        self.bytes = 0
 
-async def _publish(node: WakuNode, arsenal: Arsenal, free: asyncio.Semaphore) -> None:
-    with suppress(NodeError):
-        await node.publish(SHARD, arsenal.next())
-    free.release()
+    async def besiege(self, node_url: str, *, rate: float, seconds: float) -> None:
+        """Publish at this rate for so long."""
+        free = asyncio.Semaphore(AT_ONCE)
+        async with new_client(timeout_seconds=30) as client, asyncio.TaskGroup() as group:
+            node = WakuNode(node_url, client)
+            began = time.monotonic()
+            for number in range(round(rate * seconds)):
+                await asyncio.sleep(max(began + number / rate - time.monotonic(), 0))
+                if time.monotonic() > began + seconds:
+                    break
+                await free.acquire()
+                group.create_task(self._publish(node, free))
+
+    async def _publish(self, node: WakuNode, free: asyncio.Semaphore) -> None:
+        kind, message = self._spool.next()
+        with suppress(NodeError):
+            await node.publish(SHARD, replace(message, timestamp_ns=time.time_ns()))
+            self.sent[kind] += 1
+            self.bytes += len(message.payload)
+        free.release()
 
 
 def main() -> None:
-    arsenal = asyncio.run(besiege(json.loads(sys.stdin.readline())))
-    print(json.dumps({"sent": arsenal.sent, "bytes": arsenal.bytes}))
+    told: dict[str, Any] = json.loads(sys.stdin.readline())
+    victims = [Phone(bytes.fromhex(key_hash), *rest) for key_hash, *rest in told["victims"]]
+    arsenal = Arsenal(bytes.fromhex(told["server"]), victims, keys=told["keys"], seed=told["seed"])
+    with TemporaryDirectory(prefix="siege-") as folder:
+        spool = Spool(Path(folder) / "messages")
+        for _ in range(round(told["rate"] * told["seconds"])):
+            spool.put(*arsenal.next())
+        print("ready", flush=True)
+        sys.stdin.readline()
+        besiegers = Besiegers(spool)
+        asyncio.run(besiegers.besiege(told["node"], rate=told["rate"], seconds=told["seconds"]))
+    print(json.dumps({"sent": besiegers.sent, "bytes": besiegers.bytes}))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.guard import Guard
 from tests.flows.conftest import SERVER, environment_of, start
 from tests.flows.fleet import PUBSUB_TOPIC, Fleet
-from tests.siege.watching import Memory, stored
+from tests.siege.watching import Memory, inbox, stored
 from waku_bridge.client import Session
 from waku_bridge.client.load import Ear, Result, build, evaluate, pushes_recorded, register_devices, shoot
 from waku_bridge.client.registering import RegisteringClient
@@ -32,7 +33,11 @@ pytestmark = pytest.mark.chaos
 SECONDS = int(os.environ.get("SIEGE_SECONDS") or 300)
 KEYS, HOSTILE_RATE, HONEST_RATE, DEVICES = 1000, 300, 50, 50
 DRAIN_SECONDS = 60
+WARM_UP_SECONDS = 3
+# What the siege is about are the limits as they are by default.
+UNSET = ("_LIMITS", "MAX_OPEN_PER_ROUTE", "REPLY_DEADLINE_SECONDS")
 MOST_MB = 400
+MOST_ROWS_EACH = 5
 # An honest request leaves an envelope, a request, a notification, an attempt and a reply.
 ROWS_OF_A_REQUEST = 5
 
@@ -47,6 +52,7 @@ class Siege:
     memory: Memory
     before: dict[str, tuple[int, int]]
     after: dict[str, tuple[int, int]]
+    inbox: dict[str, int]
 
     @property
     def messages(self) -> int:
@@ -75,6 +81,7 @@ def fleet(
 ) -> Iterator[Fleet]:
     url = postgres.url(new_database("siege"))
     environment = environment_of(url, f"{valkey.url.removesuffix('/0')}/9", tmp_path_factory)
+    environment = {name: value for name, value in environment.items() if not name.endswith(UNSET)}
     running = Fleet(tmp_path_factory.mktemp("siege"), environment, guard)
     try:
         start(running)
@@ -90,13 +97,16 @@ async def hold_out(fleet: Fleet) -> Siege:
         node = WakuNode(settings["WAKU_NODES"], client)
         session = Session(node, pubsub_topic=PUBSUB_TOPIC)
         phones = await register_devices(session, SERVER.pub33, DEVICES, _nothing)
-        before = stored(settings["DATABASE_URL"])
         besiegers = _besiegers(settings["WAKU_NODES"], phones)
+        # They are no strangers: each phone was notified before.
+        await _ask_honestly(node, session, phones, settings["GORUSH_URL"], seconds=WARM_UP_SECONDS)
+        before = stored(settings["DATABASE_URL"])
         with Memory(fleet) as memory:
-            honest = await _ask_honestly(node, session, phones, settings["GORUSH_URL"])
+            honest = await _ask_honestly(node, session, phones, settings["GORUSH_URL"], besiegers, seconds=SECONDS)
         said, _ = besiegers.communicate(timeout=60)
     hostile = json.loads(said.strip().splitlines()[-1])
-    return Siege(honest, hostile["sent"], hostile["bytes"], memory, before, stored(settings["DATABASE_URL"]))
+    url = settings["DATABASE_URL"]
+    return Siege(honest, hostile["sent"], hostile["bytes"], memory, before, stored(url), inbox(url))
 
 
 def _besiegers(node_url: str, phones: list[RegisteringClient]) -> "subprocess.Popen[str]":
@@ -104,15 +114,30 @@ def _besiegers(node_url: str, phones: list[RegisteringClient]) -> "subprocess.Po
     told = {"node": node_url, "server": SERVER.pub33.hex(), "victims": victims, "keys": KEYS, "seed": 1}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen([sys.executable, "-m", "tests.siege.besiege"], **pipes)
-    process.stdin.write(json.dumps(told | {"rate": HOSTILE_RATE, "seconds": SECONDS + 5}) + "\n")
+    process.stdin.write(json.dumps(told | {"rate": HOSTILE_RATE, "seconds": SECONDS}) + "\n")
     process.stdin.flush()
     assert process.stdout.readline() == "ready\n"
     return process
 
 
-async def _ask_honestly(node: WakuNode, session: Session, phones: list[RegisteringClient], gorush_url: str) -> Result:
-    # The first phone is the victim: whoever is pestered that much is told less. It is not among those that count.
-    load = build(phones[1:], SERVER.pub33, rate=HONEST_RATE, seconds=SECONDS, on_progress=_nothing)
+async def _ask_honestly(
+    node: WakuNode,
+    session: Session,
+    phones: list[RegisteringClient],
+    gorush_url: str,
+    besiegers: "subprocess.Popen[str] | None" = None,
+    *,
+    seconds: float,
+) -> Result:
+    """Notify all phones but the first. That is the victim: whoever is pestered that much is told less.
+
+    Besiegers begin at the moment when the first request is due.
+    """
+    load = build(phones[1:], SERVER.pub33, rate=HONEST_RATE, seconds=seconds, on_progress=_nothing)
+    if besiegers and besiegers.stdin:
+        await asyncio.sleep((load.due_ns[0] - time.time_ns()) / 1e9)
+        besiegers.stdin.write("begin\n")
+        besiegers.stdin.flush()
     ear = Ear(node, PUBSUB_TOPIC, load.senders)
     listening = asyncio.create_task(ear.listen())
     shots = await shoot(load.messages, load.due_ns, session.publish, _nothing)
@@ -144,11 +169,14 @@ def show(siege: Siege) -> None:
         print(f"  {name}: {arrivals}")
     print(f"  generator: {honest.generator}")
     for name, most in sorted(siege.memory.most_mb.items()):
-        print(f"  memory of {name}: {siege.memory.first_mb.get(name, 0):.0f} MB, at most {most:.0f} MB")
+        first, cores = siege.memory.first_mb.get(name, 0), siege.memory.cores.get(name, 0)
+        print(f"  {name}: {first:.0f} MB, at most {most:.0f} MB; {cores:.2f} cores")
+    print(f"  the machine: {siege.memory.machine_cores:.2f} cores of {os.cpu_count()}")
     for table, (count, size) in sorted(siege.after.items()):
         rows, size_before = siege.before.get(table, (0, 0))
         if count - rows > 100:
             print(f"  {count - rows:>10,} rows, {(size - size_before) / 2**20:>8.1f} MB  {table}")
+    print(f"  in the inbox, of everybody: {siege.inbox}")
     print(f"  {siege.rows_each:.2f} rows per hostile message, {siege.bytes_per_byte:.2f} bytes on disk per byte sent")
 
 
@@ -161,4 +189,5 @@ def test_honest_clients_do_not_notice_a_siege(fleet: Fleet) -> None:
     assert replies.latency_ms.p99 <= 3000
     server = {name: most for name, most in siege.memory.most_mb.items() if name not in {"node", "gorush"}}
     assert {name: most for name, most in server.items() if most > MOST_MB} == {}
+    assert siege.rows_each <= MOST_ROWS_EACH
     assert siege.bytes_per_byte <= 3

@@ -1,6 +1,7 @@
-"""What a siege costs the server: memory of each process, rows and bytes in the database."""
+"""What a siege costs the server: memory and CPU time of each process, rows and bytes in the database."""
 
 import threading
+import time
 from collections import defaultdict
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ TABLES = """
 
 
 class Memory:
-    """The most memory that each process of a fleet had, in MB, while this was entered."""
+    """The most memory that each process of a fleet had, in MB, while this was entered, and the cores that it used."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -25,8 +26,11 @@ class Memory:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.most_mb: defaultdict[str, float] = defaultdict(float)
         self.first_mb: dict[str, float] = {}
+        self.cores: dict[str, float] = {}
+        self.machine_cores = 0.0
 
     def __enter__(self) -> Self:
+        self._began, self._cpu, self._busy = time.monotonic(), self._cpu_seconds(), _busy_seconds()
         self._look()
         self.first_mb = dict(self.most_mb)
         self._thread.start()
@@ -35,19 +39,37 @@ class Memory:
     def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join()
+        took = time.monotonic() - self._began
+        self.cores = {name: (now - self._cpu[name]) / took for name, now in self._cpu_seconds().items()}
+        self.machine_cores = (_busy_seconds() - self._busy) / took
 
     def _watch(self) -> None:
         while not self._over.wait(EVERY_SECONDS):
             self._look()
 
+    def _cpu_seconds(self) -> dict[str, float]:
+        return {
+            name: sum(sum(each.cpu_times()[:2]) for each in _family(process.pid))
+            for name, process in self._fleet.running.items()
+        }
+
     def _look(self) -> None:
         for name, process in self._fleet.running.items():
             try:
-                root = psutil.Process(process.pid)
-                sizes = [each.memory_full_info().pss for each in (root, *root.children(recursive=True))]
+                sizes = [each.memory_full_info().pss for each in _family(process.pid)]
             except psutil.NoSuchProcess:
                 continue
             self.most_mb[name] = max(self.most_mb[name], sum(sizes) / 2**20)
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+def _busy_seconds() -> float:
+    times = psutil.cpu_times()
+    return float(sum(times[:8]) - times.idle - times.iowait)
 
 
 def stored(database_url: str) -> dict[str, tuple[int, int]]:
@@ -55,6 +77,14 @@ def stored(database_url: str) -> dict[str, tuple[int, int]]:
     with psycopg.connect(database_url) as connection:
         sizes: list[tuple[str, int]] = connection.execute(TABLES).fetchall()
         return {name: (_count(connection, name), size) for name, size in sizes}
+
+
+def inbox(database_url: str) -> dict[str, int]:
+    """Return how many envelopes are in each state."""
+    with psycopg.connect(database_url) as connection:
+        counted = "SELECT state, count(*) FROM waku_bridge_inboundenvelope GROUP BY 1 ORDER BY 1"
+        states: list[tuple[str, int]] = connection.execute(counted).fetchall()
+        return dict(states)
 
 
 def _count(connection: "psycopg.Connection[Any]", table: str) -> int:

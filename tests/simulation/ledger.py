@@ -154,7 +154,8 @@ class Ledger:
         """Note a push, which must have been written down before, under the one name that it has."""
         self.counts["pushes"] += 1
         self._under_way[process.name, push.channel] += 1
-        _hold(self._under_way[process.name, push.channel] <= self.lane_width, "a lane is overfull")
+        # A channel has two lanes: for addresses that something was delivered to, and for the others.
+        _hold(self._under_way[process.name, push.channel] <= 2 * self.lane_width, "a lane is overfull")
         known = self._named.get(push.collapse_id, [])
         _hold(bool(known), "a push has a name of its own")
         _hold(push.public_key_hash == known[0].public_key_hash, "a push goes to somebody else")
@@ -237,7 +238,11 @@ class Ledger:
         open_states = {state.value for state in Notification.State if not state.is_terminal}
         return [
             *(f"envelope {h.hex()[:8]} not read" for h in wanted if h.hex() not in self._envelopes),
-            *(f"envelope {name[:8]} {s}" for name, s in self._envelopes.items() if s in {"received", "unkeyed"}),
+            *(
+                f"envelope {name[:8]} {s}"
+                for name, s in self._envelopes.items()
+                if s in {"received", "postponed", "unkeyed"}
+            ),
             *(f"notification {n.id} {n.state}" for n in self._notifications.values() if n.state in open_states),
             *(f"request {r[0]} {r[1]}" for r in self.state["requests"] or () if r[1] == "waiting"),
             *(f"reply {pk} {state}" for pk, state in self.state["replies"] or () if state == "pending"),

@@ -466,7 +466,7 @@ def test_two_workers_that_accept_the_same_request_at_once_deliver_once():
         with transaction.atomic():
             taken = inbound.take(1)
             barrier.wait()
-            inbound.process(taken.envelopes, sending=process.sending, now=NOW)
+            inbound.process(inbound.open_all(taken.envelopes, now=NOW), sending=process.sending, now=NOW)
 
     barrier = threading.Barrier(2, timeout=10)
     in_threads(*(lambda process=process: suppress_conflict(accept_one, process) for process in processes))
@@ -558,7 +558,7 @@ def test_the_envelope_that_is_set_aside_is_the_one_that_was_tripped_over():
     """Though another worker has it by the time."""
     poisoned, good = put(poison(), now=NOW), put(registration(), now=NOW + timedelta(seconds=1))
     process = Process()
-    [stage] = process.door.intake()
+    stage, _ = process.door.intake()
     with pytest.raises(DecryptionError):
         stage.work(1, now=NOW)
     InboundEnvelope.objects.filter(hash=poisoned[0]).update(state=State.PENDING_KEY)  # as if locked: not to be found

@@ -1,0 +1,57 @@
+"""Which messages concern an address that something was delivered to.
+
+They go first when more comes than can be worked off.
+Keys, registrations and requests can be made without end. An address that Apple or Firebase delivers to is a phone, and
+so is the one thing here that costs its owner something.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import LiteralString, NamedTuple
+
+from kit.db.statements import fetch
+from registrations.encryption import Purpose
+from registrations.keyring import keyring
+from registrations.pairs import InstallationKey
+
+
+class Named(NamedTuple):
+    """An installation as a message names it. Without an ``access_token`` it was its own key that signed the message."""
+
+    public_key_hash: bytes
+    installation_id: str
+    access_token: str | None = None
+
+    @property
+    def installation(self) -> InstallationKey:
+        """Return what tells the installation from others."""
+        return self.public_key_hash, self.installation_id
+
+
+_FIND: LiteralString = """
+    SELECT public_key_hash, installation_id, access_token_digest, route.address_digest
+    FROM unnest(%(hashes)b::bytea[], %(installations)b::text[]) AS named (public_key_hash, installation_id)
+    JOIN registrations_registration AS registration USING (public_key_hash, installation_id)
+    JOIN registrations_route AS route ON route.id = registration.route_id
+    WHERE registration.state = 'active' AND route.state = 'active' AND route.last_success_at IS NOT NULL
+"""
+
+
+def find_addresses(named: Collection[Named]) -> Mapping[Named, bytes]:
+    """Return the digests of the addresses of those whose token is right and that something was delivered to."""
+    wanted = list({each.installation for each in named})
+    if not wanted:
+        return {}
+    hashes, installations = zip(*wanted, strict=True)
+    rows = fetch(_FIND, {"hashes": list(hashes), "installations": list(installations)})
+    found = {(key_hash, installation_id): (token, address) for key_hash, installation_id, token, address in rows}
+    return {
+        each: found[each.installation][1]
+        for each in named
+        if each.installation in found and _is_right(each.access_token, found[each.installation][0])
+    }
+
+
+def _is_right(access_token: str | None, digest: bytes | None) -> bool:
+    if access_token is None:
+        return True
+    return keyring().matches(Purpose.ACCESS_TOKEN, access_token.encode(), digest or b"")
