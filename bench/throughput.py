@@ -32,12 +32,12 @@ PATIENCE_SECONDS = 240.0
 CORES = 2
 # Where the time goes when a goal is missed. The flame graphs are in docs/decisions/0023.
 SATURATED = (
-    "Saturated: a turn of 200 messages costs twice its cryptography and POSTs; the event loop of the POSTs, building"
-    " and reading rows, and PostgreSQL take a fourth each (docs/decisions/0023/saturated.svg)."
+    "Saturated: half of a worker's time is cryptography and codec, a fifth its statements, an eighth the POSTs; and"
+    " PostgreSQL takes a third of everything (docs/decisions/0023/saturated.svg)."
 )
 STEADY = (
-    "Steady: turns carry one or two messages, so that the fixed cost of a turn, in caches that went cold since the last"
-    " one, is most of it (docs/decisions/0023/steady.svg)."
+    "Steady: turns carry one or two messages, so that two thirds of a worker's time are some seventeen statements, each"
+    " eight times as dear after a pause of 10 ms as in a loop (docs/decisions/0023/steady.svg)."
 )
 WHY_MISSED = {
     "request_cpu_ms": SATURATED,

@@ -44,7 +44,8 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
 
 _EXPIRE: LiteralString = """
     WITH old AS (
-        SELECT registration.id, public_key_hash, installation_id, registration.pseudonym, route_id, token_type, apn_topic
+        SELECT registration.id, public_key_hash, installation_id, registration.pseudonym, route_id, token_type,
+            apn_topic
         FROM registrations_registration AS registration JOIN registrations_route AS route ON route.id = route_id
         WHERE registration.id > %(after)s AND registration.id <= %(up_to)s AND registration.state = 'active'
             AND updated_at < %(before)s AND coalesce(last_success_at, updated_at) < %(before)s
