@@ -30,7 +30,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends openjdk-21-jre-
 COPY --from=build-reports /opt/pushserver /opt/pushserver
 USER pushserver
 CMD ["celery", "--app=pushserver", "--quiet", "worker", "--hostname=reports@%h", "--queues=reports,canary,keys", \
-     "--pool=threads", "--concurrency=3", "--without-gossip", "--without-mingle"]
+     "--pool=threads", "--concurrency=4", "--without-gossip", "--without-mingle"]
 
 # The last one is what `docker build .` makes.
 FROM base AS server

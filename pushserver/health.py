@@ -34,6 +34,7 @@ from spark_reports.status import pinned
 from waku_bridge import canary
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ_KEY
+from xmpp_bridge.canary import board as xmpp_canary
 from xmpp_bridge.component.board import read as component_state
 
 TIMEOUT_SECONDS = 2
@@ -214,6 +215,7 @@ def warnings() -> Iterator[dict[str, str]]:
     yield from _warnings(GORUSH_BOARD, settings.GORUSH_URLS)
     yield from _warnings(NODE_BOARD, list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES])))
     yield from _canary_warnings()
+    yield from _xmpp_canary_warnings()
     yield from _filling()
     if (reports := pinned()) and reports.is_alarm:
         yield {"reports": "", "id": "reports_missing", "what": reports.words}
@@ -255,6 +257,14 @@ def _canary_warnings() -> Iterator[dict[str, str]]:
         yield {"canary": last.broken_link, "id": f"canary_{last.cause}", "what": last.words}
     elif not last and canary.is_expected():
         yield {"canary": "", "id": "canary_missing", "what": "the canary made no round trip lately"}
+
+
+def _xmpp_canary_warnings() -> Iterator[dict[str, str]]:
+    last = xmpp_canary.last()
+    if last and last.cause:
+        yield {"xmpp_canary": last.broken_link, "id": f"xmpp_canary_{last.cause}", "what": last.words}
+    elif not last and xmpp_canary.is_expected():
+        yield {"xmpp_canary": "", "id": "xmpp_canary_missing", "what": "the canary of XMPP made no round trip lately"}
 
 
 def check_workers(beats: Collection[str]) -> Check:

@@ -285,6 +285,8 @@ if CANARY_APN_TOPIC and not CANARY_DEVICE_TOKEN:
 CANARY_DRY_RUN_TOKEN = hmac.digest(SERVER_PRIVATE_KEY, b"canary dry run", "sha256").hex()
 # No app has this topic, and nobody else can name it: what others send has no part in the canary's channel.
 CANARY_DRY_RUN_TOPIC = "canary." + hmac.digest(SERVER_PRIVATE_KEY, b"canary dry run topic", "sha256").hex()[:32]
+# The app of XMPP that only the canary's own device is in, while a round trip is under way.
+CANARY_XMPP_APP = "canary-" + hmac.digest(SERVER_PRIVATE_KEY, b"canary xmpp app", "sha256").hex()[:32]
 
 # Retention, in days ---------------------------------------------------------------------------------------------------
 ENVELOPE_RETENTION_DAYS = env.count("ENVELOPE_RETENTION_DAYS", 3, minimum=3, maximum=3650)
@@ -397,11 +399,18 @@ if CANARY_PERIOD_SECONDS:
         "schedule": CANARY_PERIOD_SECONDS,
         "options": {"expires": CANARY_PERIOD_SECONDS},
     }
+if CANARY_PERIOD_SECONDS and XMPP_COMPONENT_JID:
+    CELERY_BEAT_SCHEDULE["xmpp_canary"] = {
+        "task": "xmpp_bridge.tasks.run_canary",
+        "schedule": CANARY_PERIOD_SECONDS,
+        "options": {"expires": CANARY_PERIOD_SECONDS},
+    }
 CELERY_TASK_ROUTES = {
     # Keys are never derived in a process that makes turns, as each costs 15 ms of CPU time.
     "waku_bridge.tasks.derive_topic_keys": {"queue": "keys"},
     "waku_bridge.tasks.derive_wanted_keys": {"queue": "keys"},
     "waku_bridge.tasks.run_canary": {"queue": "canary"},
+    "xmpp_bridge.tasks.run_canary": {"queue": "canary"},
     "spark_reports.tasks.make_reports": {"queue": "reports"},
 }
 

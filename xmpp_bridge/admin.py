@@ -16,7 +16,7 @@ from django.utils import timezone
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from kit.admin.columns import NOTHING, age, link, moment, state, word, yes_no
+from kit.admin.columns import NOTHING, age, link, moment, number, state, word, yes_no
 from kit.admin.editing import Told, UnhurriedForm
 from kit.admin.facts import FactAdmin, Narrowed
 from kit.admin.filters import Alone, WordFilter
@@ -24,7 +24,7 @@ from kit.admin.operations import Operated
 from registrations.admin import ROUTE_SECRETS, RouteAdmin, route_url
 from registrations.models import Route
 from xmpp_bridge.console import DisableDevice, EnableDevice, RemoveDevice
-from xmpp_bridge.models import App, Device
+from xmpp_bridge.models import App, CanaryRun, Device
 
 EDITED = (
     *("slug", "apn_topic", "takes_firebase", "style", "text", "sound"),
@@ -136,3 +136,26 @@ RouteAdmin.shown = RouteAdmin.shown | {
 def device_of(route: Route) -> UUID | None:
     """Return the device that a route leads to, or None when it is a registration's."""
     return Device.objects.filter(route=route).values_list("pk", flat=True).first()
+
+
+_LINK_COLUMNS = [number(f"{each.value}_ms", each.value) for each in CanaryRun.Link]
+
+
+@admin.register(CanaryRun)
+class CanaryRunAdmin(FactAdmin):
+    """The page of the canary's round trips: what was broken, and how long each link took, in milliseconds."""
+
+    list_display = (age("started_at", "started"), state("state"), word("cause"), word("detail"), *_LINK_COLUMNS)
+    list_filter = (("state", WordFilter), ("cause", WordFilter))
+    ordering = ("-started_at",)
+    shown: ClassVar[Any] = {
+        "Round trip": (
+            state("state"),
+            word("broken_link"),
+            word("get_cause_display", "cause"),
+            word("detail"),
+            moment("started_at", "started"),
+            moment("finished_at", "finished"),
+        ),
+        "Milliseconds of each link": tuple(_LINK_COLUMNS),
+    }

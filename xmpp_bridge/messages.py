@@ -117,11 +117,13 @@ class Unsupported:
 
 @dataclass(frozen=True, slots=True)
 class IqAnswer:
-    """An answer to something that we asked."""
+    """An answer to something that we asked. ``condition`` is that of an error, and ``by`` who says to have made it."""
 
     id: str
     sender: str
     is_error: bool
+    condition: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

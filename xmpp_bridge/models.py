@@ -1,4 +1,4 @@
-"""The apps whose devices are pushed to through XMPP, and these devices.
+"""The apps whose devices are pushed to through XMPP, these devices, and the runs of the canary.
 
 Privacy: no JID and no device id is stored, only a keyed hash of both; of the account there is its domain. The tokens
 are in the device's route, encrypted.
@@ -137,3 +137,75 @@ class Device(models.Model):
 
     def __str__(self) -> str:
         return f"Device {self.pk} ({self.state})"
+
+
+class CanaryRun(models.Model):
+    """One round trip of the canary: how long each link of the chain took, and which one broke.
+
+    At most one is under way, in all of the fleet. What it left in other tables is removed, see `canary.traces`.
+    """
+
+    class State(models.TextChoices):
+        RUNNING = "running"
+        PASSED = "passed"
+        BROKEN = "broken"  # at `broken_link`, because of `cause`
+        INTERRUPTED = "interrupted"  # the process that ran it is gone
+
+    class Link(models.TextChoices):
+        """The links, in the order of the chain. What is said takes until its answer is back."""
+
+        REGISTER = "register"
+        PUSH = "push"
+        GORUSH = "gorush"
+        UNREGISTER = "unregister"
+
+    class Cause(models.TextChoices):
+        COMPONENT = "component", "the component does not take what it is sent"
+        XMPP_SERVER = "xmpp_server", "the XMPP server does not route to the component"
+        WORKER = "worker", "the workers do not process what the component stored"
+        GORUSH = "gorush", "gorush does not take the push"
+        REPLY = "reply", "the answer does not come back"
+
+    state = models.TextField(choices=State.choices, default=State.RUNNING)
+    started_at = models.DateTimeField(db_index=True)
+    finished_at = models.DateTimeField(null=True)
+    broken_link = models.TextField(choices=Link.choices, blank=True)
+    cause = models.TextField(choices=Cause.choices, blank=True)
+    detail = models.TextField(blank=True)  # more about the cause, in our words
+    register_ms = models.PositiveIntegerField(null=True)
+    push_ms = models.PositiveIntegerField(null=True)
+    gorush_ms = models.PositiveIntegerField(null=True)
+    unregister_ms = models.PositiveIntegerField(null=True)
+    # The device that it registered, and the pseudonym of that in events and reports, until both are removed.
+    device = models.UUIDField(null=True)
+    pseudonym = models.UUIDField(null=True)
+
+    class Meta:
+        verbose_name = "XMPP canary run"
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["state"], condition=models.Q(state="running"), name="one_xmpp_canary_at_a_time"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"XMPP canary {self.pk} ({self.state})"
+
+    def timings(self) -> dict[str, int | None]:
+        """Return the milliseconds by link, in the order of the chain."""
+        return {link.value: getattr(self, f"{link.value}_ms") for link in self.Link}
+
+
+class CanaryStanza(models.Model):
+    """What the canary has the connected component say to itself through the XMPP server, and what became of it."""
+
+    id = models.TextField(primary_key=True)  # the stanza's
+    text = models.TextField()
+    wanted_at = models.DateTimeField()
+    said_at = models.DateTimeField(null=True)
+    answered_at = models.DateTimeField(null=True)
+    error = models.TextField(blank=True)  # the condition that it was answered with
+    is_own_error = models.BooleanField(default=False)  # the component's own, and not one of the XMPP server
+
+    def __str__(self) -> str:
+        return f"Stanza {self.pk}"

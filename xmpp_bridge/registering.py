@@ -160,7 +160,7 @@ def carry_out(asked: Asked, terms: Terms, *, now: datetime) -> Done:
         submission = read_submission(action, asked.fields)
     except BadField as bad:
         raise CommandRefused(StanzaError("modify", "bad-request", bad.hint), "bad_request") from None
-    app = _choose_app(action, submission.app or asked.slug)
+    app = _choose_app(action, submission.app or asked.slug, is_canary=account.domain == terms.domain)
     key = device_key(app.slug, account.bare, submission.device_id)
     device = Device.objects.select_for_update().filter(device_key=key, state=State.ACTIVE).first()
     if submission.address is None:
@@ -184,15 +184,16 @@ def _credentials(device_id: UUID, domain: str) -> dict[str, str]:
     return {"jid": domain, "client": given_out.client, "node": given_out.node, "secret": given_out.secret}
 
 
-def _apps_for(action: Action) -> list[App]:
-    """Return the apps that a command may be about."""
+def _apps_for(action: Action, *, is_canary: bool = False) -> list[App]:
+    """Return the apps that a command may be about. That of the canary is for the canary alone."""
     apps = App.objects.filter(is_retired=False).order_by("slug")
+    apps = apps.filter(slug=settings.CANARY_XMPP_APP) if is_canary else apps.exclude(slug=settings.CANARY_XMPP_APP)
     return list(apps.exclude(apn_topic="") if action.token_type == TokenType.APN else apps.filter(takes_firebase=True))
 
 
-def _choose_app(action: Action, named: str) -> App:
+def _choose_app(action: Action, named: str, *, is_canary: bool) -> App:
     """Return the app of this slug, or without a slug the only one there is."""
-    apps = {app.slug: app for app in _apps_for(action)}
+    apps = {app.slug: app for app in _apps_for(action, is_canary=is_canary)}
     if named:
         if named not in apps:
             raise CommandRefused(NOT_FOUND, "not_found")

@@ -1,4 +1,4 @@
-"""The periodic task of XMPP: ending devices that nobody uses."""
+"""The periodic tasks of XMPP: the canary, and ending devices that nobody uses."""
 
 from datetime import timedelta
 from itertools import chain
@@ -10,8 +10,15 @@ from django.utils import timezone
 
 from kit.tasks import MessageTask, run_for_a_while
 from xmpp_bridge import retention
+from xmpp_bridge.canary import runs
 
 log = structlog.get_logger(__name__)
+
+
+@shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
+def run_canary() -> None:
+    """Make a round trip, in a queue apart from the workers that it waits for."""
+    runs.run()
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
@@ -19,5 +26,7 @@ def purge() -> None:
     """End what has not been used for as long as the settings say, and forget what ended as long ago."""
     now, keep = timezone.now(), timedelta(days=settings.XMPP_DEVICE_DAYS)
     removed = run_for_a_while(chain(retention.expire(now=now, keep=keep), retention.purge(now=now, keep=keep)))
-    if removed:
-        log.info("purged", devices=removed)
+    keep_runs = timedelta(days=settings.CANARY_RETENTION_DAYS)
+    removed_runs = run_for_a_while(runs.purge(now=now, keep=keep_runs))
+    if removed or removed_runs:
+        log.info("purged", devices=removed, canary_runs=removed_runs)

@@ -103,6 +103,7 @@ MENU = [
         "items": [
             _list("Devices", "devices", "xmpp_bridge.device"),
             _list("Apps", "apps", "xmpp_bridge.app"),
+            _list("Canary", "sync", "xmpp_bridge.canaryrun"),
         ],
     },
     {

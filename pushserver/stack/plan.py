@@ -66,7 +66,7 @@ def services(*, data_dir: Path, cpus: int, has_xmpp: bool = False) -> list[Proce
         # This worker is apart from those that make turns: a report takes minutes or hours, the canary waits for turns,
         # and keys take CPU time. One thread each.
         worker(
-            "reports", "reports,canary,keys", "--pool=threads", "--concurrency=3", stop_seconds=REPORTS_STOP_SECONDS
+            "reports", "reports,canary,keys", "--pool=threads", "--concurrency=4", stop_seconds=REPORTS_STOP_SECONDS
         ),
         celery("beat", "beat", f"--schedule={data_dir / 'celerybeat-schedule'}", stage=Stage.SCHEDULER),
     ]

@@ -33,6 +33,7 @@ from spark_reports.status import State, pinned, status
 from waku_bridge import canary, metrics
 from waku_bridge.models import LOST_REPLIES, CanaryRun, DeadLetter, OutboundReply, StoreWatermark, StoreWindow
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
+from xmpp_bridge.canary import board as xmpp_canary
 from xmpp_bridge.models import App
 
 # Checks ask servers, and gauges count rows; several people may have the dashboard open, which asks every few seconds.
@@ -85,6 +86,8 @@ def collect(hour: Hour, *, now: datetime) -> f.Facts:
         lost_replies=_lost_replies(hour_ago, most=max(MOST_COUNTED, many_lost_replies(replies))),
         is_canary_expected=canary.is_expected(),
         canary=_canary(checks),
+        is_xmpp_canary_expected=xmpp_canary.is_expected(),
+        xmpp_canary=_xmpp_canary(checks),
         reports=_reports(checks, now),
         is_database_slow=answers.gauges is None,
         xmpp=_xmpp(hour) if settings.XMPP_COMPONENT_JID else None,
@@ -216,6 +219,14 @@ def _canary(checks: Checks) -> f.RoundTrip | None:
         return None
     within = CanaryRun.Link.GORUSH  # its time is within that of the answer
     total_ms = sum(taken or 0 for link, taken in last.timings_ms.items() if link != within)
+    return f.RoundTrip(last.finished_at, bool(last.cause), last.words, total_ms)
+
+
+def _xmpp_canary(checks: Checks) -> f.RoundTrip | None:
+    last = None if _is_blind(checks) else xmpp_canary.last()
+    if last is None:
+        return None
+    total_ms = sum(taken or 0 for taken in last.timings_ms.values())
     return f.RoundTrip(last.finished_at, bool(last.cause), last.words, total_ms)
 
 

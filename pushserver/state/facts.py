@@ -152,6 +152,8 @@ class Facts:
     lost_replies: int = 0
     is_canary_expected: bool = False
     canary: RoundTrip | None = None
+    is_xmpp_canary_expected: bool = False
+    xmpp_canary: RoundTrip | None = None
     reports: Reports = Reports(is_off=True, is_missing=False, words="")
     is_database_slow: bool = False
     xmpp: Xmpp | None = None

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from math import ceil
 
-from pushserver.state.facts import Drain, Facts, Halted, Peer, Store, Trouble, Waiting, Xmpp
+from pushserver.state.facts import Drain, Facts, Halted, Peer, RoundTrip, Store, Trouble, Waiting, Xmpp
 
 
 class Level(StrEnum):
@@ -54,6 +54,7 @@ class Page(StrEnum):
     REPLIES = "Replies"
     REQUESTS = "Requests that wait"
     CANARY = "Canary"
+    XMPP_CANARY = "XMPP canary"
     REPORTS = "Last night"
     RUNS = "Runs"
     XMPP_APPS = "XMPP apps"
@@ -122,6 +123,7 @@ def lights(facts: Facts) -> list[Light]:
         Light("results", Group.OUT, "Results at gorush", results(facts)),
         Light("replies", Group.OUT, "Replies", replies(facts)),
         Light("canary", Group.WATCH, "Canary", canary(facts)),
+        *([Light("xmpp-canary", Group.WATCH, "XMPP canary", xmpp_canary(facts))] if facts.xmpp else []),
         Light("reports", Group.WATCH, "Reports", reports(facts)),
     ]
 
@@ -456,18 +458,26 @@ def _overdue(facts: Facts) -> Finding:
 # Watching -------------------------------------------------------------------------------------------------------------
 def canary(facts: Facts) -> Finding:
     """Judge the last round trip of the canary."""
-    last = facts.canary
+    return _round_trip(facts, facts.canary, Page.CANARY, is_expected=facts.is_canary_expected)
+
+
+def xmpp_canary(facts: Facts) -> Finding:
+    """Judge the last round trip of the canary of XMPP."""
+    return _round_trip(facts, facts.xmpp_canary, Page.XMPP_CANARY, is_expected=facts.is_xmpp_canary_expected)
+
+
+def _round_trip(facts: Facts, last: RoundTrip | None, page: Page, *, is_expected: bool) -> Finding:
     if facts.is_redis_away:
         return REDIS_IS_AWAY
     if last and last.is_broken:
         action = "Messages of real clients break there, too. The page of the run says more."
-        return Finding(Level.RED, f"broken: {last.words}", action, page=Page.CANARY)
+        return Finding(Level.RED, f"broken: {last.words}", action, page=page)
     if last:
-        return Finding(Level.GREEN, f"{last.words}, {last.total_ms:,} ms in all", page=Page.CANARY)
-    if facts.is_canary_expected:
+        return Finding(Level.GREEN, f"{last.words}, {last.total_ms:,} ms in all", page=page)
+    if is_expected:
         action = "Is there a worker for the queue `canary`, and beat?"
-        return Finding(Level.YELLOW, "made no round trip lately", action, page=Page.CANARY)
-    return Finding(Level.OFF, "not set up (CANARY_PERIOD_SECONDS)", page=Page.CANARY)
+        return Finding(Level.YELLOW, "made no round trip lately", action, page=page)
+    return Finding(Level.OFF, "not set up (CANARY_PERIOD_SECONDS)", page=page)
 
 
 def reports(facts: Facts) -> Finding:

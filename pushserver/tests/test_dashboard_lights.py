@@ -155,6 +155,26 @@ CASES = [
     ("canary", RED, "broken: gorush", {"canary": RoundTrip(NOW, is_broken=True, words="gorush …", total_ms=1)}),
     ("canary", GREY, "while Redis is away", {**AWAY, "canary": None}),
     ("canary", GREEN, "holds, 800 ms in all", {}),
+    ("xmpp-canary", OFF, "not set up", {"xmpp": Xmpp(1, 0)}),
+    ("xmpp-canary", YELLOW, "no round trip lately", {"xmpp": Xmpp(1, 0), "is_xmpp_canary_expected": True}),
+    (
+        "xmpp-canary",
+        RED,
+        "broken: the XMPP server",
+        {
+            "xmpp": Xmpp(1, 0),
+            "xmpp_canary": RoundTrip(NOW, is_broken=True, words="the XMPP server does not route", total_ms=1),
+        },
+    ),
+    (
+        "xmpp-canary",
+        GREEN,
+        "holds, 90 ms in all",
+        {
+            "xmpp": Xmpp(1, 0),
+            "xmpp_canary": RoundTrip(NOW, is_broken=False, words="every link of the chain holds", total_ms=90),
+        },
+    ),
     ("xmpp", RED, "cannot be reached", {"reasons": {"xmpp": "the XMPP server cannot be reached"}, "xmpp": Xmpp(1, 0)}),
     ("xmpp", YELLOW, "serves no app", {"xmpp": Xmpp(0, 0)}),
     ("xmpp", GREEN, "1,200 pushes in the last hour", {"xmpp": Xmpp(2, 1200)}),

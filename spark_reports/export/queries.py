@@ -32,26 +32,31 @@ _STATES = {
     Verdict.COALESCED: State.COALESCED,
     Verdict.MUTED: State.SUPPRESSED,
 }
-_CANARY_PSEUDONYMS = "SELECT pseudonym FROM waku_bridge_canaryrun WHERE pseudonym IS NOT NULL"
+_CANARY_PSEUDONYMS = """
+    SELECT pseudonym FROM waku_bridge_canaryrun WHERE pseudonym IS NOT NULL
+    UNION ALL SELECT pseudonym FROM xmpp_bridge_canaryrun WHERE pseudonym IS NOT NULL"""
+_CANARY_DEVICES = "SELECT device::text FROM xmpp_bridge_canaryrun WHERE device IS NOT NULL"
 
 
-def _of_day(column: str, day: date, *, envelope: str = "", recipient: str = "", told_by: str = "") -> str:
+def _of_day(column: str, day: date, *, envelope: str = "", notification: str = "", told_by: str = "") -> str:
     """Return the condition that every table of facts shares: the rows of a day that are real traffic.
 
-    The canary's rows are left out by their envelope, by their recipient, or by the pseudonym.
+    The canaries' rows are left out by their envelope, by the recipient of their notification, or by the pseudonym.
     """
     conditions = [f"{column} >= '{day}Z' AND {column} < '{day + timedelta(days=1)}Z'"]
     if envelope:
         conditions.append(f"{envelope} NOT IN (SELECT hash FROM waku_bridge_canaryenvelope)")
-    if recipient:
-        conditions.append(f"{recipient} <> {_canary_key_hash()}")
+    if notification:
+        conditions.append(f"NOT ({_is_canary(notification)})")
     if told_by:
         conditions.append(f"{told_by} NOT IN ({_CANARY_PSEUDONYMS})")
     return " AND ".join(conditions)
 
 
-def _canary_key_hash() -> str:
-    return f"'\\x{canary_identity().key_hash.hex()}'::bytea"
+def _is_canary(notification: str) -> str:
+    """Return the condition that a notification is one of the canaries'."""
+    own = f"{notification}.public_key_hash = '\\x{canary_identity().key_hash.hex()}'::bytea"
+    return f"{own} OR {notification}.installation_id IN ({_CANARY_DEVICES})"
 
 
 def _pseudonym(subject: Subject, value: str) -> str:
@@ -115,7 +120,7 @@ def notifications(day: date) -> str:
         JOIN notifications_notificationrequest request ON request.id = n.request_id
         LEFT JOIN registrations_route route ON route.id = n.route_id
         CROSS JOIN report_keys k
-        WHERE {_of_day("n.created_at", day, recipient="n.public_key_hash")}
+        WHERE {_of_day("n.created_at", day, notification="n")}
         UNION ALL {_decided(day)}"""
 
 
@@ -138,14 +143,14 @@ def _decided(day: date) -> str:
 
 
 def attempts(day: date) -> str:
-    """Select the attempts of a day, without the canary's."""
+    """Select the attempts of a day, without the canaries'."""
     queued = _milliseconds("n.created_at", "a.started_at")
     return f"""
         SELECT a.started_at, {_platform("a.token_type")}, {_app_topic("a.token_type", "a.apn_topic")}, a.number,
             coalesce(a.outcome, 'open'), a.code, a.latency_ms, CASE WHEN a.number = 1 AND {_OF_STATUS} THEN {queued} END
         FROM notifications_attempt a LEFT JOIN notifications_notification n ON n.id = a.notification_id AND a.number = 1
         WHERE {_of_day("a.started_at", day)} AND a.notification_id NOT IN (
-            SELECT id FROM notifications_notification WHERE public_key_hash = {_canary_key_hash()})"""
+            SELECT own.id FROM notifications_notification own WHERE {_is_canary("own")})"""
 
 
 def replies(day: date) -> str:

@@ -386,6 +386,22 @@ def test_nothing_of_the_canary_is_exported(day: date, export: Callable[..., Mani
     assert set(export().rows.values()) == {0}
 
 
+def test_nothing_of_the_canary_of_xmpp_is_exported(day: date, export: Callable[..., Manifest]) -> None:
+    at, device = midnight(day), uuid4()
+    run = factories.make_xmpp_canary_run(at=at, pseudonym=uuid4(), device=device)
+    notification = factories.make_notification(
+        request=factories.make_request(front_door="xmpp", at=at),
+        public_key_hash=b"",
+        installation_id=str(device),
+        grade="normal",
+        at=at,
+    )
+    factories.make_attempt(notification, started_at=at)
+    factories.make_event(pseudonym=run.pseudonym, at=at)
+
+    assert set(export().rows.values()) == {0}
+
+
 def test_an_empty_day_is_a_day(day: date, export: Callable[..., Manifest]) -> None:
     assert set(export().rows.values()) == {0}
 

@@ -158,6 +158,7 @@ def make_one_of_everything() -> None:
     factories.make_window(factories.make_watermark(), start_at=now - timedelta(hours=1), end_at=now)
     factories.make_dead_letter()
     factories.make_canary_run()
+    factories.make_xmpp_canary_run()
     Channel.objects.create(token_type=2, state="running", since=now)
     factories.make_device()
     Sender.objects.create(digest=b"\x05" * 32, beyond_count=70, first_beyond_at=now, last_beyond_at=now)

@@ -60,6 +60,7 @@ def make_rows(count: int = 1) -> None:
         factories.make_window(factories.make_watermark(), start_at=now - timedelta(hours=1), end_at=now)
         factories.make_dead_letter()
         factories.make_canary_run()
+        factories.make_xmpp_canary_run()
         factories.make_sender()
         factories.make_device(app=app, state="unregistered", route=None, ended_at=now)
 

@@ -67,6 +67,7 @@ def make_more() -> None:
         factories.make_dead_letter(reason=f"reason_{number}")
         factories.make_unknown_error()
         factories.make_canary_run()
+        factories.make_xmpp_canary_run()
         pushed = factories.make_device()
         factories.make_device(app=device.app, state="unregistered", route=None)
         push = {"public_key_hash": b"", "installation_id": str(pushed.pk), "grade": "normal"}

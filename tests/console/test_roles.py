@@ -59,6 +59,7 @@ TABLES = {
     "waku_bridge_deadletter": FACTS,
     "xmpp_bridge_app": (Who.SUPPORT, Who.OPERATOR, Who.OPERATOR, Who.NOBODY),  # those that had a device
     "xmpp_bridge_device": FACTS,
+    "xmpp_bridge_canaryrun": FACTS,
     "spark_reports_reportrun": FACTS,
 }
 # Who may open each other page, and what it answers: some lead on (302), are switched off (404), take POST only (405).

@@ -1,6 +1,6 @@
 """One valid row of each kind, with the fewest facts; a test names only what it is about."""
 
-from tests.factories.devices import make_device, make_xmpp_app
+from tests.factories.devices import make_device, make_xmpp_app, make_xmpp_canary_run
 from tests.factories.envelopes import (
     make_canary_envelope,
     make_canary_run,
@@ -46,4 +46,5 @@ __all__ = [
     "make_watermark",
     "make_window",
     "make_xmpp_app",
+    "make_xmpp_canary_run",
 ]

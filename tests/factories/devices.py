@@ -5,7 +5,7 @@ from typing import Any
 from django.utils import timezone
 
 from tests.factories.registrations import make_route
-from xmpp_bridge.models import App, Device
+from xmpp_bridge.models import App, CanaryRun, Device
 
 
 def make_xmpp_app(*, at: datetime | None = None, **fields: Any) -> App:
@@ -26,3 +26,9 @@ def make_device(*, app: App | None = None, at: datetime | None = None, **fields:
         "registered_at": at,
     }
     return Device.objects.create(app=app or make_xmpp_app(at=at), **defaults | fields)
+
+
+def make_xmpp_canary_run(*, at: datetime | None = None, **fields: Any) -> CanaryRun:
+    """One that passed."""
+    at = at or timezone.now()
+    return CanaryRun.objects.create(started_at=at, **{"state": CanaryRun.State.PASSED, "finished_at": at} | fields)

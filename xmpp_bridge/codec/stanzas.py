@@ -7,7 +7,7 @@ from xmpp_bridge.codec.elements import child, local_name
 from xmpp_bridge.codec.errors import MalformedStanza
 from xmpp_bridge.codec.forms import read_forms
 from xmpp_bridge.codec.limits import MAX_ID_CHARACTERS
-from xmpp_bridge.codec.names import COMMANDS, DISCO_INFO, DISCO_ITEMS, PING, PUBSUB
+from xmpp_bridge.codec.names import COMMANDS, DISCO_INFO, DISCO_ITEMS, PING, PUBSUB, STANZA_ERRORS
 from xmpp_bridge.codec.push2 import read_message
 from xmpp_bridge.codec.xep0357 import read_publish
 from xmpp_bridge.messages import Command, Ignored, IqAnswer, Malformed, Origin, Query, Question, Said, Unsupported
@@ -17,6 +17,7 @@ _QUESTIONS = {
     (DISCO_ITEMS, "query"): Question.DISCO_ITEMS,
     (PING, "ping"): Question.PING,
 }
+_CONDITION = f"{{{STANZA_ERRORS}}}"
 
 
 def decode(stanza: Element) -> Said:
@@ -65,13 +66,23 @@ def _decode_iq(stanza: Element, attributes: Mapping[str, str]) -> Said:
         return Ignored("unaddressed")
     origin, iq_type = _origin("iq", attributes), attributes.get("type")
     if iq_type in {"result", "error"}:
-        return IqAnswer(origin.id, origin.sender, is_error=iq_type == "error")
+        is_error = iq_type == "error"
+        return _decode_answer(stanza, origin) if is_error else IqAnswer(origin.id, origin.sender, is_error)
     if iq_type not in {"get", "set"}:
         return Ignored("unknown_type")
     try:
         return _decode_set(stanza, origin) if iq_type == "set" else _decode_get(stanza, origin)
     except MalformedStanza:
         return Malformed(origin)
+
+
+def _decode_answer(stanza: Element, origin: Origin) -> IqAnswer:
+    error = next((each for each in stanza if local_name(each) == "error"), None)
+    if error is None:
+        return IqAnswer(origin.id, origin.sender, is_error=True)
+    conditions = [each.tag.removeprefix(_CONDITION) for each in error if each.tag.startswith(_CONDITION)]
+    condition = next((each for each in conditions if each != "text"), "")
+    return IqAnswer(origin.id, origin.sender, is_error=True, condition=condition, by=error.get("by", ""))
 
 
 def _decode_get(stanza: Element, origin: Origin) -> Said:

@@ -35,6 +35,7 @@ HANDSHAKE_SECONDS = 15.0
 PING_EVERY_SECONDS = 60.0
 PING_SECONDS = 15.0
 ANNOUNCE_EVERY_SECONDS = 1.0
+ERRANDS_EVERY_SECONDS = 0.5
 # How long what is in hand may take at the end, and then what the server sent before it closed the stream, too.
 IN_HAND_SECONDS = 1.0
 FINISH_SECONDS = 5.0
@@ -96,7 +97,10 @@ class Connection:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stopped: asyncio.Event) -> str:
         writer.write(opening(self._address.domain))
         reading = asyncio.create_task(self._read(reader))
-        working = [asyncio.create_task(each) for each in (self._answer(), self._keep_alive(), self._announce())]
+        working = [
+            asyncio.create_task(each)
+            for each in (self._answer(), self._keep_alive(), self._announce(), self._run_errands())
+        ]
         stopping = asyncio.create_task(stopped.wait())
         try:
             await asyncio.wait([reading, stopping, *working], return_when=asyncio.FIRST_COMPLETED)
@@ -193,6 +197,15 @@ class Connection:
             if ended:
                 await loop.run_in_executor(self._thread, self._desk.note_told, ended)
             await asyncio.sleep(ANNOUNCE_EVERY_SECONDS)
+
+    async def _run_errands(self) -> None:
+        """Say to ourselves, through the server, what the canary wants said."""
+        loop = asyncio.get_running_loop()
+        await self._ready.wait()
+        while True:
+            for stanza in await loop.run_in_executor(self._thread, self._desk.take_errands):
+                await self._send(stanza)
+            await asyncio.sleep(ERRANDS_EVERY_SECONDS)
 
     async def _send(self, data: bytes) -> None:
         writer = self._writer

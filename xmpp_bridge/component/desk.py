@@ -3,7 +3,7 @@
 A database that is away is no reason for silence: its users' servers are told to wait, and lose nothing that way.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -14,8 +14,9 @@ from django.db import Error, InterfaceError, OperationalError, connection
 from kit.db.clock import clock
 from kit.db.statements import fetch
 from kit.turns import BY_INDEX, is_conflict
-from xmpp_bridge import announcing
+from xmpp_bridge import announcing, errands
 from xmpp_bridge.codec import answers
+from xmpp_bridge.codec.jids import parse_jid
 from xmpp_bridge.codec.names import COMMANDS as COMMANDS_NODE
 from xmpp_bridge.codec.stanzas import decode, decode_too_large
 from xmpp_bridge.codec.stream import Received, TooLarge
@@ -46,6 +47,8 @@ ATTEMPTS = 3
 # A database that hangs counts as away after this: users' servers are told so while they still wait.
 STATEMENT_TIMEOUT = "5s"
 CLOCK_SET_EVERY_SECONDS = 30.0
+# A run of the canary waits for one answer at a time, and one run is under way.
+MOST_UNANSWERED = 8
 _NAMES = {
     Command: "command",
     Query: "query",
@@ -72,11 +75,14 @@ class Desk:
         self._inbound = Inbound(limits, domains)
         self._registering = Registering(domain, limits, domains)
         self._clock_set_at = float("-inf")
+        # Ids of what the canary had us say to ourselves, as long as no answer has come. The oldest are forgotten.
+        self._unanswered: deque[str] = deque(maxlen=MOST_UNANSWERED)
 
     def answer(self, batch: Sequence[Arrived]) -> list[bytes]:
         """Return the answers to a batch. It never raises: whatever happens, who asked is answered."""
         self._prepare()
         said = [_decode(arrived) for arrived in batch]
+        self._note_answers([each for each in said if isinstance(each, IqAnswer)])
         pushes = [each for each in said if isinstance(each, PushNotification)]
         others = [self._answer_other(each) for each in said if not isinstance(each, PushNotification)]
         verdicts = self._accept(pushes)
@@ -105,6 +111,31 @@ class Desk:
             announcing.note_told(ended, now=clock.now())
         except Error as error:
             _hang_up(error)
+
+    def take_errands(self) -> list[bytes]:
+        """Return what the canary has us say to ourselves through the XMPP server, or nothing while the database is
+        away.
+        """
+        try:
+            self._prepare()
+            wanted = errands.take()
+        except Error as error:
+            _hang_up(error)
+            return []
+        self._unanswered.extend(each.id for each in wanted)
+        return [each.text.encode() for each in wanted]
+
+    def _note_answers(self, heard: Sequence[IqAnswer]) -> None:
+        """Note the answers to what the canary had us say: nobody can guess its id, or send from our domain."""
+        for answer in heard:
+            sender = parse_jid(answer.sender)
+            if answer.id not in self._unanswered or sender is None or sender.domain != self._domain:
+                continue
+            self._unanswered.remove(answer.id)
+            try:
+                errands.note_answer(answer, is_own=answer.by == self._domain)
+            except Error as error:
+                _hang_up(error)
 
     def close(self) -> None:
         """Close the connection to the database."""

@@ -34,6 +34,9 @@ class IdleDesk(Desk):
     def find_ended(self) -> list[object]:  # type: ignore[override]
         return []
 
+    def take_errands(self) -> list[bytes]:
+        return []
+
     def close(self) -> None:
         """Nothing to close."""
 

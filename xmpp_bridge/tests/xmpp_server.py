@@ -6,7 +6,7 @@ It says what it is told to, and keeps what it hears.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element, tostring
 
 from xmpp_bridge.codec.stream import Closed, Event, Opened, Received, Stream
 from xmpp_bridge.component.connection import Address
@@ -17,11 +17,14 @@ PATIENCE_SECONDS = 20
 
 
 class XmppServer:
-    """Accepts one connection after the other. ``refuse`` is the condition with which handshakes are refused."""
+    """Accepts one connection after the other. ``refuse`` is the condition with which handshakes are refused.
+    ``does_route``: what the component sends to itself is handed back, as real servers do.
+    """
 
     def __init__(self) -> None:
         self.refuse = ""
         self.does_answer_pings = True
+        self.does_route = False
         self.connections = 0
         self.heard: list[Element] = []
         self.ends: list[str] = []
@@ -89,6 +92,8 @@ class XmppServer:
                     self._refuse(writer)
             case Received(stanza):
                 self.heard.append(stanza)
+                if self.does_route and stanza.get("to", "").partition("/")[0].endswith(SERVICE):
+                    writer.write(tostring(stanza))
             case Closed():  # real servers close their side at once
                 self._closed = True
                 writer.write(b"</stream:stream>")

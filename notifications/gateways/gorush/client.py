@@ -62,10 +62,10 @@ class GorushGateway:
 
     async def send(self, push: Push) -> Result:
         started = monotonic()
-        if push.grade:
-            result = await self._send_graded(push)
-        elif self._dry_run_token and device_token(push) == self._dry_run_token:
+        if self._dry_run_token and device_token(push) == self._dry_run_token:
             result = read_dry_run(await self._post(build_dry_run(push, self._presentation), push))
+        elif push.grade:
+            result = await self._send_graded(push)
         else:
             result = await self._post(build_request(push, self._presentation), push)
         if result.code == UNKNOWN.code:

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from notifications.gateways.gorush.faults import device_token
+from notifications.gateways.gorush.graded import fit
 from notifications.gateways.gorush.platforms import NUMBERS
 from notifications.messages import NotificationType, Push
 from registrations.messages import TokenType
@@ -56,7 +57,8 @@ def build_dry_run(push: Push, presentation: Presentation) -> bytes:
     """Return the JSON body of the same push for no platform: gorush takes it, and neither Apple nor
     Google hears of it.
     """
-    notification = _notification(push, presentation) | {"platform": NO_PLATFORM}
+    full = fit(push, notif_id(push)).notification if push.grade else _notification(push, presentation)
+    notification = full | {"platform": NO_PLATFORM}
     notification.pop("topic", None)
     return orjson.dumps({"notifications": [notification]})
 

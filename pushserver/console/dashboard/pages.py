@@ -41,6 +41,7 @@ ADDRESSES = {
     Page.REPLIES: _list("waku_bridge.outboundreply"),
     Page.REQUESTS: _list("notifications.notificationrequest", "state__exact=waiting"),
     Page.CANARY: _list("waku_bridge.canaryrun"),
+    Page.XMPP_CANARY: _list("xmpp_bridge.canaryrun"),
     Page.XMPP_APPS: _list("xmpp_bridge.app"),
     Page.XMPP_DEVICES: _list("xmpp_bridge.device"),
     Page.REPORTS: _Address("reports:overview", "spark_reports.view_publishedday"),

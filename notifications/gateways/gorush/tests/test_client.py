@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -17,10 +18,12 @@ from notifications.gateways.gorush.faults import device_token
 from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.gateways.gorush.tests.test_request import APPLE, PRESENTATION
 from notifications.gateways.gorush.unknown_errors import unknown_errors
-from notifications.messages import Outcome
+from notifications.messages import Content, Grade, Outcome
 from tests.interop.fakes.certificates import serve_as
 
 OK = {"success": "ok", "counts": 1, "logs": []}
+# As XMPP has them sent.
+GRADED = replace(APPLE, grade=Grade.NORMAL, message=b"", wake=Content("Canary", "default", {"k": "wake"}).encode())
 
 
 def sent(handler, urls=("http://one", "http://two")):
@@ -56,7 +59,8 @@ def test_posts_json_and_reads_the_answer():
         (httpx.Response(401), Outcome.CONFIG, "http_401"),
     ],
 )
-def test_a_dry_run_succeeds_when_gorush_takes_it_for_no_platform(answer, outcome, code):
+@pytest.mark.parametrize("push", [APPLE, GRADED], ids=["status", "graded"])
+def test_a_dry_run_succeeds_when_gorush_takes_it_for_no_platform(push, answer, outcome, code):
     bodies = []
 
     def handler(request):
@@ -66,7 +70,7 @@ def test_a_dry_run_succeeds_when_gorush_takes_it_for_no_platform(answer, outcome
     async def main():
         async with httpx.AsyncClient(transport=httpx.MockTransport(handler)) as client:
             gateway = GorushGateway(["http://one"], PRESENTATION, client, dry_run_token="device-token")
-            return await gateway.send(APPLE)
+            return await gateway.send(push)
 
     result = asyncio.run(main())
     assert (result.outcome, result.code) == (outcome, code)

@@ -1,0 +1,220 @@
+"""`manage.py xmpp_canary` against a whole server, with an XMPP server in this process: what it says when all is well,
+and when one part is missing.
+"""
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+
+from pushserver.embedded.ports import free_port
+from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.embedded.valkey import EmbeddedValkey
+from pushserver.stack.plan import manage
+from pushserver.supervisor.guard import Guard
+from pushserver.supervisor.processes import ProcessSpec, Stage
+from tests.flows import fleet as processes
+from tests.flows.fleet import Fleet, wait_for_http, wait_until
+from tests.interop.servers import ask
+from xmpp_bridge.tests.talking import SERVICE
+from xmpp_bridge.tests.xmpp_server import SECRET, XmppServer
+
+BRIDGE = "xmpp"
+LAST = "SELECT {} FROM xmpp_bridge_canaryrun ORDER BY started_at DESC LIMIT 1"
+LEFT = (
+    *("xmpp_bridge_app", "xmpp_bridge_device", "xmpp_bridge_canarystanza", "registrations_route"),
+    *("registrations_registrationevent", "notifications_notificationrequest", "notifications_notification"),
+    "notifications_attempt",
+)
+NOTHING_LEFT = dict.fromkeys(LEFT, 0)
+
+Run = Callable[..., tuple[int, str]]
+
+
+class ServerThread:
+    """The XMPP server, on a loop of its own."""
+
+    def __init__(self) -> None:
+        self._port: Future[int] = Future()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
+        self._thread.start()
+        self.port = self._port.result(timeout=20)
+
+    async def _serve(self) -> None:
+        self.server = XmppServer()
+        self.server.does_route = True
+        self._stopped = asyncio.Event()
+        async with self.server.serving() as address:
+            self._port.set_result(address.port)
+            await self._stopped.wait()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join(timeout=20)
+        self._loop.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The push service, and the XMPP server that it is a component of."""
+
+    fleet: Fleet
+    xmpp: ServerThread
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.fleet.environment["DATABASE_URL"], autocommit=True) as connection:
+            cursor = connection.execute(query)  # type: ignore[arg-type]
+            return cursor.fetchall() if cursor.description else []
+
+    def last(self, *columns: str) -> tuple[Any, ...]:
+        return self.rows(LAST.format(", ".join(columns)))[0]
+
+    def left(self) -> dict[str, int]:
+        return {table: self.rows(f"SELECT count(*) FROM {table}")[0][0] for table in LEFT}  # noqa: S608
+
+    def pushes(self) -> list[Any]:
+        """Return what gorush was given for Apple and Google."""
+        return list(ask(self.fleet.environment["GORUSH_URL"], "GET", "/dev/pushes?limit=10000").body["pushes"])
+
+    def start_bridge(self) -> None:
+        before = self.xmpp.server.connections
+        self.fleet.start(manage(BRIDGE, "run_xmpp_bridge", stage=Stage.FRONT))
+        wait_until(lambda: self.xmpp.server.connections > before, what="the component is connected")
+
+
+@pytest.fixture(scope="module")
+def service(
+    postgres: EmbeddedPostgres,
+    valkey: EmbeddedValkey,
+    new_database: Callable[[str], str],
+    guard: Guard,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Service]:
+    xmpp = ServerThread()
+    environment = {
+        "DATABASE_URL": postgres.url(new_database("xmpp_canary")),
+        "REDIS_URL": f"{valkey.url.removesuffix('/0')}/14",
+        "WAKU_NODES": f"http://127.0.0.1:{free_port()}",  # nobody: the Waku bridge is not started
+        "GORUSH_URL": f"http://127.0.0.1:{free_port()}",
+        "GORUSH_TIMEOUT_SECONDS": "2",
+        "XMPP_COMPONENT_JID": SERVICE,
+        "XMPP_COMPONENT_SECRET": SECRET,
+        "XMPP_COMPONENT_HOST": "127.0.0.1",
+        "XMPP_COMPONENT_PORT": str(xmpp.port),
+        # The canary is served whoever else is.
+        "XMPP_ALLOWED_DOMAINS": "capulet.test",
+        "CANARY_PATIENCE_SECONDS": "5",
+        "COLUMNS": "120",
+    }
+    fleet = Fleet(tmp_path_factory.mktemp("xmpp-canary"), environment, guard)
+    service = Service(fleet, xmpp)
+    try:
+        fleet.start(gorush(service), worker(service))
+        service.start_bridge()
+        wait_for_http(f"{environment['GORUSH_URL']}/healthz")
+        yield service
+    finally:
+        fleet.stop(*fleet.running)
+        xmpp.stop()
+
+
+def gorush(service: Service) -> ProcessSpec:
+    return processes.gorush(int(service.fleet.environment["GORUSH_URL"].rsplit(":", 1)[1]))
+
+
+def worker(service: Service) -> ProcessSpec:
+    return processes.services(service.fleet.folder)["worker"]
+
+
+@pytest.fixture
+def canary(service: Service) -> Run:
+    """Runs it; exit code and what it printed."""
+    fleet = service.fleet
+
+    def run() -> tuple[int, str]:
+        before = len(fleet.log("canary")) if (fleet.folder / "canary.log").exists() else 0
+        fleet.start(manage("canary", "xmpp_canary", stage=Stage.FRONT))
+        code = fleet.running["canary"].wait(timeout=90)
+        fleet.running.pop("canary")
+        return code, fleet.log("canary")[before:]
+
+    return run
+
+
+@pytest.fixture
+def without(service: Service) -> Iterator[Callable[[str], None]]:
+    """Stops a part, and brings it back afterwards."""
+    stopped: list[str] = []
+
+    def stop(name: str) -> None:
+        if name == "routing":
+            service.xmpp.server.does_route = False
+        else:
+            service.fleet.stop(name)
+        stopped.append(name)
+
+    yield stop
+    for name in stopped:
+        if name == "routing":
+            service.xmpp.server.does_route = True
+        elif name == BRIDGE:
+            service.start_bridge()
+        else:
+            service.fleet.start({"worker": worker, "gorush": gorush}[name](service))
+    wait_for_http(f"{service.fleet.environment['GORUSH_URL']}/healthz")
+
+
+def test_every_link_is_timed_and_no_row_stays(service: Service, canary: Run) -> None:
+    before = service.pushes()
+    for _ in range(2):  # the second one finds what the first one left
+        code, printed = canary()
+        assert code == 0, printed
+        assert len(re.findall(r"│\s+\d+ │", printed)) == 4
+        assert "nothing was tested of its credentials" in " ".join(printed.split())
+        assert service.last("state", "cause", "broken_link", "device", "pseudonym") == ("passed", "", "", None, None)
+        assert service.left() == NOTHING_LEFT
+    assert service.pushes() == before
+
+
+@pytest.mark.parametrize(
+    ("part", "link", "cause", "words"),
+    [
+        (BRIDGE, "register", "component", "the component was stopped"),
+        ("routing", "register", "xmpp_server", "the XMPP server does not route to the component"),
+        ("worker", "gorush", "worker", "nobody tries the push"),
+        ("gorush", "gorush", "gorush", "gorush does not take the push"),
+    ],
+)
+def test_the_broken_link_is_named(
+    service: Service, canary: Run, without: Callable[[str], None], part: str, link: str, cause: str, words: str
+) -> None:
+    without(part)
+    code, printed = canary()
+    assert code == 1
+    assert words in " ".join(printed.split())
+    assert service.last("state", "broken_link", "cause") == ("broken", link, cause)
+    assert service.left() == NOTHING_LEFT
+
+
+def test_a_run_that_was_killed_is_told_and_cleared_away_by_the_next(
+    service: Service, canary: Run, without: Callable[[str], None]
+) -> None:
+    without("worker")
+    service.fleet.start(manage("killed", "xmpp_canary", stage=Stage.FRONT))
+    pushed = "SELECT count(*) FROM notifications_notification"
+    wait_until(lambda: service.rows(pushed) == [(1,)], what="the canary has pushed")
+    service.fleet.kill("killed")
+    assert canary() == (2, "CommandError: Another canary is under way. Try again in a moment.\n")
+    service.rows(
+        "UPDATE xmpp_bridge_canaryrun SET started_at = started_at - interval '1 hour' WHERE finished_at IS NULL"
+    )
+    canary()
+    assert service.left() == NOTHING_LEFT
+    assert service.rows("SELECT count(*) FROM xmpp_bridge_canaryrun WHERE state = 'interrupted'") == [(1,)]

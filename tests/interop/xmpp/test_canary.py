@@ -1,0 +1,41 @@
+"""The canary of XMPP through real servers: they hand back what the component sends to itself."""
+
+import asyncio
+
+import pytest
+
+from pushserver.stack.plan import manage
+from pushserver.supervisor.processes import Stage
+from tests.interop.xmpp.service import BRIDGE, Service
+
+pytestmark = pytest.mark.xmpp
+LAST = "SELECT state, broken_link, cause FROM xmpp_bridge_canaryrun ORDER BY started_at DESC LIMIT 1"
+DEVICES = "SELECT count(*) FROM xmpp_bridge_device WHERE domain = 'push.montague.test'"
+
+
+def run_canary(service: Service) -> tuple[int, str]:
+    """Make a round trip; exit code and what was printed and logged so far."""
+    service.fleet.start(manage("canary", "xmpp_canary", stage=Stage.FRONT))
+    code = service.fleet.running["canary"].wait(timeout=90)
+    service.fleet.running.pop("canary")
+    return code, service.fleet.log("canary")
+
+
+async def test_the_canary_goes_through_a_real_server_and_back(either_service: Service) -> None:
+    before = len(either_service.all_pushes())
+    code, printed = await asyncio.to_thread(run_canary, either_service)
+    assert code == 0, printed
+    assert either_service.rows(LAST) == [("passed", "", "")]
+    assert either_service.rows(DEVICES) == [(0,)]
+    assert len(either_service.all_pushes()) == before
+
+
+async def test_the_canary_says_that_no_component_is_there(push_service: Service) -> None:
+    await asyncio.to_thread(push_service.fleet.stop, BRIDGE)
+    try:
+        code, printed = await asyncio.to_thread(run_canary, push_service)
+    finally:
+        push_service.start_bridge()
+    await push_service.wait_until_connected()
+    assert code == 1, printed
+    assert push_service.rows(LAST) == [("broken", "register", "component")]

@@ -1,0 +1,49 @@
+"""Which cause is named, by how far a round trip got."""
+
+import pytest
+
+from xmpp_bridge.canary.diagnosis import Cause, Diagnosis, Link, Push, Stanza, push_trouble, stanza_trouble
+
+SAID = {"is_said": True}
+ANSWERED = {"is_said": True, "is_answered": True}
+
+
+@pytest.mark.parametrize(
+    ("stanza", "cause", "detail"),
+    [
+        (Stanza(component="no component is running"), Cause.COMPONENT, "no component is running"),
+        (Stanza(), Cause.COMPONENT, "it is connected, and does not take up its errands"),
+        (Stanza(**SAID), Cause.XMPP_SERVER, "it took the stanza, and did not hand it back"),
+        (Stanza(**SAID, component="the connection was lost"), Cause.COMPONENT, "the connection was lost"),
+        (Stanza(**SAID, has_effect=True), Cause.REPLY, "the component has carried it out"),
+        (Stanza(**ANSWERED, error="service-unavailable"), Cause.XMPP_SERVER, "refused: service-unavailable"),
+        (
+            Stanza(**ANSWERED, error="internal-server-error", is_own_error=True),
+            Cause.COMPONENT,
+            "refused: internal-server-error",
+        ),
+        (Stanza(**ANSWERED), Cause.COMPONENT, "it answers, and has stored nothing"),
+    ],
+)
+def test_names_why_a_stanza_did_not_lead_to_what_it_should_have(stanza: Stanza, cause: Cause, detail: str) -> None:
+    assert stanza_trouble(Link.PUSH, stanza) == Diagnosis(Link.PUSH, cause, detail)
+
+
+def test_finds_nothing_wrong_with_a_stanza_that_was_answered_and_carried_out() -> None:
+    assert stanza_trouble(Link.PUSH, Stanza(**ANSWERED, has_effect=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("push", "cause", "detail"),
+    [
+        (Push(), Cause.WORKER, "nobody tries the push"),
+        (Push(has_attempt=True), Cause.GORUSH, "it does not answer"),
+        (Push(has_attempt=True, outcome="transient", code="http_500"), Cause.GORUSH, "transient: http_500"),
+    ],
+)
+def test_names_why_a_push_does_not_arrive_at_gorush(push: Push, cause: Cause, detail: str) -> None:
+    assert push_trouble(push) == Diagnosis(Link.GORUSH, cause, detail)
+
+
+def test_finds_nothing_wrong_with_a_push_that_gorush_took() -> None:
+    assert push_trouble(Push(has_attempt=True, outcome="delivered")) is None

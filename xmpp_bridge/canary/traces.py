@@ -1,0 +1,47 @@
+"""What the canary leaves in the tables of real traffic: its app, devices, their pushes and their history.
+
+Whatever process dies meanwhile, all of it is found again: the app has a name that nobody else can register in, and the
+history is found by the pseudonyms that the runs keep.
+"""
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from notifications.models import NotificationRequest
+from registrations.models import RegistrationEvent, Route
+from xmpp_bridge.models import App, CanaryRun, CanaryStanza, Device
+
+# What the console shows of the app, as long as a run is under way.
+TEXT = "Canary"
+
+
+def make_app() -> None:
+    """Make the app that the canary registers in."""
+    own = {"apn_topic": settings.CANARY_DRY_RUN_TOPIC, "takes_firebase": False, "text": TEXT}
+    App.objects.create(slug=settings.CANARY_XMPP_APP, created_at=timezone.now(), **own)
+
+
+def note_device(run: CanaryRun, device: Device) -> None:
+    """Keep what names the run's device elsewhere, because unregistering forgets it."""
+    run.device = device.pk
+    run.pseudonym = device.route.pseudonym if device.route else None
+    run.save(update_fields=["device", "pseudonym"])
+
+
+@transaction.atomic
+def remove_traces() -> None:
+    """Remove everything that any run left. Only the run that is under way may call it while there is one."""
+    devices = list(Device.objects.select_for_update().filter(app__slug=settings.CANARY_XMPP_APP))
+    names = [str(device.pk) for device in devices]
+    routes = Route.objects.filter(pk__in=[device.route_id for device in devices if device.route_id])
+    runs = CanaryRun.objects.filter(pseudonym__isnull=False)
+    pseudonyms = {*routes.values_list("pseudonym", flat=True), *runs.values_list("pseudonym", flat=True)}
+    RegistrationEvent.objects.filter(pseudonym__in=[each for each in pseudonyms if each]).delete()
+    NotificationRequest.objects.filter(notifications__installation_id__in=names).delete()
+    route_ids = list(routes.values_list("pk", flat=True))
+    Device.objects.filter(pk__in=[device.pk for device in devices]).delete()
+    Route.objects.filter(pk__in=route_ids).delete()
+    App.objects.filter(slug=settings.CANARY_XMPP_APP).delete()
+    CanaryStanza.objects.all().delete()
+    CanaryRun.objects.filter(device__isnull=False).update(device=None, pseudonym=None)
