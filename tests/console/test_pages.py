@@ -152,7 +152,9 @@ def test_without_the_permission_to_view_there_is_nothing_to_see(client: Client, 
 @every_model
 def test_support_staff_with_the_permission_to_view_get_in(client: Client, model: type[Model]) -> None:
     user = User.objects.create_user("support", is_staff=True)
-    user.user_permissions.add(Permission.objects.get(codename=f"view_{model._meta.model_name}"))
+    user.user_permissions.add(
+        Permission.objects.get(codename=f"view_{model._meta.model_name}", content_type__app_label=model._meta.app_label)
+    )
     client.force_login(user)
     make_rows()
 
@@ -434,6 +436,7 @@ def hidden() -> Secrets:
     factories.make_watermark(node=node)
     factories.make_dead_letter(source=node)
     factories.make_canary_run()
+    factories.make_xmpp_canary_run()
     factories.make_sender()
     ended = {"state": "unregistered", "route": None, "announced_from": hidden.text("announced from")}
     keys = {name: hidden.new(name, 32) for name in ("device_key", "owner_key")}
