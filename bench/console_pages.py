@@ -316,7 +316,14 @@ def _second_page(url: str, model: type[Model], **query: str) -> str:
 def _api_of_reports() -> Iterator[Page]:
     days = sorted({str(day) for day in _sample(ErrorRate, "day")})
     for name, columns in {
-        "error-rate": {"hour": "3", "platform": "ios", "outcome": "dead", "code": "timeout", "stage": NOTHING},
+        "error-rate": {
+            "hour": "3",
+            "platform": "ios",
+            "outcome": "dead",
+            "code": "timeout",
+            "stage": NOTHING,
+            "front_door": "waku",
+        },
         "token-churn": {"platform": "android", "app_topic": NOTHING},
         "anomaly": {"figure": "error_rate", "platform": NOTHING},
     }.items():

@@ -17,8 +17,14 @@ SHARES = {"attempts": 0.30, "notifications": 0.26, "envelopes": 0.27, "replies":
 SNAPSHOTS = {"active_tokens": 2000, "unknown_errors": 200}
 CHUNK_ROWS = 1_000_000
 DAY_US = 86_400 * 10**6
-PLACES = [("android", ""), ("ios", "im.status.ethereum"), ("ios", "im.status.ethereum.pr"), ("none", "")]
-PLACE_WEIGHTS = [0.6, 0.3, 0.07, 0.03]
+PLACES = [
+    ("android", "", "waku"),
+    ("ios", "im.status.ethereum", "waku"),
+    ("ios", "im.status.ethereum.pr", "waku"),
+    ("android", "", "xmpp"),
+    ("none", "", "waku"),
+]
+PLACE_WEIGHTS = [0.5, 0.3, 0.07, 0.1, 0.03]
 Columns = dict[str, pa.Array]
 
 
@@ -165,8 +171,9 @@ def _placed(day: date, rows: int) -> Columns:
 def _place(rows: int) -> Columns:
     place = _pick(PLACES, PLACE_WEIGHTS, rows)
     return {
-        "platform": pa.array([platform for platform, _ in PLACES]).take(place),
-        "app_topic": pa.array([topic for _, topic in PLACES]).take(place),
+        "platform": pa.array([platform for platform, _, _ in PLACES]).take(place),
+        "app_topic": pa.array([topic for _, topic, _ in PLACES]).take(place),
+        "front_door": pa.array([door for _, _, door in PLACES]).take(place),
     }
 
 

@@ -27,6 +27,7 @@ from xmpp_bridge.codec.stream import Received, Stream
 from xmpp_bridge.component.desk import Arrived, Desk
 from xmpp_bridge.identity import client_keys
 from xmpp_bridge.limits import Limits, Rates
+from xmpp_bridge.messages import FRONT_DOOR
 from xmpp_bridge.models import App, Device
 from xmpp_bridge.rules import Domains
 
@@ -131,7 +132,7 @@ def _register(count: int) -> list[str]:
 
 
 def _route(device_id: uuid.UUID, now: datetime) -> Route:
-    route = Route(generation=0, created_at=now)
+    route = Route(generation=0, created_at=now, front_door=FRONT_DOOR)
     token = f"bench{device_id.hex}{'t' * 120}"
     point(
         route,

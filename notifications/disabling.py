@@ -104,9 +104,16 @@ def tell(route_ids: Collection[int], kind: RegistrationEvent.Kind, *, now: datet
     named = Coalesce("registration__pseudonym", "pseudonym")
     routes = Route.objects.filter(pk__in=route_ids).order_by("pk").annotate(named=named)
     RegistrationEvent.objects.bulk_create(
-        RegistrationEvent(kind=kind, pseudonym=pseudonym, token_type=token_type, apn_topic=apn_topic, at=now)
-        for pseudonym, token_type, apn_topic in routes.values_list("named", "token_type", "apn_topic")
-        if pseudonym
+        RegistrationEvent(
+            kind=kind,
+            pseudonym=route.named,
+            token_type=route.token_type,
+            apn_topic=route.apn_topic,
+            front_door=route.front_door,
+            at=now,
+        )
+        for route in routes.only("token_type", "apn_topic", "front_door")
+        if route.named
     )
 
 

@@ -173,7 +173,10 @@ class RegistrationEventAdmin(FactAdmin):
     list_filter = (("kind", WordFilter),)
     ordering = ("-at",)
     shown: ClassVar[Any] = {
-        "What happened": (state("kind"), "token", word("apn_topic", "app"), "pseudonym", moment("at", "time"))
+        "What happened": (
+            *(state("kind"), "token", word("apn_topic", "app"), word("front_door", "front door")),
+            *("pseudonym", moment("at", "time")),
+        )
     }
     search_help_text = "Pseudonym of an installation or device, as its page links to"
 

@@ -342,6 +342,7 @@ def _record(batch: _Batch, registration: Registration, kind: RegistrationEvent.K
             pseudonym=registration.pseudonym,
             token_type=route.token_type,
             apn_topic=route.apn_topic,
+            front_door=route.front_door,
             at=batch.now,
         )
     )

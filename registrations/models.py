@@ -45,6 +45,8 @@ class Route(models.Model):
     last_success_at = models.DateTimeField(null=True)
     # Whoever registered it is to be told when it is disabled, and has not been told yet.
     is_end_awaited = models.BooleanField(default=False, db_default=False)
+    # The front door that its device registered at.
+    front_door = models.TextField(default="waku", db_default="waku")
     # Names it in events and reports, where no registration does. It is random, as a registration's is.
     pseudonym = models.UUIDField(null=True)
     created_at = models.DateTimeField()
@@ -129,7 +131,7 @@ class Grant(models.Model):
 
 
 class RegistrationEvent(models.Model):
-    """What happened to an installation, append-only and pseudonymous: the source of the churn reports."""
+    """What happened to an installation or a device, append-only and pseudonymous: the source of the churn reports."""
 
     class Kind(models.TextChoices):
         REGISTERED = "registered"  # new, or again after unregistering
@@ -146,6 +148,7 @@ class RegistrationEvent(models.Model):
     pseudonym = models.UUIDField()
     token_type = models.PositiveSmallIntegerField()
     apn_topic = models.TextField(blank=True)
+    front_door = models.TextField(default="waku", db_default="waku")
     at = models.DateTimeField(db_index=True)
 
     class Meta:

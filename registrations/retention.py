@@ -45,7 +45,7 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
 _EXPIRE: LiteralString = """
     WITH old AS (
         SELECT registration.id, public_key_hash, installation_id, registration.pseudonym, route_id, token_type,
-            apn_topic
+            apn_topic, front_door
         FROM registrations_registration AS registration JOIN registrations_route AS route ON route.id = route_id
         WHERE registration.id > %(after)s AND registration.id <= %(up_to)s AND registration.state = 'active'
             AND updated_at < %(before)s AND coalesce(last_success_at, updated_at) < %(before)s
@@ -60,8 +60,8 @@ _EXPIRE: LiteralString = """
     ), ungranted AS (
         DELETE FROM registrations_grant USING old WHERE registration_id = old.id
     ), noted AS (
-        INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, apn_topic, at)
-        SELECT 'expired', pseudonym, token_type, apn_topic, %(now)s FROM old WHERE pseudonym IS NOT NULL
+        INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, apn_topic, front_door, at)
+        SELECT 'expired', pseudonym, token_type, apn_topic, front_door, %(now)s FROM old WHERE pseudonym IS NOT NULL
     )
     SELECT public_key_hash, installation_id, route_id FROM old
 """

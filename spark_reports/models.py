@@ -76,7 +76,10 @@ class PublishedDay(models.Model):
 
 
 class Report(models.Model):
-    """The common part of all report tables."""
+    """The common part of all report tables.
+
+    The defaults of ``front_door`` are what rows from before the column mean.
+    """
 
     day = models.DateField()
 
@@ -92,6 +95,7 @@ class ErrorRate(Report):
     stage = models.TextField()
     platform = models.TextField()
     app_topic = models.TextField(blank=True)
+    front_door = models.TextField(default="waku", db_default="waku")
     outcome = models.TextField()
     code = models.TextField(blank=True)
     is_failure = models.BooleanField()
@@ -111,6 +115,7 @@ class ErrorRate(Report):
 class TokenChurn(Report):
     platform = models.TextField()
     app_topic = models.TextField(blank=True)
+    front_door = models.TextField(default="waku", db_default="waku")
     active_at_start = models.BigIntegerField()
     new = models.BigIntegerField()
     returned = models.BigIntegerField()
@@ -134,6 +139,7 @@ class TokenChurn(Report):
 class TokenLifetime(Report):
     platform = models.TextField()
     app_topic = models.TextField(blank=True)
+    front_door = models.TextField(default="waku", db_default="waku")
     cohort = models.DateField()
     age_weeks = models.PositiveSmallIntegerField()
     tokens = models.BigIntegerField()
@@ -150,6 +156,7 @@ class TokenLifetime(Report):
 class Latency(Report):
     stage = models.TextField()
     platform = models.TextField()
+    front_door = models.TextField(default="all", db_default="all")
     events = models.BigIntegerField()
     p50_ms = models.FloatField()
     p90_ms = models.FloatField()
@@ -210,6 +217,7 @@ class Anomaly(Report):
     stage = models.TextField()
     platform = models.TextField()
     app_topic = models.TextField(blank=True)
+    front_door = models.TextField(default="waku", db_default="waku")
     events = models.BigIntegerField()
     total = models.BigIntegerField()
     value = models.FloatField()

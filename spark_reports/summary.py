@@ -19,6 +19,7 @@ from spark_reports.models import (
 )
 
 MAX_SIGNATURES = 10
+PLACE = ("platform", "app_topic", "front_door")
 CHURN = ("active_at_start", "new", "returned", "unregistered", "died", "expired", "active_at_end")
 
 
@@ -65,11 +66,11 @@ def summarise(day: date) -> Summary:
     return Summary(
         day=day,
         published=PublishedDay.objects.filter(day=day).select_related("run").first(),
-        anomalies=list(Anomaly.objects.filter(day=day).order_by("figure", "stage", "platform", "app_topic")),
+        anomalies=list(Anomaly.objects.filter(day=day).order_by("figure", "stage", *PLACE)),
         findings=list(failed_checks(day, day)),
         stages=_stages(day),
         churn={name: churn[f"{name}_sum"] for name in CHURN},
-        latencies=list(Latency.objects.filter(day=day, platform="all").order_by("stage")),
+        latencies=list(Latency.objects.filter(day=day, platform="all", front_door="all").order_by("stage")),
         signatures=list(signatures.order_by("-events")[:MAX_SIGNATURES]),
         loads=list(LoadProfile.objects.filter(day=day).order_by("role")),
     )

@@ -105,9 +105,12 @@ def _end_history(registrations: QuerySet[Registration], *, now: datetime) -> Non
             pseudonym=pseudonym,
             token_type=token_type,
             apn_topic=apn_topic,
+            front_door=front_door,
             at=now,
         )
-        for pseudonym, token_type, apn_topic in active.values_list("pseudonym", "route__token_type", "route__apn_topic")
+        for pseudonym, token_type, apn_topic, front_door in active.values_list(
+            "pseudonym", "route__token_type", "route__apn_topic", "route__front_door"
+        )
         if pseudonym
     )
 

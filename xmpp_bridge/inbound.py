@@ -26,11 +26,10 @@ from xmpp_bridge.codec.jids import Jid, parse_jid
 from xmpp_bridge.content import Look, payload_content, text_content, wake_content
 from xmpp_bridge.identity import client_keys, route_tag
 from xmpp_bridge.limits import Limits
-from xmpp_bridge.messages import Dialect, Kind, PushNotification
+from xmpp_bridge.messages import FRONT_DOOR, Dialect, Kind, PushNotification
 from xmpp_bridge.metrics import FORWARDS_DROPPED, PUSHES
 from xmpp_bridge.rules import Domains, Verdict, time_to_live
 
-FRONT_DOOR = "xmpp"
 # Our own address that a push was written to is remembered, when it is no longer than this.
 MAX_LOCAL_CHARACTERS = 64
 NOBODY = Jid("", "", "")

@@ -9,6 +9,8 @@ from enum import StrEnum
 
 from notifications.messages import Grade
 
+FRONT_DOOR = "xmpp"  # our name in what is stored
+
 
 class Dialect(StrEnum):
     """How a push was asked for. Both forms of Push 2.0 have one namespace, and different elements in it."""

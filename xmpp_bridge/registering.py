@@ -28,7 +28,7 @@ from xmpp_bridge.codec.jids import Jid, parse_jid
 from xmpp_bridge.commands import ACTIONS, Action, BadField, form_fields, read_submission
 from xmpp_bridge.identity import client_keys, device_key, owner_key
 from xmpp_bridge.limits import Limits
-from xmpp_bridge.messages import Command, StanzaError
+from xmpp_bridge.messages import FRONT_DOOR, Command, StanzaError
 from xmpp_bridge.metrics import COMMANDS
 from xmpp_bridge.models import App, Device
 from xmpp_bridge.rules import BAD_REQUEST, BUSY, FORBIDDEN, NOT_FOUND, TROUBLE, Domains
@@ -217,6 +217,7 @@ def _register(device: Device, action: Action, address: DeviceAddress, *, now: da
         address=address.encode(),
     )
     route.is_end_awaited = True
+    route.front_door = FRONT_DOOR
     route.pseudonym = route.pseudonym or uuid4()
     route.save()
     _record(route, kind, now=now)
@@ -238,7 +239,12 @@ def _what_changed(route: Route, action: Action, address: DeviceAddress) -> Kind:
 def _record(route: Route, kind: Kind, *, now: datetime) -> None:
     if route.pseudonym:
         RegistrationEvent.objects.create(
-            kind=kind, pseudonym=route.pseudonym, token_type=route.token_type, apn_topic=route.apn_topic, at=now
+            kind=kind,
+            pseudonym=route.pseudonym,
+            token_type=route.token_type,
+            apn_topic=route.apn_topic,
+            front_door=route.front_door,
+            at=now,
         )
 
 

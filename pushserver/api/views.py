@@ -169,9 +169,10 @@ def report(model: Any, answer: Any, *narrowed_by: str) -> Any:
     return extend_schema_view(list=describe(answer(many=True)))(view)
 
 
-ErrorRates = report(ErrorRate, answers.ErrorRateAnswer, "hour", "stage", "platform", "app_topic", "outcome", "code")
-TokenChurns = report(TokenChurn, answers.TokenChurnAnswer, "platform", "app_topic")
-Anomalies = report(Anomaly, answers.AnomalyAnswer, "figure", "stage", "platform")
+PLACE = ("platform", "app_topic", "front_door")
+ErrorRates = report(ErrorRate, answers.ErrorRateAnswer, "hour", "stage", *PLACE, "outcome", "code")
+TokenChurns = report(TokenChurn, answers.TokenChurnAnswer, *PLACE)
+Anomalies = report(Anomaly, answers.AnomalyAnswer, "figure", "stage", "platform", "front_door")
 
 
 class Status(Guarded, generics.GenericAPIView[Any]):

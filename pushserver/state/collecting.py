@@ -248,6 +248,6 @@ def _reports(checks: Checks, now: datetime) -> f.Reports:
 def _anomalies(day: date) -> Iterator[str]:
     """Yield each anomaly of a day with its figure and its usual band. All figures are shares."""
     for row in Anomaly.objects.filter(day=day).order_by("-z_score")[:MAX_ANOMALIES]:
-        place = " ".join(filter(None, (row.stage, row.platform, row.app_topic)))
+        place = " ".join(filter(None, (row.stage, row.platform, row.app_topic, row.front_door)))
         usual = f"usually {percent(row.band_low)} to {percent(row.band_high)}"
         yield f"{row.figure.replace('_', ' ')} of {place} {percent(row.value)}, {usual}"

@@ -33,7 +33,8 @@ FLOWS = (
     *("active_at_start", "new", "returned", "moved_in", "refreshed", "token_changed"),
     *("unregistered", "died", "expired", "moved_out", "active_at_end", "unexplained", "net_growth"),
 )
-PLACE = ("platform", "app_topic")
+PLACE = ("platform", "app_topic", "front_door")
+TOGETHER = ("platform", "front_door")  # latency has rows for all of these together, too
 IN, OUT = ("new", "returned"), ("unregistered", "died", "expired")
 
 
@@ -114,6 +115,7 @@ def _outcomes(choice: Choice) -> Panel:
             row.stage,
             f.text(row.platform),
             f.text(row.app_topic),
+            row.front_door,
             row.outcome,
             f.text(row.code),
             f.count(row.events),
@@ -126,7 +128,7 @@ def _outcomes(choice: Choice) -> Panel:
         for row in rows
     ]
     headers = (
-        *("stage", "platform", "app topic", "outcome", "code"),
+        *("stage", "platform", "app topic", "front door", "outcome", "code"),
         *("events#", "rate#", "95 % interval#", "usual#", "change#", "z#"),
     )
     note = (
@@ -137,7 +139,7 @@ def _outcomes(choice: Choice) -> Panel:
 
 # Tokens ---------------------------------------------------------------------------------------------------------------
 def token_churn(choice: Choice) -> Sequence[Panel]:
-    """Show the churn rate, the tokens that came and went, and the churn of the last day by platform and app."""
+    """Show the churn rate, the tokens that came and went, and the churn of the last day by place."""
     sums = _flows_by_day(choice)
     of = {row["day"]: row for row in sums}
     rates: dict[date, float | None] = {day: _churn(row) for day, row in of.items()}
@@ -148,12 +150,12 @@ def token_churn(choice: Choice) -> Sequence[Panel]:
     flows = line_chart(
         "Device tokens that came and went, by day", labels, _by_day(choice, {"came": arrivals, "went": losses}), f.count
     )
-    places = list(choice.rows_of_last_day(TokenChurn).values("platform", "app_topic", *FLOWS).order_by("platform"))
+    places = list(choice.rows_of_last_day(TokenChurn).values(*PLACE, *FLOWS).order_by(*PLACE))
     note = (
         "Start + new + returned + moved in - unregistered - died - expired - moved out = end; the rest is unexplained."
     )
     by_day = _churn_table("Churn by day", ("day",), reversed(sums), note)
-    by_place = _churn_table(f"Churn of {choice.last_day} by platform and app", ("platform", "app_topic"), places)
+    by_place = _churn_table(f"Churn of {choice.last_day} by platform, app and front door", PLACE, places)
     return [_flags(choice, "churn_rate"), Panel(rate, by_day), Panel(flows, by_place)]
 
 
@@ -177,10 +179,10 @@ def _churn_table(caption: str, keys: Sequence[str], rows: Iterable[Mapping[str, 
 
 def token_lifetime(choice: Choice) -> Sequence[Panel]:
     """Show the survival of the largest cohorts, and a table of all of them."""
-    rows = list(choice.rows_of_last_day(TokenLifetime).order_by("platform", "app_topic", "cohort", "age_weeks"))
+    rows = list(choice.rows_of_last_day(TokenLifetime).order_by(*PLACE, "cohort", "age_weeks"))
     cohorts: dict[Hashable, list[TokenLifetime]] = defaultdict(list)
     for row in rows:
-        cohorts[row.platform, row.app_topic, row.cohort].append(row)
+        cohorts[row.platform, row.app_topic, row.front_door, row.cohort].append(row)
     largest = sorted(cohorts.values(), key=lambda found: -found[0].tokens)[:MAX_LINES]
     weeks = range(max((row.age_weeks for found in largest for row in found), default=0) + 1)
     series = [Series(_cohort(found[0]), _curve(found, weeks)) for found in largest]
@@ -190,7 +192,7 @@ def token_lifetime(choice: Choice) -> Sequence[Panel]:
     )
     cells = [_lifetime_cells(found) for found in cohorts.values()]
     headers = (
-        *("platform", "app topic", "first registered in week of", "tokens#", "weeks seen#"),
+        *("platform", "app topic", "front door", "first registered in week of", "tokens#", "weeks seen#"),
         *(f"{age} w#" for age in AGES),
         "95 % interval of the last#",
     )
@@ -199,7 +201,7 @@ def token_lifetime(choice: Choice) -> Sequence[Panel]:
 
 
 def _cohort(row: TokenLifetime) -> str:
-    return f"{row.platform} {row.app_topic} {row.cohort:%d %b %Y}".replace("  ", " ")
+    return f"{row.platform} {row.app_topic} {row.front_door} {row.cohort:%d %b %Y}".replace("  ", " ")
 
 
 def _curve(cohort: Sequence[TokenLifetime], weeks: Iterable[int]) -> list[float | None]:
@@ -211,7 +213,8 @@ def _lifetime_cells(cohort: Sequence[TokenLifetime]) -> tuple[object, ...]:
     first, last = cohort[0], cohort[-1]
     at = {row.age_weeks: row.survival for row in cohort}
     return (
-        *(first.platform, f.text(first.app_topic), first.cohort, f.count(first.tokens), last.age_weeks),
+        *(first.platform, f.text(first.app_topic), first.front_door),
+        *(first.cohort, f.count(first.tokens), last.age_weeks),
         *(f.percent(at.get(age)) for age in AGES),
         f.interval(last.survival_low, last.survival_high),
     )
@@ -219,12 +222,12 @@ def _lifetime_cells(cohort: Sequence[TokenLifetime]) -> tuple[object, ...]:
 
 # Latency --------------------------------------------------------------------------------------------------------------
 def latency(choice: Choice) -> Sequence[Panel]:
-    """Show the latency of each stage, of all platforms together unless one is chosen.
+    """Show the latency of each stage, of all platforms and front doors together unless one is chosen.
 
     The charts show the 99th percentile and the median.
     """
-    narrowed = choice.rows(Latency) if "platform" in choice.filters else choice.rows(Latency).filter(platform="all")
-    rows = list(narrowed.order_by("day", "stage"))
+    together = {name: "all" for name in TOGETHER if name not in choice.filters}
+    rows = list(choice.rows(Latency).filter(**together).order_by("day", "stage"))
     charts = [
         line_chart(f"{name} by day and stage", _day_labels(choice), _percentile(choice, rows, column), f.milliseconds)
         for name, column in (("99th percentile", "p99_ms"), ("Median", "p50_ms"))
@@ -255,13 +258,17 @@ def _latency_table(rows: Sequence[Latency]) -> Table:
             row.day,
             row.stage,
             row.platform,
+            row.front_door,
             f.count(row.events),
             *(f.milliseconds(value) for value in (row.p50_ms, row.p90_ms, row.p95_ms, row.p99_ms, row.max_ms)),
             f.percent(row.within_deadline),
         )
         for row in reversed(rows)
     ]
-    headers = ("day", "stage", "platform", "events#", "p50#", "p90#", "p95#", "p99#", "longest#", "within deadline#")
+    headers = (
+        *("day", "stage", "platform", "front door", "events#"),
+        *("p50#", "p90#", "p95#", "p99#", "longest#", "within deadline#"),
+    )
     note = "What each stage measures is in docs/reports.md; only answer and reply have a deadline."
     return _cut("Latency by day and stage", headers, cells, note)
 
@@ -374,14 +381,15 @@ def anomaly_table(rows: Iterable[Anomaly]) -> Table:
     """Return the table of anomalies with the figures behind them."""
     cells = [
         (
-            *(row.day, row.figure.replace("_", " "), row.stage, row.platform, f.text(row.app_topic)),
+            *(row.day, row.figure.replace("_", " "), row.stage, row.platform),
+            *(f.text(row.app_topic), row.front_door),
             *(f.count(row.events), f.count(row.total), f.percent(row.value), f.percent(row.usual)),
             *(f.interval(row.band_low, row.band_high), f.score(row.z_score)),
         )
         for row in rows
     ]
     headers = (
-        *("day", "figure", "stage", "platform", "app topic"),
+        *("day", "figure", "stage", "platform", "app topic", "front door"),
         *("events#", "of#", "rate#", "usual#", "usual band#", "z#"),
     )
     return _cut("Outside of the usual band", headers, cells)
@@ -421,7 +429,14 @@ PAGES = {
             PLACE,
             token_lifetime,
         ),
-        ReportPage("latency", "Latency", "How long does each step take?", Latency, ("stage", "platform"), latency),
+        ReportPage(
+            "latency",
+            "Latency",
+            "How long does each step take?",
+            Latency,
+            ("stage", *TOGETHER),
+            latency,
+        ),
         ReportPage(
             "failure-signatures",
             "Failure signatures",

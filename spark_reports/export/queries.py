@@ -110,6 +110,7 @@ def notifications(day: date) -> str:
     """
     return f"""
         SELECT n.created_at, {_platform("route.token_type")}, {_app_topic("route.token_type", "route.apn_topic")},
+            request.front_door,
             CASE WHEN n.type BETWEEN 1 AND 4 THEN n.type ELSE 0 END, n.state, coalesce(n.report, ''), n.attempt_count,
             {_pseudonym(Subject.RECIPIENT, _RECIPIENT)}, {_pseudonym(Subject.SENDER, "request.sender_digest")},
             CASE WHEN {_OF_STATUS} THEN {_milliseconds("n.created_at", "n.finished_at")} END,
@@ -132,7 +133,8 @@ def _decided(day: date) -> str:
         f"WHEN {code} THEN '{REPORTS[v.error].value}'" for v, code in CODES.items() if v.error is not None
     )
     return f"""
-        SELECT request.received_at, 'none', '', CASE WHEN {type_} BETWEEN 1 AND 4 THEN {type_} ELSE 0 END,
+        SELECT request.received_at, 'none', '', request.front_door,
+            CASE WHEN {type_} BETWEEN 1 AND 4 THEN {type_} ELSE 0 END,
             CASE {verdict} {state} END, CASE {verdict} {report} END, 0,
             NULL::bigint, {_pseudonym(Subject.SENDER, "request.sender_digest")}, 0,
             CASE WHEN place = 0 THEN {_milliseconds("request.received_at", "request.answered_at")} END,
@@ -146,11 +148,13 @@ def attempts(day: date) -> str:
     """Select the attempts of a day, without the canaries'."""
     queued = _milliseconds("n.created_at", "a.started_at")
     return f"""
-        SELECT a.started_at, {_platform("a.token_type")}, {_app_topic("a.token_type", "a.apn_topic")}, a.number,
-            coalesce(a.outcome, 'open'), a.code, a.latency_ms, CASE WHEN a.number = 1 AND {_OF_STATUS} THEN {queued} END
-        FROM notifications_attempt a LEFT JOIN notifications_notification n ON n.id = a.notification_id AND a.number = 1
-        WHERE {_of_day("a.started_at", day)} AND a.notification_id NOT IN (
-            SELECT own.id FROM notifications_notification own WHERE {_is_canary("own")})"""
+        SELECT a.started_at, {_platform("a.token_type")}, {_app_topic("a.token_type", "a.apn_topic")},
+            request.front_door, a.number, coalesce(a.outcome, 'open'), a.code, a.latency_ms,
+            CASE WHEN a.number = 1 AND {_OF_STATUS} THEN {queued} END
+        FROM notifications_attempt a
+        JOIN notifications_notification n ON n.id = a.notification_id
+        JOIN notifications_notificationrequest request ON request.id = n.request_id
+        WHERE {_of_day("a.started_at", day, notification="n")}"""
 
 
 def replies(day: date) -> str:
@@ -179,7 +183,7 @@ def registration_events(day: date) -> str:
     this, last = (since.format(starts=_STARTS, end=end) for end in ("CURRENT ROW", "1 PRECEDING"))
     return f"""
         WITH today AS MATERIALIZED (
-            SELECT id, at, kind, pseudonym, token_type, apn_topic FROM registrations_registrationevent
+            SELECT id, at, kind, pseudonym, token_type, apn_topic, front_door FROM registrations_registrationevent
             WHERE {_of_day("at", day, told_by="pseudonym")}
         ), history AS (
             SELECT p.* FROM registrations_registrationevent p
@@ -189,7 +193,7 @@ def registration_events(day: date) -> str:
                 coalesce(max(at) FILTER (WHERE kind IN {_STARTS}) OVER own, min(at) OVER own) AS since
             FROM history WINDOW own AS (PARTITION BY pseudonym) ORDER BY pseudonym, at DESC, id DESC
         )
-        SELECT e.at, e.kind, {_platform("e.token_type")}, {_app_topic("e.token_type", "e.apn_topic")},
+        SELECT e.at, e.kind, {_platform("e.token_type")}, {_app_topic("e.token_type", "e.apn_topic")}, e.front_door,
             coalesce({before}) IS NULL, coalesce(coalesce({before}) NOT IN {_ENDS}, false), e.kind NOT IN {_ENDS},
             {_platform(platform_id)}, {_app_topic(platform_id, apn_topic)},
             coalesce({this}, b.since, e.at)::date, coalesce({last}, b.since, e.at)::date
@@ -205,15 +209,16 @@ def active_tokens(day: date) -> str:
     """
     start, end = f"'{day}Z'", f"'{day + timedelta(days=1)}Z'"
     return f"""
-        SELECT {_platform("token_type")}, {_app_topic("token_type", "apn_topic")}, since::date,
+        SELECT {_platform("token_type")}, {_app_topic("token_type", "apn_topic")}, front_door, since::date,
             count(*) FILTER (WHERE at < {start}), count(*) FILTER (WHERE next_at IS NULL)
         FROM (
-            SELECT kind, token_type, apn_topic, at, lead(at) OVER own AS next_at,
+            SELECT kind, token_type, apn_topic, front_door, at, lead(at) OVER own AS next_at,
                 coalesce(max(at) FILTER (WHERE kind IN {_STARTS}) OVER own, min(at) OVER own) AS since
             FROM registrations_registrationevent WHERE at < {end} AND pseudonym NOT IN ({_CANARY_PSEUDONYMS})
             WINDOW own AS (PARTITION BY pseudonym ORDER BY at, id)
         ) AS state
-        WHERE kind NOT IN {_ENDS} AND (next_at IS NULL OR (at < {start} AND next_at >= {start})) GROUP BY 1, 2, 3"""
+        WHERE kind NOT IN {_ENDS} AND (next_at IS NULL OR (at < {start} AND next_at >= {start}))
+        GROUP BY 1, 2, 3, 4"""
 
 
 def unknown_errors(day: date) -> str:

@@ -1,7 +1,7 @@
 """Figures outside of their usual band, for the dashboard.
 
-Grain: one row per day and flagged figure: the error rate of a stage, platform and app topic, or the churn rate of a
-platform and app topic.
+Grain: one row per day and flagged figure: the error rate of a stage, platform, app topic and front door, or the
+churn rate of a platform, app topic and front door.
 Units: rates from 0 to 1; the band is the usual rate ± 3.5 times the scale of `statistics.scale`.
 Late data: as for `error_rates` and `token_churn`, of which this is computed.
 """
@@ -16,7 +16,8 @@ LIMIT = 3.5
 # A total below this proves nothing, however unusual its rate is.
 MIN_TOTAL = 50
 MIN_DIFFERENCE = 10
-PLACE = ["figure", "stage", "platform", "app_topic"]
+PLACE = ["platform", "app_topic", "front_door"]
+FIGURE = ["figure", "stage", *PLACE]
 
 
 def transform(
@@ -28,14 +29,14 @@ def transform(
     """
     today = union([failing(error_rates), leaving(churn)])
     earlier = union([failing(earlier_error_rates), leaving(earlier_churn)])
-    compared = with_usual(today, union([earlier, today]), PLACE, "value").where(F.col("usual").isNotNull())
+    compared = with_usual(today, union([earlier, today]), FIGURE, "value").where(F.col("usual").isNotNull())
     width = scale(F.col("usual"), F.col("deviation"), F.col("total"))
     scored = compared.withColumn("scale", width)
     is_unusual = F.abs(F.col("value") - F.col("usual")) > LIMIT * F.col("scale")
     is_material = F.abs(F.col("events") - F.col("usual") * F.col("total")) >= MIN_DIFFERENCE
     return scored.where(is_unusual & is_material & (F.col("total") >= MIN_TOTAL)).select(
         "day",
-        *PLACE,
+        *FIGURE,
         "events",
         "total",
         "value",
@@ -50,15 +51,12 @@ def failing(error_rates: DataFrame) -> DataFrame:
     """Return all failures of a stage on a day, whatever their code."""
     whole_day = error_rates.where(F.col("hour").isNull())
     events = F.sum(F.when(F.col("is_failure"), F.col("events")).otherwise(0))
-    summed = whole_day.groupBy("day", "stage", "platform", "app_topic").agg(
-        events.alias("events"), F.first("total").alias("total")
-    )
+    summed = whole_day.groupBy("day", "stage", *PLACE).agg(events.alias("events"), F.first("total").alias("total"))
     return summed.select(
         "day",
         F.lit("error_rate").alias("figure"),
         "stage",
-        "platform",
-        "app_topic",
+        *PLACE,
         "events",
         "total",
         (F.col("events") / F.col("total")).alias("value"),
@@ -72,8 +70,7 @@ def leaving(churn: DataFrame) -> DataFrame:
         "day",
         F.lit("churn_rate").alias("figure"),
         F.lit("churn").alias("stage"),
-        "platform",
-        "app_topic",
+        *PLACE,
         events.alias("events"),
         F.col("active_at_start").alias("total"),
         F.col("churn_rate").alias("value"),

@@ -87,7 +87,7 @@ def timestamps(expected: DataFrame, found: DataFrame) -> DataFrame:
 
 
 def reconciliation(churn: DataFrame) -> DataFrame:
-    place = F.concat_ws(" ", "platform", "app_topic").alias("subject")
+    place = F.concat_ws(" ", "platform", "app_topic", "front_door").alias("subject")
     end = F.col("active_at_end")
     return _check(
         "reconciliation", churn.select("day", place, (end + F.col("unexplained")).alias("expected"), end.alias("found"))

@@ -1,6 +1,6 @@
 """Error rates by hour and day.
 
-Grain: one row per day, hour (null: the whole day), stage, platform, app topic, outcome class and code.
+Grain: one row per day, hour (null: the whole day), stage, platform, app topic, front door, outcome class and code.
 Units: ``events`` and ``total`` are counts, rates are shares from 0 to 1.
 Stages: ``inbox`` envelopes of unknown type, ``registration``, ``query`` and ``request`` as received (of requests: one
 event per notification asked for, and one per request that was dropped whole), ``dispatch`` attempts at the gateway,
@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 from spark_reports.jobs.sources import union
 from spark_reports.jobs.statistics import scale, wilson_high, wilson_low, with_usual
 
-CELL = ["hour", "stage", "platform", "app_topic"]  # the keys of a total
+PLACE = ["platform", "app_topic", "front_door"]
+CELL = ["hour", "stage", *PLACE]  # the keys of a total
 OUTCOME = ["outcome", "code", "is_failure"]
 WHOLE_DAY = -1  # as an hour, while it is a key of joins
 FAILURES = (
@@ -55,7 +56,7 @@ def of_envelopes(envelopes: DataFrame) -> DataFrame:
     is_counted_elsewhere = (F.col("type") == "request") & (F.col("state") == "processed")
     code = F.when(F.col("reason") == "nothing_found", "").otherwise(F.col("reason"))
     return _events(
-        envelopes.where(~is_counted_elsewhere).withColumns({"platform": F.lit("none"), "app_topic": F.lit("")}),
+        _of_waku(envelopes.where(~is_counted_elsewhere)),
         F.when(known, F.col("type")).otherwise("inbox"),
         outcome,
         code,
@@ -81,8 +82,12 @@ def of_replies(replies: DataFrame) -> DataFrame:
     """
     is_unchecked = (F.col("state") == "unconfirmed") & (F.col("repeats") == 0)
     outcome = F.when(F.col("state") == "pending", "waiting").when(is_unchecked, "unchecked").otherwise(F.col("state"))
-    placed = replies.withColumns({"platform": F.lit("none"), "app_topic": F.lit("")})
-    return _events(placed, F.lit("reply"), outcome, F.col("type"))
+    return _events(_of_waku(replies), F.lit("reply"), outcome, F.col("type"))
+
+
+def _of_waku(messages: DataFrame) -> DataFrame:
+    """Add the place of messages of Waku, which tell no platform and no app."""
+    return messages.withColumns({"platform": F.lit("none"), "app_topic": F.lit(""), "front_door": F.lit("waku")})
 
 
 def _events(facts: DataFrame, stage: Column, outcome: Column, code: Column) -> DataFrame:
@@ -90,8 +95,7 @@ def _events(facts: DataFrame, stage: Column, outcome: Column, code: Column) -> D
         "day",
         F.hour("at").alias("hour"),
         stage.alias("stage"),
-        "platform",
-        "app_topic",
+        *PLACE,
         outcome.alias("outcome"),
         code.alias("code"),
     )

@@ -1,6 +1,6 @@
 """How long each stage takes.
 
-Grain: one row per day, stage and platform, and one per day and stage for all platforms.
+Grain: one row per day, stage, platform and front door, with further rows for all platforms and for all front doors.
 Units: milliseconds, exact to 1 ms below 10 s and to 1 s above; share within the deadline from 0 to 1.
 Stages: ``decide`` envelope received → processed; ``answer`` request received → its answer fixed, once per request, on
 the platform of its first notification; ``reply`` message received → the answer published to the node, of those that
@@ -15,12 +15,13 @@ from pyspark.sql import functions as F
 
 from spark_reports.jobs.sources import is_duration, union
 
+KEY = ["day", "stage", "platform", "front_door"]
 EXACT_BELOW_MS = 10_000
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 
 def transform(envelopes: DataFrame, notifications: DataFrame, attempts: DataFrame, replies: DataFrame) -> DataFrame:
-    """Return the percentiles of each stage by platform, and for all platforms together."""
+    """Return the percentiles of each stage by platform and front door, and for all of them together."""
     measured = union(
         [
             durations(envelopes, "decide", "processed_ms"),
@@ -32,18 +33,24 @@ def transform(envelopes: DataFrame, notifications: DataFrame, attempts: DataFram
         ]
     )
     histogram = count(measured)
-    also_all = F.explode(F.array("platform", F.lit("all")))
-    return percentiles(histogram.withColumn("platform", also_all))
+    return percentiles(also_all(also_all(histogram, "platform"), "front_door"))
+
+
+def also_all(histogram: DataFrame, dimension: str) -> DataFrame:
+    """Repeat each row for all values of a dimension together."""
+    return histogram.withColumn(dimension, F.explode(F.array(dimension, F.lit("all"))))
 
 
 def durations(facts: DataFrame, stage: str, column: str, *, has_deadline: bool = False) -> DataFrame:
     """Return the durations of one stage, with whether they met their deadline where there is one."""
     platform = F.col("platform") if "platform" in facts.columns else F.lit("none")
+    front_door = F.col("front_door") if "front_door" in facts.columns else F.lit("waku")
     is_in_time = (F.col(column) <= F.col("deadline_ms")).cast("bigint") if has_deadline else F.lit(None).cast("bigint")
     return facts.where(is_duration(column)).select(
         "day",
         F.lit(stage).alias("stage"),
         platform.alias("platform"),
+        front_door.alias("front_door"),
         F.col(column).cast("bigint").alias("ms"),
         is_in_time.alias("in_time"),
     )
@@ -51,7 +58,7 @@ def durations(facts: DataFrame, stage: str, column: str, *, has_deadline: bool =
 
 def count(measured: DataFrame) -> DataFrame:
     """Return a histogram, so that exact percentiles need no sorting of every event."""
-    return measured.groupBy("day", "stage", "platform", _rounded(F.col("ms")).alias("ms")).agg(
+    return measured.groupBy(*KEY, _rounded(F.col("ms")).alias("ms")).agg(
         F.count("*").alias("events"), F.sum("in_time").alias("in_time")
     )
 
@@ -63,16 +70,14 @@ def _rounded(ms: Column) -> Column:
 def percentiles(histogram: DataFrame) -> DataFrame:
     """Return exact percentiles of a histogram."""
     quantiles = F.percentile("ms", F.array(*map(F.lit, QUANTILES)), F.col("events"))
-    summed = histogram.groupBy("day", "stage", "platform").agg(
+    summed = histogram.groupBy(*KEY).agg(
         F.sum("events").alias("events"),
         F.sum("in_time").alias("in_time"),
         F.max("ms").alias("max_ms"),
         quantiles.alias("quantiles"),
     )
     return summed.select(
-        "day",
-        "stage",
-        "platform",
+        *KEY,
         "events",
         *[F.col("quantiles")[i].alias(f"p{round(q * 100)}_ms") for i, q in enumerate(QUANTILES)],
         "max_ms",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 # Raise this when a column is added, removed or changes its meaning: older days then have to be exported again.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 # The number of weekly cohorts of device tokens that `token_lifetime` follows.
 LIFETIME_WEEKS = 26
 
@@ -56,6 +56,7 @@ def optional(name: str, type_: Type, meaning: str) -> Column:
 
 PLATFORM = required("platform", Type.STRING, "`ios`, `android`, or `none` where nothing tells")
 APP_TOPIC = required("app_topic", Type.STRING, "APNs topic; empty for Firebase, `(other)` where it has no channel")
+FRONT_DOOR = required("front_door", Type.STRING, "the protocol it came by: `waku` or `xmpp`")
 STAGE = required("stage", Type.STRING, "the step in a message's life")
 
 # Facts, as they are exported -----------------------------------------------------------------------------------------
@@ -81,6 +82,7 @@ NOTIFICATIONS = Table(
         required("at", Type.TIMESTAMP, "when it was accepted or refused"),
         PLATFORM,
         APP_TOPIC,
+        FRONT_DOOR,
         required("type", Type.INT, "what the recipient is woken for: 1 to 4, and 0 for any other number"),
         required("state", Type.STRING, "as in docs/delivery.md, at the time of the export"),
         required("report", Type.STRING, "what the sender was told; empty while it was not"),
@@ -113,6 +115,7 @@ ATTEMPTS = Table(
         required("at", Type.TIMESTAMP, "when the attempt began"),
         PLATFORM,
         APP_TOPIC,
+        FRONT_DOOR,
         required("number", Type.INT, "1 for the first attempt of its notification"),
         required("outcome", Type.STRING, "class as in docs/delivery.md; `open` while it is not known"),
         required("code", Type.STRING, "the gateway's error in our words; empty for a success"),
@@ -153,6 +156,7 @@ REGISTRATION_EVENTS = Table(
         required("kind", Type.STRING, "kind of `RegistrationEvent`"),
         PLATFORM,
         APP_TOPIC,
+        FRONT_DOOR,
         required("is_first", Type.BOOLEAN, "nothing earlier is known of the installation"),
         required("was_active", Type.BOOLEAN, "could be pushed to before the event"),
         required("is_active", Type.BOOLEAN, "can be pushed to after it"),
@@ -164,11 +168,12 @@ REGISTRATION_EVENTS = Table(
 )
 ACTIVE_TOKENS = Table(
     "active_tokens",
-    "one row per platform, app topic and day of first registration: device tokens that can be pushed to; counted in "
-    "SQL over the whole history, apart from the events of the day, so that the two can be compared",
+    "one row per platform, app topic, front door and day of first registration: device tokens that can be pushed to; "
+    "counted in SQL over the whole history, apart from the events of the day, so that the two can be compared",
     (
         PLATFORM,
         APP_TOPIC,
+        FRONT_DOOR,
         required("token_since", Type.DATE, "day on which these device tokens were first registered"),
         required("at_start", Type.LONG, "how many were active at 00:00 UTC"),
         required("at_end", Type.LONG, "how many were active 24 hours later"),
@@ -200,17 +205,19 @@ EVENT_TABLES = (
 _Z = "robust z-score against the seven days before; null with fewer than three of them"
 ERROR_RATES = Table(
     "error_rates",
-    "one row per day, hour (and once for the whole day), stage, platform, app topic, outcome class and code",
+    "one row per day, hour (and once for the whole day), stage, platform, app topic, front door, outcome class and "
+    "code",
     (
         optional("hour", Type.INT, "0 to 23 UTC; null for the whole day"),
         STAGE,
         PLATFORM,
         APP_TOPIC,
+        FRONT_DOOR,
         required("outcome", Type.STRING, "outcome class"),
         required("code", Type.STRING, "what exactly, in our words; may be empty"),
         required("is_failure", Type.BOOLEAN, "whether this outcome counts as an error"),
         required("events", Type.LONG, "how many ended so"),
-        required("total", Type.LONG, "all of this hour, stage, platform and app topic"),
+        required("total", Type.LONG, "all of this hour, stage, platform, app topic and front door"),
         required("rate", Type.DOUBLE, "events / total"),
         required("rate_low", Type.DOUBLE, "95 % Wilson interval, lower end"),
         required("rate_high", Type.DOUBLE, "95 % Wilson interval, upper end"),
@@ -221,10 +228,11 @@ ERROR_RATES = Table(
 )
 TOKEN_CHURN = Table(
     "token_churn",
-    "one row per day, platform and app topic",
+    "one row per day, platform, app topic and front door",
     (
         PLATFORM,
         APP_TOPIC,
+        FRONT_DOOR,
         required("active_at_start", Type.LONG, "device tokens that can be pushed to at 00:00 UTC"),
         required("new", Type.LONG, "in: installations never seen before"),
         required("returned", Type.LONG, "in: registered or revived again after it died or expired"),
@@ -243,10 +251,12 @@ TOKEN_CHURN = Table(
 )
 TOKEN_SPELLS = Table(
     "token_spells",
-    "one row per day, platform, app topic and day of first registration: what `token_lifetime` is computed from",
+    "one row per day, platform, app topic, front door and day of first registration: what `token_lifetime` is computed "
+    "from",
     (
         PLATFORM,
         APP_TOPIC,
+        FRONT_DOOR,
         required("token_since", Type.DATE, "day on which these device tokens were first registered"),
         required("at_risk", Type.LONG, "active at 00:00 UTC, or first registered on this day"),
         required("ended", Type.LONG, "of them: died, expired or were replaced on this day"),
@@ -255,11 +265,12 @@ TOKEN_SPELLS = Table(
 )
 TOKEN_LIFETIME = Table(
     "token_lifetime",
-    "one row per day, platform, app topic, weekly cohort of device tokens and age in weeks: Kaplan-Meier survival as "
-    "known at the end of the day; the last 26 cohorts",
+    "one row per day, platform, app topic, front door, weekly cohort of device tokens and age in weeks: Kaplan-Meier "
+    "survival as known at the end of the day; the last 26 cohorts",
     (
         PLATFORM,
         APP_TOPIC,
+        FRONT_DOOR,
         required("cohort", Type.DATE, "Monday of the week in which the tokens were first registered"),
         required("age_weeks", Type.INT, "1: survived the first seven days"),
         required("tokens", Type.LONG, "size of the cohort"),
@@ -272,10 +283,11 @@ TOKEN_LIFETIME = Table(
 )
 LATENCY = Table(
     "latency",
-    "one row per day, stage and platform (and once for all platforms)",
+    "one row per day, stage, platform (and once for all platforms) and front door (and once for all front doors)",
     (
         required("stage", Type.STRING, "`decide`, `answer`, `reply`, `queue`, `gateway`, `deliver`: see docs"),
         required("platform", Type.STRING, "as above, or `all`"),
+        required("front_door", Type.STRING, "as above, or `all`"),
         required("events", Type.LONG, "how many were measured"),
         required("p50_ms", Type.DOUBLE, "median; to 1 ms below 10 s, to 1 s above"),
         required("p90_ms", Type.DOUBLE, "90th percentile"),
@@ -336,6 +348,7 @@ ANOMALIES = Table(
         required("stage", Type.STRING, "the step in a message's life; `churn` for churn rates"),
         PLATFORM,
         APP_TOPIC,
+        FRONT_DOOR,
         required("events", Type.LONG, "failures, or tokens lost"),
         required("total", Type.LONG, "of so many"),
         required("value", Type.DOUBLE, "the rate of this day"),
@@ -350,7 +363,7 @@ DATA_QUALITY = Table(
     "one row per day, check and subject",
     (
         required("check_name", Type.STRING, "`row_count`, `timestamps`, `reconciliation`, `continuity` or `retention`"),
-        required("subject", Type.STRING, "table, or platform and app topic"),
+        required("subject", Type.STRING, "table, or platform, app topic and front door"),
         required("is_ok", Type.BOOLEAN, "false puts a banner on the report"),
         required("expected", Type.LONG, "what it should be"),
         required("found", Type.LONG, "what it is"),

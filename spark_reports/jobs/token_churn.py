@@ -1,6 +1,6 @@
 """Where device tokens come from and where they go.
 
-Grain: one row per day, platform and app topic.
+Grain: one row per day, platform, app topic and front door.
 Units: counts of device tokens that can be pushed to; churn rate from 0 to 1 of those active at 00:00 UTC. It may exceed
 1 where most came and went on the same day.
 Reconciliation: flows come from the day's events, both stocks from a count over the whole history (`active_tokens`), so
@@ -12,14 +12,14 @@ late (a transaction open over the close of the day) change it with the next expo
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-PLACE = ["day", "platform", "app_topic"]
+PLACE = ["day", "platform", "app_topic", "front_door"]
 IN = ("new", "returned", "moved_in")
 OUT = ("unregistered", "died", "expired", "moved_out")
 STAYED = ("refreshed", "token_changed")
 
 
 def transform(events: DataFrame, active: DataFrame) -> DataFrame:
-    """Return the stocks, flows and churn rate of each day, platform and app topic."""
+    """Return the stocks, flows and churn rate of each day, platform, app topic and front door."""
     flows, stocks = count_flows(events), count_active(active)
     joined = stocks.join(flows, on=PLACE, how="full").na.fill(0)
     start, end = F.col("active_at_start"), F.col("active_at_end")
@@ -42,9 +42,9 @@ def _sum(names: tuple[str, ...]) -> Column:
 
 
 def count_flows(events: DataFrame) -> DataFrame:
-    moves = events.select("day", F.explode(flows_of_event()).alias("move"))
+    moves = events.select("day", "front_door", F.explode(flows_of_event()).alias("move"))
     counts = [F.count_if(F.col("move.flow") == name).alias(name) for name in (*IN, *STAYED, *OUT)]
-    return moves.groupBy("day", "move.platform", "move.app_topic").agg(*counts)
+    return moves.groupBy("day", "move.platform", "move.app_topic", "front_door").agg(*counts)
 
 
 def flows_of_event() -> Column:

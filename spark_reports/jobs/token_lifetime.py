@@ -2,8 +2,9 @@
 
 `spells` reduces a day to what survival needs, so that a night reads months of small files and not months of events.
 
-Grain: `spells`: one row per day, platform, app topic and day of first registration. `transform`: one row per day of the
-report, platform, app topic, cohort (Monday of the week of first registration) and age in weeks.
+Grain: `spells`: one row per day, platform, app topic, front door and day of first registration. `transform`: one row
+per day of the report, platform, app topic, front door, cohort (Monday of the week of first registration) and age in
+weeks.
 Units: ages in days inside, in weeks in the result; survival from 0 to 1.
 A token ends when it dies, expires or is replaced. Unregistering says nothing about the token: it is censored, as is
 what is still active. Tokens known only from some age on (the lake began later) enter the risk set at that age.
@@ -20,7 +21,7 @@ from spark_reports.jobs.statistics import Z_95
 from spark_reports.jobs.tables import LIFETIME_WEEKS
 from spark_reports.jobs.token_churn import is_elsewhere
 
-PLACE = ["platform", "app_topic"]
+PLACE = ["platform", "app_topic", "front_door"]
 COHORT = ["day", *PLACE, "cohort"]
 STARTS = ("registered", "token_changed")
 
@@ -58,6 +59,7 @@ def _left(events: DataFrame) -> DataFrame:
         "day",
         F.col("previous_platform").alias("platform"),
         F.col("previous_app_topic").alias("app_topic"),
+        "front_door",
         F.col("previous_token_since").alias("token_since"),
         _none("at_risk"),
         _one(ended, "ended"),

@@ -17,7 +17,13 @@ _BY_TYPE: dict[Type, Any] = {
     Type.DOUBLE: 0.0,
     Type.BOOLEAN: False,
 }
-_BY_NAME: dict[str, Any] = {"platform": "ios", "previous_platform": "ios", "number": 1, "deadline_ms": 2000}
+_BY_NAME: dict[str, Any] = {
+    "platform": "ios",
+    "previous_platform": "ios",
+    "front_door": "waku",
+    "number": 1,
+    "deadline_ms": 2000,
+}
 
 
 def frame(spark: Any, table: Table, rows: Sequence[Mapping[str, Any]]) -> Any:

@@ -4,6 +4,7 @@ import random
 import secrets
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 from notifications.gateways.gorush.models import UnknownGatewayError
@@ -16,8 +17,14 @@ from waku_bridge.messages import MessageType
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 Kind = RegistrationEvent.Kind
-IOS, ANDROID = (1, "im.status.ethereum"), (2, "")
-PLACES = (IOS, ANDROID, (1, "im.status.desktop"))
+Place = tuple[int, str, str]  # token type, app topic and front door
+PLACES: tuple[Place, ...] = (
+    (1, "im.status.ethereum", "waku"),
+    (2, "", "waku"),
+    (1, "im.status.desktop", "waku"),
+    (2, "", "xmpp"),
+    (1, "org.example.chat", "xmpp"),
+)
 Replies = OutboundReply.State
 # How replies end, and how often they went out again.
 REPLIES = [
@@ -30,9 +37,13 @@ REPLIES = [
 ]
 
 
+def _places_of(front_door: str) -> list[Place]:
+    return [place for place in PLACES if place[2] == front_door]
+
+
 @dataclass
 class Installation:
-    place: tuple[int, str]
+    place: Place
     pseudonym: UUID = field(default_factory=uuid4)
     is_active: bool = False
 
@@ -48,11 +59,16 @@ class History:
         self.random = random.Random(self.seed)
         self.installations = [Installation(self.random.choice(PLACES)) for _ in range(60)]
         self.routes = [
-            factories.make_route(token_type=place[0], apn_topic=place[1], device_token=f"device-token-{n}-{self.seed}")
-            for n, place in enumerate(PLACES)
+            factories.make_route(
+                token_type=token_type,
+                apn_topic=apn_topic,
+                front_door=front_door,
+                device_token=f"device-token-{n}-{self.seed}",
+            )
+            for n, (token_type, apn_topic, front_door) in enumerate(PLACES)
         ]
-        for place in PLACES:
-            factories.make_channel(place)
+        for key in {place[:2] for place in PLACES}:
+            factories.make_channel(key)
         self.secrets += [bytes(route.address_digest)[4:] for route in self.routes]
         self.secrets += [f"device-token-{n}".encode() for n in range(len(PLACES))]
         self.recipients = [secrets.token_bytes(64) for _ in range(20)]
@@ -67,6 +83,8 @@ class History:
         RegistrationEvent.objects.bulk_create(self._event(at) for at in moments)
         for _ in range(requests):
             self._request(midnight + timedelta(milliseconds=self.random.randrange(86_400_000)))
+        for _ in range(requests // 4):
+            self._push_of_xmpp(midnight + timedelta(milliseconds=self.random.randrange(86_400_000)))
 
     def _event(self, at: datetime) -> RegistrationEvent:
         installation = self.random.choice(self.installations)
@@ -77,6 +95,7 @@ class History:
             pseudonym=installation.pseudonym,
             token_type=installation.place[0],
             apn_topic=installation.place[1],
+            front_door=installation.place[2],
             at=at,
         )
         installation.is_active = kind not in {Kind.UNREGISTERED, Kind.TOKEN_DIED, Kind.EXPIRED}
@@ -88,7 +107,7 @@ class History:
         if not installation.is_active:
             return self.random.choice([Kind.REGISTERED, Kind.REGISTERED, Kind.TOKEN_CHANGED, Kind.REVIVED])
         if self.random.random() < 0.1:
-            installation.place = self.random.choice(PLACES)
+            installation.place = self.random.choice(_places_of(installation.place[2]))
             return Kind.TOKEN_CHANGED
         return self.random.choices(
             [
@@ -113,9 +132,14 @@ class History:
         )
         self.secrets += [bytes(request.request_key), bytes(request.message_id), bytes(envelope.hash)]
         for position in range(self.random.choice([1, 1, 1, 2, 4])):
-            self._notification(request, position, at)
+            self._notification(request, position, at, public_key_hash=self.random.choice(self.recipients))
         self._reply(envelope)
         self._envelope(at, self.random.choice([MessageType.REGISTRATION, MessageType.QUERY]))
+
+    def _push_of_xmpp(self, at: datetime) -> None:
+        request = factories.make_answered_request(front_door="xmpp", at=at, answered_at=at, reply_due_at=at)
+        device = str(UUID(int=self.random.randrange(10)))
+        self._notification(request, 0, at, public_key_hash=b"", installation_id=device, grade="normal")
 
     def _envelope(self, at: datetime, message_type: int) -> InboundEnvelope:
         refused = message_type == MessageType.REGISTRATION and self.random.random() < 0.2
@@ -140,20 +164,20 @@ class History:
             published_at=None if state in {Replies.PENDING, Replies.ABANDONED} else published_at,
         )
 
-    def _notification(self, request: NotificationRequest, position: int, at: datetime) -> None:
-        route = self.random.choice(self.routes)
+    def _notification(self, request: NotificationRequest, position: int, at: datetime, **facts: Any) -> None:
+        route = self.random.choice([route for route in self.routes if route.front_door == request.front_door])
         is_refused = self.random.random() < 0.1
         tries = 0 if is_refused else self.random.choice([1, 1, 1, 2, 3])
         notification = factories.make_notification(
             request=request,
             position=position,
             at=at,
-            public_key_hash=self.random.choice(self.recipients),
             route=None if is_refused else route,
             state=Notification.State.REFUSED if is_refused else Notification.State.DELIVERED,
             report=Notification.Reports.WRONG_TOKEN if is_refused else Notification.Reports.SUCCESS,
             attempt_count=tries,
             finished_at=at + timedelta(seconds=tries),
+            **facts,
         )
         self.secrets += [notification.installation_id.encode(), bytes(notification.dedup_key)]
         for number in range(1, tries + 1):

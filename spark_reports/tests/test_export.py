@@ -201,12 +201,12 @@ def test_what_was_decided_at_once_is_exported_from_its_request(
     canary = factories.make_canary_envelope(at=midnight(day))
     factories.make_answered_request(**answered, decided=pack(decided), source_key=canary.hash)
 
-    columns = ("platform", "type", "state", "report", "attempts", "recipient", "answered_ms")
+    columns = ("platform", "front_door", "type", "state", "report", "attempts", "recipient", "answered_ms")
     rows = [tuple(row[c] for c in columns) for row in rows_of(lake_url, export(), "notifications")]
-    assert sorted(row for row in rows if row[2] != "delivered") == [
-        ("none", 0, "suppressed", "success", 0, None, None),
-        ("none", 1, "duplicate", "success", 0, None, None),
-        ("none", 2, "refused", "wrong_token", 0, None, 1000),
+    assert sorted(row for row in rows if row[3] != "delivered") == [
+        ("none", "waku", 0, "suppressed", "success", 0, None, None),
+        ("none", "waku", 1, "duplicate", "success", 0, None, None),
+        ("none", "waku", 2, "refused", "wrong_token", 0, None, 1000),
     ]
     assert len(rows) == 4
 
@@ -260,8 +260,8 @@ def test_an_event_carries_the_state_before_it(lake_url: str, day: date, export: 
         ("refreshed", False, False, True, "android", "android", day, day),
     ]
     assert sorted(tuple(row.values()) for row in rows_of(lake_url, manifest, "active_tokens")) == [
-        ("android", "", day, 0, 1),
-        ("ios", "im.status.app", old, 1, 0),
+        ("android", "", "waku", day, 0, 1),
+        ("ios", "im.status.app", "waku", old, 1, 0),
     ]
 
 
@@ -281,17 +281,17 @@ def test_the_life_of_a_device_of_xmpp_is_that_of_a_token(
         xmpp_command(command, "juliet@example.org", fields, now=midnight(day) + timedelta(hours=hour))
     manifest = export()
 
-    columns = ("kind", "app_topic", "is_first", "was_active", "is_active")
+    columns = ("kind", "app_topic", "is_first", "was_active", "is_active", "front_door")
     events = sorted(rows_of(lake_url, manifest, "registration_events"), key=lambda row: row["at"])
     assert [tuple(row[c] for c in columns) for row in events] == [
-        ("registered", "org.example.chat", True, False, True),
-        ("registered", "org.example.chat", True, False, True),
-        ("refreshed", "org.example.chat", False, True, True),
-        ("token_changed", "org.example.chat", False, True, True),
-        ("unregistered", "org.example.chat", False, True, False),
+        ("registered", "org.example.chat", True, False, True, "xmpp"),
+        ("registered", "org.example.chat", True, False, True, "xmpp"),
+        ("refreshed", "org.example.chat", False, True, True, "xmpp"),
+        ("token_changed", "org.example.chat", False, True, True, "xmpp"),
+        ("unregistered", "org.example.chat", False, True, False, "xmpp"),
     ]
     assert [tuple(row.values()) for row in rows_of(lake_url, manifest, "active_tokens")] == [
-        ("ios", "org.example.chat", day, 0, 1)
+        ("ios", "org.example.chat", "xmpp", day, 0, 1)
     ]
 
 
@@ -308,6 +308,8 @@ def test_pushes_of_xmpp_have_recipients_of_their_own_and_are_no_measure_of_speed
         factories.make_attempt(notification, **late)
     manifest = export()
 
+    for table in ("notifications", "attempts"):
+        assert [row["front_door"] for row in rows_of(lake_url, manifest, table)] == ["xmpp"] * 3
     rows = rows_of(lake_url, manifest, "notifications")
     assert sorted(Counter(row["recipient"] for row in rows).values()) == [1, 2]
     assert {(row["finished_ms"], row["answered_ms"]) for row in rows} == {(None, None)}

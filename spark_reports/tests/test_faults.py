@@ -28,7 +28,8 @@ from tests import factories
 pytestmark = pytest.mark.django_db(transaction=True)
 State = ReportRun.State
 RATE = {
-    "hour": None, "stage": "dispatch", "platform": "ios", "app_topic": "", "outcome": "dead", "code": "gone",
+    "hour": None, "stage": "dispatch", "platform": "ios", "app_topic": "", "front_door": "waku",
+    "outcome": "dead", "code": "gone",
     "is_failure": True, "events": 1, "total": 2, "rate": 0.5, "rate_low": 0.1, "rate_high": 0.9,
     "usual_rate": None, "change": None, "z_score": None,
 }  # fmt: skip

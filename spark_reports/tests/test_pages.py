@@ -82,6 +82,31 @@ def test_failures_are_summed_over_platforms_and_apps(admin_client: Client) -> No
     assert re.search(r'class="figure">100</td><td class="figure">5</td><td class="figure">5.0 %', only_android)
 
 
+@pytest.mark.parametrize(
+    ("slug", "shown"),
+    [
+        ("error-rates", ["1,111", "2,222", "3,333"]),  # with the sum
+        ("token-churn", ["1,111", "2,222", "3,333"]),
+        ("token-lifetime", ["1,111", "2,222"]),
+        ("latency", ["3,333"]),  # of all front doors together, which is no sum
+    ],
+)
+def test_a_page_can_be_narrowed_to_one_front_door(admin_client: Client, slug: str, shown: list[str]) -> None:
+    rows.publish(DAY)
+    for front_door, number in (("waku", 1111), ("xmpp", 2222)):
+        rows.make_rate(DAY, front_door=front_door, events=number, total=number)
+        rows.make_churn(DAY, front_door=front_door, active_at_start=number)
+        rows.make_lifetime(DAY, front_door=front_door, tokens=number)
+        rows.make_latency(DAY, front_door=front_door, events=number)
+    rows.make_latency(DAY, events=3333)
+
+    html, of_xmpp = html_of(admin_client, f"{slug}/"), html_of(admin_client, f"{slug}/", front_door="xmpp")
+
+    assert [figure for figure in ("1,111", "2,222", "3,333") if f">{figure}<" in html] == shown
+    assert ">2,222<" in of_xmpp
+    assert ">1,111<" not in of_xmpp
+
+
 def test_a_single_day_is_drawn_by_hour(admin_client: Client) -> None:
     rows.make_night(DAY)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 from django.db import connection
+from django.db.models import Sum
 from django.utils import timezone
 
 from spark_reports.export import last_closed_day
@@ -15,6 +16,7 @@ from spark_reports.runs import Progress, run_reports
 from spark_reports.tests.history import History
 
 State = ReportRun.State
+PLACE = ("platform", "app_topic", "front_door")
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -61,24 +63,36 @@ def test_reports_agree_with_plain_sql(lake_url: str, master: None, request: pyte
 def assert_agrees(day: date) -> None:
     span = midnight(day), midnight(day) + timedelta(days=1)
     assert dispatch_counts(day) == sql(
-        """SELECT token_type, apn_topic, outcome, code, count(*), count(*)::float / sum(count(*)) OVER
-             (PARTITION BY token_type, apn_topic) FROM notifications_attempt
-           WHERE started_at >= %s AND started_at < %s GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4""",
+        """SELECT token_type, apn_topic, front_door, outcome, code, count(*), count(*)::float / sum(count(*)) OVER
+             (PARTITION BY token_type, apn_topic, front_door) FROM notifications_attempt a
+           JOIN notifications_notification n ON n.id = notification_id
+           JOIN notifications_notificationrequest r ON r.id = request_id
+           WHERE started_at >= %s AND started_at < %s GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5""",
+        *span,
+    )
+    assert requests(day) == sql(
+        """SELECT front_door, CASE WHEN n.state = 'refused' THEN 'refused' ELSE 'accepted' END, count(*)
+           FROM notifications_notification n JOIN notifications_notificationrequest r ON r.id = request_id
+           WHERE created_at >= %s AND created_at < %s GROUP BY 1, 2 ORDER BY 1, 2""",
         *span,
     )
     assert gateway_medians(day) == sql(
-        """SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY CASE WHEN latency_ms < 10000 THEN latency_ms
-             ELSE latency_ms / 1000 * 1000 END), count(*) FROM notifications_attempt
-           WHERE started_at >= %s AND started_at < %s""",
+        """SELECT coalesce(front_door, 'all'), percentile_cont(0.5) WITHIN GROUP (ORDER BY CASE WHEN latency_ms < 10000
+             THEN latency_ms ELSE latency_ms / 1000 * 1000 END), count(*) FROM notifications_attempt a
+           JOIN notifications_notification n ON n.id = notification_id
+           JOIN notifications_notificationrequest r ON r.id = request_id
+           WHERE started_at >= %s AND started_at < %s GROUP BY ROLLUP (front_door) ORDER BY 1""",
         *span,
     )
     assert active(day) == active_by_sql(*span)
     [[in_time]] = sql(
         """SELECT avg((answered_at <= reply_due_at)::int)::float FROM notifications_notificationrequest
-           WHERE received_at >= %s AND received_at < %s""",
+           WHERE received_at >= %s AND received_at < %s AND front_door = 'waku'""",
         *span,
     )
-    assert Latency.objects.get(day=day, stage="answer", platform="all").within_deadline == pytest.approx(in_time)
+    assert Latency.objects.get(
+        day=day, stage="answer", platform="all", front_door="all"
+    ).within_deadline == pytest.approx(in_time)
     assert replies(day) == sql(
         """SELECT CASE WHEN state = 'pending' THEN 'waiting' WHEN state = 'unconfirmed' AND repeat_count = 0
              THEN 'unchecked' ELSE state END AS outcome, state IN ('abandoned', 'unconfirmed')
@@ -86,7 +100,8 @@ def assert_agrees(day: date) -> None:
            WHERE created_at >= %s AND created_at < %s GROUP BY 1, 2 ORDER BY 1""",
         *span,
     )
-    assert list(Latency.objects.filter(day=day, stage="reply", platform="all").values_list("events", "max_ms")) == sql(
+    replied = Latency.objects.filter(day=day, stage="reply", platform="all", front_door="all")
+    assert list(replied.values_list("events", "max_ms")) == sql(
         """SELECT count(*), max(floor(date_part('epoch', published_at - received_at) * 1000))
            FROM waku_bridge_outboundreply r JOIN waku_bridge_inboundenvelope e ON e.hash = r.envelope_hash
            WHERE r.created_at >= %s AND r.created_at < %s AND published_at IS NOT NULL AND repeat_count = 0""",
@@ -94,7 +109,7 @@ def assert_agrees(day: date) -> None:
     )
     assert heaviest(day) == sql(
         """SELECT count(*) FROM notifications_notification WHERE created_at >= %s AND created_at < %s
-           GROUP BY public_key_hash ORDER BY 1 DESC LIMIT 20""",
+           GROUP BY public_key_hash, CASE public_key_hash WHEN '' THEN installation_id END ORDER BY 1 DESC LIMIT 20""",
         *span,
     )
 
@@ -103,7 +118,15 @@ def dispatch_counts(day: date) -> list[tuple[Any, ...]]:
     token_types = {"ios": 1, "android": 2}
     rows = ErrorRate.objects.filter(day=day, hour=None, stage="dispatch")
     return sorted(
-        (token_types[r.platform], r.app_topic, r.outcome, r.code, r.events, pytest.approx(r.rate)) for r in rows
+        (token_types[r.platform], r.app_topic, r.front_door, r.outcome, r.code, r.events, pytest.approx(r.rate))
+        for r in rows
+    )
+
+
+def requests(day: date) -> list[tuple[Any, ...]]:
+    rows = ErrorRate.objects.filter(day=day, hour=None, stage="request").values("front_door", "outcome")
+    return list(
+        rows.annotate(all=Sum("events")).order_by("front_door", "outcome").values_list("front_door", "outcome", "all")
     )
 
 
@@ -113,7 +136,8 @@ def replies(day: date) -> list[tuple[Any, ...]]:
 
 
 def gateway_medians(day: date) -> list[tuple[Any, ...]]:
-    return list(Latency.objects.filter(day=day, stage="gateway", platform="all").values_list("p50_ms", "events"))
+    rows = Latency.objects.filter(day=day, stage="gateway", platform="all").order_by("front_door")
+    return list(rows.values_list("front_door", "p50_ms", "events"))
 
 
 def heaviest(day: date) -> list[tuple[Any, ...]]:
@@ -121,18 +145,18 @@ def heaviest(day: date) -> list[tuple[Any, ...]]:
 
 
 def active(day: date) -> list[tuple[Any, ...]]:
-    rows = TokenChurn.objects.filter(day=day).order_by("platform", "app_topic")
-    return list(rows.values_list("platform", "app_topic", "active_at_start", "active_at_end"))
+    rows = TokenChurn.objects.filter(day=day).order_by(*PLACE)
+    return list(rows.values_list(*PLACE, "active_at_start", "active_at_end"))
 
 
 ACTIVE = """
-    SELECT CASE token_type WHEN 1 THEN 'ios' ELSE 'android' END, apn_topic,
+    SELECT CASE token_type WHEN 1 THEN 'ios' ELSE 'android' END, apn_topic, front_door,
         count(*) FILTER (WHERE at_start)::int, count(*) FILTER (WHERE NOT at_start)::int
     FROM (VALUES (%(since)s, true), (%(until)s, false)) AS moment (until, at_start)
     JOIN registrations_registrationevent e ON e.at < moment.until AND NOT EXISTS (
         SELECT FROM registrations_registrationevent later
         WHERE later.pseudonym = e.pseudonym AND later.at > e.at AND later.at < moment.until)
-    WHERE kind NOT IN ('unregistered', 'token_died', 'expired') GROUP BY 1, 2 ORDER BY 1, 2"""
+    WHERE kind NOT IN ('unregistered', 'token_died', 'expired') GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
 
 
 def active_by_sql(since: datetime, until: datetime) -> list[tuple[Any, ...]]:

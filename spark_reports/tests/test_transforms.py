@@ -87,6 +87,20 @@ def test_rates_are_of_all_events_of_an_hour_and_of_the_whole_day(spark: Any) -> 
     ]
 
 
+def test_front_doors_that_share_a_platform_have_rates_of_their_own(spark: Any) -> None:
+    dead = {"platform": "android", "outcome": "dead", "code": "gone"}
+    tries = [dead, dead | {"outcome": "delivered", "code": ""}, dead | {"front_door": "xmpp"}]
+
+    rates = error_rates_of(spark, attempts=tries, replies=[{"type": "response", "state": "abandoned"}])
+
+    failed = rates.where("hour IS NULL AND is_failure")
+    assert rows_of(failed, "stage", "platform", "front_door", "events", "total", "rate") == [
+        ("dispatch", "android", "waku", 1, 2, 0.5),
+        ("dispatch", "android", "xmpp", 1, 1, 1.0),
+        ("reply", "none", "waku", 1, 1, 1.0),
+    ]
+
+
 def test_a_rate_is_compared_with_the_same_hour_of_the_days_before(spark: Any) -> None:
     cell = {"stage": "dispatch", "outcome": "delivered", "hour": 12, "total": 100}
     earlier = [
@@ -115,6 +129,22 @@ def test_two_days_of_comparison_prove_nothing(spark: Any) -> None:
 
 
 # anomalies ------------------------------------------------------------------------------------------------------------
+def test_a_front_door_is_compared_with_itself(spark: Any) -> None:
+    from spark_reports.jobs import anomalies
+
+    def of_day(days_before: int, front_door: str, events: int) -> dict[str, Any]:
+        day = DAY - timedelta(days=days_before)
+        failed = {"stage": "dispatch", "outcome": "dead", "is_failure": True, "total": 1000}
+        return failed | {"day": day, "front_door": front_door, "events": events}
+
+    nothing = frame(spark, tables.TOKEN_CHURN, [])
+    usual = [of_day(n, door, events) for n in range(1, 8) for door, events in (("waku", 20), ("xmpp", 300))]
+    today = frame(spark, tables.ERROR_RATES, [of_day(0, "waku", 300), of_day(0, "xmpp", 300)])
+    found = anomalies.transform(today, frame(spark, tables.ERROR_RATES, usual), nothing, nothing)
+
+    assert rows_of(found, "front_door", "events", "usual") == [("waku", 300, 0.02)]
+
+
 def anomalies_of(spark: Any, *, failures: int, total: int = 1000) -> list[tuple[Any, ...]]:
     from spark_reports.jobs import anomalies
 
@@ -199,6 +229,24 @@ def test_a_move_leaves_one_place_and_enters_another(spark: Any) -> None:
     ]
 
 
+def test_tokens_of_two_front_doors_at_one_place_are_counted_apart(spark: Any) -> None:
+    from spark_reports.jobs import token_churn, token_lifetime
+
+    born = DAY - timedelta(days=9)
+    left = {"kind": "token_died", "was_active": True, "previous_token_since": born, "token_since": born}
+    events = frame(spark, tables.REGISTRATION_EVENTS, [left, left | {"front_door": "xmpp"}])
+    stock = {"token_since": born, "at_start": 4, "at_end": 3}
+    active = frame(spark, tables.ACTIVE_TOKENS, [stock, stock | {"front_door": "xmpp", "at_start": 2, "at_end": 1}])
+
+    churn, spells = token_churn.transform(events, active), token_lifetime.spells(events, active)
+
+    assert rows_of(churn, "front_door", "died", "active_at_start", "unexplained", "churn_rate") == [
+        ("waku", 1, 4, 0, 0.25),
+        ("xmpp", 1, 2, 0, 0.5),
+    ]
+    assert rows_of(spells, "front_door", "at_risk", "ended") == [("waku", 4, 1), ("xmpp", 2, 1)]
+
+
 def test_what_does_not_reconcile_is_shown(spark: Any) -> None:
     from spark_reports.jobs import token_churn
 
@@ -274,7 +322,7 @@ def latency_of(spark: Any, **facts: Any) -> Any:
 def test_percentiles_by_stage_and_platform_and_for_all(spark: Any) -> None:
     tries = [{"latency_ms": ms, "platform": "ios" if ms <= 50 else "android"} for ms in range(1, 101)]
 
-    found = latency_of(spark, attempts=tries)
+    found = latency_of(spark, attempts=tries).where("front_door = 'all'")
 
     assert rows_of(found, "stage", "platform", "events", "p50_ms", "p90_ms", "p99_ms", "max_ms") == [
         ("gateway", "all", 100, 50.5, pytest.approx(90.1), pytest.approx(99.01), 100),
@@ -283,20 +331,37 @@ def test_percentiles_by_stage_and_platform_and_for_all(spark: Any) -> None:
     ]
 
 
+def test_percentiles_by_front_door_and_for_all(spark: Any) -> None:
+    found = latency_of(spark, attempts=[{"latency_ms": 10}, {"latency_ms": 30, "front_door": "xmpp"}])
+
+    assert rows_of(found, "platform", "front_door", "events", "p50_ms") == [
+        ("all", "all", 2, 20.0),
+        ("all", "waku", 1, 10.0),
+        ("all", "xmpp", 1, 30.0),
+        ("ios", "all", 2, 20.0),
+        ("ios", "waku", 1, 10.0),
+        ("ios", "xmpp", 1, 30.0),
+    ]
+
+
 def test_the_share_within_the_deadline_counts_the_deadline_itself(spark: Any) -> None:
     answers = [{"answered_ms": ms, "deadline_ms": 2000} for ms in (1, 2000, 2001, 5000)]
 
     found = latency_of(spark, notifications=answers)
 
-    assert rows_of(found.where("platform = 'all'"), "stage", "within_deadline") == [("answer", 0.5)]
+    assert rows_of(found.where("platform = 'all' AND front_door = 'all'"), "stage", "within_deadline") == [
+        ("answer", 0.5)
+    ]
 
 
 def test_durations_that_cannot_be_are_left_out(spark: Any) -> None:
     found = latency_of(spark, envelopes=[{"processed_ms": ms} for ms in (-5, 7, 10**12)])
 
-    assert rows_of(found, "stage", "platform", "events", "max_ms") == [
-        ("decide", "all", 1, 7),
-        ("decide", "none", 1, 7),
+    assert rows_of(found, "stage", "platform", "front_door", "events", "max_ms") == [
+        ("decide", "all", "all", 1, 7),
+        ("decide", "all", "waku", 1, 7),
+        ("decide", "none", "all", 1, 7),
+        ("decide", "none", "waku", 1, 7),
     ]
 
 
@@ -408,7 +473,7 @@ def test_missing_rows_and_absurd_times_are_found(spark: Any) -> None:
 
     assert rows_of(checks, "check_name", "subject", "is_ok", "expected", "found") == [
         ("continuity", "device tokens", True, 5, 5),
-        ("reconciliation", "ios ", True, 6, 6),
+        ("reconciliation", "ios  waku", True, 6, 6),
         ("row_count", "attempts", False, 5, 4),
         ("timestamps", "attempts", False, 0, 3),
     ]

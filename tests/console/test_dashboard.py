@@ -473,7 +473,7 @@ def test_reports_tell_what_is_outside_of_its_band_with_the_numbers(settings: Laz
     found = lights()["reports"]
 
     assert found.level == Level.YELLOW
-    assert "error rate of dispatch ios 7.8 %, usually 0.0 % to 2.1 %" in found.words
+    assert "error rate of dispatch ios waku 7.8 %, usually 0.0 % to 2.1 %" in found.words
 
 
 def test_a_gorush_that_breaks_is_looked_at_while_the_page_is_open(

@@ -15,7 +15,9 @@ pytestmark = pytest.mark.django_db
 
 
 def history() -> list[tuple[str, int, str]]:
+    """Return the events, all of which are of our front door."""
     events = RegistrationEvent.objects.order_by("pk")
+    assert {event.front_door for event in events} <= {"xmpp"}
     return [(event.kind, event.token_type, event.apn_topic) for event in events]
 
 

@@ -241,6 +241,8 @@ def test_reports_are_told_by_day(api: Api) -> None:
     for path in ("error-rates/", "token-churn/", "anomalies/"):
         assert [row["day"] for row in api(path, from_day="2026-11-02").json()["results"]] == ["2026-11-02"]
         assert len(api(path).json()["results"]) == 2
+        assert len(api(path, front_door="waku").json()["results"]) == 2
+        assert api(path, front_door="xmpp").json()["results"] == []
     assert api("error-rates/", stage="dispatch", day="2026-11-01").json()["results"][0]["rate"] == 0.5
 
 
