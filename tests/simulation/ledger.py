@@ -183,7 +183,8 @@ class Ledger:
             self._check_row(row)
             self._check_change(row, self._notifications.get(row.id))
         self._notifications = {row.id: row for row in rows}
-        waiting = Counter(row.route_id for row in rows if row.state in {"pending", "retrying"})
+        # What failed under way waits beside these, until the next one comes for its address.
+        waiting = Counter(row.route_id for row in rows if row.state == "pending")
         _hold(max(waiting.values(), default=0) <= self.most_for_a_route, "too much waits for one address")
         for request in self.state["requests"] or ():
             _check_request(*request)
