@@ -95,6 +95,7 @@ def make_a_story() -> None:
     factories.make_watermark()
     factories.make_dead_letter()
     factories.make_canary_run()
+    factories.make_xmpp_canary_run()
     factories.make_sender()
     factories.make_device()
 
