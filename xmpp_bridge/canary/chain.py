@@ -7,6 +7,7 @@ from time import monotonic
 from uuid import UUID, uuid4
 
 from django.conf import settings
+from django.db.models import QuerySet
 
 from notifications.models import Attempt, Notification
 from xmpp_bridge import errands
@@ -68,9 +69,9 @@ class Chain:
         """
         given_out, stanza_id = issue(device, client_keys()), uuid4().hex
         text = write_push(stanza_id, given_out.node, given_out.secret, server=self.domain, service=self.domain)
-        pushes = Notification.objects.filter(installation_id=str(device))
+        pushes = _pushes_from_now_on(device)
         self._say(Link.PUSH, stanza_id, text, pushes.exists)
-        push = self._wait_for_gorush(device)
+        push = self._wait_for_gorush(pushes)
         if trouble := push_trouble(push):
             raise ChainBroken(trouble)
         self.timings_ms[Link.GORUSH] = push.latency_ms or 0
@@ -107,16 +108,22 @@ class Chain:
         if found.said_at and found.answered_at:
             self.timings_ms[link] = round((found.answered_at - found.said_at).total_seconds() * 1000)
 
-    def _wait_for_gorush(self, device: UUID) -> Push:
+    def _wait_for_gorush(self, pushes: QuerySet[Notification]) -> Push:
         deadline = monotonic() + self.patience_seconds
         while True:
-            push = _look(device)
+            push = _look(pushes)
             if push.outcome or monotonic() > deadline:
                 return push
             time.sleep(POLL_SECONDS)
 
 
-def _look(device: UUID) -> Push:
-    own = Attempt.objects.filter(notification__installation_id=str(device)).order_by("-pk")
+def _pushes_from_now_on(device: UUID) -> QuerySet[Notification]:
+    """Return the pushes to a device that come from now on, which an index finds among all others."""
+    newest = Notification.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+    return Notification.objects.filter(public_key_hash=b"", pk__gt=newest, installation_id=str(device))
+
+
+def _look(pushes: QuerySet[Notification]) -> Push:
+    own = Attempt.objects.filter(notification__in=list(pushes)).order_by("-pk")
     found = own.values_list("outcome", "code", "latency_ms").first()
     return Push(True, found[0] or "", found[1], found[2]) if found else Push()

@@ -4,8 +4,11 @@ Whatever process dies meanwhile, all of it is found again: the app has a name th
 history is found by the pseudonyms that the runs keep.
 """
 
+from collections.abc import Sequence
+
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from notifications.models import NotificationRequest
@@ -33,15 +36,21 @@ def note_device(run: CanaryRun, device: Device) -> None:
 def remove_traces() -> None:
     """Remove everything that any run left. Only the run that is under way may call it while there is one."""
     devices = list(Device.objects.select_for_update().filter(app__slug=settings.CANARY_XMPP_APP))
-    names = [str(device.pk) for device in devices]
     routes = Route.objects.filter(pk__in=[device.route_id for device in devices if device.route_id])
     runs = CanaryRun.objects.filter(pseudonym__isnull=False)
     pseudonyms = {*routes.values_list("pseudonym", flat=True), *runs.values_list("pseudonym", flat=True)}
     RegistrationEvent.objects.filter(pseudonym__in=[each for each in pseudonyms if each]).delete()
-    NotificationRequest.objects.filter(notifications__installation_id__in=names).delete()
+    _requests_for(devices).delete()
     route_ids = list(routes.values_list("pk", flat=True))
     Device.objects.filter(pk__in=[device.pk for device in devices]).delete()
     Route.objects.filter(pk__in=route_ids).delete()
     App.objects.filter(slug=settings.CANARY_XMPP_APP).delete()
     CanaryStanza.objects.all().delete()
     CanaryRun.objects.filter(device__isnull=False).update(device=None, pseudonym=None)
+
+
+def _requests_for(devices: Sequence[Device]) -> QuerySet[NotificationRequest]:
+    """Return the requests to push to these devices, among those that came since: there is an index of that alone."""
+    since = min((device.registered_at for device in devices), default=timezone.now())
+    names = [str(device.pk) for device in devices]
+    return NotificationRequest.objects.filter(received_at__gte=since, notifications__installation_id__in=names)
