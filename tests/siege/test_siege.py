@@ -143,7 +143,7 @@ async def _ask_honestly(
     shots = await shoot(load.messages, load.due_ns, session.publish, _nothing)
     with suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_SECONDS):
-            while ear.count < len(load.messages):  # noqa: ASYNC110 - it is a store that is asked
+            while ear.unanswered(load.message_ids):  # noqa: ASYNC110 - it is a store that is asked
                 await asyncio.sleep(0.5)
     listening.cancel()
     with suppress(asyncio.CancelledError):

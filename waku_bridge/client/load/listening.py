@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from http import HTTPStatus
 from typing import Any
 
@@ -42,6 +42,7 @@ class Ear:
             self._senders.setdefault(content_topic, []).append(sender)
         self._newest_ns = self._begin_ns = time.time_ns() - CLOCK_SKEW_NS
         self._noted: dict[bytes, tuple[Any, int]] = {}  # raw message and when it was read, by hash
+        self._opened: dict[bytes, Heard | None] = {}
 
     @property
     def count(self) -> int:
@@ -59,9 +60,20 @@ class Ear:
         await self._look(self._begin_ns)
 
     def heard(self) -> list[Heard]:
-        """Return every answer to a request, opened."""
-        found = (self._open(raw, at_ns) for raw, at_ns in self._noted.values())
-        return [heard for heard in found if heard]
+        """Return every answer to a request, opened. Each message is opened once."""
+        for message_hash, noted in self._noted.items():
+            if message_hash not in self._opened:
+                self._opened[message_hash] = self._open(*noted)
+        return [heard for heard in self._opened.values() if heard]
+
+    def unanswered(self, message_ids: Collection[bytes]) -> int:
+        """Return how many of these requests have no answer yet.
+
+        As many messages as requests are not enough: strangers are answered on the same topics.
+        """
+        if self.count < len(message_ids):
+            return len(message_ids) - self.count
+        return len(set(message_ids) - {message_id for message_id, *_ in self.heard()})
 
     async def _look(self, since_ns: int) -> None:
         cursor = ""

@@ -5,6 +5,7 @@ duplicates.
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -163,7 +164,7 @@ class _Load:
         shots = await shoot(
             load_requests.messages, load_requests.due_ns, self._session.publish, self._bar("sending requests", count)
         )
-        await self._drain(ear, count)
+        await self._drain(ear, load_requests.message_ids)
         listening.cancel()
         with suppress(asyncio.CancelledError):
             await listening
@@ -171,16 +172,15 @@ class _Load:
         found = await self._pushes(before[1]) if before else None
         return evaluate(load_requests, shots, ear.heard(), found[0] if found else None)
 
-    async def _drain(self, ear: Ear, count: int) -> None:
-        """Wait until there are as many answers as requests, and a moment more, as the second answer to a request comes
-        later.
-        """
+    async def _drain(self, ear: Ear, message_ids: Sequence[bytes]) -> None:
+        """Wait until every request is answered, and a moment more, as the second answer to a request comes later."""
+        count = len(message_ids)
         task = self._progress.add_task("waiting for answers", total=count)
         deadline = monotonic() + self._job.drain_seconds
-        while ear.count < count and monotonic() < deadline:
-            self._progress.update(task, completed=ear.count)
+        while (unanswered := ear.unanswered(message_ids)) and monotonic() < deadline:
+            self._progress.update(task, completed=count - unanswered)
             await asyncio.sleep(LOOK_SECONDS)
-        self._progress.update(task, completed=ear.count)
+        self._progress.update(task, completed=count - unanswered)
         await asyncio.sleep(LOOK_SECONDS)
 
     async def _pushes(self, since: int) -> tuple[list[tuple[bytes, int]], int] | None:

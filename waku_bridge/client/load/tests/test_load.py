@@ -1,13 +1,19 @@
 """The parts that need no server: what may be a target, when requests leave, and how what came back is counted."""
 
 import asyncio
+import os
 import time
+from dataclasses import replace
 
 import pytest
 
-from waku_bridge.client.load import LoadRequests, Shots, distribution, evaluate, is_loopback, shoot
-from waku_bridge.messages import WakuMessage
+from notifications.messages import Report
+from waku_bridge.client.core import new_identity
+from waku_bridge.client.load import Ear, LoadRequests, Shots, distribution, evaluate, is_loopback, shoot
+from waku_bridge.codec.envelope import encode_reply
+from waku_bridge.messages import PushResponse, WakuMessage
 from waku_bridge.node import NodeError
+from waku_bridge.node.dialect import StoreEntry, StorePage, to_json
 
 MS = 1_000_000
 
@@ -103,3 +109,36 @@ def test_a_gorush_without_a_record_is_told_apart_from_one_that_lost_everything()
     result = evaluate(load_requests(0), Shots(wall_seconds=1), [(*arrival(0, 0)[:1], True, 1 * MS)], None)
     assert result.pushes is None
     assert result.is_clean
+
+
+class Store:
+    """A store that holds one page of messages."""
+
+    def __init__(self):
+        self.page = StorePage((), "")
+
+    def hold(self, *messages):
+        entries = tuple(StoreEntry(bytes([n]) * 32, message=to_json(message)) for n, message in enumerate(messages))
+        self.page = StorePage(entries, "")
+
+    async def store_page(self, **_params):
+        return self.page
+
+
+def answer(message_id, recipient):
+    response = PushResponse(message_id, (Report(bytes(64), "phone", success=True),))
+    return encode_reply(
+        response, identity=new_identity(os.urandom), recipient=recipient.pub33, timestamp_ns=1, random_bytes=os.urandom
+    )
+
+
+def test_answers_to_strangers_on_the_same_topic_are_no_answers_to_the_load():
+    sender, stranger, store = new_identity(os.urandom), new_identity(os.urandom), Store()
+    ear = Ear(store, "/shard", [sender])
+    topic = answer(b"1", sender).content_topic
+    store.hold(*(replace(answer(each, stranger), content_topic=topic) for each in (b"1", b"2")), answer(b"1", sender))
+    asyncio.run(ear.listen_again())
+    assert (ear.count, ear.unanswered([b"1", b"2"])) == (3, 1)
+    store.hold(*([answer(b"0", sender)] * 3), answer(b"2", sender))
+    asyncio.run(ear.listen_again())
+    assert ear.unanswered([b"1", b"2"]) == 0
