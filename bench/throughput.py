@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import quantiles
 from urllib.parse import quote
 
@@ -280,7 +280,9 @@ async def _publish_evenly(
     for number, message in enumerate(messages):
         due = first_due + number / rate
         await asyncio.sleep(max(due - time.time(), 0))
-        posts.append(asyncio.create_task(_post(session, node_url, message)))
+        # Phones date a message when they send it, and by its date it is looked for again in the store.
+        dated = replace(message, timestamp_ns=round(due * 1e9))
+        posts.append(asyncio.create_task(_post(session, node_url, dated)))
         due_ms.append(due * 1000)
     await asyncio.gather(*posts)
     return due_ms
