@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,11 +66,8 @@ class Fleet:
         """Return the CPU time so far, by kind of process."""
         total: defaultdict[str, float] = defaultdict(float)
         for process in self.processes():
-            try:
-                times = process.cpu_times()
-                total[name_of(process)] += times.user + times.system
-            except psutil.NoSuchProcess:
-                continue
+            with suppress(psutil.NoSuchProcess):
+                total[name_of(process)] += servers.spent_by(process)
         return total
 
     def count(self, sql: str) -> int:

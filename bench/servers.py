@@ -74,13 +74,13 @@ def process(command: Sequence[str], **arguments: Any) -> Iterator[subprocess.Pop
             running.terminate()
 
 
-def wait_until(is_true: Callable[[], bool], seconds: float = 30) -> None:
-    """Wait until ``is_true`` returns true. Raises TimeoutError."""
+def wait_until(is_true: Callable[[], bool], seconds: float = 30, *, every: float = 0.02) -> None:
+    """Wait until ``is_true`` returns true, asking again after ``every`` seconds. Raises TimeoutError."""
     deadline = time.monotonic() + seconds
     while not is_true():
         if time.monotonic() > deadline:
             raise TimeoutError("a server of the benchmark does not do what it waits for")
-        time.sleep(0.02)
+        time.sleep(every)
 
 
 def answers(url: str) -> bool:
@@ -92,13 +92,14 @@ def answers(url: str) -> bool:
 
 
 def cpu_seconds(*roots: psutil.Process) -> float:
-    """Return the CPU time of these processes and their living children."""
-    total = 0.0
-    for root in roots:
-        for each in [root, *root.children(recursive=True)]:
-            try:
-                times = each.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            total += times.user + times.system
-    return total
+    """Return the CPU time of these processes and their children, those that have ended included."""
+    return sum(spent_by(each) for root in roots for each in [root, *root.children(recursive=True)])
+
+
+def spent_by(process: psutil.Process) -> float:
+    """Return the CPU time of a process and of its children that have ended, 0 when it has ended itself."""
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system + times.children_user + times.children_system)
