@@ -82,9 +82,7 @@ class Stages:
         }
 
     def _postgres_seconds(self) -> float:
-        """Return the CPU time of PostgreSQL, that of its processes that have ended included."""
-        times = self._postgres.cpu_times()
-        return cpu_seconds(self._postgres) + float(times.children_user + times.children_system)
+        return cpu_seconds(self._postgres)
 
     def _stanza(self, number: int) -> bytes:
         client = self._clients[number * 7919 % len(self._clients)]  # spread over all
