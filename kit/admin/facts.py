@@ -12,6 +12,7 @@ from unfold.admin import ModelAdmin, TabularInline
 
 from kit.admin import search
 from kit.admin.changelist import UncountedChangeList
+from kit.admin.first_lines import first_line_of
 from kit.admin.links import links_of
 
 NOT_UNDERSTOOD = "Nothing was searched: this is no hash and no id. Type at least 8 hex digits of a hash, or a whole id."
@@ -72,6 +73,7 @@ class FactPage(Narrowed, ReadOnly):
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
         context["related_links"] = links_of(context["original"])
+        context["first_line"] = first_line_of(context["original"])
         return super().render_change_form(request, context, *args, **kwargs)  # type: ignore[misc]
 
 
@@ -90,6 +92,8 @@ class FactAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
 
     # Fields that are found by their first digits, with the size of their values in bytes.
     search_hashes: ClassVar[Sequence[tuple[str, int]]] = ()
+    # Whether plain words can be searched for, too.
+    takes_words: ClassVar[bool] = False
     # Fields that these pages never show, and therefore do not even read from the database.
     unread: ClassVar[Sequence[str]] = ()
 

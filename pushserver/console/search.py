@@ -17,7 +17,7 @@ from django.views.decorators.http import require_POST
 
 from kit.admin.changelist import NEWER, OLDER
 from kit.admin.facts import FactAdmin
-from kit.admin.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, hash_digits, is_id
+from kit.admin.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, hash_digits, is_id, is_word
 from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.codec.keys import key_hash, parse_chat_key
 from xmpp_bridge.lookup import find_device
@@ -43,13 +43,17 @@ def search_facts(request: HttpRequest, app_label: str, model_name: str) -> HttpR
     for outdated in ("q", OLDER, NEWER, "e"):  # the term, the page, the error flag of the list it comes from
         query.pop(outdated, None)
     try:
-        terms = [for_url(term) for term in request.POST.get("q", "").split()]
+        terms = [_searched(term, facts) for term in request.POST.get("q", "").split()]
     except NotUnderstoodError:
         messages.error(request, NOT_UNDERSTOOD)
     else:
         query.update({"q": " ".join(terms)} if terms else {})
     changelist = reverse(f"admin:{app_label}_{model_name}_changelist")
     return HttpResponseRedirect(f"{changelist}?{query.urlencode()}")
+
+
+def _searched(term: str, facts: FactAdmin) -> str:
+    return term if facts.takes_words and is_word(term) and not term.startswith("zQ3") else for_url(term)
 
 
 def for_url(term: str) -> str:

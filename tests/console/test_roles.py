@@ -39,7 +39,7 @@ TABLES = {
     "axes_accessattempt": (Who.ADMIN, Who.NOBODY, Who.NOBODY, Who.ADMIN),
     "pushserver_openedrecord": LOGS,
     "pushserver_apitoken": (Who.ADMIN, Who.ADMIN, Who.NOBODY, Who.NOBODY),
-    "admin_logentry": LOGS,
+    "admin_logentry": (Who.OPERATOR, Who.NOBODY, Who.NOBODY, Who.NOBODY),
     "notifications_channel": FACTS,
     "notifications_sender": FACTS,
     "notifications_gatewayerrorrule": (Who.SUPPORT, Who.OPERATOR, Who.OPERATOR, Who.NOBODY),  # those of the file

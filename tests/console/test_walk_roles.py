@@ -18,8 +18,8 @@ from tests.console.test_walk import confirm, log_in
 
 pytestmark = pytest.mark.django_db(transaction=True)
 EVERYBODY = {"Overview", "Find", "gorush configuration", "Waku nodes", "Registrations", "Dead letters", "Canary"}
-OPERATORS = {"Drain"}
-ADMINS = {"Accounts", "Roles", "Second factors", "Failed logins", "API tokens", "Opened records", "Changes"}
+OPERATORS = {"Drain", "Changes"}
+ADMINS = {"Accounts", "Roles", "Second factors", "Failed logins", "API tokens", "Opened records"}
 MENUS = {"support": EVERYBODY, "operator": EVERYBODY | OPERATORS, "admin": EVERYBODY | OPERATORS | ADMINS}
 ACTIONS = {"Disable", "Enable"}
 
