@@ -266,6 +266,7 @@ class AttemptAdmin(FactAdmin):
         "Outcome": (
             state("outcome"),
             word("code"),
+            word("error", "what the gateway said"),
             word("late_code", "reported later"),
             moment("started_at", "started"),
             "latency",

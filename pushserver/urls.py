@@ -8,7 +8,7 @@ from pushserver.console.find import find, found
 from pushserver.console.peers import gorush_configuration, waku_nodes
 from pushserver.console.search import search_facts
 from pushserver.console.second_factor import set_up
-from pushserver.console.timeline import show_timeline
+from pushserver.console.timeline import show_request_timeline, show_timeline
 from pushserver.console.users import forget_user, show_user
 from pushserver.health import healthz, readyz
 from pushserver.metrics.exposition import metrics
@@ -19,6 +19,11 @@ urlpatterns = [
     path("admin/found/<term>/", admin.site.admin_view(found), name="found"),
     path("admin/users/<object_id>/", admin.site.admin_view(show_user), name="user"),
     path("admin/users/<key_hash_hex>/forget/", admin.site.admin_view(forget_user), name="forget_user"),
+    path(
+        "admin/timelines/requests/<object_id>/",
+        admin.site.admin_view(show_request_timeline),
+        name="request_timeline",
+    ),
     path("admin/timelines/<object_id>/", admin.site.admin_view(show_timeline), name="timeline"),
     path("admin/drain/", admin.site.admin_view(show_drain), name="drain"),
     path("admin/drain/<operation>/", admin.site.admin_view(change_drain), name="change_drain"),

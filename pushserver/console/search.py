@@ -6,6 +6,8 @@ server may push, becomes the id of the device. A term of no known form might be 
 without being repeated anywhere.
 """
 
+import re
+
 from django.apps import apps
 from django.contrib import admin, messages
 from django.contrib.admin.exceptions import NotRegistered
@@ -22,6 +24,10 @@ from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.codec.keys import key_hash, parse_chat_key
 from xmpp_bridge.lookup import find_device
 
+# https://status.app/u/CwSACgYKBEpvaG4D#zQ3sh…, https://join.status.im/u/0x04…
+_PROFILE_LINK = re.compile(
+    r"(https?://)?(www\.)?(status\.app|join\.status\.im)/u/?([^\s#]*#)?(?P<key>(zQ3|0x|0[234])\w+)", re.IGNORECASE
+)
 NOT_UNDERSTOOD = (
     "Nothing was searched: this is no chat key (0x04…, zQ3sh… or compressed hex), no hash, no id and no client "
     "string. Of a hash at least the first 8 digits are needed, of a chat key all of it."
@@ -62,7 +68,7 @@ def for_url(term: str) -> str:
     Raises NotUnderstoodError for anything else.
     """
     try:
-        return key_hash(parse_chat_key(term)).hex()
+        return key_hash(parse_chat_key(_key_in(term))).hex()
     except BadPublicKey:
         pass
     if is_id(term) or (hash_digits(term) and not _looks_like_part_of_a_chat_key(term)):
@@ -70,6 +76,15 @@ def for_url(term: str) -> str:
     if device_id := find_device(term):
         return str(device_id)
     raise NotUnderstoodError
+
+
+def _key_in(term: str) -> str:
+    """Return the chat key of a link to a profile, or the term itself.
+
+    The newer links have the key behind `#`, and before it a description of the user; the older end with the key.
+    """
+    link = _PROFILE_LINK.fullmatch(term)
+    return link["key"] if link else term
 
 
 def _looks_like_part_of_a_chat_key(term: str) -> bool:

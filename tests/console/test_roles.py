@@ -89,6 +89,7 @@ PAGES: dict[str, tuple[Who, int]] = {
     "user": (Who.SUPPORT, 200),
     "forget_user": (Who.OPERATOR, 200),
     "timeline": (Who.SUPPORT, 200),
+    "request_timeline": (Who.SUPPORT, 200),
     "drain": (Who.VISITOR, 302),
     "change_drain": (Who.OPERATOR, 200),
     "gorush_configuration": (Who.VISITOR, 200),
