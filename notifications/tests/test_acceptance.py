@@ -68,7 +68,19 @@ def waiting_ids(accepted):
 
 def decided():
     """What was decided at once, of all requests."""
-    return [d for request in NotificationRequest.objects.order_by("pk") for d in unpack(request.decided)]
+    requests = NotificationRequest.objects.order_by("pk")
+    return [(d.position, d.verdict, d.type) for request in requests for d in unpack(request.decided)]
+
+
+@pytest.mark.django_db
+def test_the_wish_that_a_notification_was_against_is_stored():
+    make_recipient(muted_chat_list=[b"chat"])
+    accept([incoming(push(chat_id=b"chat"), push(access_token="wrong"))], now=NOW)
+    stored = unpack(NotificationRequest.objects.get().decided)
+    assert [(d.verdict, d.wish) for d in stored] == [
+        (Verdict.SUPPRESSED, Wish.CHAT_MUTED),
+        (Verdict.WRONG_TOKEN, None),
+    ]
 
 
 def claimed_ids(accepted):

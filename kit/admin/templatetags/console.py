@@ -1,5 +1,6 @@
 """Template filters that show states and times as the columns of lists do, and what staff did to a row."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -26,6 +27,12 @@ def label(word: str) -> SafeString | str:
 def ago(at: datetime | None, element_id: str = "") -> SafeString | str:
     """Show how long ago a time was."""
     return times.relative(at, element_id) if at else NOTHING
+
+
+@register.filter
+def beside(headers: Sequence[str], row: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Return each cell of a row with the heading of its column."""
+    return list(zip(headers, row, strict=True))
 
 
 @register.inclusion_tag("console/staff_actions.html", takes_context=True)
