@@ -3,6 +3,7 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 
 from notifications.gateways.gorush.feedback import receive_feedback
+from pushserver.console.documentation import show_documentation
 from pushserver.console.drain import change_drain, show_drain
 from pushserver.console.find import find, found
 from pushserver.console.peers import gorush_configuration, waku_nodes
@@ -29,6 +30,8 @@ urlpatterns = [
     path("admin/drain/<operation>/", admin.site.admin_view(change_drain), name="change_drain"),
     path("admin/gorush/", admin.site.admin_view(gorush_configuration), name="gorush_configuration"),
     path("admin/nodes/", admin.site.admin_view(waku_nodes), name="waku_nodes"),
+    path("admin/documentation/", admin.site.admin_view(show_documentation), name="documentation_list"),
+    path("admin/documentation/<path:name>/", admin.site.admin_view(show_documentation), name="documentation"),
     path("admin/second-factor/", admin.site.admin_view(set_up), name="second_factor"),
     path("admin/reports/", include("spark_reports.console.urls")),
     path("admin/", admin.site.urls),

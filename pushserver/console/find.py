@@ -57,8 +57,8 @@ def find(request: HttpRequest) -> HttpResponse:
         return TemplateResponse(request, "console/find.html", context)
     try:
         term = found_by(request.POST.get("q", "").strip())
-    except NotUnderstoodError:
-        messages.error(request, NOT_UNDERSTOOD)
+    except NotUnderstoodError as error:
+        messages.error(request, str(error))
         return HttpResponseRedirect(reverse("find"))
     return HttpResponseRedirect(reverse("found", args=[term]))
 

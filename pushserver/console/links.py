@@ -48,7 +48,7 @@ def from_registration(registration: Registration) -> Iterable[Link]:
     yield Link("Registrations of this key", _list("registrations_registration", q=key_hash))
     yield Link("Query topic", _list("registrations_topickey", q=key_hash))
     if registration.pseudonym:
-        yield Link("History", _list("registrations_registrationevent", q=str(registration.pseudonym)))
+        yield Link("Registration events", _list("registrations_registrationevent", q=str(registration.pseudonym)))
 
 
 @links_from(Route)
@@ -122,6 +122,6 @@ def from_device(device: Device) -> Iterable[Link]:
     if device.route_id:
         yield Link("Notifications", _list("notifications_notification", route__id__exact=str(device.route_id)))
     if device.route and device.route.pseudonym:
-        yield Link("History", _list("registrations_registrationevent", q=str(device.route.pseudonym)))
+        yield Link("Registration events", _list("registrations_registrationevent", q=str(device.route.pseudonym)))
     yield Link("App", app_url(device.app_id))
     yield Link("Devices of this app", devices_url(device.app_id))

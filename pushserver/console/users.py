@@ -185,7 +185,7 @@ def _history(registrations: Sequence[Registration]) -> Section:
     names = {row.pseudonym: row.installation_id for row in registrations if row.pseudonym}
     rows = RegistrationEvent.objects.filter(pseudonym__in=names).order_by("-at")[:MAX_ROWS]
     return Section(
-        "History",
+        "Registration events",
         ["what", "installation", "platform", "app", "when"],
         [
             [

@@ -119,6 +119,7 @@ def _filled_in(*, every_row: bool) -> dict[str, list[dict[str, Any]]]:
         "user": [{"object_id": user} for user in users],
         "forget_user": [{"key_hash_hex": user} for user in users],
         "timeline": [{"object_id": id_} for id_ in ids_of(Notification)[some]],
+        "documentation": [{"name": "console"}],
         "request_timeline": [{"object_id": id_} for id_ in ids_of(NotificationRequest)[some]],
         "change_drain": [{"operation": operation} for operation in DRAIN_OPERATIONS],
         "reports:report": [{"slug": slug} for slug in PAGES],
