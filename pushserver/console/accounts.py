@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 from axes.models import AccessAttempt
+from django import forms
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
@@ -10,13 +11,14 @@ from django.contrib.auth.models import Group, User
 from django.contrib.contenttypes.models import ContentType
 from django.contrib.postgres.search import SearchQuery, SearchVector
 from django.db.models import Model, Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django_otp.plugins.otp_totp.models import TOTPDevice
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+from unfold.widgets import UnfoldAdminRadioSelectWidget
 
-from kit.admin.columns import age, link, moment, word, yes_no
+from kit.admin.columns import NOTHING, age, link, moment, word, yes_no
 from kit.admin.facts import FactAdmin, FactPage, Narrowed, ReadOnly
 from kit.admin.search import by_hash, hash_digits, is_id, spellings
 from pushserver.models import OpenedRecord
@@ -32,14 +34,77 @@ for model in (User, Group, TOTPDevice):
     admin.site.unregister(model)
 
 
+class NewAccountForm(UserCreationForm):  # type: ignore[misc]  # unfold has no types
+    """All that a new account needs: a name, a role and a password."""
+
+    usable_password = None  # Django offers accounts without one, which nobody could log in with
+    role = forms.ModelChoiceField(
+        queryset=Group.objects.order_by("pk"),
+        empty_label=None,
+        widget=UnfoldAdminRadioSelectWidget,
+        help_text="support may look; operator may also act; admin may also manage accounts.",
+    )
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        for name in ("password1", "password2"):
+            self.fields[name].required = True
+
+
+ACCOUNT: list[Any] = [
+    ("Account", {"fields": ("username", "password", "groups", "is_active")}),
+    ("Person", {"fields": ("first_name", "last_name", "email")}),
+    ("Access", {"fields": ("is_staff", "is_superuser", "last_login", "date_joined")}),
+]
+
+
 @admin.register(User)
 class AccountAdmin(Narrowed, UserAdmin, ModelAdmin):  # type: ignore[misc, type-arg]  # unfold has no types
     """Accounts. A person who manages them can neither become a superuser nor take over the account of one."""
 
     form = UserChangeForm
-    add_form = UserCreationForm
+    add_form = NewAccountForm
+    add_form_template = "admin/change_form.html"  # Django's own announces a second page
+    add_fieldsets = ((None, {"fields": ("username", "role", "password1", "password2")}),)
+    list_display = (
+        "username",
+        "role",
+        yes_no("is_active", "active"),
+        yes_no("is_superuser", "superuser"),
+        age("last_login", "last login"),
+    )
+    list_per_page = 50
+    actions = None
     change_password_form = AdminPasswordChangeForm
     linked_by = ("groups__id__exact",)
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).prefetch_related("groups")
+
+    @admin.display(description="role")
+    def role(self, account: User) -> str:
+        return ", ".join(group.name for group in account.groups.all()) or NOTHING
+
+    def get_fieldsets(self, request: HttpRequest, obj: User | None = None) -> Any:
+        """Return the page by what people look for. Single permissions are for superusers only: there are roles."""
+        if obj is None:
+            return self.add_fieldsets
+        single = [("Single permissions, beyond the role", {"fields": ("user_permissions",)})]
+        return ACCOUNT + (single if request.user.is_superuser else [])
+
+    def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
+        """Let a new account into the console. What it may do there is said by its role."""
+        obj.is_staff = obj.is_staff or not change
+        super().save_model(request, obj, form, change)
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        super().save_related(request, form, formsets, change)
+        if not change:
+            form.instance.groups.set([form.cleaned_data["role"]])
+
+    def response_add(self, request: HttpRequest, obj: User, post_url_continue: str | None = None) -> HttpResponse:
+        """Lead to the list: everything was asked for on one page, where Django shows a second one."""
+        return super(UserAdmin, self).response_add(request, obj, post_url_continue)
 
     def get_readonly_fields(self, request: Any, obj: Any = None) -> Any:
         fields = super().get_readonly_fields(request, obj)

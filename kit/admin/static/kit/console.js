@@ -27,6 +27,19 @@ function followFilters() {
   sheet.addEventListener("keydown", (event) => event.key === "Escape" && opener.focus());
 }
 
+// Where there is no clipboard (plain http), the text is selected, and its reader copies it.
+async function copy(button) {
+  const source = document.getElementById(button.dataset.copies);
+  const told = document.getElementById("copied");
+  try {
+    await navigator.clipboard.writeText(source.textContent);
+    told.textContent = "Copied.";
+  } catch {
+    window.getSelection().selectAllChildren(source);
+    told.textContent = "Selected: copy it with the keyboard.";
+  }
+}
+
 // On a phone rows are cards: the server sends pages of 25 of them. A list that came before it knew is loaded again, once.
 function tellWidth() {
   const isNarrow = window.matchMedia("(width < 40rem)").matches;
@@ -50,6 +63,7 @@ window.addEventListener("load", () => setTimeout(() => {
 
 document.addEventListener("DOMContentLoaded", () => {
   tellWidth();
+  for (const button of document.querySelectorAll("[data-copies]")) button.addEventListener("click", () => copy(button));
   giveNames();
   for (const icon of document.querySelectorAll(".material-symbols-outlined")) icon.setAttribute("aria-hidden", "true");
   for (const [selector, name] of CLICKED) {
