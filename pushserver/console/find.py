@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -27,6 +28,8 @@ from pushserver.console.theme import DEVICES, ENVELOPES, NOTIFICATIONS, USERS, m
 from registrations.admin import KEY_HASH_BYTES
 from registrations.models import Registration, TopicKey
 from waku_bridge.admin import envelope_url
+from waku_bridge.client.demo.cast import SEED, Character, cast
+from waku_bridge.codec.keys import key_hash as chat_key_hash
 from waku_bridge.models import InboundEnvelope
 from xmpp_bridge.admin import device_url
 from xmpp_bridge.models import Device
@@ -53,7 +56,7 @@ def find(request: HttpRequest) -> HttpResponse:
     """Show the search box, or redirect its POST to a URL that holds no chat key."""
     _refuse_who_may_see_nothing(request)
     if request.method != "POST":
-        context = {**admin.site.each_context(request), "title": "Find", "nothing": True}
+        context = {**admin.site.each_context(request), "title": "Find", "nothing": True, "people": _people()}
         return TemplateResponse(request, "console/find.html", context)
     try:
         term = found_by(request.POST.get("q", "").strip())
@@ -61,6 +64,12 @@ def find(request: HttpRequest) -> HttpResponse:
         messages.error(request, str(error))
         return HttpResponseRedirect(reverse("find"))
     return HttpResponseRedirect(reverse("found", args=[term]))
+
+
+def _people() -> list[tuple[Character, str]]:
+    """Return the people of the demonstration with their pages, and nobody where there is none."""
+    people = cast(SEED, version=0) if settings.DEMONSTRATION else []
+    return [(person, user_url(hex_of(chat_key_hash(person.public_key)))) for person in people]
 
 
 @require_safe
