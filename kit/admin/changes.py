@@ -1,7 +1,8 @@
 """What staff did to rows, as the log of changes has it, for the pages of these rows."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
+from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib.admin.models import LogEntry
@@ -14,6 +15,29 @@ MAX_SHOWN = 10
 WHY = " Why: "
 
 
+Subjects = Mapping[type[Model], Collection[str]]
+_owners: dict[type[Model], Callable[[Any], Subjects]] = {}
+
+
+def acted_on_through(model: type[Model]) -> Callable[[Callable[[Any], Subjects]], Callable[[Any], Subjects]]:
+    """Return a decorator for the function which knows the rows by way of which staff act on a row of ``model``.
+
+    An operation is logged with the row that it was started from: a route is disabled from its registration.
+    """
+
+    def remember(function: Callable[[Any], Subjects]) -> Callable[[Any], Subjects]:
+        _owners[model] = function
+        return function
+
+    return remember
+
+
+def subjects_of(row: Model, name: str) -> Subjects:
+    """Return the rows whose changes concern this one, which the log calls ``name``."""
+    owners = _owners.get(type(row))
+    return {type(row): [name], **(owners(row) if owners else {})}
+
+
 def changes_of(model: type[Model], ids: Collection[str], *, since: datetime | None = None) -> QuerySet[LogEntry]:
     """Return what was done to these rows of one table, the newest first, found by an index."""
     kind = ContentType.objects.get_for_model(model)
@@ -22,7 +46,7 @@ def changes_of(model: type[Model], ids: Collection[str], *, since: datetime | No
     return entries.select_related("user").order_by("-pk")
 
 
-def newest_changes(subjects: Mapping[type[Model], Collection[str]]) -> list[LogEntry]:
+def newest_changes(subjects: Subjects) -> list[LogEntry]:
     """Return the newest changes of rows of several tables."""
     found: Iterable[LogEntry] = (
         entry for model, ids in subjects.items() if ids for entry in changes_of(model, ids)[:MAX_SHOWN]

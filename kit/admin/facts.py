@@ -34,6 +34,8 @@ class ReadOnly:
 class Narrowed:
     """Pages whose URL can narrow the list by what its filters offer, and by nothing else."""
 
+    # Few rows, as on a phone each is a card. Lists of facts have more, and know whether it is a phone.
+    list_per_page = 25
     list_filter: Any
     opts: Any  # from ModelAdmin, whose types unfold hides
     # Lookups that links from other pages use, in addition to those of `list_filter`.

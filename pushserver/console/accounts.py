@@ -73,7 +73,6 @@ class AccountAdmin(Narrowed, UserAdmin, ModelAdmin):  # type: ignore[misc, type-
         yes_no("is_superuser", "superuser"),
         age("last_login", "last login"),
     )
-    list_per_page = 50
     actions = None
     change_password_form = AdminPasswordChangeForm
     linked_by = ("groups__id__exact",)

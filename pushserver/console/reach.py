@@ -7,7 +7,7 @@ from django.contrib.admin.models import LogEntry
 from django.db.models import Model
 from django.utils.html import format_html
 
-from kit.admin.changes import changes_of, reason_of
+from kit.admin.changes import acted_on_through, changes_of, reason_of
 from kit.admin.first_lines import FirstLine, first_line_for
 from kit.admin.labels import Family
 from kit.admin.times import relative
@@ -41,6 +41,22 @@ def reach_of_device(device: Device) -> FirstLine:
         return FirstLine(format_html("Cannot be reached: {} {}.", device.state, _ago(device.ended_at)), Family.QUIET)
     entries = _disablings(Device, {str(device.pk): device.route})
     return _of_route(device.route, entries.get(str(device.pk)), _halted_channels())
+
+
+@acted_on_through(Route)
+def owners_of_route(route: Route) -> dict[type[Model], list[str]]:
+    """Return the registration or the device that leads to a route."""
+    return {
+        model: [str(pk) for pk in model.objects.filter(route=route).values_list("pk", flat=True)]
+        for model in (Registration, Device)
+    }
+
+
+@first_line_for(Route)
+def reach_of_route(route: Route) -> FirstLine:
+    found = [_disablings(model, dict.fromkeys(ids, route)) for model, ids in owners_of_route(route).items()]
+    entries = [entry for own in found for entry in own.values()]
+    return _of_route(route, entries[0] if entries else None, _halted_channels())
 
 
 def _disablings(model: type[Model], routes: Mapping[str, Route | None]) -> dict[str, LogEntry]:

@@ -119,7 +119,7 @@ def show_request_timeline(request: HttpRequest, object_id: str) -> HttpResponse:
         messages.warning(request, NO_SUCH_NOTIFICATION)
         return HttpResponseRedirect(reverse("find"))
     envelope, replies = _envelope_of(asked), _replies_to(asked)
-    staff = _staff_actions({NotificationRequest: [str(asked.pk)]}, asked.received_at, None)
+    staff = staff_actions({NotificationRequest: [str(asked.pk)]}, asked.received_at, None)
     steps = [*_arrival(envelope, asked), *_decided(asked), *_answer(asked, replies), *_acted(staff, request)]
     own = {"facts": _ids(asked), "links": list(_links_of_request(asked, envelope)), "next": list(_rest_of(asked))}
     ordered = sorted(steps, key=lambda step: step.at)
@@ -164,7 +164,7 @@ def load_story(notification_id: int) -> Story | None:
         replies=_replies_to(request),
         channel=channel,
         drain=draining.current(),
-        staff=_staff_actions(_subjects(notification, channel), notification.created_at, notification.finished_at),
+        staff=staff_actions(_subjects(notification, channel), notification.created_at, notification.finished_at),
         rules=list(GatewayErrorRule.objects.filter(code__in={attempt.code for attempt in attempts})),
     )
 
@@ -192,7 +192,7 @@ def _subjects(notification: Notification, channel: Channel | None) -> dict[type[
     }
 
 
-def _staff_actions(
+def staff_actions(
     subjects: Mapping[type[Model], Collection[str]], since: datetime, until: datetime | None
 ) -> list[LogEntry]:
     """Return what staff did to these rows within a time, found by the index over subjects."""

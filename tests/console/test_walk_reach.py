@@ -10,13 +10,15 @@ from django.contrib.contenttypes.models import ContentType
 from django.contrib.postgres.search import SearchQuery
 from django.db import connection
 from django.db.models import Model
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from kit.admin.changes import changes_of
 from kit.admin.operations import id_of
-from notifications.models import Channel
+from notifications.models import Channel, Drain
 from pushserver.console.accounts import WORDS
+from pushserver.console.timeline import staff_actions
 from pushserver.models import ApiToken
 from registrations.models import Registration
 from tests import factories
@@ -54,6 +56,10 @@ def test_a_disabled_user_is_told_from_an_active_one_in_the_first_line(visitor: P
         expect(visitor.locator("#first-line")).to_have_text(said)
         expect(visitor.locator("#staff-actions")).to_contain_text("Disabled 1 registration.")
     show(visitor, "user-disabled")
+    visitor.goto(f"/admin/registrations/route/{registration.route_id}/change/")
+    expect(visitor.locator("#first-line")).to_have_text(said)
+    expect(visitor.locator("#staff-actions")).to_contain_text(WHY)
+    visitor.goto(USER)
 
     visitor.locator("#staff-actions").get_by_role("link").click()
     expect(visitor.locator("#main")).to_contain_text(WHY)
@@ -192,6 +198,13 @@ def test_a_log_of_a_hundred_thousand_changes_is_searched_by_index(transactional_
         )
         cursor.execute("ANALYZE django_admin_log")
     one = changes_of(Registration, ["77"])[:10]
+    subjects = {Registration: ["77"], Channel: ["1"], Drain: ["1"]}
+    with CaptureQueriesContext(connection) as queries:
+        staff_actions(subjects, timezone.now() - timedelta(hours=1), None)
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {queries.captured_queries[-1]['sql']}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "Seq Scan on django_admin_log" not in plan
     word = LogEntry.objects.alias(words=WORDS).filter(words=SearchQuery("77", config="simple"))
     assert "log_entry_subject" in one.explain()
     assert "log_entry_word" in word.explain()

@@ -10,7 +10,7 @@ from django.template import Context
 from django.utils.safestring import SafeString
 
 from kit.admin import labels, times
-from kit.admin.changes import changes_url, newest_changes
+from kit.admin.changes import changes_url, newest_changes, subjects_of
 from kit.admin.columns import NOTHING
 from kit.admin.operations import id_of
 
@@ -39,5 +39,5 @@ def beside(headers: Sequence[str], row: Sequence[Any]) -> list[tuple[str, Any]]:
 def staff_actions(context: Context, row: Model) -> dict[str, Any]:
     """Show what staff did to a row, and link to all of it."""
     name = id_of(row)
-    entries = newest_changes({type(row): [name]})
+    entries = newest_changes(subjects_of(row, name))
     return {"entries": entries, "all_url": changes_url(type(row), name), "perms": context.get("perms")}
