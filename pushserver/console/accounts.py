@@ -16,7 +16,7 @@ from django.urls import reverse
 from django_otp.plugins.otp_totp.models import TOTPDevice
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
-from unfold.widgets import UnfoldAdminRadioSelectWidget
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminRadioSelectWidget
 
 from kit.admin.columns import NOTHING, age, link, moment, word, yes_no
 from kit.admin.facts import FactAdmin, FactPage, Narrowed, ReadOnly
@@ -34,6 +34,9 @@ for model in (User, Group, TOTPDevice):
     admin.site.unregister(model)
 
 
+ROLES = "support may look; operator may also act; admin may also manage accounts."
+
+
 class NewAccountForm(UserCreationForm):  # type: ignore[misc]  # unfold has no types
     """All that a new account needs: a name, a role and a password."""
 
@@ -42,7 +45,7 @@ class NewAccountForm(UserCreationForm):  # type: ignore[misc]  # unfold has no t
         queryset=Group.objects.order_by("pk"),
         empty_label=None,
         widget=UnfoldAdminRadioSelectWidget,
-        help_text="support may look; operator may also act; admin may also manage accounts.",
+        help_text=ROLES,
     )
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -90,6 +93,13 @@ class AccountAdmin(Narrowed, UserAdmin, ModelAdmin):  # type: ignore[misc, type-
             return self.add_fieldsets
         single = [("Single permissions, beyond the role", {"fields": ("user_permissions",)})]
         return ACCOUNT + (single if request.user.is_superuser else [])
+
+    def formfield_for_manytomany(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Offer the roles as boxes to tick, under their name. There are few, and Django calls them groups."""
+        if db_field.name != "groups":
+            return super().formfield_for_manytomany(db_field, request, **kwargs)
+        boxes = UnfoldAdminCheckboxSelectMultipleWidget()
+        return db_field.formfield(queryset=Group.objects.order_by("pk"), widget=boxes, label="Role", help_text=ROLES)
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
         """Let a new account into the console. What it may do there is said by its role."""
@@ -197,7 +207,7 @@ class ChangeAdmin(FactAdmin):
 
     list_display = (
         word("user", "who"),
-        word("content_type", "what"),
+        word("content_type__name", "what"),
         word("object_repr", "which"),
         word("get_change_message", "change"),
         age("action_time", "when"),
@@ -208,7 +218,7 @@ class ChangeAdmin(FactAdmin):
     shown: ClassVar[Any] = {
         "Who changed what": (
             word("user", "who"),
-            word("content_type", "what"),
+            word("content_type__name", "what"),
             link(subject_url, "which", "the row itself"),
             word("object_repr", "its name"),
             word("object_id", "its id"),

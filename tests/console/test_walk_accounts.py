@@ -35,6 +35,8 @@ def test_an_account_is_made_on_one_page_with_a_role_that_the_list_shows(visitor:
 
     row.get_by_role("link").first.click()
     expect(visitor.locator("#main")).not_to_contain_text("Can add")
+    expect(visitor.get_by_label("operator", exact=True)).to_be_checked()
+    show(visitor, "account-change")
     bob = User.objects.get(username="bob")
     assert (bob.is_staff, bob.is_superuser, [*bob.groups.all()]) == (True, False, [Group.objects.get(name="operator")])
     visitor.context.clear_cookies()

@@ -116,7 +116,7 @@ def test_an_operator_finds_a_change_by_word_person_and_user_and_reads_none_about
         expect(table.locator("tbody tr")).to_have_count(1)
     visitor.get_by_role("textbox", name="Search").fill("no-such-word")
     visitor.get_by_role("textbox", name="Search").press("Enter")
-    expect(visitor.locator("#main")).to_contain_text("No log entries fit")
+    expect(visitor.locator("#main")).to_contain_text("No changes fit")
 
 
 @pytest.mark.parametrize(
