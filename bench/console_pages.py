@@ -221,6 +221,8 @@ def _timelines() -> Iterator[Page]:
     kept = InboundEnvelope.objects.filter(message_type=20).earliest("received_at").received_at
     yield _gets("timeline", "any", *_timeline_urls())
     yield _gets("timeline", "with envelope and reply", *_timeline_urls(created_at__gt=kept) or _newest_timelines())
+    asked = _sample(NotificationRequest, "pk")
+    yield _gets("timeline", "of a request", *(reverse("request_timeline", args=[pk]) for pk in asked))
     yield _gets("timeline", "with most attempts", *_timeline_urls(attempt_count__gte=3) or _newest_timelines())
 
 

@@ -30,11 +30,11 @@ class ApiToken(models.Model):
     """
 
     class Scope(models.TextChoices):
-        STATUS = "status"  # readiness, channels, canary
-        REGISTRATIONS = "registrations"
-        NOTIFICATIONS = "notifications"
-        REPORTS = "reports"
-        XMPP_DEVICES = "xmpp_devices"  # registers devices of XMPP: the only one that changes anything
+        STATUS = "status", "reads whether the server is ready, its channels and its canary"
+        REGISTRATIONS = "registrations", "reads registrations of a user, without tokens"
+        NOTIFICATIONS = "notifications", "reads what became of notifications"
+        REPORTS = "reports", "reads the figures of the nightly reports"
+        XMPP_DEVICES = "xmpp_devices", "registers and removes XMPP devices: the only one that changes anything"
 
     name = models.CharField(max_length=100, help_text="What it is for.")
     prefix = models.CharField(max_length=12, editable=False)  # of the token, so that people can tell which one it is

@@ -26,6 +26,8 @@ if is_server(sys.argv):
 # Where it runs --------------------------------------------------------------------------------------------------------
 DATA_DIR = Path(env.text("DATA_DIR", str(BASE_DIR / ".data"))).resolve()
 DEBUG = env.flag("DEBUG")
+# Set by `manage.py demo`: pages say who its people are, and that their faults are staged.
+DEMONSTRATION = env.flag("DEMONSTRATION")
 HOST = env.text("HOST", "127.0.0.1")
 PORT = env.count("PORT", 8000, minimum=1, maximum=65535)
 ALLOWED_HOSTS = env.items("ALLOWED_HOSTS", f"localhost,127.0.0.1,[::1],{HOST}")

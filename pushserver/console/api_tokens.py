@@ -22,6 +22,19 @@ from pushserver.models import ApiToken
 ALREADY = "Already revoked: nothing was changed."
 
 
+@admin.display(description="scopes")
+def scope_names(token: ApiToken) -> str:
+    """Return the scopes of a token, by name."""
+    return ", ".join(token.scopes)
+
+
+@admin.display(description="scopes")
+def scope_meanings(token: ApiToken) -> str:
+    """Return what a token may do, in words."""
+    known = dict(ApiToken.Scope.choices)
+    return "; ".join(f"{scope}: {known.get(scope, 'not known any more')}" for scope in token.scopes)
+
+
 class Revoke(Operation):
     """Revoke the selected tokens."""
 
@@ -43,7 +56,8 @@ class NewTokenForm(forms.ModelForm):  # type: ignore[type-arg]  # only generic f
     """The facts of a new token."""
 
     scopes = forms.MultipleChoiceField(
-        choices=[(scope, scope) for scope in ApiToken.Scope.values], widget=UnfoldAdminCheckboxSelectMultipleWidget
+        choices=[(scope.value, f"{scope.value}: {scope.label}") for scope in ApiToken.Scope],
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
     )
 
     class Meta:
@@ -59,13 +73,13 @@ class ApiTokenAdmin(Operated, Narrowed, ModelAdmin):  # type: ignore[misc]  # un
     change_form_template = "admin/facts/change_form.html"
     form = NewTokenForm
     list_display = (
-        *("name", "prefix", "scopes", word("created_by", "by"), age("created_at", "made")),
+        *("name", "prefix", scope_names, word("created_by", "by"), age("created_at", "made")),
         *(age("last_used_at", "last used"), age("expires_at", "expires"), age("revoked_at", "revoked")),
     )
     ordering: ClassVar[Any] = ("-pk",)
     actions = None
     shown: ClassVar[Any] = (
-        *("name", "prefix", "scopes", word("created_by", "made by"), moment("created_at", "made")),
+        *("name", "prefix", scope_meanings, word("created_by", "made by"), moment("created_at", "made")),
         *(moment("last_used_at", "last used"), moment("expires_at", "expires"), moment("revoked_at", "revoked")),
     )
 
@@ -101,11 +115,13 @@ class ApiTokenAdmin(Operated, Narrowed, ModelAdmin):  # type: ignore[misc]  # un
         )
         obj.pk = row.pk
         obj.prefix = row.prefix
+        obj.scopes = row.scopes
         obj.text = text
 
     def response_add(self, request: HttpRequest, obj: ApiToken, post_url_continue: str | None = None) -> HttpResponse:  # noqa: ARG002
         """Show the token in the answer itself: so it is stored nowhere, neither in a session nor in a cookie."""
         context = {**self.admin_site.each_context(request), "title": "The new API token", "token": obj}
+        context["meanings"] = scope_meanings(obj).split("; ")
         response = TemplateResponse(request, "console/api_token.html", context)
         add_never_cache_headers(response)
         return response

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -18,15 +19,17 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_safe
 
 from kit.admin.columns import SHORT_DIGITS, hex_of
-from kit.admin.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id, spellings
-from notifications.admin import ID_BYTES, request_url, type_name
+from kit.admin.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id, is_number, spellings
+from notifications.admin import ID_BYTES, type_name
 from notifications.models import Notification, NotificationRequest
-from pushserver.console.links import timeline_url, user_url
+from pushserver.console.links import request_timeline_url, timeline_url, user_url
 from pushserver.console.search import NOT_UNDERSTOOD, NotUnderstoodError, for_url
 from pushserver.console.theme import DEVICES, ENVELOPES, NOTIFICATIONS, USERS, may_find
 from registrations.admin import KEY_HASH_BYTES
 from registrations.models import Registration, TopicKey
 from waku_bridge.admin import envelope_url
+from waku_bridge.client.demo.cast import SEED, Character, cast
+from waku_bridge.codec.keys import key_hash as chat_key_hash
 from waku_bridge.models import InboundEnvelope
 from xmpp_bridge.admin import device_url
 from xmpp_bridge.models import Device
@@ -53,14 +56,20 @@ def find(request: HttpRequest) -> HttpResponse:
     """Show the search box, or redirect its POST to a URL that holds no chat key."""
     _refuse_who_may_see_nothing(request)
     if request.method != "POST":
-        context = {**admin.site.each_context(request), "title": "Find", "nothing": True}
+        context = {**admin.site.each_context(request), "title": "Find", "nothing": True, "people": _people()}
         return TemplateResponse(request, "console/find.html", context)
     try:
-        term = for_url(request.POST.get("q", "").strip())
-    except NotUnderstoodError:
-        messages.error(request, NOT_UNDERSTOOD)
+        term = found_by(request.POST.get("q", "").strip())
+    except NotUnderstoodError as error:
+        messages.error(request, str(error))
         return HttpResponseRedirect(reverse("find"))
     return HttpResponseRedirect(reverse("found", args=[term]))
+
+
+def _people() -> list[tuple[Character, str]]:
+    """Return the people of the demonstration with their pages, and nobody where there is none."""
+    people = cast(SEED, version=0) if settings.DEMONSTRATION else []
+    return [(person, user_url(hex_of(chat_key_hash(person.public_key)))) for person in people]
 
 
 @require_safe
@@ -88,15 +97,24 @@ def _refuse_who_may_see_nothing(request: HttpRequest) -> None:
 def _may_stand_in_a_url(term: str) -> bool:
     """Return whether the term holds no chat key. Somebody may have typed a URL with one in it."""
     try:
-        return for_url(term) == term
+        return found_by(term) == term
     except NotUnderstoodError:
         return False
+
+
+def found_by(term: str) -> str:
+    """Return the term as it may stand in a URL: also the number of a notification is one, which lists do not take.
+
+    Raises NotUnderstoodError.
+    """
+    return term if is_number(term) else for_url(term)
 
 
 def hits_for(term: str) -> list[Hit]:
     """Return what matches ``term``: a hash, the first digits of one, or the id of an installation or a device."""
     digits = hash_digits(term)
     hits = [*_installations(term), *_devices(term)] if is_id(term) else []
+    hits += _numbered(term) if is_number(term) else []
     if len(digits) == KEY_HASH_DIGITS:
         hits += _user(bytes.fromhex(digits))
     elif digits:
@@ -113,6 +131,18 @@ def _installations(term: str) -> Iterator[Hit]:
 def _devices(term: str) -> Iterator[Hit]:
     for device in Device.objects.filter(pk=UUID(term)).only("pk"):
         yield Hit("XMPP device", str(device.pk), device_url(device.pk), DEVICES)
+
+
+def _numbered(term: str) -> Iterator[Hit]:
+    """Yield the notification with this number, which every page about it shows."""
+    rows = Notification.objects.filter(pk=int(term)).values_list("pk", "type", "state", "installation_id")
+    for pk, type_, state, installation_id in rows:
+        yield _notification_hit(pk, type_, state, installation_id)
+
+
+def _notification_hit(pk: int, type_: int, state: str, installation_id: str) -> Hit:
+    text = f"{pk}: {type_name(type_)}, {state}, to installation {installation_id}"
+    return Hit("notification", text, timeline_url(pk), NOTIFICATIONS)
 
 
 def _user(key_hash: bytes) -> Iterator[Hit]:
@@ -163,8 +193,7 @@ def _of_requests(requests: Iterable[tuple[int, bytes]]) -> Iterator[Hit]:
     for pk, request_id, type_, state, installation_id in rows.values_list(
         "pk", "request", "type", "state", "installation_id"
     )[:MAX_HITS]:
-        text = f"{pk}: {type_name(type_)}, {state}, to installation {installation_id}"
-        hits.setdefault(request_id, []).append(Hit("notification", text, timeline_url(pk), NOTIFICATIONS))
+        hits.setdefault(request_id, []).append(_notification_hit(pk, type_, state, installation_id))
     for request_id, name in names.items():
-        alone = Hit("request", hex_of(name)[:SHORT_DIGITS], request_url(request_id), NOTIFICATIONS)
+        alone = Hit("request", hex_of(name)[:SHORT_DIGITS], request_timeline_url(request_id), NOTIFICATIONS)
         yield from hits.get(request_id, [alone])

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from unfold.sites import UnfoldAdminSite
@@ -20,7 +21,7 @@ class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
         """Add to every page that delivery is stopped, and the box of Find for people who may see what it finds."""
         may_know = self.has_permission(request)
         own = {"drain": draining.current() if may_know else None, "may_find": may_know and may_find(request.user)}
-        return {**super().each_context(request), **own}
+        return {**super().each_context(request), **own, "is_demonstration": may_know and settings.DEMONSTRATION}
 
     def search(self, *_arguments: Any, **_named: Any) -> HttpResponse:
         """Refuse the theme's search, which puts what is typed into the URL, where a chat key must not stand."""

@@ -32,6 +32,8 @@ class Plan:
     database: ProcessSpec
     web: ProcessSpec
     services: Sequence[ProcessSpec]
+    # What is said once the server is ready, beside what every server says.
+    notes: Sequence[str] = ()
 
     @property
     def url(self) -> str:

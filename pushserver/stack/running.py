@@ -119,6 +119,8 @@ async def _start(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None
         await _wait_until_ready(plan, awaited)
     for line in summary(plan.url, private_key, plan.embedded):
         supervisor.say(line)
+    for line in plan.notes:
+        supervisor.say(line)
 
 
 @asynccontextmanager

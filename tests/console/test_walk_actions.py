@@ -173,7 +173,7 @@ def test_an_admin_makes_a_token_for_the_api_and_revokes_it(visitor: Page) -> Non
     log_in(visitor, "admin")
     visitor.goto("/admin/pushserver/apitoken/add/")
     visitor.get_by_label("Name").fill("status page")
-    visitor.get_by_label("status", exact=True).check()
+    visitor.get_by_label("status: reads whether").check()
     visitor.get_by_role("button", name="Save", exact=True).click()
     expect(visitor.locator("body")).to_contain_text("The token, shown this once")
     (text,) = re.findall(r"psk_[\w-]{43}", visitor.content())

@@ -91,6 +91,7 @@ def gorush(data: bytes) -> None:
     assert result.outcome is not Outcome.DELIVERED or (status == 200 and b"ok" in data)
     assert 0 <= result.retry_after_seconds <= 3600
     assert DEVICE_TOKEN not in result.unknown_signature.casefold()
+    assert DEVICE_TOKEN not in result.error.casefold()
     assert DEVICE_TOKEN not in result.code
     read_dry_run(result)
 

@@ -16,6 +16,14 @@ from pushserver.management.commands import up
 from pushserver.stack.children import read_settings_again
 from pushserver.stack.plan import manage
 from pushserver.supervisor.processes import PROJECT, ProcessSpec, Stage
+from waku_bridge.client.demo.cast import SEED, cast, introduce
+
+STAGED = "A demonstration. Faults are staged, so that lights are orange on purpose:"
+
+XMPP_PEOPLE = (
+    "Through XMPP: Juliet and Romeo write to each other, and a server pushes to Benvolio, Mercutio and Rosaline. "
+    "Rosaline has a STAGED FAULT: the token is dead."
+)
 
 
 class Command(up.Command):
@@ -28,6 +36,8 @@ class Command(up.Command):
         parser.add_argument("--xmpp", action="store_true", help="install Prosody if there is none (Debian, as root)")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        os.environ["DEMONSTRATION"] = "1"  # pages say so
+        read_settings_again()
         if options["xmpp"]:
             subprocess.run([PROJECT / "requirements" / "system.sh", "prosody"], check=False)
         # An operator's own component is left alone: the demonstration would register devices with it.
@@ -37,6 +47,12 @@ class Command(up.Command):
             os.environ |= self.town.environment()
             read_settings_again()
         super().handle(*args, **options)
+
+    def notes(self) -> list[str]:
+        """Return who the people of the demonstration are. They are made up, so that their keys may be shown."""
+        people = list(introduce(cast(SEED, version=0)))
+        of_xmpp = [XMPP_PEOPLE] if self.town else []
+        return [STAGED, *people, *of_xmpp, "Paste a chat key into the console's box, or see the page Find."]
 
     def further_parts(self) -> list[EmbeddedPart]:
         return [self.town.part()] if self.town else []

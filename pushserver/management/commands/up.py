@@ -60,7 +60,12 @@ class Command(BaseCommand):
             database=database(cluster),
             web=web(settings.HOST, settings.PORT),
             services=[*own, *self.further_processes()],
+            notes=self.notes(),
         )
+
+    def notes(self) -> list[str]:
+        """Return what a command based on this one says once the server is ready."""
+        return []
 
     def further_parts(self) -> list[parts.EmbeddedPart]:
         """Return embedded servers that a command based on this one adds."""

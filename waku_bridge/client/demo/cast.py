@@ -5,6 +5,7 @@ What becomes of their pushes is written in their device tokens, see `addresses`.
 
 import os
 import uuid
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -15,8 +16,10 @@ from registrations.messages import TokenType
 from waku_bridge.client import Address, Preferences, RegisteringClient, Schedule, SendingClient, new_state
 from waku_bridge.client.addresses import android, iphone
 from waku_bridge.codec.hashes import chat_hash
-from waku_bridge.codec.keys import Identity, author_hash
+from waku_bridge.codec.keys import Identity, author_hash, chat_key
 
+# The people of `manage.py demo`.
+SEED = 1
 APN_TOPIC = "im.status.ethereum"
 # A server that starts at the same moment has received the second message at the latest.
 IMPATIENT = Schedule(base_seconds=1.0, max_attempts=12)
@@ -25,10 +28,15 @@ TOWN_SQUARE = chat_hash("demo-town-square")
 
 @dataclass(slots=True)
 class Character:
-    """One person with one phone. ``device`` is for the log."""
+    """One person with one phone. ``device`` is for the log, ``purpose`` says what the person is there to show.
+
+    ``fault`` says what is wrong with the phone, on purpose, and is empty where nothing is.
+    """
 
     name: str
     device: str
+    purpose: str
+    fault: str
     phone: RegisteringClient
     sender: SendingClient
     address: Address
@@ -39,6 +47,11 @@ class Character:
     @property
     def public_key(self) -> bytes:
         return self.phone.identity.pub33
+
+    @property
+    def chat_key(self) -> str:
+        """Return the key as people paste it, to find the person in the console."""
+        return chat_key(self.public_key)
 
 
 def cast(seed: int, *, version: int) -> list[Character]:
@@ -53,26 +66,40 @@ def cast(seed: int, *, version: int) -> list[Character]:
     everybody = Preferences(mention_chats=(TOWN_SQUARE,))
     friends = Preferences(contacts_only=True, contacts=(ada.pub33, ben.pub33), mention_chats=(TOWN_SQUARE,))
     undisturbed = Preferences(muted_chats=(author_hash(ada.pub33),), block_mentions=True)
-    return [
-        _character("Ada", ada, an_iphone(), everybody, random, version),
-        _character("Ben", ben, an_android(), everybody, random, version),
-        _character("Cleo, who knows Ada and Ben only", cleo, an_iphone(), friends, random, version),
-        _character("Dan, who has muted Ada", dan, an_android(), undisturbed, random, version),
-        _character("Eva, who has lost her phone", eva, an_android("dead-"), everybody, random, version),
-        _character(
-            "Finn, who is hard to reach",
-            finn,
-            an_iphone("flaky1-"),
-            everybody,
-            random,
-            version,
-        ),
+    people = [
+        ("Ada", ada, an_iphone(), everybody),
+        ("Ben", ben, an_android(), everybody),
+        ("Cleo, who knows Ada and Ben only", cleo, an_iphone(), friends),
+        ("Dan, who has muted Ada", dan, an_android(), undisturbed),
+        ("Eva, who has lost her phone", eva, an_android("dead-"), everybody),
+        ("Finn, who is hard to reach", finn, an_iphone("flaky1-"), everybody),
     ]
+    return [_character(*person, random=random, version=version) for person in people]
+
+
+# What each is there to show, and what is wrong with the phone on purpose.
+_PURPOSES = {
+    "Ada": "an iPhone that gets its pushes: timelines from the envelope to the reply",
+    "Ben": "an Android phone that gets its pushes",
+    "Cleo": "gives her access token to contacts only: strangers cannot push to her",
+    "Dan": "wants no mentions and nothing of Ada: see by which wish a push is suppressed",
+    "Eva": "a dead token: her route is disabled with the first push, and active again when she registers",
+    "Finn": "retries: his timelines have two attempts",
+}
+_FAULTS = {"Eva": "the token is dead", "Finn": "the first attempt of every push fails"}
+
+
+def introduce(people: Iterable[Character]) -> Iterator[str]:
+    """Yield a line about each person: the chat key to find the person by, what it shows, and which fault is staged."""
+    for person in people:
+        staged = f" STAGED FAULT: {person.fault}." if person.fault else ""
+        yield f"{person.name} ({person.device}): {person.purpose}.{staged} Chat key: {person.chat_key}"
 
 
 def _character(
-    name: str, identity: Identity, address: Address, preferences: Preferences, random: Random, version: int
+    name: str, identity: Identity, address: Address, preferences: Preferences, *, random: Random, version: int
 ) -> Character:
+    first_name = name.partition(",")[0]
     installation_id = _uuid(random)  # drawn first: the same seed gives the same people
     access_token = _uuid(random)
     state = new_state(
@@ -81,6 +108,8 @@ def _character(
     return Character(
         name=name,
         device="iPhone" if address.token_type == TokenType.APN else "Android",
+        purpose=_PURPOSES[first_name],
+        fault=_FAULTS.get(first_name, ""),
         phone=RegisteringClient(identity, state, os.urandom, schedule=IMPATIENT),
         sender=SendingClient(identity, os.urandom),
         address=address,

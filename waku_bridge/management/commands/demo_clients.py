@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from kit.http.connections import new_client
 from waku_bridge.client import Session
-from waku_bridge.client.demo.cast import cast
+from waku_bridge.client.demo.cast import SEED, cast
 from waku_bridge.client.demo.life import Life
 from waku_bridge.identity import server_identity
 from waku_bridge.node import WakuNode
@@ -26,7 +26,7 @@ class Command(BaseCommand):
     help = "Keep the server busy with a handful of clients that behave like phones. For demonstrations only."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--seed", type=int, default=1, help="who the clients are and what they do (1)")
+        parser.add_argument("--seed", type=int, default=SEED, help="who the clients are and what they do (1)")
         parser.add_argument("--pause", type=float, default=1.0, help="seconds between two events, on average (1)")
 
     def handle(self, *_args: Any, **options: Any) -> None:

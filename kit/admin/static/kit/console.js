@@ -27,6 +27,28 @@ function followFilters() {
   sheet.addEventListener("keydown", (event) => event.key === "Escape" && opener.focus());
 }
 
+// Where there is no clipboard (plain http), the text is selected, and its reader copies it.
+async function copy(button) {
+  const source = document.getElementById(button.dataset.copies);
+  const told = document.getElementById("copied");
+  try {
+    await navigator.clipboard.writeText(source.textContent);
+    told.textContent = "Copied.";
+  } catch {
+    window.getSelection().selectAllChildren(source);
+    told.textContent = "Selected: copy it with the keyboard.";
+  }
+}
+
+// On a phone rows are cards: the server sends pages of 25 of them. A list that came before it knew is loaded again, once.
+function tellWidth() {
+  const isNarrow = window.matchMedia("(width < 40rem)").matches;
+  const wasTold = document.cookie.split("; ").includes("narrow=1");
+  if (isNarrow === wasTold) return;
+  document.cookie = `narrow=1; path=/; samesite=strict; max-age=${isNarrow ? 31536000 : 0}`;
+  if (isNarrow && document.querySelectorAll("#result_list .data-row").length > 25) window.location.reload();
+}
+
 function giveNames() {
   document.getElementById("searchbar-submit")?.setAttribute("aria-label", "Search");
   for (const field of document.querySelectorAll("#result_list td[data-label] :is(input, select):not([type=hidden], .action-select)")) {
@@ -40,6 +62,8 @@ window.addEventListener("load", () => setTimeout(() => {
 }));
 
 document.addEventListener("DOMContentLoaded", () => {
+  tellWidth();
+  for (const button of document.querySelectorAll("[data-copies]")) button.addEventListener("click", () => copy(button));
   giveNames();
   for (const icon of document.querySelectorAll(".material-symbols-outlined")) icon.setAttribute("aria-hidden", "true");
   for (const [selector, name] of CLICKED) {
