@@ -13,14 +13,14 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import Count, Min
 from psycopg.errors import QueryCanceled
 
+from kit.db.statements import fetch
 from kit.http.notices import Board, Notice
 from kit.http.urls import host_of
 from kit.metrics.kinds import StoredGauge
-from notifications import draining
 from notifications import metrics as delivery_metrics
+from notifications import standstill
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from notifications.gateways.gorush.models import UnknownGatewayError
-from notifications.models import Channel
 from pushserver import health
 from pushserver.celery import QUEUES
 from pushserver.metrics.stock import TIMEOUT_SECONDS
@@ -42,8 +42,6 @@ HOUR = timedelta(hours=1)
 TRIES_OF = timedelta(minutes=10)
 # Rows are counted up to this number; counting more is not worth the time.
 MOST_COUNTED = 1000
-# Channels with deliveries come first, one for each app and platform. Strangers may have made up the rest.
-MAX_CHANNELS = 200
 MAX_ANOMALIES = 5
 GAUGES = (
     *(metrics.INBOX_DEPTH, metrics.INBOX_OLDEST_AGE_SECONDS),
@@ -60,7 +58,6 @@ def collect(hour: Hour, *, now: datetime) -> f.Facts:
     checks = answers.checks
     nodes = list(_peers(NODE_BOARD, settings.WAKU_NODES, checks, "node"))
     inbox, inbox_age, due, due_age, outbox, outbox_age, overdue = answers.gauges or [0.0] * len(GAUGES)
-    channels = list(Channel.objects.order_by("last_success_at", "since")[:MAX_CHANNELS])
     hour_ago = now - HOUR
     replies = int(sum(number or 0 for number in hour.column("reply_count")))
     return f.Facts(
@@ -72,14 +69,12 @@ def collect(hour: Hour, *, now: datetime) -> f.Facts:
         stores=list(_stores(checks, read_live={node.host for node in nodes})),
         inbox=f.Waiting(int(inbox), inbox_age),
         dead_letters=DeadLetter.objects.filter(received_at__gte=hour_ago)[:MOST_COUNTED].count(),
-        drain=_drain(),
         time_to_live=timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS),
         due=f.Waiting(int(due), due_age),
         gorush=list(_peers(GORUSH_BOARD, settings.GORUSH_URLS, checks, "gorush")),
         tries=hour.total(TRIES_OF),
         unknown_errors=UnknownGatewayError.objects.filter(last_seen_at__gte=hour_ago)[:MOST_COUNTED].count(),
-        running_channels=sum(channel.state == Channel.State.RUNNING for channel in channels),
-        halted=[_halted(channel) for channel in channels if channel.state != Channel.State.RUNNING],
+        switches=standstill.read(fetch(standstill.SWITCHES)),
         outbox=f.Waiting(int(outbox), outbox_age),
         overdue_seconds=overdue,
         replies=replies,
@@ -193,16 +188,6 @@ def _as_column(gauge: StoredGauge) -> str:
     return f"(SELECT sum(value) FROM ({gauge.sql}) AS found ({', '.join([*gauge.labelnames, 'value'])}))"  # noqa: S608
 
 
-def _drain() -> f.Drain | None:
-    drain = draining.current()
-    return f.Drain(drain.started_by, drain.reason, drain.since) if drain else None
-
-
-def _halted(channel: Channel) -> f.Halted:
-    is_tripped, is_proven = channel.state == Channel.State.TRIPPED, channel.last_success_at is not None
-    return f.Halted(str(channel), is_tripped, is_proven, channel.reason, channel.since)
-
-
 def _lost_replies(since: datetime, *, most: int) -> int:
     """Count lost replies with the partial index that holds no other rows."""
     return OutboundReply.objects.filter(LOST_REPLIES, created_at__gte=since)[:most].count()
@@ -219,7 +204,7 @@ def _canary(checks: Checks) -> f.RoundTrip | None:
         return None
     within = CanaryRun.Link.GORUSH  # its time is within that of the answer
     total_ms = sum(taken or 0 for link, taken in last.timings_ms.items() if link != within)
-    return f.RoundTrip(last.finished_at, bool(last.cause), last.words, total_ms)
+    return f.RoundTrip(last.finished_at, bool(last.cause), last.words, total_ms, last.is_dry_run)
 
 
 def _xmpp_canary(checks: Checks) -> f.RoundTrip | None:
@@ -227,7 +212,7 @@ def _xmpp_canary(checks: Checks) -> f.RoundTrip | None:
     if last is None:
         return None
     total_ms = sum(taken or 0 for taken in last.timings_ms.values())
-    return f.RoundTrip(last.finished_at, bool(last.cause), last.words, total_ms)
+    return f.RoundTrip(last.finished_at, bool(last.cause), last.words, total_ms, is_dry_run=True)
 
 
 def _reports(checks: Checks, now: datetime) -> f.Reports:

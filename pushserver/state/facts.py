@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from notifications.standstill import Switch
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
@@ -72,33 +74,16 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Halted:
-    """A channel that sends nothing. ``is_proven`` tells that something was delivered to it once."""
-
-    name: str
-    is_tripped: bool
-    is_proven: bool
-    reason: str
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Who stopped delivery, why, and since when."""
-
-    by: str
-    why: str
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """The last round trip of the canary. ``words`` tell which link is broken, if one is."""
+    """The last round trip of a canary. ``words`` tell which link is broken, if one is. In a dry run gorush was told to
+    drop the push.
+    """
 
     finished_at: datetime
     is_broken: bool
     words: str
     total_ms: int
+    is_dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +111,8 @@ class Facts:
 
     ``tries`` counts the attempts of the last minutes by outcome and code, ``replies`` the replies of the last hour, and
     ``lost_replies`` those of them that no node took or that no answering store had. ``counted_until`` is when beat last
-    counted. Where ``is_database_slow``, nothing is known about what waits. ``xmpp`` is None where no component is
-    configured.
+    counted. ``switches`` are the drain and the channels. Where ``is_database_slow``, nothing is known about what waits.
+    ``xmpp`` is None where no component is configured.
     """
 
     now: datetime
@@ -138,14 +123,12 @@ class Facts:
     stores: Sequence[Store] = ()
     inbox: Waiting = Waiting()
     dead_letters: int = 0
-    drain: Drain | None = None
     time_to_live: timedelta = timedelta(days=1)
     due: Waiting = Waiting()
     gorush: Sequence[Peer] = ()
     tries: Mapping[tuple[str, str], int] = field(default_factory=dict)
     unknown_errors: int = 0
-    running_channels: int = 0
-    halted: Sequence[Halted] = ()
+    switches: Sequence[Switch] = ()
     outbox: Waiting = Waiting()
     overdue_seconds: float = 0.0
     replies: int = 0

@@ -8,12 +8,13 @@ one.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from math import ceil
 
-from pushserver.state.facts import Drain, Facts, Halted, Peer, RoundTrip, Store, Trouble, Waiting, Xmpp
+from notifications.standstill import DRAINED, Switch, headline, stops
+from pushserver.state.facts import Facts, Peer, RoundTrip, Store, Trouble, Waiting, Xmpp
 
 
 class Level(StrEnum):
@@ -50,6 +51,7 @@ class Page(StrEnum):
     CHANNELS = "Channels"
     TRIPPED = "Tripped channels"
     PAUSED = "Paused channels"
+    HALTED = "Halted channels"
     OUTBOX = "Replies that wait"
     REPLIES = "Replies"
     REQUESTS = "Requests that wait"
@@ -70,6 +72,8 @@ class Finding:
     action: str = ""
     since: datetime | None = None
     page: Page | None = None
+    # What is said of the whole server while this is the case, where counting what is wrong would say too little.
+    headline: str = ""
 
     @property
     def is_bad(self) -> bool:
@@ -104,6 +108,7 @@ LOST_REPLIES_SHARE = 0.05
 FEW_REPLIES = 5
 MANY_DEAD_LETTERS = 20
 WORST = 3
+_TRIPPED, _PAUSED = "tripped", "paused"
 
 
 def lights(facts: Facts) -> list[Light]:
@@ -139,7 +144,9 @@ def verdict(found: Sequence[Light]) -> Finding:
     red, yellow = (sum(light.finding.level == level for light in found) for level in BAD)
     if red:
         rest = f", {yellow} can wait" if yellow else ""
-        return Finding(Level.RED, f"{_things(red, 'needs', 'need')} somebody now{rest}")
+        things = f"{_things(red, 'needs', 'need')} somebody now{rest}"
+        headlines = [light.finding.headline for light in found if light.finding.headline]
+        return Finding(Level.RED, f"{headlines[0]}. {things}" if headlines else things)
     if yellow:
         return Finding(Level.YELLOW, f"Messages get through; {_things(yellow, 'is', 'are').lower()} to be looked at")
     return Finding(Level.GREEN, "Messages get through, and nothing needs you")
@@ -235,7 +242,10 @@ def gorushes(facts: Facts) -> list[Light]:
         return [Light("gorush", Group.OUT, "gorush", finding)]
     # Each gorush is asked whether it answers; the findings about its configuration are in Redis.
     seen = [Peer(p.host, p.is_up) for p in facts.gorush] if facts.is_redis_away else facts.gorush
-    return [Light(f"gorush-{p.host}", Group.OUT, f"gorush {p.host}", peer(p, seen, GORUSH)) for p in seen]
+    found = [(p.host, peer(p, seen, GORUSH)) for p in seen]
+    if all(not p.is_up for p in seen):
+        found = [(host, replace(finding, headline="No pushes are sent: no gorush answers")) for host, finding in found]
+    return [Light(f"gorush-{host}", Group.OUT, f"gorush {host}", finding) for host, finding in found]
 
 
 def peer(one: Peer, all_of_them: Sequence[Peer], words: PeerWords) -> Finding:
@@ -337,9 +347,9 @@ def _since(facts: Facts, seconds: float) -> datetime:
 
 # Pushes and replies out -----------------------------------------------------------------------------------------------
 def delivery(facts: Facts) -> Finding:
-    """Judge delivery by its drain, else by the age of the longest due notification."""
-    if facts.drain:
-        return _draining(facts.drain, facts)
+    """Judge delivery by whether anything is sent, else by the age of the longest due notification."""
+    if stopped := stops(facts.switches):
+        return _stopped(stopped, facts)
     if facts.is_database_slow:
         return DATABASE_IS_SLOW
     level = queue_levels(facts)["delivery"]
@@ -353,14 +363,25 @@ def delivery(facts: Facts) -> Finding:
     return Finding(level, words, action, _since(facts, seconds), Page.STUCK)
 
 
-def _draining(drain: Drain, facts: Facts) -> Finding:
-    """Judge a drain.
-
-    An operator wanted it, but rows that have waited for half of their time to live may soon be lost.
+def _stopped(stopped: Sequence[Switch], facts: Facts) -> Finding:
+    """Judge a standstill. It is red also where an operator wants it: the next one has to see at once that nobody is
+    notified.
     """
-    level = Level.RED if facts.now - drain.since > facts.time_to_live / 2 else Level.YELLOW
-    action = f"Start it again before what waits expires, {duration(facts.time_to_live.total_seconds())} after it came."
-    return Finding(level, f"stopped by {drain.by}: {drain.why}", action, drain.since, Page.DRAIN)
+    is_drained = stopped[0].state == DRAINED
+    what = "Start it" if is_drained else "Resume the channels"
+    action = f"{what} again before what waits expires, {duration(facts.time_to_live.total_seconds())} after it came."
+    return Finding(
+        Level.RED,
+        _each(stopped),
+        action,
+        max(switch.since for switch in stopped),
+        Page.DRAIN if is_drained else Page.HALTED,
+        headline(stopped),
+    )
+
+
+def _each(switches: Sequence[Switch]) -> str:
+    return "; ".join(switch.words for switch in switches)
 
 
 def results(facts: Facts) -> Finding:
@@ -389,33 +410,50 @@ def _most(tries: Mapping[tuple[str, str], int]) -> str:
 
 
 def channels(facts: Facts) -> Finding:
-    if facts.halted:
-        return _halted(facts.halted)
-    if facts.running_channels:
-        return Finding(Level.GREEN, f"{facts.running_channels} running", page=Page.CHANNELS)
+    found = [switch for switch in facts.switches if switch.state != DRAINED]
+    if halted := [channel for channel in found if not channel.is_on]:
+        return _halted(halted)
+    if found:
+        return Finding(Level.GREEN, f"{len(found)} running", page=Page.CHANNELS)
     return Finding(Level.GREY, "nothing was delivered yet", page=Page.CHANNELS)
 
 
-def _halted(found: Sequence[Halted]) -> Finding:
-    first = min(found, key=_badness)
-    more = len(found) - 1
-    words = f"{first.name} is {'tripped' if first.is_tripped else 'paused'}: {first.reason or 'no reason given'}"
-    words += f" (and {more} more halted)" if more else ""
-    if not first.is_tripped:
+def _halted(halted: Sequence[Switch]) -> Finding:
+    """Judge halted channels by the worst of them, and name each that an operator may know."""
+    in_order = sorted(halted, key=_badness)
+    first = in_order[0]
+    words = _each([channel for channel in in_order if not _is_made_up(channel)])
+    words = "; ".join(filter(None, (words, _made_up([channel for channel in in_order if _is_made_up(channel)]))))
+    page = {_TRIPPED: Page.TRIPPED, _PAUSED: Page.PAUSED}
+    states = {channel.state for channel in halted}
+    where = page[states.pop()] if len(states) == 1 else Page.HALTED
+    if first.state == _PAUSED:
         action = "Resume it when whoever paused it is done. What waits for it expires in time."
-        return Finding(Level.YELLOW, words, action, first.since, Page.PAUSED)
+        return Finding(Level.YELLOW, words, action, first.since, where)
     if not first.is_proven:
         action = "Nothing was ever delivered to it: is it an app of yours? If not, there is nothing to do."
-        return Finding(Level.YELLOW, words, action, first.since, Page.TRIPPED)
+        return Finding(Level.YELLOW, words, action, first.since, where)
     action = "Repair the set-up at Apple, Google or gorush; a probe that comes through starts it again."
-    return Finding(Level.RED, words, action, first.since, Page.TRIPPED)
+    return Finding(Level.RED, words, action, first.since, where)
 
 
-def _badness(channel: Halted) -> tuple[bool, bool, datetime]:
+def _is_made_up(channel: Switch) -> bool:
+    """Return whether a stranger may have made up the channel: it was tripped before anything was delivered to it."""
+    return channel.state == _TRIPPED and not channel.is_proven
+
+
+def _made_up(found: Sequence[Switch]) -> str:
+    """Return the first of them, and how many more there are."""
+    more = f" (and {len(found) - 1} more that nothing was ever delivered to)" if len(found) > 1 else ""
+    return f"{found[0].words}{more}" if found else ""
+
+
+def _badness(channel: Switch) -> tuple[bool, bool, datetime]:
     """Return the sort key of a halted channel: tripped ones with users first, then paused ones, then those that
     strangers may have made up.
     """
-    return not (channel.is_tripped and channel.is_proven), channel.is_tripped, channel.since
+    is_tripped = channel.state == _TRIPPED
+    return not (is_tripped and channel.is_proven), is_tripped, channel.since
 
 
 def replies(facts: Facts) -> Finding:
@@ -473,11 +511,20 @@ def _round_trip(facts: Facts, last: RoundTrip | None, page: Page, *, is_expected
         action = "Messages of real clients break there, too. The page of the run says more."
         return Finding(Level.RED, f"broken: {last.words}", action, page=page)
     if last:
-        return Finding(Level.GREEN, f"{last.words}, {last.total_ms:,} ms in all", page=page)
+        return Finding(Level.GREEN, f"{last.words}, {last.total_ms:,} ms in all{_unproven(last, facts)}", page=page)
     if is_expected:
         action = "Is there a worker for the queue `canary`, and beat?"
         return Finding(Level.YELLOW, "made no round trip lately", action, page=page)
     return Finding(Level.OFF, "not set up (CANARY_PERIOD_SECONDS)", page=page)
+
+
+def _unproven(last: RoundTrip, facts: Facts) -> str:
+    """Return what a round trip does not show: a dry run ends at gorush, and is in no channel of an app."""
+    if not last.is_dry_run:
+        return ""
+    halted = any(not switch.is_on and switch.state != DRAINED for switch in facts.switches)
+    beyond = ["Apple", "Google", *(["the halted channels"] if halted else [])]
+    return f"; as far as gorush: nothing is shown about {_listed(beyond)}"
 
 
 def reports(facts: Facts) -> Finding:

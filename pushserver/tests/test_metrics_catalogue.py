@@ -40,7 +40,7 @@ BOUNDED_LABELS = {
 UNITS = ("_seconds", "_ratio")
 # Gauges that count things are named after them.
 THINGS = ("_routes", "_gateways", "_topics", "_peers", "_open", "_waiting", "_pending", "_channels", "_tasks", "_held")
-TRUTHS = ("_up", "_healthy", "_has_worker", "_broken")
+TRUTHS = ("_up", "_healthy", "_has_worker", "_broken", "_stopped")
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)

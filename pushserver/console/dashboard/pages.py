@@ -37,6 +37,7 @@ ADDRESSES = {
     Page.CHANNELS: _list("notifications.channel"),
     Page.TRIPPED: _list("notifications.channel", "state__exact=tripped"),
     Page.PAUSED: _list("notifications.channel", "state__exact=paused"),
+    Page.HALTED: _list("notifications.channel", "halted=yes"),
     Page.OUTBOX: _list("waku_bridge.outboundreply", "state__exact=pending"),
     Page.REPLIES: _list("waku_bridge.outboundreply"),
     Page.REQUESTS: _list("notifications.notificationrequest", "state__exact=waiting"),
