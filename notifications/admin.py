@@ -19,7 +19,7 @@ from notifications import reports
 from notifications.console import channels  # noqa: F401 - registers its page
 from notifications.console.operations import DisableRegistration, DropNotifications, EnableRegistration, TryNow
 from notifications.console.senders import MuteSender, MuteSenderOfRequest, UnmuteSender
-from notifications.messages import NotificationType
+from notifications.messages import FAILURES, NotificationType
 from notifications.models import Attempt, Notification, NotificationRequest, Sender
 from notifications.transitions import DUE
 from registrations.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url, token_type_name
@@ -247,6 +247,19 @@ def type_name(number: int) -> str:
     return f"{number} {NotificationType(number).name.lower()}" if known else str(number)
 
 
+class FailedFilter(Alone, admin.SimpleListFilter):
+    """A filter for the attempts that count as failures: neither dead tokens nor bad payloads."""
+
+    title = "failed"
+    parameter_name = "failed"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [("yes", ", ".join(FAILURES))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
+        return queryset.filter(outcome__in=FAILURES) if self.value() else queryset
+
+
 @admin.register(Attempt)
 class AttemptAdmin(FactAdmin):
     list_display = (
@@ -261,7 +274,7 @@ class AttemptAdmin(FactAdmin):
         "latency",
         age("started_at", "started"),
     )
-    list_filter = (("outcome", WordFilter), ("code", RecentValuesFilter))
+    list_filter = (FailedFilter, ("outcome", WordFilter), ("code", RecentValuesFilter))
     shown: ClassVar[Any] = {
         "Outcome": (
             state("outcome"),

@@ -50,10 +50,17 @@ COUNT_TRAFFIC = """
          excluded.dispatch_p50_ms, excluded.dispatch_p95_ms, excluded.reply_p50_ms, excluded.reply_p95_ms)
 """
 COUNT_ATTEMPTS = """
-    INSERT INTO pushserver_attemptminute (begin_at, outcome, code, count)
-    SELECT %(begin)s, outcome, code, count(*) FROM notifications_attempt
+    INSERT INTO pushserver_attemptminute (begin_at, channel, outcome, code, count)
+    SELECT %(begin)s,
+        CASE attempt.token_type
+            WHEN 1 THEN 'APN ' || coalesce(channel.apn_topic, 'of apps that nothing was delivered to')
+            WHEN 2 THEN 'Firebase' ELSE 'other' END,
+        outcome, code, count(*)
+    FROM notifications_attempt AS attempt
+    LEFT JOIN notifications_channel AS channel ON channel.token_type = 1 AND attempt.token_type = 1
+        AND channel.apn_topic = attempt.apn_topic AND channel.last_success_at IS NOT NULL
     WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome IS NOT NULL
-    GROUP BY outcome, code
+    GROUP BY 2, outcome, code
 """
 
 

@@ -56,6 +56,7 @@ MENU = [
             {**_page("Find", "search", "find"), "permission": lambda request: may_find(request.user)},
             _page("gorush configuration", "tune", "gorush_configuration"),
             _page("Waku nodes", "hub", "waku_nodes"),
+            _list("Incidents", "history_toggle_off", "pushserver.incident"),
         ],
     },
     {

@@ -21,12 +21,13 @@ from notifications import metrics as delivery_metrics
 from notifications import standstill
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from notifications.gateways.gorush.models import UnknownGatewayError
+from notifications.models import GatewayOutage
 from pushserver import health
 from pushserver.celery import QUEUES
 from pushserver.metrics.stock import TIMEOUT_SECONDS
 from pushserver.state import facts as f
 from pushserver.state.hour import Hour
-from pushserver.state.lights import many_lost_replies
+from pushserver.state.lights import JUDGED_MINUTES, many_lost_replies
 from spark_reports.console.formats import percent
 from spark_reports.models import Anomaly
 from spark_reports.status import State, pinned, status
@@ -39,7 +40,6 @@ from xmpp_bridge.models import App
 # Checks ask servers, and gauges count rows; several people may have the dashboard open, which asks every few seconds.
 KEPT_SECONDS = 4.0
 HOUR = timedelta(hours=1)
-TRIES_OF = timedelta(minutes=10)
 # Rows are counted up to this number; counting more is not worth the time.
 MOST_COUNTED = 1000
 MAX_ANOMALIES = 5
@@ -72,7 +72,8 @@ def collect(hour: Hour, *, now: datetime) -> f.Facts:
         time_to_live=timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS),
         due=f.Waiting(int(due), due_age),
         gorush=list(_peers(GORUSH_BOARD, settings.GORUSH_URLS, checks, "gorush")),
-        tries=hour.total(TRIES_OF),
+        tries=hour.newest(JUDGED_MINUTES),
+        newest_tries=hour.newest(1),
         unknown_errors=UnknownGatewayError.objects.filter(last_seen_at__gte=hour_ago)[:MOST_COUNTED].count(),
         switches=standstill.read(fetch(standstill.SWITCHES)),
         outbox=f.Waiting(int(outbox), outbox_age),
@@ -86,6 +87,7 @@ def collect(hour: Hour, *, now: datetime) -> f.Facts:
         reports=_reports(checks, now),
         is_database_slow=answers.gauges is None,
         xmpp=_xmpp(hour) if settings.XMPP_COMPONENT_JID else None,
+        unreached_since=GatewayOutage.objects.filter(name="gorush").values_list("since", flat=True).first(),
     )
 
 

@@ -9,6 +9,9 @@ from datetime import datetime, timedelta
 
 from notifications.standstill import Switch
 
+# Attempts by channel, outcome and code.
+ChannelTries = Mapping[tuple[str, str, str], int]
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
@@ -109,10 +112,12 @@ class Reports:
 class Facts:
     """All facts of one moment. ``reasons`` are those of `/readyz`: why a message would not make it through, by check.
 
-    ``tries`` counts the attempts of the last minutes by outcome and code, ``replies`` the replies of the last hour, and
+    ``tries`` counts the attempts of the last minutes by channel, outcome and code, ``newest_tries`` those of the newest
+    of them, ``replies`` the replies of the last hour, and
     ``lost_replies`` those of them that no node took or that no answering store had. ``counted_until`` is when beat last
     counted. ``switches`` are the drain and the channels. Where ``is_database_slow``, nothing is known about what waits.
-    ``xmpp`` is None where no component is configured.
+    ``xmpp`` is None where no component is configured. ``unreached_since`` tells since when no push reaches gorush, if
+    that is so, and ``before`` has the levels of the lights that were not green a moment ago.
     """
 
     now: datetime
@@ -126,7 +131,8 @@ class Facts:
     time_to_live: timedelta = timedelta(days=1)
     due: Waiting = Waiting()
     gorush: Sequence[Peer] = ()
-    tries: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    tries: ChannelTries = field(default_factory=dict)
+    newest_tries: ChannelTries = field(default_factory=dict)
     unknown_errors: int = 0
     switches: Sequence[Switch] = ()
     outbox: Waiting = Waiting()
@@ -140,6 +146,8 @@ class Facts:
     reports: Reports = Reports(is_off=True, is_missing=False, words="")
     is_database_slow: bool = False
     xmpp: Xmpp | None = None
+    unreached_since: datetime | None = None
+    before: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_redis_away(self) -> bool:

@@ -2,15 +2,18 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from notifications.models import Attempt
 from pushserver import traffic
 from pushserver.models import AttemptMinute, TrafficMinute
+from pushserver.state.facts import ChannelTries
 
 DELIVERED = Attempt.Outcome.DELIVERED
 Tries = Mapping[tuple[str, str], int]
+# A minute is counted some seconds after its end: the newest one may be missing, and the one before it, but not more.
+NOT_YET_COUNTED = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +21,13 @@ class Hour:
     """The last hour, minute by minute, the oldest first. ``counted`` has no entry for minutes that were not counted
     (yet).
 
-    ``tries`` counts the attempts of each minute by outcome and code.
+    ``tries`` counts the attempts of each minute by outcome and code, and ``by_channel`` by channel, outcome and code.
     """
 
     begins_at: Sequence[datetime]
     counted: Mapping[datetime, TrafficMinute]
     tries: Mapping[datetime, Tries]
+    by_channel: Mapping[datetime, ChannelTries] = field(default_factory=dict)
 
     @property
     def counted_until(self) -> datetime | None:
@@ -52,13 +56,23 @@ class Hour:
             total.update(self.tries.get(begin_at, {}))
         return total
 
+    def newest(self, minutes: int) -> Counter[tuple[str, str, str]]:
+        """Return the number of attempts by channel, outcome and code in the newest ``minutes`` that were counted."""
+        recent = self.begins_at[-(minutes + NOT_YET_COUNTED // traffic.MINUTE) :]
+        total: Counter[tuple[str, str, str]] = Counter()
+        for begin_at in [begin_at for begin_at in recent if begin_at in self.counted][-minutes:]:
+            total.update(self.by_channel.get(begin_at, {}))
+        return total
+
 
 def read_hour(now: datetime) -> Hour:
     """Read the sixty minutes before this one."""
     begins_at = traffic.minutes(now)
     shown = {"begin_at__gte": begins_at[0], "begin_at__lte": begins_at[-1]}
-    tries: dict[datetime, dict[tuple[str, str], int]] = {}
-    rows = AttemptMinute.objects.filter(**shown).values_list("begin_at", "outcome", "code", "count")
-    for begin_at, outcome, code, number in rows:
-        tries.setdefault(begin_at, {})[outcome, code] = number
-    return Hour(begins_at, TrafficMinute.objects.in_bulk(begins_at), tries)
+    tries: dict[datetime, Counter[tuple[str, str]]] = {}
+    by_channel: dict[datetime, dict[tuple[str, str, str], int]] = {}
+    rows = AttemptMinute.objects.filter(**shown).values_list("begin_at", "channel", "outcome", "code", "count")
+    for begin_at, channel, outcome, code, number in rows:
+        tries.setdefault(begin_at, Counter())[outcome, code] += number
+        by_channel.setdefault(begin_at, {})[channel, outcome, code] = number
+    return Hour(begins_at, TrafficMinute.objects.in_bulk(begins_at), tries, by_channel)

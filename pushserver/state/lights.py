@@ -7,14 +7,18 @@ calls a page and yellow a ticket. The lights are in the order of causes: an earl
 one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from math import ceil
 
+from notifications.gateways.gorush.advice import advice
+from notifications.gateways.gorush.response import DRY_RUN
+from notifications.messages import FAILURES
 from notifications.standstill import DRAINED, Switch, headline, stops
-from pushserver.state.facts import Facts, Peer, RoundTrip, Store, Trouble, Waiting, Xmpp
+from pushserver.state.facts import ChannelTries, Facts, Peer, RoundTrip, Store, Trouble, Waiting, Xmpp
 
 
 class Level(StrEnum):
@@ -47,6 +51,7 @@ class Page(StrEnum):
     STUCK = "Stuck notifications"
     GORUSH = "gorush configuration"
     ATTEMPTS = "Attempts"
+    FAILED_ATTEMPTS = "Failed attempts"
     UNKNOWN_ERRORS = "Unknown errors"
     CHANNELS = "Channels"
     TRIPPED = "Tripped channels"
@@ -61,6 +66,7 @@ class Page(StrEnum):
     RUNS = "Runs"
     XMPP_APPS = "XMPP apps"
     XMPP_DEVICES = "XMPP devices"
+    INCIDENTS = "Incidents"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +108,11 @@ OVERDUE_RED, OVERDUE_YELLOW = 10.0, 3.0
 STORE_BEHIND = timedelta(minutes=1)  # it is read every few seconds, up to some seconds ago
 BEAT_GONE = timedelta(minutes=3)  # a minute is counted within 15 s of its end
 FAILING_RED, FAILING_YELLOW = 0.5, 0.1
+# Where it was failing, it still is above this share of the limit.
+STILL_FAILING = 0.5
+JUDGED_MINUTES = 3
 FEW_TRIES = 20
-FAILURES = frozenset({"transient", "ambiguous", "config"})  # a dead token or a bad payload is not an outage
+NOTHING_TRIED = f"no push was tried in the last {JUDGED_MINUTES} minutes"
 LOST_REPLIES_SHARE = 0.05
 FEW_REPLIES = 5
 MANY_DEAD_LETTERS = 20
@@ -126,6 +135,7 @@ def lights(facts: Facts) -> list[Light]:
         *gorushes(facts),
         Light("channels", Group.OUT, "Channels", channels(facts)),
         Light("results", Group.OUT, "Results at gorush", results(facts)),
+        Light("unknown-errors", Group.OUT, "Unknown errors", unknown_errors(facts)),
         Light("replies", Group.OUT, "Replies", replies(facts)),
         Light("canary", Group.WATCH, "Canary", canary(facts)),
         *([Light("xmpp-canary", Group.WATCH, "XMPP canary", xmpp_canary(facts))] if facts.xmpp else []),
@@ -242,18 +252,25 @@ def gorushes(facts: Facts) -> list[Light]:
         return [Light("gorush", Group.OUT, "gorush", finding)]
     # Each gorush is asked whether it answers; the findings about its configuration are in Redis.
     seen = [Peer(p.host, p.is_up) for p in facts.gorush] if facts.is_redis_away else facts.gorush
-    found = [(p.host, peer(p, seen, GORUSH)) for p in seen]
+    found = [(p.host, _reached(peer(p, seen, GORUSH), facts)) for p in seen]
     if all(not p.is_up for p in seen):
         found = [(host, replace(finding, headline="No pushes are sent: no gorush answers")) for host, finding in found]
     return [Light(f"gorush-{host}", Group.OUT, f"gorush {host}", finding) for host, finding in found]
+
+
+def _reached(found: Finding, facts: Facts) -> Finding:
+    """Return what is worse: that gorush answers us is of no use while it does not answer the workers."""
+    if facts.unreached_since is None or found.level == Level.RED:
+        return found
+    action = "Is the way from the workers to gorush open, and GORUSH_URL the same there? Pushes wait meanwhile."
+    return Finding(Level.RED, "answers, but no push reaches it", action, facts.unreached_since, Page.GORUSH)
 
 
 def peer(one: Peer, all_of_them: Sequence[Peer], words: PeerWords) -> Finding:
     """Judge one peer. One that is down is red only when no other is up, because each can do the work of all."""
     if not one.is_up:
         level = Level.YELLOW if any(other.is_up for other in all_of_them) else Level.RED
-        since = one.troubles[0].since if one.troubles else None
-        return Finding(level, words.down, words.action, since, words.page)
+        return Finding(level, words.down, words.action, page=words.page)
     if one.troubles:
         return _troubled(one.troubles, words.page)
     if not one.is_watched:
@@ -385,28 +402,78 @@ def _each(switches: Sequence[Switch]) -> str:
 
 
 def results(facts: Facts) -> Finding:
-    """Judge gorush's results by the share of failures in the last minutes, then by errors that no rule knows."""
-    total = sum(facts.tries.values())
-    failed = {key: number for key, number in facts.tries.items() if key[0] in FAILURES}
-    number = sum(failed.values())
-    words = f"{number:,} of {total:,} tries failed in the last ten minutes"
-    if not total:
-        words = "no push was tried in the last ten minutes"
-    level = _limited(number / max(total, 1), red=FAILING_RED, yellow=FAILING_YELLOW)
-    if level in BAD and total >= FEW_TRIES:
-        action = "docs/delivery.md says what each class means. An outage of Apple or Google needs patience only."
-        return Finding(level, f"{words}, most of them {_most(failed)}", action, page=Page.ATTEMPTS)
-    if facts.unknown_errors:
-        words += f"; {facts.unknown_errors} {'error' if facts.unknown_errors == 1 else 'errors'} that no rule knows"
+    """Judge gorush's results in each channel by the share of failures in the last minutes."""
+    bad = [(level, channel) for channel in _channels(facts.tries) if (level := _failing(channel, facts)) in BAD]
+    if not bad:
+        total, failed = _failures(facts.tries)
+        words = f"{failed.total():,} of {total:,} tries failed in the last {JUDGED_MINUTES} minutes"
+        return Finding(Level.GREEN, words if total else NOTHING_TRIED, page=Page.FAILED_ATTEMPTS)
+    bad.sort(key=lambda found: BAD.index(found[0]))
+    words = "; ".join(f"{channel}: {_failing_words(facts.tries, channel)}" for _, channel in bad)
+    action = advice(_failures(facts.tries, bad[0][1])[1].most_common(1)[0][0][1])
+    return Finding(bad[0][0], words, action, page=Page.FAILED_ATTEMPTS)
+
+
+def _channels(tries: ChannelTries) -> list[str]:
+    return sorted({channel for channel, _, _ in tries})
+
+
+def _failures(tries: ChannelTries, only: str = "") -> tuple[int, Counter[tuple[str, str]]]:
+    """Return how many tries there were, and those that failed by outcome and code, in all channels or in one.
+
+    Those of the canary that were dropped at gorush say nothing about anybody else.
+    """
+    failed: Counter[tuple[str, str]] = Counter()
+    total = 0
+    for (channel, outcome, code), number in tries.items():
+        if channel == (only or channel) and code != DRY_RUN:
+            total += number
+            if outcome in FAILURES:
+                failed[outcome, code] += number
+    return total, failed
+
+
+def _share(tries: ChannelTries, channel: str) -> float:
+    total, failed = _failures(tries, channel)
+    return failed.total() / max(total, 1)
+
+
+def _failing(channel: str, facts: Facts) -> Level:
+    """Return the level of one channel.
+
+    It goes up when the last minutes are bad and the newest of them still is, and down as soon as the newest one is
+    clearly below the limit. So neither a moment of failures nor a moment without any changes it.
+    """
+    before = facts.before.get("results", Level.GREEN)
+    enough = _failures(facts.tries, channel)[0] >= FEW_TRIES
+    is_told = _failures(facts.newest_tries, channel)[0] > 0
+    recent = _share(facts.tries, channel)
+    newest = _share(facts.newest_tries, channel) if is_told else recent
+    for level, limit in ((Level.RED, FAILING_RED), (Level.YELLOW, FAILING_YELLOW)):
+        was_there = before in (level, Level.RED)
+        is_begun = enough and min(recent, newest) > limit
+        if is_begun or (enough and was_there and newest > limit * STILL_FAILING):
+            return level
+    return Level.GREEN
+
+
+def _failing_words(tries: ChannelTries, channel: str) -> str:
+    total, failed = _failures(tries, channel)
+    (outcome, code), _ = failed.most_common(1)[0]
+    most = f"{outcome} ({code})" if code else outcome
+    return f"{failed.total():,} of {total:,} tries failed in the last {JUDGED_MINUTES} minutes, most of them {most}"
+
+
+def unknown_errors(facts: Facts) -> Finding:
+    """Judge whether errors come that no rule knows. They have a light of their own: among many failures they would not
+    be seen.
+    """
+    number = facts.unknown_errors
+    if number:
+        words = f"{number} {'error' if number == 1 else 'errors'} of the last hour that no rule knows"
         action = "Give them a rule. Until then they count as transient."
         return Finding(Level.YELLOW, words, action, page=Page.UNKNOWN_ERRORS)
-    return Finding(Level.GREEN, words, page=Page.ATTEMPTS)
-
-
-def _most(tries: Mapping[tuple[str, str], int]) -> str:
-    """Return the most frequent outcome and code in words."""
-    outcome, code = max(tries, key=lambda key: tries[key])
-    return f"{outcome} ({code})" if code else outcome
+    return Finding(Level.GREEN, "every error of the last hour has a rule", page=Page.UNKNOWN_ERRORS)
 
 
 def channels(facts: Facts) -> Finding:

@@ -28,6 +28,14 @@ TRIPPED = Switch("tripped", "APN old", "", "refused", NOW)
 PAUSED = Switch("paused", "APN beta", "bea", "", NOW)
 MADE_UP = Switch("tripped", "APN x", "", "refused", NOW, is_proven=False)
 DRAIN = Switch("drained", "", "ann", "gorush moves", NOW)
+WAS_RED, WAS_YELLOW = {"results": Level.RED}, {"results": Level.YELLOW}
+
+
+def tried(channel: str = "APN app", **counts: int) -> dict[tuple[str, str, str], int]:
+    """Attempts of one channel by outcome, with a code where they did not deliver."""
+    return {(channel, outcome, "" if outcome == "delivered" else "x"): number for outcome, number in counts.items()}
+
+
 WELL = Facts(
     now=NOW,
     reasons={"database": "", "broker": "", "node": "", "gorush": "", "worker": ""},
@@ -36,7 +44,7 @@ WELL = Facts(
     nodes=[NODE],
     stores=[Store("a:1", NOW - timedelta(seconds=7))],
     gorush=[GORUSH],
-    tries={("delivered", ""): 100},
+    tries=tried(delivered=100),
     switches=[RUNNING, RUNNING],
     replies=100,
     is_canary_expected=True,
@@ -142,14 +150,32 @@ CASES = [
     ("channels", YELLOW, "APN beta paused by bea since 2026-11-21 12:00:00 UTC: no reason given; APN x tripped",
      {"switches": [RUNNING, MADE_UP, PAUSED]}),
     ("channels", YELLOW, "APN x tripped", {"switches": [RUNNING, MADE_UP]}),
-    ("results", GREEN, "no push was tried", {"tries": {}}),
-    ("results", GREEN, "19 of 19 tries failed", {"tries": {("transient", "x"): 19}}),
-    ("results", GREEN, "10 of 100 tries failed", {"tries": {("transient", "x"): 10, ("delivered", ""): 90}}),
-    ("results", YELLOW, "most of them transient (x)",
-     {"tries": {("transient", "x"): 11, ("delivered", ""): 89}}),
-    ("results", RED, "most of them config", {"tries": {("config", ""): 30, ("ambiguous", "y"): 21, ("dead", "z"): 49}}),
-    ("results", GREEN, "0 of 100 tries failed", {"tries": {("dead", "gone"): 60, ("payload", "big"): 40}}),
-    ("results", YELLOW, "1 error that no rule knows", {"unknown_errors": 1}),
+    ("results", GREEN, "no push was tried in the last 3 minutes", {"tries": {}}),
+    ("results", GREEN, "19 of 19 tries failed", {"tries": tried(transient=19)}),
+    ("results", GREEN, "10 of 100 tries failed", {"tries": tried(transient=10, delivered=90)}),
+    ("results", YELLOW, "APN app: 11 of 100 tries failed in the last 3 minutes, most of them transient (x)",
+     {"tries": tried(transient=11, delivered=89)}),
+    ("results", RED, "most of them config (x)", {"tries": tried(config=30, ambiguous=21, dead=49)}),
+    ("results", GREEN, "0 of 100 tries failed", {"tries": tried(dead=60, payload=40)}),
+    ("results", RED, "Firebase: 60 of 60 tries failed in the last 3 minutes, most of them transient (x); APN app: 20",
+     {"tries": tried(transient=20, delivered=80) | tried("Firebase", transient=60)}),
+    ("results", GREEN, "0 of 30 tries failed",
+     {"tries": tried(delivered=30) | {("APN x", "delivered", "dry_run"): 3}}),
+    # The newest minute decides whether it still is so.
+    ("results", GREEN, "60 of 100", {"tries": tried(transient=60, delivered=40), "newest_tries": tried(delivered=30)}),
+    ("results", RED, "60 of 100", {"tries": tried(transient=60, delivered=40), "newest_tries": tried(transient=3)}),
+    ("results", RED, "60 of 100",
+     {"tries": tried(transient=60, delivered=40), "newest_tries": tried(transient=8, delivered=22), "before": WAS_RED}),
+    ("results", YELLOW, "60 of 100",
+     {"tries": tried(transient=60, delivered=40), "newest_tries": tried(transient=7, delivered=23), "before": WAS_RED}),
+    ("results", GREEN, "60 of 100",
+     {"tries": tried(transient=60, delivered=40), "newest_tries": tried(transient=1, delivered=29), "before": WAS_RED}),
+    ("results", YELLOW, "6 of 100 tries failed", {"tries": tried(transient=6, delivered=94), "before": WAS_YELLOW}),
+    ("results", GREEN, "6 of 100 tries failed", {"tries": tried(transient=6, delivered=94)}),
+    ("unknown-errors", YELLOW, "1 error of the last hour that no rule knows",
+     {"unknown_errors": 1, "tries": tried(transient=60)}),
+    ("unknown-errors", GREEN, "has a rule", {}),
+    ("gorush-g:1", RED, "answers, but no push reaches it", {"unreached_since": NOW}),
     ("replies", GREEN, "2 waiting", {"outbox": Waiting(2, 3)}),
     ("replies", YELLOW, "2 waiting, the oldest for 4.0 s", {"outbox": Waiting(2, 4)}),
     ("replies", RED, "2 waiting, the oldest for 31 s", {"outbox": Waiting(2, 31)}),
@@ -217,7 +243,8 @@ def test_a_light_says_what_is_the_case(light: str, level: Level, words: str, fac
         ("channels", Page.HALTED, {"switches": [PAUSED, TRIPPED]}),
         ("channels", Page.TRIPPED, {"switches": [TRIPPED, MADE_UP]}),
         ("channels", Page.PAUSED, {"switches": [PAUSED]}),
-        ("results", Page.UNKNOWN_ERRORS, {"unknown_errors": 1}),
+        ("unknown-errors", Page.UNKNOWN_ERRORS, {"unknown_errors": 1}),
+        ("results", Page.FAILED_ATTEMPTS, {"tries": tried(transient=60)}),
         ("xmpp", Page.XMPP_APPS, {"xmpp": Xmpp(0, 0)}),
         ("xmpp", Page.XMPP_DEVICES, {"xmpp": Xmpp(1, 0)}),
         ("replies", Page.REQUESTS, {"overdue_seconds": 11.0}),
@@ -233,6 +260,7 @@ def test_a_light_leads_to_where_it_is_put_right(light: str, page: Page, facts: d
     ("light", "since", "facts"),
     [
         ("node-a:1", TROUBLE.since, {"nodes": [TROUBLED]}),
+        ("node-a:1", None, {"nodes": [replace(TROUBLED, is_up=False)]}),
         ("store-a:1", ago(61), {"stores": [Store("a:1", ago(61))]}),
         ("inbox", ago(31), {"inbox": Waiting(3, 31)}),
         ("delivery", ago(61), {"due": Waiting(9, 61)}),
@@ -298,3 +326,11 @@ def test_the_verdict_counts(facts: dict[str, Any], words: str) -> None:
 )  # fmt: skip
 def test_durations_are_short(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [("unreachable", "Our own gorush"), ("unavailable", "patience"), ("tls", "certificate")]
+)
+def test_what_to_do_about_failures_depends_on_their_code(code: str, words: str) -> None:
+    tries = {("APN app", "transient", code): 30, ("APN app", "ambiguous", "timeout"): 3}
+    assert words in one("results", tries=tries).action

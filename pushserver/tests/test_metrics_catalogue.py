@@ -31,6 +31,8 @@ BOUNDED_LABELS = {
         "state",
         "type",
         "dialect",
+        "light",
+        "level",
     },
     "a word of ours about what is wrong": {"reason", "code", "cause"},
     "a step of the canary": {"link"},

@@ -90,7 +90,7 @@ def make_traffic(now: datetime) -> None:
         )
         counts = {("delivered", ""): many, ("dead", "unregistered"): 3, ("transient", "unavailable"): 1 + number % 4}
         attempts += [
-            AttemptMinute(begin_at=begin_at, outcome=outcome, code=code, count=count)
+            AttemptMinute(begin_at=begin_at, channel="APN im.status.ethereum", outcome=outcome, code=code, count=count)
             for (outcome, code), count in counts.items()
         ]
     TrafficMinute.objects.bulk_create(minutes)

@@ -22,7 +22,7 @@ from notifications.gateways.gorush.rules_table import load_seed
 from notifications.models import Channel, Notification, Sender
 from pushserver.api import tokens
 from pushserver.console.drain import OPERATIONS as DRAIN_OPERATIONS
-from pushserver.models import OpenedRecord
+from pushserver.models import Incident, OpenedRecord
 from registrations.models import Registration
 from spark_reports.closing import last_closed_day
 from spark_reports.console.panels import PAGES
@@ -159,6 +159,9 @@ def make_one_of_everything() -> None:
     factories.make_dead_letter()
     factories.make_canary_run()
     factories.make_xmpp_canary_run()
+    Incident.objects.create(
+        light="broker", name="Redis", level="act now", words="away", incident_at=now, began_at=now, ended_at=now
+    )
     Channel.objects.create(token_type=2, state="running", since=now)
     factories.make_device()
     Sender.objects.create(digest=b"\x05" * 32, beyond_count=70, first_beyond_at=now, last_beyond_at=now)

@@ -25,12 +25,11 @@ from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOA
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.console.dashboard.pages import ADDRESSES, url_of
 from pushserver.embedded.ports import free_port
-from pushserver.models import AttemptMinute, TrafficMinute
+from pushserver.models import AttemptMinute, Incident, TrafficMinute
 from pushserver.state import collecting
 from pushserver.state.facts import MOST_WAITING
 from pushserver.state.lights import Finding, Level, Page, many_lost_replies
 from pushserver.state.looking import look
-from pushserver.state.memory import KEY
 from pushserver.tasks import count_traffic
 from pushserver.traffic import minutes
 from spark_reports.closing import last_closed_day
@@ -64,7 +63,18 @@ def test_a_system_that_works_is_green() -> None:
         "reports": "Nightly reports are switched off (REPORTS_NIGHTLY)."
     }
     assert set(found) == {
-        *("database", "broker", "workers", "beat", "inbox", "delivery", "channels", "results", "replies"),
+        *(
+            "database",
+            "broker",
+            "workers",
+            "beat",
+            "inbox",
+            "delivery",
+            "channels",
+            "results",
+            "unknown-errors",
+            "replies",
+        ),
         *("node-node-01.example.org:8645", "node-node-02.example.org:8645"),
         *("store-node-01.example.org:8645", "store-node-02.example.org:8645"),
         *(light_id for light_id in found if light_id.startswith("gorush-127.0.0.1:")),
@@ -223,7 +233,7 @@ def test_beat_looks_too_so_that_nobody_has_to_be_there_when_it_begins() -> None:
 
     count_traffic()
 
-    assert set(cache.get(KEY)) == {"workers"}
+    assert [row.light for row in Incident.objects.all()] == ["workers"]
 
 
 def lose(number: int, *, at: datetime | None = None, **fields: Any) -> None:
@@ -449,6 +459,7 @@ def test_the_number_of_queries_does_not_depend_on_what_there_is(
     admin_client.get("/admin/", headers=REFRESH)
     with django_assert_max_num_queries(24) as few:
         admin_client.get("/admin/", headers=REFRESH)
+    most = len(few)
     for break_it in (trip, make_old_envelope, make_old_notification, make_old_reply):
         break_it()
     for number in range(50):
@@ -458,8 +469,9 @@ def test_the_number_of_queries_does_not_depend_on_what_there_is(
         factories.make_dead_letter()
         factories.make_reply(state="abandoned")
         factories.make_envelope()
+    admin_client.get("/admin/", headers=REFRESH)  # notes what is wrong now
 
-    with django_assert_max_num_queries(len(few)):
+    with django_assert_max_num_queries(most):
         admin_client.get("/admin/", headers=REFRESH)
 
 

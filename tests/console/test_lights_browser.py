@@ -1,12 +1,28 @@
 """What a person reads at 3 a.m.: each fault is staged for real, and read from the page on."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 
+import httpx
 import pytest
+from django.conf import LazySettings
+from django.utils import timezone
 from playwright.sync_api import Page, expect
 
+from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
+from pushserver import traffic
+from pushserver.embedded.ports import free_port
+from pushserver.models import AttemptMinute, Incident, TrafficMinute
+from pushserver.tasks import count_traffic
 from tests import factories
+from tests.console.alive import look_at
 from tests.console.test_browser import show
+from tests.console.test_dashboard import stop_reading
 from tests.console.test_look import axe
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive")]
@@ -68,3 +84,102 @@ def test_when_every_channel_is_paused_each_is_named_and_the_canary_says_what_it_
 
     operator.locator("#worst-delivery").click()
     expect(operator.locator("#result_list tbody tr")).to_have_count(2)
+
+
+# Whether gorush answers ----------------------------------------------------------------------------------------------
+@pytest.fixture
+def gorush_process(settings: LazySettings) -> Iterator[subprocess.Popen[bytes]]:
+    """A gorush in a process of its own, which can be stopped as if the machine hung."""
+    port = free_port()
+    settings.GORUSH_URLS = [f"http://127.0.0.1:{port}"]
+    command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        with httpx.HTTPTransport(retries=10) as transport:
+            httpx.Client(transport=transport).get(settings.GORUSH_URLS[0])
+        look_at(GORUSH_BOARD, settings.GORUSH_URLS[0], timezone.now())
+        yield process
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+
+
+def test_a_gorush_that_hangs_is_told_on_its_page_as_on_the_dashboard(
+    operator: Page, gorush_process: subprocess.Popen[bytes], settings: LazySettings
+) -> None:
+    light = f"#light-gorush-{settings.GORUSH_URLS[0].removeprefix('http://')}".replace(".", "\\.").replace(":", "\\:")
+    operator.goto("/admin/")
+    expect(operator.locator(light)).to_contain_text("fine")
+
+    os.kill(gorush_process.pid, signal.SIGSTOP)
+
+    expect(operator.locator("#verdict")).to_contain_text("No pushes are sent: no gorush answers", timeout=SOON)
+    expect(operator.locator(light)).to_contain_text("does not answer")
+    expect(operator).to_have_title(re.compile("^act now: "))
+    expect(operator.locator("link[rel=icon]")).to_have_attribute("data-family", "bad")
+    operator.locator(light).get_by_role("link", name="gorush").click()
+    expect(operator.locator(light)).to_contain_text(re.compile(r"act now\s+does not answer, since \d+ s ago"))
+    expect(operator.locator("main")).to_contain_text("Start gorush, or correct GORUSH_URL")
+    assert not list(axe(operator))
+    show(operator, "gorush-hangs")
+
+    os.kill(gorush_process.pid, signal.SIGCONT)
+    operator.goto("/admin/")
+    expect(operator.locator("#verdict")).to_have_text("Messages get through, and nothing needs you", timeout=SOON)
+    expect(operator).to_have_title(re.compile("^Overview"))
+    operator.locator("#incidents").click()
+    row = operator.locator("#result_list tbody tr")
+    expect(row).to_have_count(1)
+    expect(row).to_contain_text("act now")
+    expect(row).to_contain_text("does not answer")
+    show(operator, "incidents")
+
+
+def test_a_node_that_is_not_read_is_told_on_its_page(operator: Page) -> None:
+    stop_reading()
+    operator.goto("/admin/nodes/")
+
+    expect(operator.locator("#light-node-node-01\\.example\\.org\\:8645")).to_contain_text(
+        "was not read for 15 seconds"
+    )
+    assert not list(axe(operator))
+    show(operator, "node-not-read")
+
+
+# How pushes went -----------------------------------------------------------------------------------------------------
+def try_pushes(at: datetime, number: int, **fields: str) -> None:
+    attempt = factories.make_attempt(token_type=1, apn_topic="im.status.ethereum", started_at=at, **fields)
+    rows = [attempt.__class__(**{**values_of(attempt), "number": 2 + n}) for n in range(number - 1)]
+    attempt.__class__.objects.bulk_create(rows)
+
+
+def values_of(row: object) -> dict[str, object]:
+    fields = row._meta.concrete_fields  # type: ignore[attr-defined]
+    return {field.attname: getattr(row, field.attname) for field in fields if not field.primary_key}
+
+
+def test_results_turn_red_with_the_advice_for_their_code_and_green_within_two_minutes(operator: Page) -> None:
+    """Minutes are counted by the task that beat runs, from attempts that are in the table."""
+    TrafficMinute.objects.all().delete()
+    AttemptMinute.objects.all().delete()
+    minute = traffic.MINUTE
+    newest = traffic.minutes(timezone.now())[-1]
+    factories.make_channel((2, ""))
+    for ago in (4, 3, 2, 1):
+        try_pushes(newest - ago * minute, 30, outcome="transient", code="unreachable")
+    count_traffic()
+    TrafficMinute.objects.filter(begin_at=newest).delete()
+    operator.goto("/admin/")
+
+    light = operator.locator("#light-results")
+    expect(light).to_contain_text("act now")
+    expect(light).to_contain_text("APN im.status.ethereum: 90 of 90 tries failed in the last 3 minutes")
+    expect(operator.locator(".worst")).to_contain_text("Our own gorush: is it running")
+    expect(operator.locator(".worst")).not_to_contain_text("patience")
+    show(operator, "results-red")
+
+    try_pushes(newest, 30, outcome="delivered", code="")
+    count_traffic()
+
+    expect(light).to_contain_text("fine", timeout=SOON)
+    [incident] = Incident.objects.filter(light="results")
+    assert incident.ended_at is not None
+    assert incident.ended_at - newest < timedelta(minutes=2)

@@ -33,6 +33,7 @@ ADDRESSES = {
     Page.STUCK: _list("notifications.notification", "progress=stuck"),
     Page.GORUSH: _Address("gorush_configuration"),
     Page.ATTEMPTS: _list("notifications.attempt"),
+    Page.FAILED_ATTEMPTS: _list("notifications.attempt", "failed=yes"),
     Page.UNKNOWN_ERRORS: _list("notifications.unknowngatewayerror"),
     Page.CHANNELS: _list("notifications.channel"),
     Page.TRIPPED: _list("notifications.channel", "state__exact=tripped"),
@@ -46,6 +47,7 @@ ADDRESSES = {
     Page.XMPP_APPS: _list("xmpp_bridge.app"),
     Page.XMPP_DEVICES: _list("xmpp_bridge.device"),
     Page.REPORTS: _Address("reports:overview", "spark_reports.view_publishedday"),
+    Page.INCIDENTS: _list("pushserver.incident"),
     Page.RUNS: _list("spark_reports.reportrun"),
 }
 

@@ -1,6 +1,6 @@
 """Compose the dashboard, and the part of it that it loads again every few seconds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ class Lamp:
 
     light: Light
     url: str
+    history_url: str
 
     @property
     def finding(self) -> Finding:
@@ -95,16 +96,26 @@ class ErrorRow:
     url: str
 
 
+def lamps_of(lights: Sequence[Light], user: Any) -> list[Lamp]:
+    """Return these lights as this person sees them."""
+    return [
+        Lamp(light, url_of(light.finding.page, user), url_of(Page.INCIDENTS, user, light__exact=light.id))
+        for light in lights
+    ]
+
+
 def board(user: Any) -> dict[str, Any]:
     """Return what the template shows to this person."""
     seen = look(now=timezone.now())
-    lamps = [Lamp(light, url_of(light.finding.page, user)) for light in seen.lights]
+    lamps = lamps_of(seen.lights, user)
     in_short = verdict(seen.lights)
     first = worst(seen.lights)
     return {
         "now": seen.facts.now,
         "verdict": in_short.words,
         "family": LOOKS[in_short.level][0],
+        "level": in_short.level,
+        "history_url": url_of(Page.INCIDENTS, user),
         "icon": LOOKS[in_short.level][1],
         "worst": [lamp for light in first for lamp in lamps if lamp.light is light],
         "columns": [[(group, [lamp for lamp in lamps if lamp.light.group == group]) for group in c] for c in COLUMNS],
