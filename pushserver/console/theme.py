@@ -92,6 +92,7 @@ MENU = [
         "separator": True,
         "items": [
             _list("Envelopes", "mail", "waku_bridge.inboundenvelope"),
+            _list("Envelope faults", "bug_report", "waku_bridge.envelopefault"),
             _list("Replies", "reply", "waku_bridge.outboundreply"),
             _list("Store watermarks", "water", "waku_bridge.storewatermark"),
             _list("Dead letters", "dangerous", "waku_bridge.deadletter"),

@@ -31,8 +31,16 @@ from pushserver.state.lights import JUDGED_MINUTES, many_lost_replies
 from spark_reports.console.formats import percent
 from spark_reports.models import Anomaly
 from spark_reports.status import State, pinned, status
-from waku_bridge import canary, metrics
-from waku_bridge.models import LOST_REPLIES, CanaryRun, DeadLetter, OutboundReply, StoreWatermark, StoreWindow
+from waku_bridge import canary, faults, metrics
+from waku_bridge.models import (
+    LOST_REPLIES,
+    CanaryRun,
+    DeadLetter,
+    InboundEnvelope,
+    OutboundReply,
+    StoreWatermark,
+    StoreWindow,
+)
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 from xmpp_bridge.canary import board as xmpp_canary
 from xmpp_bridge.models import App
@@ -69,6 +77,7 @@ def collect(hour: Hour, *, now: datetime) -> f.Facts:
         stores=list(_stores(checks, read_live={node.host for node in nodes})),
         inbox=f.Waiting(int(inbox), inbox_age),
         dead_letters=DeadLetter.objects.filter(received_at__gte=hour_ago)[:MOST_COUNTED].count(),
+        failed=_failed(hour_ago),
         time_to_live=timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS),
         due=f.Waiting(int(due), due_age),
         gorush=list(_peers(GORUSH_BOARD, settings.GORUSH_URLS, checks, "gorush")),
@@ -188,6 +197,14 @@ def _ask(gauges: Sequence[StoredGauge]) -> list[float] | None:
 
 def _as_column(gauge: StoredGauge) -> str:
     return f"(SELECT sum(value) FROM ({gauge.sql}) AS found ({', '.join([*gauge.labelnames, 'value'])}))"  # noqa: S608
+
+
+def _failed(hour_ago: datetime) -> f.Failed:
+    failed = InboundEnvelope.objects.filter(state=InboundEnvelope.State.FAILED)
+    count = failed[:MOST_COUNTED].count()
+    fault = faults.newest_waiting() if count else None
+    lately = failed.filter(received_at__gte=hour_ago)[:MOST_COUNTED].count() if count else 0
+    return f.Failed(count, lately, str(fault) if fault else "", fault.count if fault else 0)
 
 
 def _lost_replies(since: datetime, *, most: int) -> int:

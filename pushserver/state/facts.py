@@ -98,6 +98,18 @@ class Xmpp:
 
 
 @dataclass(frozen=True, slots=True)
+class Failed:
+    """Envelopes that failed by faults of ours and wait: how many there are, and of these from the last hour, counted up
+    to a limit; and the fault that was seen last, with how often it was.
+    """
+
+    count: int = 0
+    lately: int = 0
+    fault: str = ""
+    times: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Reports:
     """The state of the nightly reports, with the anomalies and findings of the newest night."""
 
@@ -128,6 +140,7 @@ class Facts:
     stores: Sequence[Store] = ()
     inbox: Waiting = Waiting()
     dead_letters: int = 0
+    failed: Failed = Failed()
     time_to_live: timedelta = timedelta(days=1)
     due: Waiting = Waiting()
     gorush: Sequence[Peer] = ()

@@ -47,6 +47,8 @@ class Page(StrEnum):
     WATERMARKS = "Store watermarks"
     INBOX = "Envelopes that wait"
     DEAD_LETTERS = "Dead letters"
+    FAULTS = "Envelope faults"
+    FAILED = "Failed envelopes"
     DRAIN = "Drain"
     STUCK = "Stuck notifications"
     GORUSH = "gorush configuration"
@@ -116,6 +118,7 @@ NOTHING_TRIED = f"no push was tried in the last {JUDGED_MINUTES} minutes"
 LOST_REPLIES_SHARE = 0.05
 FEW_REPLIES = 5
 MANY_DEAD_LETTERS = 20
+MANY_FAILED = 20
 WORST = 3
 _TRIPPED, _PAUSED = "tripped", "paused"
 
@@ -130,6 +133,7 @@ def lights(facts: Facts) -> list[Light]:
         *nodes(facts),
         *(Light(f"store-{s.host}", Group.IN, f"Store {s.host}", store(s, facts.now)) for s in facts.stores),
         Light("inbox", Group.IN, "Inbox", inbox(facts)),
+        Light("failed", Group.IN, "Failed envelopes", failed(facts)),
         *([Light("xmpp", Group.IN, "XMPP", xmpp(facts, facts.xmpp))] if facts.xmpp else []),
         Light("delivery", Group.OUT, "Delivery", delivery(facts)),
         *gorushes(facts),
@@ -314,6 +318,22 @@ def inbox(facts: Facts) -> Finding:
         action = "Look at them: a new kind of client or node may speak a dialect that we do not know."
         return Finding(Level.YELLOW, words, action, page=Page.DEAD_LETTERS)
     return Finding(level, _waits(facts.inbox), page=Page.INBOX)
+
+
+def failed(facts: Facts) -> Finding:
+    """Judge the envelopes that failed by a fault of ours, which nothing but a person ends.
+
+    A few are yellow: an envelope that trips the server up can be made on purpose, and must not wake anybody each night.
+    """
+    found = facts.failed
+    if not found.count:
+        return Finding(Level.GREEN, "none", page=Page.FAILED)
+    level = Level.RED if found.lately >= MANY_FAILED else Level.YELLOW
+    words = f"{found.count:,} {'waits' if found.count == 1 else 'wait'} for a repair of ours"
+    if found.fault:
+        words += f", the newest of {found.fault} ({found.times:,} {'time' if found.times == 1 else 'times'})"
+    action = "Mend what failed, then process them again: their payload is kept until ENVELOPE_RETENTION_DAYS are over."
+    return Finding(level, words, action, page=Page.FAULTS if found.fault else Page.FAILED)
 
 
 def xmpp(facts: Facts, found: Xmpp) -> Finding:

@@ -7,6 +7,7 @@ import pytest
 from notifications.standstill import Switch
 from pushserver.state.facts import (
     Facts,
+    Failed,
     Peer,
     Queue,
     Reports,
@@ -128,6 +129,11 @@ CASES = [
     ("inbox", RED, "the oldest for 31 s", {"inbox": Waiting(3, 31)}),
     ("inbox", GREEN, "empty", {"dead_letters": 19}),
     ("inbox", YELLOW, "20 messages of the last hour could not be read", {"dead_letters": 20}),
+    ("failed", GREEN, "none", {}),
+    ("failed", YELLOW, "1 waits for a repair of ours, the newest of KeyError at a.py:7 in f (3 times)",
+     {"failed": Failed(1, 1, "KeyError at a.py:7 in f", 3)}),
+    ("failed", YELLOW, "900 wait for a repair", {"failed": Failed(900, 19, "KeyError", 1)}),
+    ("failed", RED, "20 wait for a repair", {"failed": Failed(20, 20, "KeyError", 20)}),
     ("delivery", GREEN, "nothing is overdue", {"due": Waiting(9, 0)}),
     ("delivery", GREEN, "due for 10 s", {"due": Waiting(9, 10)}),
     ("delivery", YELLOW, "due for 11 s", {"due": Waiting(9, 11)}),
@@ -237,6 +243,8 @@ def test_a_light_says_what_is_the_case(light: str, level: Level, words: str, fac
         ("node-a:1", Page.NODES, {"nodes": [DOWN]}),
         ("inbox", Page.INBOX, {"inbox": Waiting(3, 31)}),
         ("inbox", Page.DEAD_LETTERS, {"dead_letters": 20}),
+        ("failed", Page.FAULTS, {"failed": Failed(1, 1, "KeyError", 1)}),
+        ("failed", Page.FAILED, {"failed": Failed(1, 1)}),
         ("delivery", Page.STUCK, {"due": Waiting(9, 61)}),
         ("delivery", Page.DRAIN, {"switches": [DRAIN]}),
         ("delivery", Page.HALTED, {"switches": [PAUSED, TRIPPED]}),

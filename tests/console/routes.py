@@ -28,6 +28,7 @@ from spark_reports.closing import last_closed_day
 from spark_reports.console.panels import PAGES
 from spark_reports.tests import rows as reports
 from tests import factories
+from waku_bridge import faults
 
 CONSOLE = "admin/"
 
@@ -153,6 +154,7 @@ def make_one_of_everything() -> None:
     factories.make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
     envelope = partial(factories.make_envelope, hash=request.source_key, message_id=request.request_key)
     envelope(message_type=20, state="failed", reason="KeyError")
+    faults.note("KeyError", now=now)
     factories.make_reply(envelope_hash=request.source_key)
     factories.make_unknown_error()
     factories.make_window(factories.make_watermark(), start_at=now - timedelta(hours=1), end_at=now)

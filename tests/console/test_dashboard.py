@@ -69,6 +69,7 @@ def test_a_system_that_works_is_green() -> None:
             "workers",
             "beat",
             "inbox",
+            "failed",
             "delivery",
             "channels",
             "results",

@@ -10,7 +10,9 @@ from datetime import datetime, timedelta
 
 import httpx
 import pytest
+from coincurve import PrivateKey
 from django.conf import LazySettings
+from django.db import connection
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
@@ -19,11 +21,16 @@ from pushserver import traffic
 from pushserver.embedded.ports import free_port
 from pushserver.models import AttemptMinute, Incident, TrafficMinute
 from pushserver.tasks import count_traffic
+from registrations.models import Registration
 from tests import factories
 from tests.console.alive import look_at
 from tests.console.test_browser import show
 from tests.console.test_dashboard import stop_reading
 from tests.console.test_look import axe
+from tests.conversation import put
+from tests.turns import Process
+from waku_bridge.codec.keys import Identity
+from waku_bridge.tests.test_inbound import registration
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive")]
 # Twice as long as the page takes to refresh itself, and some more for a busy machine.
@@ -183,3 +190,52 @@ def test_results_turn_red_with_the_advice_for_their_code_and_green_within_two_mi
     [incident] = Incident.objects.filter(light="results")
     assert incident.ended_at is not None
     assert incident.ended_at - newest < timedelta(minutes=2)
+
+
+# Faults of ours ------------------------------------------------------------------------------------------------------
+def turns() -> None:
+    process = Process()
+    while process.turn(now=timezone.now()):
+        pass
+
+
+def sql(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+def test_envelopes_that_failed_lead_to_their_fault_and_are_processed_again_in_two_clicks(operator: Page) -> None:
+    """A constraint that no registration meets stands for a fault of ours; it is repaired by dropping it."""
+    sql("ALTER TABLE registrations_registration ADD CONSTRAINT nobody CHECK (version < 0) NOT VALID")
+    for key in (1, 2, 3):
+        put(registration(Identity(PrivateKey(key.to_bytes(32)))), now=timezone.now())
+    try:
+        turns()
+        operator.goto("/admin/")
+        light = operator.locator("#light-failed")
+        expect(light).to_contain_text("look at it")
+        expect(light).to_contain_text("3 wait for a repair of ours")
+        expect(light).to_contain_text(
+            re.compile(r"IntegrityError \(nobody\) at registrations/\S+:\d+ in \w+ \(3 times\)")
+        )
+        show(operator, "envelopes-failed")
+        operator.locator("#go-failed").click()
+        row = operator.locator("#result_list tbody tr")
+        expect(row).to_have_count(1)
+        expect(row).to_contain_text("IntegrityError (nobody)")
+        assert not list(axe(operator))
+        show(operator, "faults")
+        row.get_by_role("link", name="3", exact=True).click()
+        expect(operator.locator("#result_list tbody tr")).to_have_count(3)
+        operator.go_back()
+    finally:
+        sql("ALTER TABLE registrations_registration DROP CONSTRAINT nobody")
+
+    row.get_by_role("link", name="Process again").click()
+    expect(operator.locator("#touched")).to_contain_text("3 envelopes failed by this")
+    confirm(operator, "Process again", "the constraint is gone")
+    turns()
+
+    assert Registration.objects.count() == 3
+    operator.goto("/admin/")
+    expect(operator.locator("#light-failed")).to_contain_text("fine")

@@ -28,6 +28,8 @@ ADDRESSES = {
     Page.NODES: _Address("waku_nodes"),
     Page.WATERMARKS: _list("waku_bridge.storewatermark"),
     Page.INBOX: _list("waku_bridge.inboundenvelope", "state__exact=received"),
+    Page.FAULTS: _list("waku_bridge.envelopefault", "waiting=yes"),
+    Page.FAILED: _list("waku_bridge.inboundenvelope", "state__exact=failed"),
     Page.DEAD_LETTERS: _list("waku_bridge.deadletter"),
     Page.DRAIN: _Address("drain", "notifications.operate_drain"),
     Page.STUCK: _list("notifications.notification", "progress=stuck"),
