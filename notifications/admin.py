@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from kit.admin.columns import NOTHING, age, full_hash, link, moment, number, short_hash, state, word
 from kit.admin.facts import FactAdmin, FactInline
-from kit.admin.filters import Alone, RecentValuesFilter, WordFilter
+from kit.admin.filters import Alone, RecentValuesFilter, WordFilter, during
 from kit.admin.operations import Operated
 from kit.admin.search import spellings
 from notifications import reports
@@ -198,7 +198,7 @@ class NotificationAdmin(Operated, FactAdmin):
         age("created_at"),
         age("next_attempt_at", "next attempt"),
     )
-    list_filter = (ProgressFilter, ("state", WordFilter))
+    list_filter = (ProgressFilter, ("state", WordFilter), during("finished_at"))
     shown: ClassVar[Any] = {
         "Notification": (
             state("state"),
@@ -274,7 +274,12 @@ class AttemptAdmin(FactAdmin):
         "latency",
         age("started_at", "started"),
     )
-    list_filter = (FailedFilter, ("outcome", WordFilter), ("code", RecentValuesFilter))
+    list_filter = (
+        FailedFilter,
+        ("outcome", WordFilter),
+        ("code", RecentValuesFilter),
+        during("started_at", is_by_id=True),
+    )
     shown: ClassVar[Any] = {
         "Outcome": (
             state("outcome"),

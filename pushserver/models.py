@@ -103,6 +103,24 @@ class AttemptMinute(models.Model):
         return f"{self.count} {self.outcome} {self.code} in {self.begin_at:%Y-%m-%d %H:%M}"
 
 
+class NotificationMinute(models.Model):
+    """How many notifications ended in this state in one minute. Those that were delivered are counted in the minute of
+    the attempt that did it.
+    """
+
+    begin_at = models.DateTimeField()
+    state = models.TextField()
+    count = models.PositiveIntegerField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["begin_at", "state"], name="one_count_per_minute_and_state"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.state} in {self.begin_at:%Y-%m-%d %H:%M}"
+
+
 class Incident(models.Model):
     """For how long one light of the dashboard had one colour that is not green, see `state.memory`.
 

@@ -9,11 +9,13 @@ from datetime import datetime, timedelta
 
 from django.db import connection, transaction
 
-from pushserver.models import AttemptMinute, TrafficMinute
+from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
 
 MINUTE = timedelta(minutes=1)
 SHOWN = timedelta(hours=1)
-KEPT = timedelta(days=1)
+# The same hour of yesterday is shown beside the last one.
+DAY = timedelta(days=1)
+KEPT = DAY + SHOWN + timedelta(minutes=10)
 # A push may take as long as GORUSH_TIMEOUT_SECONDS, 65 by default.
 SETTLED_AFTER = timedelta(seconds=90)
 
@@ -62,6 +64,16 @@ COUNT_ATTEMPTS = """
     WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome IS NOT NULL
     GROUP BY 2, outcome, code
 """
+COUNT_ENDS = """
+    INSERT INTO pushserver_notificationminute (begin_at, state, count)
+    SELECT %(begin)s, state, count(*) FROM notifications_notification
+    WHERE finished_at >= %(begin)s AND finished_at < %(end)s
+        AND state IN ('dead_token', 'undeliverable', 'unconfirmed', 'expired', 'withdrawn', 'coalesced')
+    GROUP BY state
+    UNION ALL
+    SELECT %(begin)s, 'delivered', count(*) FROM notifications_attempt
+    WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome = 'delivered' HAVING count(*) > 0
+"""
 
 
 def count_owed(*, now: datetime) -> Iterator[int]:
@@ -74,6 +86,7 @@ def count_owed(*, now: datetime) -> Iterator[int]:
         yield 1
     TrafficMinute.objects.filter(begin_at__lt=now - KEPT).delete()
     AttemptMinute.objects.filter(begin_at__lt=now - KEPT).delete()
+    NotificationMinute.objects.filter(begin_at__lt=now - KEPT).delete()
 
 
 @transaction.atomic
@@ -88,6 +101,8 @@ def count(begin_at: datetime, *, now: datetime) -> None:
         # The outcome of an attempt may have changed: a late answer may have come after its worker was lost.
         AttemptMinute.objects.filter(begin_at=begin_at).delete()
         cursor.execute(COUNT_ATTEMPTS, values)
+        NotificationMinute.objects.filter(begin_at=begin_at).delete()
+        cursor.execute(COUNT_ENDS, values)
 
 
 def minutes(now: datetime) -> list[datetime]:

@@ -24,12 +24,13 @@ from kit.admin.columns import (
     yes_no,
 )
 from kit.admin.facts import FactAdmin, FactInline
-from kit.admin.filters import Alone, LabelFilter, RecentValuesFilter, WordFilter
+from kit.admin.filters import Alone, LabelFilter, RecentValuesFilter, WordFilter, during
 from kit.admin.operations import Operated
 from kit.admin.search import by_hash, hash_digits
 from notifications.models import NotificationRequest
 from waku_bridge.console import DropEnvelopes, DropLetters, ProcessAgain, ProcessAllAgain, ReadLettersAgain
 from waku_bridge.models import (
+    LOST_REPLIES,
     CanaryRun,
     DeadLetter,
     EnvelopeFault,
@@ -163,8 +164,9 @@ class EnvelopeFaultAdmin(Operated, FactAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the faults with the number of envelopes that wait, counted up to a thousand for each row shown."""
-        faults: QuerySet[Any] = super().get_queryset(request)
-        return faults.annotate(failed_count=RawSQL(COUNT_FAILED, []))  # noqa: S611 - a text of ours
+        counted = RawSQL(COUNT_FAILED, [])  # noqa: S611 - a text of ours
+        faults: QuerySet[Any] = super().get_queryset(request).annotate(failed_count=counted)
+        return faults
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Add the operation itself for those who may carry it out, so that it is one click away."""
@@ -179,6 +181,19 @@ class EnvelopeFaultAdmin(Operated, FactAdmin):
         return format_html(
             '<a href="{}">{}{}</a>', failed_url(fault), min(fault.failed_count, MOST_FAILED_COUNTED), more
         )
+
+
+class LostFilter(Alone, admin.SimpleListFilter):
+    """A filter for the replies that no node took, or that no answering store had."""
+
+    title = "lost"
+    parameter_name = "lost"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [("yes", "may not have reached anybody")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
+        return queryset.filter(LOST_REPLIES) if self.value() else queryset
 
 
 @admin.register(OutboundReply)
@@ -196,7 +211,7 @@ class OutboundReplyAdmin(FactAdmin):
         age("published_at", "published"),
         age("confirmed_at", "confirmed"),
     )
-    list_filter = (("state", WordFilter), ("message_type", LabelFilter))
+    list_filter = (("state", WordFilter), LostFilter, ("message_type", LabelFilter), during("created_at"))
     shown: ClassVar[Any] = {
         "Reply": (
             state("state"),
@@ -290,7 +305,7 @@ class DeadLetterAdmin(Operated, FactAdmin):
         word("path"),
         age("received_at"),
     )
-    list_filter = (("reason", RecentValuesFilter),)
+    list_filter = (("reason", RecentValuesFilter), during("received_at"))
     ordering = ("-received_at",)
     shown: ClassVar[Any] = {
         "Dead letter": (

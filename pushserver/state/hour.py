@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from django.db.models import Sum
+
 from notifications.models import Attempt
 from pushserver import traffic
-from pushserver.models import AttemptMinute, TrafficMinute
+from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
 from pushserver.state.facts import ChannelTries
 
 DELIVERED = Attempt.Outcome.DELIVERED
@@ -17,17 +19,34 @@ NOT_YET_COUNTED = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
+class Yesterday:
+    """An hour of yesterday: attempts by outcome and code, and notifications by the state they ended in."""
+
+    tries: Tries
+    ended: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Hour:
     """The last hour, minute by minute, the oldest first. ``counted`` has no entry for minutes that were not counted
     (yet).
 
     ``tries`` counts the attempts of each minute by outcome and code, and ``by_channel`` by channel, outcome and code.
+    ``ended`` counts the notifications of the hour by the state they ended in. ``yesterday`` is the same hour a day ago,
+    and None when nothing was counted then.
     """
 
     begins_at: Sequence[datetime]
     counted: Mapping[datetime, TrafficMinute]
     tries: Mapping[datetime, Tries]
     by_channel: Mapping[datetime, ChannelTries] = field(default_factory=dict)
+    ended: Mapping[str, int] = field(default_factory=dict)
+    yesterday: "Yesterday | None" = None
+
+    @property
+    def span(self) -> tuple[datetime, datetime]:
+        """Return from when until when these minutes are."""
+        return self.begins_at[0], self.begins_at[-1] + traffic.MINUTE
 
     @property
     def counted_until(self) -> datetime | None:
@@ -75,4 +94,19 @@ def read_hour(now: datetime) -> Hour:
     for begin_at, channel, outcome, code, number in rows:
         tries.setdefault(begin_at, Counter())[outcome, code] += number
         by_channel.setdefault(begin_at, {})[channel, outcome, code] = number
-    return Hour(begins_at, TrafficMinute.objects.in_bulk(begins_at), tries, by_channel)
+    counted = TrafficMinute.objects.in_bulk(begins_at)
+    return Hour(begins_at, counted, tries, by_channel, _ended(begins_at), _yesterday(begins_at))
+
+
+def _ended(begins_at: Sequence[datetime]) -> dict[str, int]:
+    rows = NotificationMinute.objects.filter(begin_at__gte=begins_at[0], begin_at__lte=begins_at[-1])
+    return dict(rows.values_list("state").annotate(Sum("count")))
+
+
+def _yesterday(begins_at: Sequence[datetime]) -> Yesterday | None:
+    before = [begin_at - traffic.DAY for begin_at in (begins_at[0], begins_at[-1])]
+    if not TrafficMinute.objects.filter(begin_at__range=before).exists():
+        return None
+    rows = AttemptMinute.objects.filter(begin_at__range=before).values_list("outcome", "code")
+    tries = {(outcome, code): number for outcome, code, number in rows.annotate(Sum("count"))}
+    return Yesterday(tries, _ended(before))

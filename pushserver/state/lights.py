@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from math import ceil
 
+from kit.admin.times import span
 from notifications.gateways.gorush.advice import advice
 from notifications.gateways.gorush.response import DRY_RUN
 from notifications.messages import FAILURES
@@ -51,6 +52,8 @@ class Page(StrEnum):
     FAILED = "Failed envelopes"
     DRAIN = "Drain"
     STUCK = "Stuck notifications"
+    OPEN = "Open notifications"
+    ENDED = "Notifications"
     GORUSH = "gorush configuration"
     ATTEMPTS = "Attempts"
     FAILED_ATTEMPTS = "Failed attempts"
@@ -61,6 +64,7 @@ class Page(StrEnum):
     HALTED = "Halted channels"
     OUTBOX = "Replies that wait"
     REPLIES = "Replies"
+    LOST_REPLIES = "Lost replies"
     REQUESTS = "Requests that wait"
     CANARY = "Canary"
     XMPP_CANARY = "XMPP canary"
@@ -82,6 +86,8 @@ class Finding:
     page: Page | None = None
     # What is said of the whole server while this is the case, where counting what is wrong would say too little.
     headline: str = ""
+    # What narrows the list down to what the words count.
+    narrowed: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_bad(self) -> bool:
@@ -316,7 +322,7 @@ def inbox(facts: Facts) -> Finding:
     if facts.dead_letters >= MANY_DEAD_LETTERS:
         words = f"{facts.dead_letters} messages of the last hour could not be read"
         action = "Look at them: a new kind of client or node may speak a dialect that we do not know."
-        return Finding(Level.YELLOW, words, action, page=Page.DEAD_LETTERS)
+        return Finding(Level.YELLOW, words, action, page=Page.DEAD_LETTERS, narrowed=_last_hour(facts))
     return Finding(level, _waits(facts.inbox), page=Page.INBOX)
 
 
@@ -334,6 +340,10 @@ def failed(facts: Facts) -> Finding:
         words += f", the newest of {found.fault} ({found.times:,} {'time' if found.times == 1 else 'times'})"
     action = "Mend what failed, then process them again: their payload is kept until ENVELOPE_RETENTION_DAYS are over."
     return Finding(level, words, action, page=Page.FAULTS if found.fault else Page.FAILED)
+
+
+def _last_hour(facts: Facts) -> tuple[tuple[str, str], ...]:
+    return (("during", span(facts.now - timedelta(hours=1), facts.now + timedelta(seconds=1))),)
 
 
 def xmpp(facts: Facts, found: Xmpp) -> Finding:
@@ -427,11 +437,18 @@ def results(facts: Facts) -> Finding:
     if not bad:
         total, failed = _failures(facts.tries)
         words = f"{failed.total():,} of {total:,} tries failed in the last {JUDGED_MINUTES} minutes"
-        return Finding(Level.GREEN, words if total else NOTHING_TRIED, page=Page.FAILED_ATTEMPTS)
+        return Finding(
+            Level.GREEN, words if total else NOTHING_TRIED, page=Page.FAILED_ATTEMPTS, narrowed=_judged(facts)
+        )
     bad.sort(key=lambda found: BAD.index(found[0]))
     words = "; ".join(f"{channel}: {_failing_words(facts.tries, channel)}" for _, channel in bad)
     action = advice(_failures(facts.tries, bad[0][1])[1].most_common(1)[0][0][1])
-    return Finding(bad[0][0], words, action, page=Page.FAILED_ATTEMPTS)
+    return Finding(bad[0][0], words, action, page=Page.FAILED_ATTEMPTS, narrowed=_judged(facts))
+
+
+def _judged(facts: Facts) -> tuple[tuple[str, str], ...]:
+    until = facts.counted_until
+    return (("during", span(until - timedelta(minutes=JUDGED_MINUTES), until)),) if until else ()
 
 
 def _channels(tries: ChannelTries) -> list[str]:
@@ -492,7 +509,7 @@ def unknown_errors(facts: Facts) -> Finding:
     if number:
         words = f"{number} {'error' if number == 1 else 'errors'} of the last hour that no rule knows"
         action = "Give them a rule. Until then they count as transient."
-        return Finding(Level.YELLOW, words, action, page=Page.UNKNOWN_ERRORS)
+        return Finding(Level.YELLOW, words, action, page=Page.UNKNOWN_ERRORS, narrowed=_last_hour(facts))
     return Finding(Level.GREEN, "every error of the last hour has a rule", page=Page.UNKNOWN_ERRORS)
 
 
@@ -554,7 +571,7 @@ def replies(facts: Facts) -> Finding:
     if not found.is_bad and lost >= many_lost_replies(facts.replies):
         words = f"{lost:,} of the last hour may not have reached anybody"
         action = "The node that publishes has no peers, or the stores are behind: senders ask again."
-        return Finding(Level.YELLOW, words, action, page=Page.REPLIES)
+        return Finding(Level.YELLOW, words, action, page=Page.LOST_REPLIES, narrowed=_last_hour(facts))
     return found
 
 

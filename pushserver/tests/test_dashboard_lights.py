@@ -256,7 +256,7 @@ def test_a_light_says_what_is_the_case(light: str, level: Level, words: str, fac
         ("xmpp", Page.XMPP_APPS, {"xmpp": Xmpp(0, 0)}),
         ("xmpp", Page.XMPP_DEVICES, {"xmpp": Xmpp(1, 0)}),
         ("replies", Page.REQUESTS, {"overdue_seconds": 11.0}),
-        ("replies", Page.REPLIES, {"lost_replies": 50}),
+        ("replies", Page.LOST_REPLIES, {"lost_replies": 50}),
         ("reports", Page.RUNS, {"reports": Reports(False, True, "missing")}),
     ],
 )

@@ -260,7 +260,8 @@ def test_one_lost_reply_in_twenty_is_seen_however_many_there_are() -> None:
         f"{needed:,} of the last hour may not have reached anybody",
         "The node that publishes has no peers, or the stores are behind: senders ask again.",
         since=lights()["replies"].since,
-        page=Page.REPLIES,
+        page=Page.LOST_REPLIES,
+        narrowed=lights()["replies"].narrowed,
     )
 
 
@@ -340,13 +341,17 @@ def test_the_three_worst_come_with_what_to_do_and_a_link(admin_client: Client) -
 
 
 def test_what_failed_leads_to_the_tries_that_did(admin_client: Client) -> None:
-    attempt = factories.make_attempt(outcome="transient", code="unavailable")
-    factories.make_attempt(outcome="dead", code="unregistered")
+    counted = timezone.now() - timedelta(minutes=3)
+    attempt = factories.make_attempt(outcome="transient", code="unavailable", started_at=counted)
+    factories.make_attempt(outcome="dead", code="unregistered", started_at=counted)
+    factories.make_attempt(outcome="transient", code="unavailable", started_at=counted - timedelta(hours=2))
 
     html = admin_client.get("/admin/").content.decode()
 
-    link = re.search(r'href="(/admin/notifications/attempt/\?code__exact=unavailable)"', html).group(1)
-    listed = admin_client.get(link).content.decode()
+    link = re.search(
+        r'href="(/admin/notifications/attempt/\?outcome__exact=transient&amp;[^"]*unavailable)"', html
+    ).group(1)
+    listed = admin_client.get(link.replace("&amp;", "&")).content.decode()
     assert re.findall(r"/admin/notifications/attempt/(\d+)/change/", listed) == [str(attempt.pk)]
 
 

@@ -19,7 +19,7 @@ from playwright.sync_api import Page, expect
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from pushserver import traffic
 from pushserver.embedded.ports import free_port
-from pushserver.models import AttemptMinute, Incident, TrafficMinute
+from pushserver.models import AttemptMinute, Incident, NotificationMinute, TrafficMinute
 from pushserver.tasks import count_traffic
 from registrations.models import Registration
 from tests import factories
@@ -239,3 +239,57 @@ def test_envelopes_that_failed_lead_to_their_fault_and_are_processed_again_in_tw
     assert Registration.objects.count() == 3
     operator.goto("/admin/")
     expect(operator.locator("#light-failed")).to_contain_text("fine")
+
+
+# What became of pushes -----------------------------------------------------------------------------------------------
+def end_all(state: str, number: int, at: datetime) -> None:
+    for _ in range(number):
+        factories.make_notification(state=state, finished_at=at, at=at - timedelta(seconds=9), report="success")
+
+
+def rows_listed(page: Page, link: str) -> int:
+    """Follow a link of the dashboard, and count what is listed."""
+    page.goto("/admin/")
+    page.locator(link).click()
+    expect(page.locator("main")).to_be_visible()
+    return page.locator("#result_list tbody tr").count()
+
+
+def test_what_became_of_pushes_is_compared_with_yesterday_and_each_figure_lists_what_it_counts(operator: Page) -> None:
+    for model in (TrafficMinute, AttemptMinute, NotificationMinute):
+        model.objects.all().delete()
+    newest = traffic.minutes(timezone.now())[-1]
+    within, before = newest - 5 * traffic.MINUTE, newest - 2 * timedelta(hours=1)
+    for at in (within, before):  # what is older is not counted, and must not be listed
+        end_all("expired", 3, at)
+        end_all("delivered", 4, at)
+        try_pushes(at, 6, outcome="transient", code="unavailable")
+        try_pushes(at, 4, outcome="delivered", code="")
+    count_traffic()
+    for number, state in ((70, "expired"), (2, "dead_token")):
+        NotificationMinute.objects.create(begin_at=within - traffic.DAY, state=state, count=number)
+    TrafficMinute.objects.create(begin_at=within - traffic.DAY, counted_at=newest, request_count=1, reply_count=1)
+    factories.make_unknown_error(last_seen_at=timezone.now())
+    factories.make_unknown_error(last_seen_at=before)
+    operator.goto("/admin/")
+
+    ended = operator.locator("#ended tbody")
+    assert [row.split() for row in ended.locator("tr").all_inner_texts()] == [
+        ["delivered", "4", "0"],
+        ["dead_token", "0", "2"],
+        ["expired", "3", "70"],
+    ]
+    assert operator.locator("#tried tbody tr").inner_text().split() == [
+        "transient",
+        "unavailable",
+        "6",
+        "60.0",
+        "%",
+        "0",
+    ]
+    assert not list(axe(operator))
+    show(operator, "ended")
+    assert rows_listed(operator, "#ended-expired") == 3
+    assert rows_listed(operator, "#ended-delivered") == 4
+    assert rows_listed(operator, "#error-1") == 6
+    assert rows_listed(operator, "#go-unknown-errors") == 1

@@ -23,7 +23,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, U
 from kit.admin.columns import age, link, moment, state, word, yes_no
 from kit.admin.editing import Told, UnhurriedForm
 from kit.admin.facts import FactAdmin, Narrowed
-from kit.admin.filters import WordFilter
+from kit.admin.filters import WordFilter, during
 from notifications.gateways.gorush.errors import UNKNOWN, classify
 from notifications.gateways.gorush.models import GatewayErrorRule, GatewayPlatform, UnknownGatewayError
 from notifications.gateways.gorush.platforms import NAMES
@@ -133,7 +133,7 @@ class UnknownGatewayErrorAdmin(FactAdmin):
         *("__str__", "platform", "count", age("last_seen_at", "last seen"), age("first_seen_at", "first seen")),
         *("read_as", link(rule_url, "rule", "make a rule of it")),
     )
-    list_filter = ("platform",)
+    list_filter = ("platform", during("last_seen_at"))
     ordering = ("-last_seen_at", "-pk")
     shown: ClassVar[Any] = {
         "Error": (
