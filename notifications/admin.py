@@ -242,9 +242,9 @@ class NotificationAdmin(Operated, FactAdmin):
 
 
 def type_name(number: int) -> str:
-    """Return the number and name of a type. The enum is open, so senders may use numbers that we do not know."""
+    """Return the name of a type. The enum is open, so senders may use numbers that we do not know."""
     known = number in {known.value for known in NotificationType}
-    return f"{number} {NotificationType(number).name.lower()}" if known else str(number)
+    return NotificationType(number).name.lower().replace("_", " ") if known else f"type {number}"
 
 
 class FailedFilter(Alone, admin.SimpleListFilter):
@@ -284,6 +284,7 @@ class AttemptAdmin(FactAdmin):
         "Outcome": (
             state("outcome"),
             word("code"),
+            word("error", "what the gateway said"),
             word("late_code", "reported later"),
             moment("started_at", "started"),
             "latency",

@@ -204,7 +204,7 @@ class Result:
     starts (0: where it always does). ``is_guarded`` says that tokens that are fine get the same answer when the set-up
     is wrong. ``is_untried`` says that the push was found faulty before anything was sent, ``is_dry_run`` that it was
     taken and sent nowhere. ``unknown_signature`` is what remains of an error text that no rule knows, without anything
-    secret or of one device.
+    secret or of one device, and ``error`` is the same of any error text.
     """
 
     outcome: Outcome
@@ -216,3 +216,5 @@ class Result:
     is_dry_run: bool = False
     retry_base_seconds: float = 0.0
     unknown_signature: str = ""
+    # Only for people to read, and so no part of what a result means.
+    error: str = field(default="", compare=False)

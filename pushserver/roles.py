@@ -1,6 +1,7 @@
 """Three roles: `support` may view, `operator` may also act, and `admin` may also manage accounts.
 
-They are groups, brought up to date after every migration. Accounts may have further groups; these three belong to us.
+Operators and admins may read what staff did. The roles are groups, brought up to date after every
+migration. Accounts may have further groups; these three belong to us.
 """
 
 from typing import Any
@@ -20,7 +21,7 @@ _ACTS = Q(content_type__app_label__in=OUR_APPS) & (~_BY_HAND | Q(content_type__m
 )
 _READS_THE_LOG = Q(content_type__app_label="admin", codename="view_logentry")
 _MANAGES = Q(content_type__app_label__in=ACCOUNT_APPS) | Q(content_type__app_label="pushserver") | _READS_THE_LOG
-ROLES = {"support": _LOOKS, "operator": _ACTS, "admin": _ACTS | _MANAGES}
+ROLES = {"support": _LOOKS, "operator": _ACTS | _READS_THE_LOG, "admin": _ACTS | _MANAGES}
 
 
 def seed_roles(**_migrated: Any) -> None:

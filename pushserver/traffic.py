@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from django.db import connection, transaction
 
+from notifications.models import NotificationRequest
 from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
 
 MINUTE = timedelta(minutes=1)
@@ -113,10 +114,20 @@ def minutes(now: datetime) -> list[datetime]:
 
 def _owed(now: datetime) -> list[datetime]:
     """Return the minutes that have to be counted, the newest first."""
-    shown = minutes(now)
+    born_at = _born_at(now)
+    shown = [begin_at for begin_at in minutes(now) if begin_at + MINUTE > born_at]
+    if not shown:
+        return []
     counted = TrafficMinute.objects.filter(begin_at__gte=shown[0]).values_list("begin_at", "counted_at")
     counted_at = dict(counted)
     return [begin_at for begin_at in reversed(shown) if _is_owed(begin_at, counted_at.get(begin_at), now)]
+
+
+def _born_at(now: datetime) -> datetime:
+    """Return since when there is something to count. Before that nothing was not zero, but nobody there."""
+    counted = TrafficMinute.objects.order_by("begin_at").values_list("begin_at", flat=True).first()
+    asked = NotificationRequest.objects.order_by("received_at").values_list("received_at", flat=True).first()
+    return min(counted or now - MINUTE, asked or now - MINUTE)
 
 
 def _is_owed(begin_at: datetime, counted_at: datetime | None, now: datetime) -> bool:

@@ -19,7 +19,7 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 from kit.admin.operations import Operated, id_of
 from notifications.console.channels import OPERATIONS as CHANNEL_OPERATIONS
 from notifications.gateways.gorush.rules_table import load_seed
-from notifications.models import Channel, Notification, Sender
+from notifications.models import Channel, Notification, NotificationRequest, Sender
 from pushserver.api import tokens
 from pushserver.console.drain import OPERATIONS as DRAIN_OPERATIONS
 from pushserver.models import Incident, OpenedRecord
@@ -120,6 +120,8 @@ def _filled_in(*, every_row: bool) -> dict[str, list[dict[str, Any]]]:
         "user": [{"object_id": user} for user in users],
         "forget_user": [{"key_hash_hex": user} for user in users],
         "timeline": [{"object_id": id_} for id_ in ids_of(Notification)[some]],
+        "documentation": [{"name": "console"}],
+        "request_timeline": [{"object_id": id_} for id_ in ids_of(NotificationRequest)[some]],
         "change_drain": [{"operation": operation} for operation in DRAIN_OPERATIONS],
         "reports:report": [{"slug": slug} for slug in PAGES],
         "admin:notifications_channel_operate": [

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('pushserver', '0005_xmpp_traffic'),
+        ('pushserver', '0006_changes_by_subject'),
     ]
 
     operations = [

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('pushserver', '0006_incidents'),
+        ('pushserver', '0007_incidents'),
     ]
 
     operations = [

@@ -9,7 +9,7 @@ class Migration(migrations.Migration):
     atomic = False
 
     dependencies = [
-        ("notifications", "0015_grades"),
+        ("notifications", "0016_attempt_error"),
     ]
 
     operations = [
