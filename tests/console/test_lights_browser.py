@@ -17,6 +17,8 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
+from notifications.gateways.gorush.models import GatewayErrorRule
+from notifications.gateways.gorush.rules_table import load_seed
 from pushserver import traffic
 from pushserver.embedded.ports import free_port
 from pushserver.models import AttemptMinute, Incident, NotificationMinute, TrafficMinute
@@ -293,3 +295,34 @@ def test_what_became_of_pushes_is_compared_with_yesterday_and_each_figure_lists_
     assert rows_listed(operator, "#ended-delivered") == 4
     assert rows_listed(operator, "#error-1") == 6
     assert rows_listed(operator, "#go-unknown-errors") == 1
+
+
+# Rules of errors -----------------------------------------------------------------------------------------------------
+def test_a_rule_that_kills_tokens_says_how_many_before_it_is_saved_with_a_reason(operator: Page) -> None:
+    load_seed()
+    error = "device left the building"
+    for _ in range(3):
+        notification = factories.make_notification(at=timezone.now(), route=factories.make_route())
+        factories.make_attempt(notification, token_type=1, outcome="transient", code="unknown", error=error)
+    factories.make_unknown_error(platform="ios", signature=error)
+
+    operator.goto("/admin/")
+    operator.locator("#go-unknown-errors").click()
+    operator.get_by_role("link", name="make a rule of it").click()
+    operator.get_by_label("Class").select_option("dead")
+    operator.get_by_label("Code").fill("left")
+    operator.get_by_role("button", name="Save", exact=True).click()
+
+    expect(operator.locator("#touched")).to_contain_text(
+        "It would have matched 3 attempts and 3 routes in the last 24 h."
+    )
+    assert not list(axe(operator))
+    show(operator, "rule-confirmed")
+    assert not GatewayErrorRule.objects.filter(code="left").exists()
+    confirm(operator, "Save the rule", "Apple wrote to us")
+    assert GatewayErrorRule.objects.get(code="left").outcome == "dead"
+    operator.goto("/admin/notifications/gatewayerrorrule/try/")
+    operator.get_by_label("Error text").fill("The device left the building again")
+    operator.get_by_role("button", name="Try").click()
+    operator.locator("#main").get_by_role("link", name="left the building").click()
+    expect(operator.get_by_label("Code")).to_have_value("left")
