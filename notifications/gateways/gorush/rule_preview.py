@@ -67,7 +67,10 @@ def preview(rule: GatewayErrorRule, *, now: datetime) -> str:
     try:
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(f"SET LOCAL statement_timeout = '{TIMEOUT}'")
-            return _count(rule, now=now).words
+            found = _count(rule, now=now)
+            # The transaction of whoever saves a rule goes on.
+            cursor.execute("SET LOCAL statement_timeout TO DEFAULT")
+            return found.words
     except OperationalError:
         return NOT_KNOWN
 
