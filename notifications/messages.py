@@ -158,6 +158,8 @@ class Outcome(StrEnum):
     AMBIGUOUS = "ambiguous"  # may have been sent
 
 
+# What counts as a failure of a gateway: neither a dead token nor a payload that can never be sent is one.
+FAILURES = (Outcome.CONFIG, Outcome.TRANSIENT, Outcome.AMBIGUOUS)
 # The code of a result when the gateway itself could not be reached, so that nothing was sent.
 UNREACHABLE = "unreachable"
 # The code of a result when the connection to the gateway broke before there was an answer.

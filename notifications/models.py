@@ -149,6 +149,14 @@ class Notification(models.Model):
                 ),
                 name="notification_ended",
             ),
+            # When these ended, which the dashboard counts. Delivered ones are counted by their attempts.
+            models.Index(
+                fields=["state", "finished_at"],
+                condition=models.Q(
+                    state__in=["dead_token", "undeliverable", "unconfirmed", "expired", "withdrawn", "coalesced"]
+                ),
+                name="notification_ended_at",
+            ),
         ]
         permissions: ClassVar = [("operate_notification", "Can try notifications at once, and drop them")]
 

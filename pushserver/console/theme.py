@@ -56,6 +56,7 @@ MENU = [
             {**_page("Find", "search", "find"), "permission": lambda request: may_find(request.user)},
             _page("gorush configuration", "tune", "gorush_configuration"),
             _page("Waku nodes", "hub", "waku_nodes"),
+            _list("Incidents", "history_toggle_off", "pushserver.incident"),
         ],
     },
     {
@@ -91,6 +92,7 @@ MENU = [
         "separator": True,
         "items": [
             _list("Envelopes", "mail", "waku_bridge.inboundenvelope"),
+            _list("Envelope faults", "bug_report", "waku_bridge.envelopefault"),
             _list("Replies", "reply", "waku_bridge.outboundreply"),
             _list("Store watermarks", "water", "waku_bridge.storewatermark"),
             _list("Dead letters", "dangerous", "waku_bridge.deadletter"),

@@ -22,12 +22,13 @@ from notifications.gateways.gorush.rules_table import load_seed
 from notifications.models import Channel, Notification, NotificationRequest, Sender
 from pushserver.api import tokens
 from pushserver.console.drain import OPERATIONS as DRAIN_OPERATIONS
-from pushserver.models import OpenedRecord
+from pushserver.models import Incident, OpenedRecord
 from registrations.models import Registration
 from spark_reports.closing import last_closed_day
 from spark_reports.console.panels import PAGES
 from spark_reports.tests import rows as reports
 from tests import factories
+from waku_bridge import faults
 
 CONSOLE = "admin/"
 
@@ -155,12 +156,16 @@ def make_one_of_everything() -> None:
     factories.make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
     envelope = partial(factories.make_envelope, hash=request.source_key, message_id=request.request_key)
     envelope(message_type=20, state="failed", reason="KeyError")
+    faults.note("KeyError", now=now)
     factories.make_reply(envelope_hash=request.source_key)
     factories.make_unknown_error()
     factories.make_window(factories.make_watermark(), start_at=now - timedelta(hours=1), end_at=now)
     factories.make_dead_letter()
     factories.make_canary_run()
     factories.make_xmpp_canary_run()
+    Incident.objects.create(
+        light="broker", name="Redis", level="act now", words="away", incident_at=now, began_at=now, ended_at=now
+    )
     Channel.objects.create(token_type=2, state="running", since=now)
     factories.make_device()
     Sender.objects.create(digest=b"\x05" * 32, beyond_count=70, first_beyond_at=now, last_beyond_at=now)
