@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from signal import SIGKILL
+from signal import SIGKILL, SIGTERM, Signals
 from threading import Thread
 from time import monotonic
 from urllib.parse import urlsplit
@@ -68,7 +68,7 @@ def submit(submission: Submission) -> str:
     ):
         code = _follow(process, submission, log)
     if code != 0:
-        raise SparkError(f"Spark failed: {_reason(log)}", "\n".join(log))
+        raise SparkError(f"Spark failed: {_killed_by(code) or _reason(log)}", "\n".join(log))
     return "\n".join(log)
 
 
@@ -92,6 +92,7 @@ def spark_home() -> Path:
 
 def _command(submission: Submission, archive: Path, entry: Path) -> list[str]:
     return [
+        *[sys.executable, "-I", str(PACKAGE / "tether.py")],
         *[str(spark_home() / "bin" / "spark-submit"), "--master", submission.master],
         *["--driver-memory", submission.driver_memory, "--py-files", str(archive)],
         *["--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=WARN"],
@@ -122,10 +123,13 @@ def environment(master: str) -> dict[str, str]:
 
 @contextmanager
 def _running(command: Sequence[str], master: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start the command in a session of its own, so that Java is stopped together with the script that started it."""
+    """Start the command in a session of its own, so that Java is stopped together with the script that started it.
+
+    It is tied to this process by its standard input: see `tether`.
+    """
     process = subprocess.Popen(
         command,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=environment(master),
@@ -141,14 +145,15 @@ def _running(command: Sequence[str], master: str) -> Iterator["subprocess.Popen[
 
 def _stop(process: "subprocess.Popen[str]") -> None:
     if process.poll() is None:
-        process.terminate()
+        os.killpg(process.pid, SIGTERM)
         try:
             process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, SIGKILL)
             process.wait()
-    if process.stdout:
-        process.stdout.close()
+    for stream in (process.stdin, process.stdout):
+        if stream:
+            stream.close()
 
 
 def _follow(process: "subprocess.Popen[str]", submission: Submission, log: deque[str]) -> int:
@@ -176,6 +181,15 @@ def _next(lines: SimpleQueue[str | None]) -> str | None:
         return lines.get(timeout=BEAT_SECONDS)
     except Empty:
         return ""
+
+
+def _killed_by(code: int) -> str:
+    """Return which signal ended Java; empty when none did."""
+    if code <= 128:
+        return ""
+    hint = ", mostly for want of memory: SPARK_DRIVER_MEMORY must be below what the container has"
+    name = Signals(code - 128).name if code - 128 in set(Signals) else f"signal {code - 128}"
+    return f"Java was ended by {name}{hint if name == 'SIGKILL' else ''}."
 
 
 _CAUSE = re.compile(r"(?:Caused by: |py4j\S+: |\S*\.)?([A-Za-z_.]*(?:Error|Exception|Exit)\b.*)")

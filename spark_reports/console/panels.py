@@ -260,7 +260,7 @@ def _latency_table(rows: Sequence[Latency]) -> Table:
             row.platform,
             row.front_door,
             f.count(row.events),
-            *(f.milliseconds(value) for value in (row.p50_ms, row.p90_ms, row.p95_ms, row.p99_ms, row.max_ms)),
+            *(f.milliseconds(value) for value in (row.p50_ms, row.p90_ms, row.p95_ms, row.p99_ms, row.max_us / 1000)),
             f.percent(row.within_deadline),
         )
         for row in reversed(rows)

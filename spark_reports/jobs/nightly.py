@@ -8,6 +8,7 @@ It reads what the plan names below the lake and writes to the plan's output fold
 import argparse
 import sys
 import time
+from datetime import date
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -57,26 +58,28 @@ class Nightly:
         self.write(anomalies.transform(rates, rates_before, churn, churn_before), tables.ANOMALIES)
         self._data_quality(churn, churn_before)
         self._load()
-        self.write(latency.transform(*self._traffic()), tables.LATENCY)
+        self.write(latency.transform(*self._traffic("notification_times")), tables.LATENCY)
 
-    def _traffic(self) -> list[DataFrame]:
-        return [self.facts[name] for name in ("envelopes", "notifications", "attempts", "replies")]
+    def _traffic(self, notifications: str) -> list[DataFrame]:
+        return [self.facts[name] for name in ("envelopes", notifications, "attempts", "replies")]
 
     def _error_rates(self) -> tuple[DataFrame, DataFrame]:
         before = self.earlier(tables.ERROR_RATES)
-        outcomes = error_rates.count_outcomes(*self._traffic()).persist()
+        outcomes = error_rates.count_outcomes(*self._traffic("notifications")).persist()
         rates = self.write(error_rates.transform(outcomes, before), tables.ERROR_RATES)
         outcomes.unpersist()
         unknown, known = self.facts["unknown_errors"], self.earlier(tables.FAILURE_SIGNATURES)
-        self.write(failure_signatures.transform(rates, before, unknown, known), tables.FAILURE_SIGNATURES)
+        known_days = self.plan.found_days(tables.FAILURE_SIGNATURES.name)
+        found = failure_signatures.transform(rates, before, unknown, known, known_days)
+        self.write(found, tables.FAILURE_SIGNATURES)
         return rates, before
 
     def _churn(self) -> tuple[DataFrame, DataFrame]:
         events, active = self.facts["registration_events"], self.facts["active_tokens"]
         churn = self.write(token_churn.transform(events, active), tables.TOKEN_CHURN)
-        spells = self.write(token_lifetime.spells(events, active), tables.TOKEN_SPELLS)
-        all_spells = spells.unionByName(self.earlier(tables.TOKEN_SPELLS))
-        self.write(token_lifetime.transform(all_spells, self.plan.dates), tables.TOKEN_LIFETIME)
+        history_from = {date.fromisoformat(day): date.fromisoformat(at) for day, at in self.plan.history_from.items()}
+        survival = token_lifetime.transform(self.facts["token_spells"], history_from)
+        self.write(survival, tables.TOKEN_LIFETIME)
         return churn, self.earlier(tables.TOKEN_CHURN)
 
     def _data_quality(self, churn: DataFrame, churn_before: DataFrame) -> None:
@@ -85,7 +88,8 @@ class Nightly:
         own = {name: self.raw[name].where(F.col("day").isin(self.plan.dates)) for name in self.plan.rows}
         quality = data_quality.transform(expected, own, churn, churn_before)
         incomplete = data_quality.incomplete(self.spark, self.plan.incomplete_days)
-        self.write(quality.unionByName(incomplete), tables.DATA_QUALITY)
+        history = data_quality.history(self.spark, self.plan.history)
+        self.write(sources.union([quality, history, incomplete]), tables.DATA_QUALITY)
 
     def _load(self) -> None:
         actors = load_profile.by_actor(self.facts["notifications"]).persist()

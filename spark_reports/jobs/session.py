@@ -14,6 +14,7 @@ OPTIONS = {
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.ui.showConsoleProgress": "false",
+    "spark.hadoop.fs.permissions.umask-mode": "077",  # what it writes is for its account only
 }
 
 

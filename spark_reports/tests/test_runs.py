@@ -101,8 +101,8 @@ def assert_agrees(day: date) -> None:
         *span,
     )
     replied = Latency.objects.filter(day=day, stage="reply", platform="all", front_door="all")
-    assert list(replied.values_list("events", "max_ms")) == sql(
-        """SELECT count(*), max(floor(date_part('epoch', published_at - received_at) * 1000))
+    assert list(replied.values_list("events", "max_us")) == sql(
+        """SELECT count(*), max(extract(epoch FROM published_at - received_at) * 1000000)::bigint
            FROM waku_bridge_outboundreply r JOIN waku_bridge_inboundenvelope e ON e.hash = r.envelope_hash
            WHERE r.created_at >= %s AND r.created_at < %s AND published_at IS NOT NULL AND repeat_count = 0""",
         *span,
