@@ -209,6 +209,7 @@ def _compute(run: ReportRun, lake: Lake, facts: _Facts, output: str, progress: P
             lake=lake.url,
             plan=plan_path,
             timeout_seconds=settings.REPORTS_TIMEOUT_SECONDS,
+            rows=sum(facts.event_counts.values()),
             on_line=on_line,
         )
     )

@@ -31,14 +31,11 @@ DURATIONS = (
 Counts = Mapping[str, Mapping[str, int]]
 
 
-def transform(
-    expected_rows: DataFrame, facts: Mapping[str, DataFrame], churn: DataFrame, earlier_churn: DataFrame
-) -> DataFrame:
+def transform(expected_rows: DataFrame, found: DataFrame, churn: DataFrame, earlier_churn: DataFrame) -> DataFrame:
     """Check the facts against the manifests and the reports against each other.
 
-    ``facts`` are by table, as read; ``expected_rows`` (day, subject, expected) come from the manifests.
+    ``found`` are the counts of all tables; ``expected_rows`` (day, subject, expected) come from the manifests.
     """
-    found = union([count(name, frame) for name, frame in facts.items()])
     checks = [
         row_counts(expected_rows, found),
         none_of(expected_rows, found, "absurd", "timestamps"),
@@ -69,6 +66,11 @@ def expected_rows(spark: SparkSession, rows: Counts) -> DataFrame:
     flat = [(day, table, number) for table, days in rows.items() for day, number in days.items()]
     frame = spark.createDataFrame(flat, "day string, subject string, expected bigint")
     return frame.withColumn("day", F.to_date("day"))
+
+
+def count_all(facts: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the counts of all tables, as they were read."""
+    return union([count(name, frame) for name, frame in facts.items()])
 
 
 def count(name: str, facts: DataFrame) -> DataFrame:

@@ -21,8 +21,8 @@ EXACT_BELOW_US = 10_000_000
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 
-def transform(envelopes: DataFrame, times: DataFrame, attempts: DataFrame, replies: DataFrame) -> DataFrame:
-    """Return the percentiles of each stage by platform and front door, and for all of them together."""
+def count_durations(envelopes: DataFrame, times: DataFrame, attempts: DataFrame, replies: DataFrame) -> DataFrame:
+    """Return a histogram of the durations of each stage."""
     measured = union(
         [
             durations(envelopes, "decide", "processed_us"),
@@ -33,7 +33,11 @@ def transform(envelopes: DataFrame, times: DataFrame, attempts: DataFrame, repli
             durations(replies, "reply", "since_received_us", has_deadline=True),
         ]
     )
-    histogram = count(measured)
+    return count(measured)
+
+
+def transform(histogram: DataFrame) -> DataFrame:
+    """Return the percentiles of each stage by platform and front door, and for all of them together."""
     return percentiles(also_all(also_all(histogram, "platform"), "front_door"))
 
 

@@ -8,6 +8,7 @@ It reads what the plan names below the lake and writes to the plan's output fold
 import argparse
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 
 from pyspark.sql import DataFrame, SparkSession
@@ -27,11 +28,12 @@ from spark_reports.jobs import (
     token_lifetime,
 )
 from spark_reports.jobs.plan import Plan
-from spark_reports.jobs.session import make_session
+from spark_reports.jobs.session import expect_small_frames, make_session
 from spark_reports.jobs.tables import Table
 
 # The server reads lines that begin with this word.
 PROGRESS = "report"
+AT_ONCE = 2
 
 
 class Nightly:
@@ -52,22 +54,52 @@ class Nightly:
         return sources.read_earlier(self.spark, self.lake, self.plan, report)
 
     def run(self) -> None:
-        """Compute and write all reports."""
-        rates, rates_before = self._error_rates()
-        churn, churn_before = self._churn()
-        self.write(anomalies.transform(rates, rates_before, churn, churn_before), tables.ANOMALIES)
-        self._data_quality(churn, churn_before)
-        self._load()
-        self.write(latency.transform(*self._traffic("notification_times")), tables.LATENCY)
+        """Count the facts, then compute and write all reports from the counts, which are small."""
+        self._count()
+        expect_small_frames(self.spark)
+        # Each of these is one task or two: they share the cores.
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            errors, tokens = pool.submit(self._error_rates), pool.submit(self._churn)
+            load = pool.submit(self._load)
+            rates, rates_before = errors.result()
+            churn, churn_before = tokens.result()
+            quality = pool.submit(self._data_quality, churn, churn_before)
+            self.write(anomalies.transform(rates, rates_before, churn, churn_before), tables.ANOMALIES)
+            load.result()
+            quality.result()
 
-    def _traffic(self, notifications: str) -> list[DataFrame]:
-        return [self.facts[name] for name in ("envelopes", notifications, "attempts", "replies")]
+    def _load(self) -> None:
+        self.write(load_profile.transform(self.actors), tables.LOAD_PROFILE)
+        self.write(load_profile.heaviest(self.actors), tables.HEAVY_ACTORS)
+        self.write(latency.transform(self.durations), tables.LATENCY)
+
+    def _count(self) -> None:
+        """Pass over the facts. What is counted is kept in memory."""
+        envelopes, notifications, times, attempts, replies = (
+            self.facts[name] for name in ("envelopes", "notifications", "notification_times", "attempts", "replies")
+        )
+        # Snapshots of earlier days are read for comparison only; the run of their own day has checked them.
+        own = {name: self.raw[name].where(F.col("day").isin(self.plan.dates)) for name in self.plan.rows}
+        counts = {
+            "rows": data_quality.count_all(own),
+            "outcomes": error_rates.count_outcomes(envelopes, notifications, attempts, replies),
+            "durations": latency.count_durations(envelopes, times, attempts, replies),
+            "actors": load_profile.by_actor(notifications),
+        }
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            kept = pool.map(self._kept, counts.keys(), counts.values())
+            self.found, self.outcomes, self.durations, self.actors = kept
+
+    def _kept(self, name: str, counts: DataFrame) -> DataFrame:
+        started = time.monotonic()
+        kept = counts.persist()
+        kept.count()
+        tell(f"counts_of_{name}", started)
+        return kept
 
     def _error_rates(self) -> tuple[DataFrame, DataFrame]:
         before = self.earlier(tables.ERROR_RATES)
-        outcomes = error_rates.count_outcomes(*self._traffic("notifications")).persist()
-        rates = self.write(error_rates.transform(outcomes, before), tables.ERROR_RATES)
-        outcomes.unpersist()
+        rates = self.write(error_rates.transform(self.outcomes, before), tables.ERROR_RATES)
         unknown, known = self.facts["unknown_errors"], self.earlier(tables.FAILURE_SIGNATURES)
         known_days = self.plan.found_days(tables.FAILURE_SIGNATURES.name)
         found = failure_signatures.transform(rates, before, unknown, known, known_days)
@@ -84,26 +116,23 @@ class Nightly:
 
     def _data_quality(self, churn: DataFrame, churn_before: DataFrame) -> None:
         expected = data_quality.expected_rows(self.spark, self.plan.rows)
-        # Snapshots of earlier days are read for comparison only; the run of their own day has checked them.
-        own = {name: self.raw[name].where(F.col("day").isin(self.plan.dates)) for name in self.plan.rows}
-        quality = data_quality.transform(expected, own, churn, churn_before)
+        quality = data_quality.transform(expected, self.found, churn, churn_before)
         incomplete = data_quality.incomplete(self.spark, self.plan.incomplete_days)
         history = data_quality.history(self.spark, self.plan.history)
         self.write(sources.union([quality, history, incomplete]), tables.DATA_QUALITY)
-
-    def _load(self) -> None:
-        actors = load_profile.by_actor(self.facts["notifications"]).persist()
-        self.write(load_profile.transform(actors), tables.LOAD_PROFILE)
-        self.write(load_profile.heaviest(actors), tables.HEAVY_ACTORS)
-        actors.unpersist()
 
     def write(self, frame: DataFrame, report: Table) -> DataFrame:
         """Write one report, tell how long it took, and return its rows."""
         started = time.monotonic()
         written = sinks.write(frame, report, self.lake, self.plan)
-        sys.stdout.write(f"{PROGRESS} {report.name} {time.monotonic() - started:.1f} s\n")
-        sys.stdout.flush()
+        tell(report.name, started)
         return written
+
+
+def tell(name: str, started: float) -> None:
+    """Tell the server how long something took."""
+    sys.stdout.write(f"{PROGRESS} {name} {time.monotonic() - started:.1f} s\n")
+    sys.stdout.flush()
 
 
 def main() -> None:

@@ -18,6 +18,22 @@ OPTIONS = {
 }
 
 
+# Once the facts are counted, frames have some thousand rows: compiling a plan, or planning it again half-way, takes
+# longer than running it.
+SMALL = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+
+
+def expect_small_frames(session: SparkSession) -> None:
+    """Plan what follows for frames of some thousand rows."""
+    for option, value in SMALL.items():
+        session.conf.set(option, value)
+
+
 def make_session(name: str) -> SparkSession:
     """Return the Spark session with the options on which results depend."""
     builder = SparkSession.builder.appName(name)

@@ -42,7 +42,7 @@ def make_rate(day: date, **facts: Any) -> ErrorRate:
     return ErrorRate.objects.create(
         **{"day": day, "hour": None, "stage": "dispatch", "outcome": "dead", "code": "unregistered", "is_failure": True,
            "events": 10, "total": 200, "rate": 0.05, "rate_low": 0.0274, "rate_high": 0.0895, "usual_rate": 0.04,
-           "change": 0.01, "z_score": 0.5} | IOS | facts
+           "change": 0.01, "z_score": 0.5, "usual_days": 7} | IOS | facts
     )  # fmt: skip
 
 

@@ -70,8 +70,9 @@ def test_a_killed_java_is_said_and_not_the_last_line_of_its_log(code: int, words
 
 WORKER = """
 import sys, time
-from spark_reports.spark import _running
-with _running([sys.executable, "-I", {tether!r}, "sh", "-c", "echo $$; exec sleep 600"], "local") as process:
+from spark_reports.spark import _running, environment
+command = [sys.executable, "-I", {tether!r}, "sh", "-c", "echo $$; exec sleep 600"]
+with _running(command, environment("local")) as process:
     print(process.stdout.readline(), flush=True)
     time.sleep(600)
 """

@@ -331,7 +331,8 @@ def latency_of(spark: Any, **facts: Any) -> Any:
     from spark_reports.jobs import latency
 
     names = (tables.ENVELOPES, tables.NOTIFICATION_TIMES, tables.ATTEMPTS, tables.REPLIES)
-    return latency.transform(*[frame(spark, table, facts.get(table.name, [])) for table in names])
+    frames = [frame(spark, table, facts.get(table.name, [])) for table in names]
+    return latency.transform(latency.count_durations(*frames))
 
 
 def test_percentiles_by_stage_and_platform_and_for_all(spark: Any) -> None:
@@ -497,7 +498,7 @@ def test_missing_rows_and_absurd_times_are_found(spark: Any) -> None:
     churn = frame(spark, tables.TOKEN_CHURN, [{"active_at_start": 5, "active_at_end": 6, "unexplained": 0}])
     before = frame(spark, tables.TOKEN_CHURN, [{"day": YESTERDAY, "active_at_end": 5}])
 
-    checks = data_quality.transform(expected, {"attempts": attempts}, churn, before)
+    checks = data_quality.transform(expected, data_quality.count_all({"attempts": attempts}), churn, before)
 
     assert rows_of(checks, "check_name", "subject", "is_ok", "expected", "found") == [
         ("continuity", "device tokens", True, 5, 5),
@@ -559,7 +560,9 @@ def test_every_transform_ends_with_the_columns_of_its_report(spark: Any) -> None
         tables.FAILURE_SIGNATURES: failure_signatures.transform(
             rates, rates, empty(tables.UNKNOWN_ERRORS), signatures, {DAY: 0}
         ),
-        tables.DATA_QUALITY: data_quality.transform(expected, {"notifications": notifications}, churn, churn),
+        tables.DATA_QUALITY: data_quality.transform(
+            expected, data_quality.count_all({"notifications": notifications}), churn, churn
+        ),
         tables.ERROR_RATES: error_rates.transform(outcomes(spark), empty(tables.ERROR_RATES)),
         tables.TOKEN_CHURN: token_churn.transform(events, active),
         tables.TOKEN_LIFETIME: token_lifetime.transform(empty(tables.TOKEN_SPELLS), {DAY: DAY}),
