@@ -39,8 +39,8 @@ class Measured:
     """The figures of one size.
 
     ``driver_mib`` is the most memory that Spark's one process (driver and, on this machine, executor) had resident.
-    ``cpu_seconds`` of that process remains true when others use the machine. ``bare_seconds`` is what Spark takes in the
-    same minute to start, count one table and end.
+    ``cpu_seconds`` of that process remains true when others use the machine. ``bare_seconds`` is what Spark takes in
+    the same minute to start, count one table and end.
     """
 
     events: int

@@ -70,7 +70,8 @@ def submit(submission: Submission) -> str:
     with (
         tempfile.TemporaryDirectory(prefix="push-reports-") as name,
         _running(
-            _command(submission, *package(Path(name))), environment(submission.master, submission.rows)
+            _command(submission, *package(Path(name))),
+            environment(submission.master, submission.rows) | _for_remote(submission.master, Path(name)),
         ) as process,
     ):
         code = _follow(process, submission, log)
@@ -98,14 +99,52 @@ def spark_home() -> Path:
 
 
 def _command(submission: Submission, archive: Path, entry: Path) -> list[str]:
+    tether = [sys.executable, "-I", str(PACKAGE / "tether.py")]
+    arguments = [str(entry), "--lake", submission.lake, "--plan", submission.plan]
+    if is_remote(submission.master):
+        return [*tether, sys.executable, *arguments]
     return [
-        *[sys.executable, "-I", str(PACKAGE / "tether.py")],
+        *tether,
         *[str(spark_home() / "bin" / "spark-submit"), "--master", submission.master],
         *["--driver-memory", submission.driver_memory, "--py-files", str(archive)],
         *["--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=WARN"],
+        # What it writes is for its account only.
+        *["--conf", "spark.hadoop.fs.permissions.umask-mode=077", "--conf", "spark.ui.showConsoleProgress=false"],
         *_for_one_machine(submission.master),
-        *[str(entry), "--lake", submission.lake, "--plan", submission.plan],
+        *_for_s3(submission.lake),
+        *arguments,
     ]
+
+
+def is_remote(master: str) -> bool:
+    """Return whether a master is a server of Spark Connect, which has a session ready and needs no driver here."""
+    return master.startswith("sc://")
+
+
+def _for_s3(lake: str) -> Iterable[str]:
+    """Return the options for a lake on S3: the connector, which Spark fetches and keeps, and where S3 is if not at
+    Amazon.
+    """
+    if not lake.startswith("s3a://"):
+        return
+    if not any((spark_home() / "jars").glob("hadoop-aws-*.jar")):
+        yield from ("--packages", s3_connector())
+    if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
+        yield from ("--conf", f"spark.hadoop.fs.s3a.endpoint={endpoint}")
+        yield from ("--conf", "spark.hadoop.fs.s3a.path.style.access=true")
+    if region := os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
+        yield from ("--conf", f"spark.hadoop.fs.s3a.endpoint.region={region}")
+
+
+def s3_connector() -> str:
+    """Return the Maven coordinates of the connector that fits Spark's own Hadoop."""
+    [client] = (spark_home() / "jars").glob("hadoop-client-api-*.jar")
+    return f"org.apache.hadoop:hadoop-aws:{client.stem.removeprefix('hadoop-client-api-')}"
+
+
+def _for_remote(master: str, folder: Path) -> dict[str, str]:
+    """Return what a client of Spark Connect needs beside: where the server is, and our jobs on the path."""
+    return {"SPARK_REMOTE": master, "PYTHONPATH": str(folder / "jobs.zip")} if is_remote(master) else {}
 
 
 def _is_here(master: str) -> bool:

@@ -143,7 +143,7 @@ def _outcomes(choice: Choice) -> Panel:
     return Panel(None, _cut(f"Outcomes of {choice.last_day}", headers, cells, f"{note} {_band_words(rows)}"))
 
 
-def _band_words(rows: Sequence[ErrorRate]) -> str:
+def _band_words(rows: Iterable[ErrorRate]) -> str:
     """Say what a comparison rests on, where it is less than it could be."""
     days = max((row.usual_days for row in rows), default=0)
     return f"Compared with {days} of {USUAL_DAYS} days." if days < USUAL_DAYS else ""

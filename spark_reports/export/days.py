@@ -120,16 +120,17 @@ def _hand_over(session: psycopg.Connection[Any], key: PseudonymKey) -> None:
 
 
 def _export_table(session: psycopg.Connection[Any], table: Table, day: date, lake: Lake, on_rows: OnRows) -> File:
-    """Export one table under a name that nobody reads; the manifest makes it count."""
+    """Export one table under a new name, which nobody reads until the manifest makes it count.
+
+    It is not moved afterwards: an object store would copy it, and none of more than 5 GiB at once.
+    """
     folder = folder_of(Kind.FACTS, table, day)
     name = secrets.token_hex(8)
-    draft = f"{folder}/.{name}.parquet.incoming"
+    path = f"{folder}/{name}.parquet"
     query = QUERIES[table.name](day)
     try:
-        rows = copy_table(session, query, table, lake, draft, lambda number: on_rows(table.name, number))
+        rows = copy_table(session, query, table, lake, path, lambda number: on_rows(table.name, number))
     except BaseException:
-        lake.remove(draft)
+        lake.remove(path)
         raise
-    path = f"{folder}/{name}.parquet"
-    lake.move(draft, path)
     return lake.describe(path, rows)

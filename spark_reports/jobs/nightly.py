@@ -34,6 +34,7 @@ from spark_reports.jobs.tables import Table
 # The server reads lines that begin with this word.
 PROGRESS = "report"
 AT_ONCE = 2
+CHECK_TASKS = 16
 
 
 class Nightly:
@@ -129,6 +130,25 @@ class Nightly:
         return written
 
 
+def check_lake(spark: SparkSession, lake: str, plan: str) -> None:
+    """Have many tasks read and write the lake before any work. Raises LakeNotShared when what they do is not seen here.
+
+    Threads of one machine need no check.
+    """
+    if spark.conf.get("spark.master", "").startswith("local"):
+        return
+    folder = f"{lake}/{plan.rpartition('/')[0]}/check"
+    spark.range(CHECK_TASKS).repartition(CHECK_TASKS).write.parquet(folder)
+    if (found := spark.read.schema("id bigint").parquet(folder).count()) != CHECK_TASKS:
+        raise LakeNotShared(
+            f"{CHECK_TASKS - found} of {CHECK_TASKS} files that workers wrote into the lake are not here"
+        )
+
+
+class LakeNotShared(Exception):  # noqa: N818 - says what is
+    """Workers write somewhere else than the driver reads."""
+
+
 def tell(name: str, started: float) -> None:
     """Tell the server how long something took."""
     sys.stdout.write(f"{PROGRESS} {name} {time.monotonic() - started:.1f} s\n")
@@ -143,6 +163,7 @@ def main() -> None:
     arguments = parser.parse_args()
     spark = make_session("push reports")
     try:
+        check_lake(spark, arguments.lake, arguments.plan)
         Nightly(spark, arguments.lake, sources.read_plan(spark, arguments.lake, arguments.plan)).run()
     finally:
         spark.stop()

@@ -13,8 +13,6 @@ OPTIONS = {
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.hadoop.fs.permissions.umask-mode": "077",  # what it writes is for its account only
 }
 
 
@@ -39,6 +37,4 @@ def make_session(name: str) -> SparkSession:
     builder = SparkSession.builder.appName(name)
     for option, value in OPTIONS.items():
         builder = builder.config(option, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("WARN")
-    return session
+    return builder.getOrCreate()
