@@ -135,7 +135,7 @@ def check_lake(spark: SparkSession, lake: str, plan: str) -> None:
 
     Threads of one machine need no check.
     """
-    if spark.conf.get("spark.master", "").startswith("local"):
+    if (spark.conf.get("spark.master", "") or "").startswith("local"):
         return
     folder = f"{lake}/{plan.rpartition('/')[0]}/check"
     spark.range(CHECK_TASKS).repartition(CHECK_TASKS).write.parquet(folder)
