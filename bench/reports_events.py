@@ -12,9 +12,16 @@ from spark_reports.jobs.tables import SCHEMA_VERSION, Table
 from spark_reports.lake import File, Kind, Lake, Manifest, arrow_schema, folder_of
 
 # The share of each table among all events.
-SHARES = {"attempts": 0.30, "notifications": 0.26, "envelopes": 0.27, "replies": 0.14, "registration_events": 0.03}
+SHARES = {
+    "attempts": 0.26,
+    "notifications": 0.22,
+    "notification_times": 0.21,
+    "envelopes": 0.19,
+    "replies": 0.10,
+    "registration_events": 0.02,
+}
 # Rows of the tables that do not grow with traffic.
-SNAPSHOTS = {"active_tokens": 2000, "unknown_errors": 200}
+SNAPSHOTS = {"active_tokens": 20, "token_spells": 5000, "unknown_errors": 200}
 CHUNK_ROWS = 1_000_000
 DAY_US = 86_400 * 10**6
 PLACES = [
@@ -57,8 +64,8 @@ def _attempts(day: date, rows: int, _actors: int) -> Columns:
         "number": pa.array([1, 2, 3], pa.int32()).take(first),
         "outcome": pa.array(outcomes).take(ended),
         "code": codes.take(ended),
-        "latency_ms": _durations(rows, 80),
-        "queued_ms": pc.if_else(pc.equal(first, 0), _durations(rows, 20), pa.scalar(None, pa.int64())),
+        "latency_us": pc.multiply(pc.divide(_durations(rows, 80), 1000), 1000),
+        "queued_us": pc.if_else(pc.equal(first, 0), _durations(rows, 20), pa.scalar(None, pa.int64())),
     }
 
 
@@ -72,9 +79,14 @@ def _notifications(day: date, rows: int, actors: int) -> Columns:
         "attempts": attempts,
         "recipient": _actors(rows, actors),
         "sender": _actors(rows, actors * 2),
-        "finished_ms": _durations(rows, 150),
-        "answered_ms": _durations(rows, 200),
-        "deadline_ms": _constant(2000, rows),
+    }
+
+
+def _notification_times(day: date, rows: int, _actors: int) -> Columns:
+    return _placed(day, rows) | {
+        "delivered_us": _durations(rows, 150),
+        "answered_us": _durations(rows, 200),
+        "deadline_us": _constant(2_000_000, rows),
     }
 
 
@@ -85,7 +97,7 @@ def _envelopes(day: date, rows: int, _actors: int) -> Columns:
         "type": pa.array(["request", "registration", "query", "unknown"]).take(kind),
         "state": pa.array(["processed", "processed", "processed", "dropped"]).take(kind),
         "reason": pa.array(["", "", "nothing_found", "not_decryptable"]).take(kind),
-        "processed_ms": _durations(rows, 30),
+        "processed_us": _durations(rows, 30),
     }
 
 
@@ -103,9 +115,9 @@ def _replies(day: date, rows: int, _actors: int) -> Columns:
         "state": pa.array(states).take(state),
         "attempts": times,
         "repeats": repeats,
-        "published_ms": pc.if_else(is_measured, _durations(rows, 25), never),
-        "since_received_ms": pc.if_else(is_measured, _durations(rows, 250), never),
-        "deadline_ms": _constant(2000, rows),
+        "published_us": pc.if_else(is_measured, _durations(rows, 25), never),
+        "since_received_us": pc.if_else(is_measured, _durations(rows, 250), never),
+        "deadline_us": _constant(2_000_000, rows),
     }
 
 
@@ -117,9 +129,6 @@ def _registration_events(day: date, rows: int, _actors: int) -> Columns:
     kinds = ["refreshed", "registered", "token_changed", "unregistered", "token_died"]
     kind = _pick(kinds, [0.8, 0.08, 0.06, 0.03, 0.03], rows)
     placed = _placed(day, rows)
-    since_day = _days_before(day, rows, 200)
-    today = pa.array([day] * 1, pa.date32()).take(_constant(0, rows))
-    is_new = pc.is_in(pa.array(kinds).take(kind), pa.array(["registered", "token_changed"]))
     return placed | {
         "kind": pa.array(kinds).take(kind),
         "is_first": pa.array([False, True, False, False, False]).take(kind),
@@ -127,17 +136,21 @@ def _registration_events(day: date, rows: int, _actors: int) -> Columns:
         "is_active": pa.array([True, True, True, False, False]).take(kind),
         "previous_platform": placed["platform"],
         "previous_app_topic": placed["app_topic"],
-        "token_since": pc.if_else(is_new, today, since_day),
-        "previous_token_since": since_day,
     }
 
 
-def _active_tokens(day: date, rows: int, actors: int) -> Columns:
+def _active_tokens(_day: date, rows: int, actors: int) -> Columns:
     at_start = _integers(rows, max(1, 2 * actors // rows))
+    return _place(rows) | {"at_start": at_start, "at_end": at_start}
+
+
+def _token_spells(day: date, rows: int, actors: int) -> Columns:
+    began_on = _days_before(day, rows, 170)
     return _place(rows) | {
-        "token_since": _days_before(day, rows, 400),
-        "at_start": at_start,
-        "at_end": at_start,
+        "began_on": began_on,
+        "last_day": pa.array([day], pa.date32()).take(_constant(0, rows)),
+        "end": pa.array(["alive", "ended", "left"]).take(_pick([0, 1, 2], [0.8, 0.15, 0.05], rows)),
+        "tokens": _integers(rows, max(2, actors // rows)),
     }
 
 
@@ -156,10 +169,12 @@ def _unknown_errors(day: date, rows: int, _actors: int) -> Columns:
 MAKERS: dict[str, Callable[[date, int, int], Columns]] = {
     "attempts": _attempts,
     "notifications": _notifications,
+    "notification_times": _notification_times,
     "envelopes": _envelopes,
     "replies": _replies,
     "registration_events": _registration_events,
     "active_tokens": _active_tokens,
+    "token_spells": _token_spells,
     "unknown_errors": _unknown_errors,
 }
 
@@ -178,10 +193,11 @@ def _place(rows: int) -> Columns:
 
 
 def _moments(day: date, rows: int) -> pa.Array:
-    """Return times in order, as in a table to which rows are only ever appended."""
+    """Return times in order, to the minute, as in a table to which rows are only ever appended."""
     start = int(datetime.combine(day, time(), UTC).timestamp()) * 10**6
     step = pc.multiply(pc.random(rows), float(DAY_US))
-    moments = pc.add(pc.cast(pc.floor(step), pa.int64()), start)
+    minutes = pc.divide(pc.cast(pc.floor(step), pa.int64()), 60 * 10**6)
+    moments = pc.add(pc.multiply(minutes, 60 * 10**6), start)
     return pc.cast(moments.take(pc.sort_indices(moments)), pa.timestamp("us", tz="UTC"))
 
 
@@ -198,9 +214,9 @@ def _pick(values: Sequence[object], weights: Sequence[float], rows: int) -> pa.A
 
 
 def _durations(rows: int, median_ms: float) -> pa.Array:
-    """Return milliseconds with a long tail."""
+    """Return microseconds with a long tail."""
     tail = pc.divide(pa.scalar(1.0), pc.sqrt(pc.add(pc.random(rows), 1e-7)))
-    return pc.cast(pc.floor(pc.multiply(tail, median_ms / 1.414)), pa.int64())
+    return pc.cast(pc.floor(pc.multiply(tail, 1000 * median_ms / 1.414)), pa.int64())
 
 
 def _actors(rows: int, actors: int) -> pa.Array:

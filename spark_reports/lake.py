@@ -12,7 +12,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from enum import StrEnum
@@ -72,6 +72,8 @@ class Manifest:
     key_id: str
     # False where retention had removed a part of the day from the database before it was exported.
     is_complete: bool = True
+    # The first day of which every registration event was still in the database.
+    events_since: str = ""
     tables: Mapping[str, Sequence[File]] = field(default_factory=dict)
 
     @property
@@ -89,6 +91,9 @@ class Manifest:
     def from_json(cls, text: str) -> "Manifest":
         """Read a manifest. Raises ValueError, KeyError or TypeError when the text is not one."""
         values: dict[str, Any] = json.loads(text)
+        if not isinstance(values, dict) or not isinstance(values["tables"], dict):
+            raise TypeError("a manifest is an object, and so are its tables")
+        date.fromisoformat(values.get("events_since") or values["day"])
         values["tables"] = {name: [File(**file) for file in files] for name, files in values["tables"].items()}
         return cls(**values)
 
@@ -133,6 +138,11 @@ class Lake:
                 if manifest is not None:
                     yield day, manifest
 
+    def first_day(self, kind: Kind) -> date | None:
+        """Return the oldest day that was ever completed."""
+        names = [Path(info.path).stem for info in self._list(f"manifests/{kind}") if info.path.endswith(".json")]
+        return date.fromisoformat(min(names)) if names else None
+
     def publish(self, kind: Kind, day: date, manifest: Manifest) -> None:
         """Make these files the day.
 
@@ -143,7 +153,11 @@ class Lake:
         with self.writing(draft) as out:
             out.write(manifest.to_json().encode())
         self.move(draft, path)
-        kept = {file.path for files in manifest.tables.values() for file in files}
+        self.tidy(kind, day, manifest)
+
+    def tidy(self, kind: Kind, day: date, manifest: Manifest | None) -> None:
+        """Remove the files of a day that its manifest does not name: what it was before, and what was broken off."""
+        kept = {file.path for files in manifest.tables.values() for file in files} if manifest else set()
         for table in TABLES[kind]:
             self._remove_others(folder_of(kind, table, day), kept)
 
@@ -176,18 +190,18 @@ class Lake:
         if (size, digest) != (file.size_bytes, file.sha256):
             what = "is cut off or grown" if size != file.size_bytes else "was altered"
             raise LakeError(f"{file.path} {what}. {_repair(kind, day)}")
-        self.check_schema(table, file.path)
+        self.check_schema(table, file.path, _repair(kind, day))
 
-    def check_schema(self, table: Table, path: str) -> None:
-        """Raise LakeError unless a Parquet file has our columns."""
+    def check_schema(self, table: Table, path: str, repair: str = "Run it again.") -> None:
+        """Raise LakeError unless a Parquet file has our columns. ``repair`` says what to do then."""
         try:
             with self._files.open_input_file(self._path(path)) as source:
                 found = pq.read_schema(source)
         except (pa.ArrowException, OSError) as error:
-            raise LakeError(f"{path} is no readable Parquet file: {_first_line(error)}") from error
+            raise LakeError(f"{path} is no readable Parquet file: {_first_line(error)} {repair}") from error
         expected = [(f.name, f.type) for f in arrow_schema(table)]
         if [(f.name, f.type) for f in found] != expected:
-            raise LakeError(f"{path} has other columns than {table.name} of schema {SCHEMA_VERSION}.")
+            raise LakeError(f"{path} has other columns than {table.name} of schema {SCHEMA_VERSION}. {repair}")
 
     def read_table(self, table: Table, path: str) -> pa.Table:
         """Read a file. Raises LakeError when a column that is always there has a null."""
@@ -206,11 +220,23 @@ class Lake:
 
     @contextmanager
     def writing(self, path: str) -> Iterator[BinaryIO]:
-        """Open a new file for writing."""
+        """Open a new file for writing.
+
+        Raises LakeError that names the file when the lake does not take it; what was written of it is removed.
+        """
         full = self._path(path)
-        self._files.create_dir(full.rsplit("/", 1)[0], recursive=True)
-        with self._files.open_output_stream(full) as out:
-            yield out
+        try:
+            self._files.create_dir(full.rsplit("/", 1)[0], recursive=True)
+            with self._files.open_output_stream(full) as out:
+                yield out
+        except (OSError, pa.ArrowException) as error:
+            self.remove(path)
+            raise LakeError(f"The lake failed: {path}: {_first_line(error)}") from error
+
+    def remove(self, path: str) -> None:
+        """Remove a file if it is there and the lake lets us; nothing reads one that no manifest names."""
+        with suppress(OSError):
+            self._files.delete_file(self._path(path))
 
     def read(self, path: str) -> bytes:
         with self._files.open_input_stream(self._path(path)) as source:
@@ -281,4 +307,4 @@ def in_one_line(error: Exception) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".") + "."

@@ -20,7 +20,6 @@ from spark_reports.jobs.tables import REPORT_TABLES, SCHEMA_VERSION, Table
 from spark_reports.lake import Kind, Lake, LakeError, Manifest, folder_of
 from spark_reports.models import DataQuality, PublishedDay, Report, ReportRun
 
-# `token_spells` stays in the lake: it is what the next nights compute `token_lifetime` from.
 MODELS: dict[str, type[Report]] = {
     "error_rates": models.ErrorRate,
     "token_churn": models.TokenChurn,

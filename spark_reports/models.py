@@ -75,10 +75,21 @@ class PublishedDay(models.Model):
         return f"Reports of {self.day}"
 
 
+class PseudonymSeed(models.Model):
+    """The random part of the key of a period's pseudonyms. Once it is destroyed, nobody can make that key again."""
+
+    period = models.TextField(primary_key=True)  # its label, such as 2026-11
+    last_day = models.DateField(db_index=True)
+    seed = models.BinaryField()
+
+    def __str__(self) -> str:
+        return f"Seed of {self.period}"
+
+
 class Report(models.Model):
     """The common part of all report tables.
 
-    The defaults of ``front_door`` are what rows from before the column mean.
+    The defaults are what rows from before their columns mean; 0 ``usual_days`` are not known.
     """
 
     day = models.DateField()
@@ -107,6 +118,7 @@ class ErrorRate(Report):
     usual_rate = models.FloatField(null=True)
     change = models.FloatField(null=True)
     z_score = models.FloatField(null=True)
+    usual_days = models.PositiveSmallIntegerField(default=0, db_default=0)
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["day", "hour"], name="error_rate_day")]
@@ -148,6 +160,7 @@ class TokenLifetime(Report):
     survival = models.FloatField()
     survival_low = models.FloatField()
     survival_high = models.FloatField()
+    is_complete = models.BooleanField(default=True, db_default=True)
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["day"], name="token_lifetime_day")]
@@ -162,7 +175,7 @@ class Latency(Report):
     p90_ms = models.FloatField()
     p95_ms = models.FloatField()
     p99_ms = models.FloatField()
-    max_ms = models.BigIntegerField()
+    max_us = models.BigIntegerField()
     within_deadline = models.FloatField(null=True)
 
     class Meta:
@@ -180,6 +193,8 @@ class FailureSignature(Report):
     is_rising = models.BooleanField()
     first_seen_on = models.DateField()
     last_seen_on = models.DateField()
+    usual_days = models.PositiveSmallIntegerField(default=0, db_default=0)
+    known_days = models.PositiveSmallIntegerField(default=0, db_default=0)
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["day"], name="failure_signature_day")]
@@ -225,6 +240,7 @@ class Anomaly(Report):
     band_low = models.FloatField()
     band_high = models.FloatField()
     z_score = models.FloatField()
+    usual_days = models.PositiveSmallIntegerField(default=0, db_default=0)
 
     class Meta:
         verbose_name_plural = "anomalies"

@@ -13,8 +13,6 @@ from django.db.models import Count, Max, Min
 from spark_reports.closing import last_closed_day
 from spark_reports.models import PublishedDay, ReportRun
 
-# The default of ENVELOPE_RETENTION_DAYS keeps two days whole; the third is marked as incomplete when exported late.
-CATCH_UP_DAYS = 3
 # After a failure: 5, 10, 20 … minutes, and from then on every six hours.
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=5), timedelta(hours=6)
 # A night without reports becomes an alarm this long after REPORTS_HOUR.
@@ -27,12 +25,13 @@ def next_day(now: datetime) -> date | None:
 
 
 def owed_days(now: datetime) -> list[date]:
-    """Return the days of the last nights without reports, oldest first.
+    """Return the days without reports, oldest first, as far back as the database has their pushes.
 
-    Days from before the server was installed are not owed.
+    Days that are partly removed by retention are marked by their reports. Days from before the server was installed are
+    not owed.
     """
     last = _newest_due_day(now)
-    first = max(last - timedelta(days=CATCH_UP_DAYS - 1), _installed_on(now))
+    first = max((now - timedelta(days=settings.NOTIFICATION_RETENTION_DAYS)).astimezone(UTC).date(), _installed_on(now))
     days = [first + timedelta(days=n) for n in range((last - first).days + 1)]
     published = set(PublishedDay.objects.filter(day__range=(first, last)).values_list("day", flat=True))
     return [day for day in days if day not in published]

@@ -5,6 +5,7 @@ at a time: a run that ends in between leaves some days in the lake that are newe
 again it replaces both. Days that are exported already stay exported.
 """
 
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,8 +36,8 @@ LOOK_BACK_DAYS = {
     tables.ERROR_RATES.name: 7,
     tables.TOKEN_CHURN.name: 7,
     tables.FAILURE_SIGNATURES.name: 30,
-    tables.TOKEN_SPELLS.name: 7 * tables.LIFETIME_WEEKS,
 }
+SURVIVAL = tables.TOKEN_LIFETIME.name
 LOOK_BACK_SNAPSHOTS = {tables.UNKNOWN_ERRORS.name: 8}
 EXCERPT_LINES = 60
 FAULTS = (ExportError, LakeError, SparkError, OSError)
@@ -109,15 +110,18 @@ def alone() -> Iterator[None]:
     """Hold the lock under which one process writes into the lake: publishing a day removes what its own manifest does
     not name.
 
-    Raises Busy. The lock ends with the connection, however that ends.
+    What is written meanwhile is for this account only. The lock ends with the connection, however that ends. Raises
+    Busy.
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
         if not cursor.fetchone()[0]:
             raise Busy("Another run or export is under way.")
+    umask = os.umask(0o077)
     try:
         yield
     finally:
+        os.umask(umask)
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
 
@@ -205,6 +209,7 @@ def _compute(run: ReportRun, lake: Lake, facts: _Facts, output: str, progress: P
             lake=lake.url,
             plan=plan_path,
             timeout_seconds=settings.REPORTS_TIMEOUT_SECONDS,
+            rows=sum(facts.event_counts.values()),
             on_line=on_line,
         )
     )
@@ -218,14 +223,48 @@ def make_plan(lake: Lake, manifests: Mapping[date, Manifest], output: str) -> Pl
     for day, manifest in manifests.items():
         for name, paths in manifest.paths.items():
             facts[name][day.isoformat()] = paths
+    reports = _earlier_files(lake, Kind.REPORTS, first, LOOK_BACK_DAYS)
     return Plan(
         days=[day.isoformat() for day in manifests],
         facts=facts,
-        reports=_earlier_files(lake, Kind.REPORTS, first, LOOK_BACK_DAYS),
+        reports=reports,
         rows=_expected_rows(manifests),
+        history=_looked_back(lake, list(manifests), reports) | {SURVIVAL: _survival_days(manifests)},
+        history_from={day.isoformat(): manifest.events_since or manifest.day for day, manifest in manifests.items()},
         incomplete_days=[day.isoformat() for day in manifests if not manifests[day].is_complete],
         output=output,
     )
+
+
+def _looked_back(
+    lake: Lake, days: Sequence[date], reports: Mapping[str, Mapping[str, Sequence[str]]]
+) -> dict[str, dict[str, tuple[int, int]]]:
+    """Return by report and day: how many of the days that it looks back to it could know, and how many it knows.
+
+    Nothing is expected of the days before the first one of which the lake has reports.
+    """
+    oldest = min([day for day in [lake.first_day(Kind.REPORTS)] if day] + list(days))
+    history: dict[str, dict[str, tuple[int, int]]] = {}
+    for report, look_back in LOOK_BACK_DAYS.items():
+        known = {date.fromisoformat(day) for day in reports[report]} | set(days)
+        history[report] = {
+            day.isoformat(): (
+                min(look_back, (day - oldest).days),
+                sum(day - timedelta(n) in known for n in range(1, look_back + 1)),
+            )
+            for day in days
+        }
+    return history
+
+
+def _survival_days(manifests: Mapping[date, Manifest]) -> dict[str, tuple[int, int]]:
+    """Return by day: how many days of events the survival of its cohorts needs, and how many were whole."""
+    found = {}
+    for day, manifest in manifests.items():
+        oldest = day - timedelta(days=day.weekday() + 7 * (tables.LIFETIME_WEEKS - 1))
+        whole = max(oldest, date.fromisoformat(manifest.events_since or manifest.day))
+        found[day.isoformat()] = ((day - oldest).days + 1, max(0, (day - whole).days + 1))
+    return found
 
 
 def _expected_rows(manifests: Mapping[date, Manifest]) -> dict[str, dict[str, int]]:

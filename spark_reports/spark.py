@@ -12,12 +12,12 @@ import sys
 import tempfile
 import zipfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from signal import SIGKILL
+from signal import SIGKILL, SIGTERM, Signals
 from threading import Thread
 from time import monotonic
 from urllib.parse import urlsplit
@@ -29,6 +29,9 @@ ENTRY = "from spark_reports.jobs.nightly import main\n\nmain()\n"
 PASSED_ON = re.compile(
     r"(PATH|HOME|LANG|TZ|TMPDIR|USER|JAVA_HOME|KRB5.*|SPARK_CONF_DIR|SPARK_LOCAL_.*|HADOOP_.*|YARN_.*|AWS_.*|GOOGLE_.*|AZURE_.*)"
 )
+# From so many rows on it pays to compile well.
+MANY_ROWS = 10_000_000
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 PROGRESS = "report "  # the beginning of a line of progress
 LOG_LINES = 200
 MAX_LINE = 300
@@ -48,7 +51,8 @@ class SparkError(Exception):
 class Submission:
     """What to run.
 
-    ``on_line`` gets each line of the job's progress, and an empty one now and then while there is none.
+    ``rows`` is how many facts there are to read. ``on_line`` gets each line of the job's progress, and an empty one now
+    and then while there is none.
     """
 
     master: str
@@ -56,6 +60,7 @@ class Submission:
     lake: str
     plan: str
     timeout_seconds: float
+    rows: int
     on_line: Callable[[str], None]
 
 
@@ -64,11 +69,14 @@ def submit(submission: Submission) -> str:
     log: deque[str] = deque(maxlen=LOG_LINES)
     with (
         tempfile.TemporaryDirectory(prefix="push-reports-") as name,
-        _running(_command(submission, *package(Path(name))), submission.master) as process,
+        _running(
+            _command(submission, *package(Path(name))),
+            environment(submission.master, submission.rows) | _for_remote(submission.master, Path(name)),
+        ) as process,
     ):
         code = _follow(process, submission, log)
     if code != 0:
-        raise SparkError(f"Spark failed: {_reason(log)}", "\n".join(log))
+        raise SparkError(f"Spark failed: {_killed_by(code) or _reason(log)}", "\n".join(log))
     return "\n".join(log)
 
 
@@ -91,13 +99,52 @@ def spark_home() -> Path:
 
 
 def _command(submission: Submission, archive: Path, entry: Path) -> list[str]:
+    tether = [sys.executable, "-I", str(PACKAGE / "tether.py")]
+    arguments = [str(entry), "--lake", submission.lake, "--plan", submission.plan]
+    if is_remote(submission.master):
+        return [*tether, sys.executable, *arguments]
     return [
+        *tether,
         *[str(spark_home() / "bin" / "spark-submit"), "--master", submission.master],
         *["--driver-memory", submission.driver_memory, "--py-files", str(archive)],
         *["--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=WARN"],
+        # What it writes is for its account only.
+        *["--conf", "spark.hadoop.fs.permissions.umask-mode=077", "--conf", "spark.ui.showConsoleProgress=false"],
         *_for_one_machine(submission.master),
-        *[str(entry), "--lake", submission.lake, "--plan", submission.plan],
+        *_for_s3(submission.lake),
+        *arguments,
     ]
+
+
+def is_remote(master: str) -> bool:
+    """Return whether a master is a server of Spark Connect, which has a session ready and needs no driver here."""
+    return master.startswith("sc://")
+
+
+def _for_s3(lake: str) -> Iterable[str]:
+    """Return the options for a lake on S3: the connector, which Spark fetches and keeps, and where S3 is if not at
+    Amazon.
+    """
+    if not lake.startswith("s3a://"):
+        return
+    if not any((spark_home() / "jars").glob("hadoop-aws-*.jar")):
+        yield from ("--packages", s3_connector())
+    if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
+        yield from ("--conf", f"spark.hadoop.fs.s3a.endpoint={endpoint}")
+        yield from ("--conf", "spark.hadoop.fs.s3a.path.style.access=true")
+    if region := os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
+        yield from ("--conf", f"spark.hadoop.fs.s3a.endpoint.region={region}")
+
+
+def s3_connector() -> str:
+    """Return the Maven coordinates of the connector that fits Spark's own Hadoop."""
+    [client] = (spark_home() / "jars").glob("hadoop-client-api-*.jar")
+    return f"org.apache.hadoop:hadoop-aws:{client.stem.removeprefix('hadoop-client-api-')}"
+
+
+def _for_remote(master: str, folder: Path) -> dict[str, str]:
+    """Return what a client of Spark Connect needs beside: where the server is, and our jobs on the path."""
+    return {"SPARK_REMOTE": master, "PYTHONPATH": str(folder / "jobs.zip")} if is_remote(master) else {}
 
 
 def _is_here(master: str) -> bool:
@@ -112,23 +159,32 @@ def _for_one_machine(master: str) -> Iterable[str]:
     return (part for option in options for part in ("--conf", option)) if _is_here(master) else ()
 
 
-def environment(master: str) -> dict[str, str]:
-    """Return the environment of Spark, without our secrets."""
+def environment(master: str, rows: int = 0) -> dict[str, str]:
+    """Return the environment of Spark, without our secrets.
+
+    A day of few rows is over before Java has compiled anything well: on this machine it then compiles quickly instead.
+    """
     passed_on = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
     # The Spark of the package, not one installed beside it, and the interpreter that has the package.
     ours = {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"}
-    return passed_on | ours | ({"SPARK_LOCAL_IP": "127.0.0.1"} if _is_here(master) else {})
+    if not _is_here(master):
+        return passed_on | ours
+    quick = {"JDK_JAVA_OPTIONS": QUICK_JAVA} if rows < MANY_ROWS else {}
+    return passed_on | ours | quick | {"SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @contextmanager
-def _running(command: Sequence[str], master: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start the command in a session of its own, so that Java is stopped together with the script that started it."""
+def _running(command: Sequence[str], environ: Mapping[str, str]) -> Iterator["subprocess.Popen[str]"]:
+    """Start the command in a session of its own, so that Java is stopped together with the script that started it.
+
+    It is tied to this process by its standard input: see `tether`.
+    """
     process = subprocess.Popen(
         command,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=environment(master),
+        env=dict(environ),
         text=True,
         errors="replace",
         start_new_session=True,
@@ -141,14 +197,15 @@ def _running(command: Sequence[str], master: str) -> Iterator["subprocess.Popen[
 
 def _stop(process: "subprocess.Popen[str]") -> None:
     if process.poll() is None:
-        process.terminate()
+        os.killpg(process.pid, SIGTERM)
         try:
             process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, SIGKILL)
             process.wait()
-    if process.stdout:
-        process.stdout.close()
+    for stream in (process.stdin, process.stdout):
+        if stream:
+            stream.close()
 
 
 def _follow(process: "subprocess.Popen[str]", submission: Submission, log: deque[str]) -> int:
@@ -176,6 +233,15 @@ def _next(lines: SimpleQueue[str | None]) -> str | None:
         return lines.get(timeout=BEAT_SECONDS)
     except Empty:
         return ""
+
+
+def _killed_by(code: int) -> str:
+    """Return which signal ended Java; empty when none did."""
+    if code <= 128:
+        return ""
+    hint = ", mostly for want of memory: SPARK_DRIVER_MEMORY must be below what the container has"
+    name = Signals(code - 128).name if code - 128 in set(Signals) else f"signal {code - 128}"
+    return f"Java was ended by {name}{hint if name == 'SIGKILL' else ''}."
 
 
 _CAUSE = re.compile(r"(?:Caused by: |py4j\S+: |\S*\.)?([A-Za-z_.]*(?:Error|Exception|Exit)\b.*)")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import Max, Q, QuerySet, Sum
 
 from spark_reports.models import (
     Anomaly,
@@ -19,6 +19,10 @@ from spark_reports.models import (
 )
 
 MAX_SIGNATURES = 10
+# The days that make a band, as in `jobs.statistics` and `jobs.anomalies`.
+USUAL_DAYS, MIN_USUAL_DAYS, MIN_TOTAL = 7, 3, 50
+# While there is no band, a stage that fails more than this is highlighted.
+FAILING_RATE = 0.05
 PLACE = ("platform", "app_topic", "front_door")
 CHURN = ("active_at_start", "new", "returned", "unregistered", "died", "expired", "active_at_end")
 
@@ -27,7 +31,8 @@ CHURN = ("active_at_start", "new", "returned", "unregistered", "died", "expired"
 class Summary:
     """One night.
 
-    ``published`` is None while the day has no reports; then all else is empty. ``churn`` sums all places.
+    ``published`` is None while the day has no reports; then all else is empty. ``churn`` sums all places;
+    ``band_days`` is how many of the seven days before its figures could be compared with.
     """
 
     day: date
@@ -39,6 +44,7 @@ class Summary:
     latencies: Sequence[Latency]
     signatures: Sequence[FailureSignature]
     loads: Sequence[LoadProfile]
+    band_days: int
 
     @property
     def verdict(self) -> str:
@@ -46,8 +52,23 @@ class Summary:
         if self.published is None:
             return "no reports"
         flags = _number(len(self.anomalies), "figure outside of its usual band", "figures outside of their usual band")
+        if not self.has_band:
+            failing = _number(len(self.failing), "stage fails", "stages fail")
+            flags = f"no band yet: {self.band_days} of {USUAL_DAYS} days; {failing} more than {FAILING_RATE:.0%}"
         doubts = _number(len(self.findings), "doubt about the data", "doubts about the data")
         return f"{flags}, {doubts}"
+
+    @property
+    def has_band(self) -> bool:
+        """Return whether enough days were compared with to say what is usual."""
+        return self.band_days >= MIN_USUAL_DAYS
+
+    @property
+    def failing(self) -> list[Mapping[str, Any]]:
+        """Return the stages that fail too much by any measure, for as long as there is no usual band."""
+        if self.has_band:
+            return []
+        return [row for row in self.stages if row["total"] >= MIN_TOTAL and row["rate"] > FAILING_RATE]
 
     @property
     def event_count(self) -> str:
@@ -73,6 +94,7 @@ def summarise(day: date) -> Summary:
         latencies=list(Latency.objects.filter(day=day, platform="all", front_door="all").order_by("stage")),
         signatures=list(signatures.order_by("-events")[:MAX_SIGNATURES]),
         loads=list(LoadProfile.objects.filter(day=day).order_by("role")),
+        band_days=ErrorRate.objects.filter(day=day, hour=None).aggregate(most=Max("usual_days"))["most"] or 0,
     )
 
 

@@ -22,6 +22,7 @@ from spark_reports.by_hand import next_request
 from spark_reports.mail import send_summary
 from spark_reports.models import ReportRun, RequestedRun
 from spark_reports.parts import missing
+from spark_reports.seeds import destroy_seeds
 
 log = structlog.get_logger(__name__)
 _stopping = Event()
@@ -66,7 +67,7 @@ def _make(work: _Work) -> bool:
     would come before all nights for ever.
     """
     if lack := missing():
-        _note_failure(work, lack)
+        _note_lack(work, lack)
     else:
         from spark_reports.runs import (  # noqa: PLC0415 - needs what may not be installed
             Busy,
@@ -106,13 +107,13 @@ def _until_stopped() -> Any:
     return UntilStopped()
 
 
-def _note_failure(work: _Work, error: str) -> None:
+def _note_lack(work: _Work, error: str) -> None:
+    """Note a failure of all nights that are owed, because what the machine lacks it lacks for every day."""
     now = timezone.now()
+    last = work.last if work.request else max(nights.owed_days(now), default=work.last)
     moments = {"started_at": now, "seen_at": now, "finished_at": now}
-    ReportRun.objects.create(
-        from_day=work.first, to_day=work.last, state=ReportRun.State.FAILED, error=error, **moments
-    )
-    log.error("reports_failed", from_day=str(work.first), to_day=str(work.last), error=error)
+    ReportRun.objects.create(from_day=work.first, to_day=last, state=ReportRun.State.FAILED, error=error, **moments)
+    log.error("reports_failed", from_day=str(work.first), to_day=str(last), error=error)
 
 
 def _announce(work: _Work) -> None:
@@ -129,7 +130,8 @@ def mail_summary(day: str) -> None:
 
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in five minutes
 def watch_reports() -> None:
-    """Store the status of the reports for `/readyz`, and log an alarm."""
+    """Store the status of the reports for `/readyz`, log an alarm, and destroy what no export needs any more."""
+    destroy_seeds(timezone.now())
     found = status.status(timezone.now())
     status.pin(found)
     if found.is_alarm:

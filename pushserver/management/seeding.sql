@@ -274,9 +274,9 @@ INSERT INTO spark_reports_tokenchurn (day, platform, app_topic, active_at_start,
     SELECT from_day, CASE token_type WHEN 1 THEN 'ios' ELSE 'android' END, apn_topic, 1000, 10, 1, 1, 500, 5, 2, 3, 1,
     1, 1005, 0, 0.006, 5 FROM spark_reports_reportrun, notifications_channel;
 
-INSERT INTO spark_reports_latency (day, stage, platform, events, p50_ms, p90_ms, p95_ms, p99_ms, max_ms,
+INSERT INTO spark_reports_latency (day, stage, platform, events, p50_ms, p90_ms, p95_ms, p99_ms, max_us,
     within_deadline)
-    SELECT from_day, stage, platform, 10000, 50, 90, 120, 300, 900, 0.999 FROM spark_reports_reportrun,
+    SELECT from_day, stage, platform, 10000, 50, 90, 120, 300, 900000, 0.999 FROM spark_reports_reportrun,
     unnest(ARRAY['dispatch', 'reply']) stage, unnest(ARRAY['ios', 'android']) platform;
 
 INSERT INTO spark_reports_anomaly (day, figure, stage, platform, app_topic, events, total, value, usual, band_low,

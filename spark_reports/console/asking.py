@@ -73,7 +73,8 @@ def read_choice(request: HttpRequest, model: type[Report], names: Sequence[str],
     published = PublishedDay.objects.filter(day__range=(first, last)).values_list("day", flat=True)
     for name, day in (("from", first), ("to", last)):
         form.fields[name].widget.attrs["value"] = day.isoformat()
-    return Choice(form, first, last, frozenset(published), filters)
+    oldest = PublishedDay.objects.order_by("day").values_list("day", flat=True).first()
+    return Choice(form, first, last, frozenset(published), filters, oldest)
 
 
 def _days(request: HttpRequest, today: date) -> tuple[date, date]:

@@ -23,6 +23,7 @@ class Choice:
     last: date
     published: frozenset[date]
     filters: dict[str, str]
+    oldest: date | None = None  # the first day that ever had reports
 
     @property
     def days(self) -> list[date]:
@@ -30,7 +31,8 @@ class Choice:
 
     @property
     def absent(self) -> list[date]:
-        return [day for day in self.days if day not in self.published]
+        """Return the days without reports, but for those before the first that had any: nobody misses these."""
+        return [day for day in self.days if day not in self.published and self.oldest and day > self.oldest]
 
     def rows(self, model: type[Report]) -> QuerySet[Any]:
         return model._default_manager.filter(day__range=(self.first, self.last), **self.filters)  # noqa: SLF001

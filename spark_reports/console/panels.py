@@ -25,6 +25,7 @@ from spark_reports.models import (
     TokenChurn,
     TokenLifetime,
 )
+from spark_reports.summary import USUAL_DAYS
 
 MAX_LINES = 8
 MAX_BARS = 10
@@ -69,6 +70,11 @@ def _by_day(choice: Choice, values: Mapping[Hashable, Mapping[date, float | None
     return [Series(str(name), [found.get(day) for day in choice.days]) for name, found in values.items()]
 
 
+def _chart(title: str, labels: Sequence[str], series: Sequence[Series], show: Callable[..., str]) -> Chart | None:
+    """Return a chart of lines. One moment is no line: its figures stand in the table."""
+    return line_chart(title, labels, series, show) if len(labels) > 1 else None
+
+
 def _day_labels(choice: Choice) -> list[str]:
     return [f.short_day(day) for day in choice.days]
 
@@ -88,7 +94,7 @@ def error_rates(choice: Choice) -> Sequence[Panel]:
     if moment == "hour":
         labels = [f"{hour:02}:00" for hour in range(24)]
         series = [Series(str(stage), [found.get(hour) for hour in range(24)]) for stage, found in rates.items()]
-    chart = line_chart(title, labels, series, f.percent)
+    chart = _chart(title, labels, series, f.percent)
     return [_flags(choice, "error_rate"), Panel(chart, _rates_table(title, moment, sums)), _outcomes(choice)]
 
 
@@ -134,7 +140,13 @@ def _outcomes(choice: Choice) -> Panel:
     note = (
         "Failures first. Usual: median of the seven days before; change in percentage points; z: beyond 3.5 is unusual."
     )
-    return Panel(None, _cut(f"Outcomes of {choice.last_day}", headers, cells, note))
+    return Panel(None, _cut(f"Outcomes of {choice.last_day}", headers, cells, f"{note} {_band_words(rows)}"))
+
+
+def _band_words(rows: Iterable[ErrorRate]) -> str:
+    """Say what a comparison rests on, where it is less than it could be."""
+    days = max((row.usual_days for row in rows), default=0)
+    return f"Compared with {days} of {USUAL_DAYS} days." if days < USUAL_DAYS else ""
 
 
 # Tokens ---------------------------------------------------------------------------------------------------------------
@@ -146,8 +158,8 @@ def token_churn(choice: Choice) -> Sequence[Panel]:
     arrivals: dict[date, float | None] = {day: sum(row[name] for name in IN) for day, row in of.items()}
     losses: dict[date, float | None] = {day: sum(row[name] for name in OUT) for day, row in of.items()}
     labels = _day_labels(choice)
-    rate = line_chart("Churn rate by day", labels, _by_day(choice, {"churn rate": rates}), f.percent)
-    flows = line_chart(
+    rate = _chart("Churn rate by day", labels, _by_day(choice, {"churn rate": rates}), f.percent)
+    flows = _chart(
         "Device tokens that came and went, by day", labels, _by_day(choice, {"came": arrivals, "went": losses}), f.count
     )
     places = list(choice.rows_of_last_day(TokenChurn).values(*PLACE, *FLOWS).order_by(*PLACE))
@@ -187,9 +199,7 @@ def token_lifetime(choice: Choice) -> Sequence[Panel]:
     weeks = range(max((row.age_weeks for found in largest for row in found), default=0) + 1)
     series = [Series(_cohort(found[0]), _curve(found, weeks)) for found in largest]
     title = "Survival of device tokens by age"
-    chart = (
-        line_chart(f"{title}, largest cohorts", [f"{week} w" for week in weeks], series, f.percent) if rows else None
-    )
+    chart = _chart(f"{title}, largest cohorts", [f"{week} w" for week in weeks], series, f.percent) if rows else None
     cells = [_lifetime_cells(found) for found in cohorts.values()]
     headers = (
         *("platform", "app topic", "front door", "first registered in week of", "tokens#", "weeks seen#"),
@@ -229,14 +239,14 @@ def latency(choice: Choice) -> Sequence[Panel]:
     together = {name: "all" for name in TOGETHER if name not in choice.filters}
     rows = list(choice.rows(Latency).filter(**together).order_by("day", "stage"))
     charts = [
-        line_chart(f"{name} by day and stage", _day_labels(choice), _percentile(choice, rows, column), f.milliseconds)
+        _chart(f"{name} by day and stage", _day_labels(choice), _percentile(choice, rows, column), f.milliseconds)
         for name, column in (("99th percentile", "p99_ms"), ("Median", "p50_ms"))
     ]
     in_time: dict[Hashable, dict[date, float | None]] = defaultdict(dict)
     for row in rows:
         if row.within_deadline is not None:
             in_time[row.stage][row.day] = row.within_deadline
-    deadline = line_chart("Share within the reply deadline", _day_labels(choice), _by_day(choice, in_time), f.percent)
+    deadline = _chart("Share within the reply deadline", _day_labels(choice), _by_day(choice, in_time), f.percent)
     table = _latency_table(rows)
     return [
         Panel(charts[0], table),
@@ -260,7 +270,7 @@ def _latency_table(rows: Sequence[Latency]) -> Table:
             row.platform,
             row.front_door,
             f.count(row.events),
-            *(f.milliseconds(value) for value in (row.p50_ms, row.p90_ms, row.p95_ms, row.p99_ms, row.max_ms)),
+            *(f.milliseconds(value) for value in (row.p50_ms, row.p90_ms, row.p95_ms, row.p99_ms, row.max_us / 1000)),
             f.percent(row.within_deadline),
         )
         for row in reversed(rows)
@@ -343,10 +353,8 @@ def load_profile(choice: Choice) -> Sequence[Panel]:
         *("tried#", "attempts#", "attempts per notification#"),
     )
     return [
-        Panel(
-            line_chart(title, labels, _by_day(choice, shares), f.percent), _cut("Load by day and role", headers, cells)
-        ),
-        Panel(line_chart("Retries", labels, _by_day(choice, retries), f.ratio), _heaviest(choice)),
+        Panel(_chart(title, labels, _by_day(choice, shares), f.percent), _cut("Load by day and role", headers, cells)),
+        Panel(_chart("Retries", labels, _by_day(choice, retries), f.ratio), _heaviest(choice)),
     ]
 
 

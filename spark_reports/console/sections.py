@@ -1,17 +1,20 @@
 """The tables of a night's summary, which are the same on the page and in the mail."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from spark_reports.console import formats as f
 from spark_reports.console.panels import anomaly_table
 from spark_reports.console.tables import Table
 from spark_reports.models import DataQuality
-from spark_reports.summary import Summary
+from spark_reports.summary import FAILING_RATE, Summary
 
 CHECKS = {
     "row_count": "rows were lost or doubled on the way",
     "timestamps": "rows were left out because their times are absurd",
     "reconciliation": "the flows of device tokens do not add up",
+    "unknown_values": "rows have words that this version does not know, and count as unknown",
+    "history": "it rests on fewer earlier days than there could be",
     "continuity": "the day does not begin where the day before ended",
     "retention": "parts of the day were removed before it was exported",
 }
@@ -31,6 +34,7 @@ def finding_words(finding: DataQuality) -> str:
 
 def _all(night: Summary) -> Iterator[Table]:
     yield anomaly_table(night.anomalies)
+    yield _failing(night)
     yield Table("Doubts about the data", ("what",), [(finding_words(finding),) for finding in night.findings])
     yield _stages(night)
     yield _churn(night)
@@ -39,9 +43,17 @@ def _all(night: Summary) -> Iterator[Table]:
     yield _loads(night)
 
 
+def _failing(night: Summary) -> Table:
+    return _stage_table(f"More than {FAILING_RATE:.0%} failures, while nothing is known to be usual", night.failing)
+
+
 def _stages(night: Summary) -> Table:
+    return _stage_table("Failures by stage", night.stages)
+
+
+def _stage_table(caption: str, stages: Sequence[Mapping[str, Any]]) -> Table:
     return Table(
-        "Failures by stage",
+        caption,
         ("stage", "events#", "failures#", "rate#", "95 % interval#"),
         [
             (
@@ -49,7 +61,7 @@ def _stages(night: Summary) -> Table:
                 *(f.count(row["total"]), f.count(row["failures"]), f.percent(row["rate"])),
                 f.interval(*f.wilson(row["failures"], row["total"])),
             )
-            for row in night.stages
+            for row in stages
         ],
     )
 

@@ -9,6 +9,8 @@ from django.http import StreamingHttpResponse
 
 # The most rows of a table; the CSV file has all of them.
 MAX_ROWS = 200
+# A table of more columns is set more tightly.
+WIDE = 12
 # The first characters of what a spreadsheet takes for a formula.
 _FORMULA = ("=", "+", "-", "@")
 
@@ -25,6 +27,10 @@ class Table:
     @property
     def head(self) -> list[tuple[str, bool]]:
         return [(header.removesuffix("#"), header.endswith("#")) for header in self.headers]
+
+    @property
+    def is_wide(self) -> bool:
+        return len(self.headers) > WIDE
 
     @property
     def body(self) -> list[list[tuple[object, bool]]]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
+from spark_reports.export.pseudonyms import Subject
 from spark_reports.jobs.tables import Table
 from spark_reports.lake import Lake, arrow_schema
 
@@ -30,6 +31,8 @@ _TOPIC_COLUMNS = frozenset({"app_topic", "previous_app_topic"})
 # Reasons and codes are words of ours; a text that looks like anything else is not exported.
 _WORD = re.compile(r"[A-Za-z0-9_ .:-]{0,64}")
 _WORD_COLUMNS = frozenset({"reason", "code"})
+
+_PSEUDONYM_COLUMNS = frozenset(Subject)
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
@@ -103,7 +106,13 @@ def parse(chunk: bytes, table: Table) -> pa.Table:
         ),
     )
     columns = [_cleaned(rows[field.name], field) for field in schema]
-    return pa.Table.from_arrays(columns, schema=schema)
+    return without_order(pa.Table.from_arrays(columns, schema=schema))
+
+
+def without_order(rows: pa.Table) -> pa.Table:
+    """Return rows that have pseudonyms in the order of these, because the order of their arrival would tell when."""
+    pseudonyms = [name for name in rows.column_names if name in _PSEUDONYM_COLUMNS]
+    return rows.sort_by([(name, "ascending") for name in pseudonyms]) if pseudonyms else rows
 
 
 def _cleaned(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:

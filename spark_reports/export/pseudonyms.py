@@ -8,7 +8,7 @@ and no digest of a token ever leaves the database.
 import hashlib
 import hmac
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from enum import StrEnum
 
 BLOCK_SIZE = 64  # of SHA-256
@@ -25,6 +25,12 @@ class Period(StrEnum):
     def label(self, day: date) -> str:
         formats = {"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m", "year": "%Y"}
         return day.strftime(formats[self])
+
+    def last_day(self, day: date) -> date:
+        """Return the last day of the period that a day is in."""
+        while self.label(day + timedelta(days=1)) == self.label(day):
+            day += timedelta(days=1)
+        return day
 
 
 class Subject(StrEnum):
@@ -52,13 +58,15 @@ class PseudonymKey:
         return self.inner + subject.encode() + b"\0"
 
 
-def key_for(day: date, secret: bytes, period: Period) -> PseudonymKey:
-    """Return the key of a day. It is always the same, so that a day can be exported again.
+def key_for(day: date, secret: bytes, seed: bytes, period: Period) -> PseudonymKey:
+    """Return the key of a day, of the server's secret and the random seed of the day's period.
 
-    Its id names the period and, by a few digits, the secret: it tells whether two days can be joined, and nothing else.
+    It is always the same while the seed exists, so that a day can be exported again. No seed leads to another, and
+    without it the secret leads to no key. Its id names the period and, by a few digits, the key: it tells whether two
+    days can be joined, and nothing else.
     """
     label = period.label(day)
-    key = hmac.digest(secret, b"report pseudonyms " + label.encode(), "sha256")
+    key = hmac.digest(secret, b"report pseudonyms " + label.encode() + b"\0" + seed, "sha256")
     mark = hashlib.sha256(b"report key id" + key).hexdigest()[:8]
     padded = key.ljust(BLOCK_SIZE, b"\0")
     return PseudonymKey(f"{label}-{mark}", bytes(b ^ 0x36 for b in padded), bytes(b ^ 0x5C for b in padded))

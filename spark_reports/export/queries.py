@@ -3,6 +3,9 @@
 Facts that are in another table when a day is exported (the platform of a notification, the state of an installation
 before an event) are joined here, so that a job never has to look back further than its day.
 
+Times are rounded down to the minute, and to the hour where a row has a pseudonym or nothing needs more: who knows when
+a push was sent must not find it by its time. Durations are whole microseconds, as the database has them.
+
 A row belongs to the UTC day of its first timestamp. Rows that change later (an attempt whose answer comes late, a
 notification that is retried for a day) are exported as they are; exporting the day again brings it up to date.
 """
@@ -16,12 +19,15 @@ from notifications.reports import BYTES_EACH, REPORTS, VERDICTS
 from spark_reports.closing import CLOSED_AFTER
 from spark_reports.export.copying import OTHER
 from spark_reports.export.pseudonyms import Subject
+from spark_reports.jobs.tables import LIFETIME_WEEKS
 from waku_bridge.identity import canary_identity
 from waku_bridge.messages import MessageType
 
 # `report_keys`, a temporary table of one row: `outer_key`, and a prefix per subject.
 _STARTS = "('registered', 'token_changed')"
 _ENDS = "('unregistered', 'token_died', 'expired')"
+# After this a token is not looked at any more: it ended, its owner unregistered, or it is refreshed in another app.
+_IS_OUT = f"kind IN {_ENDS} OR (platform, app_topic) <> (first_platform, first_topic)"
 
 
 State = Notification.State
@@ -72,8 +78,17 @@ _RECIPIENT = "CASE n.public_key_hash WHEN '' THEN convert_to(n.installation_id, 
 _OF_STATUS = "n.grade = ''"
 
 
-def _milliseconds(start: str, end: str) -> str:
-    return f"floor(date_part('epoch', {end} - {start}) * 1000)::bigint"
+def _microseconds(start: str, end: str) -> str:
+    """Return the time between two moments, exactly: `extract` is numeric, and `date_part` would be a float."""
+    return f"(extract(epoch FROM {end} - {start}) * 1000000)::bigint"
+
+
+def _minute(column: str) -> str:
+    return f"date_trunc('minute', {column})"
+
+
+def _hour(column: str) -> str:
+    return f"date_trunc('hour', {column})"
 
 
 def _platform(column: str) -> str:
@@ -98,25 +113,21 @@ def _message_type(column: str) -> str:
 def envelopes(day: date) -> str:
     """Select the envelopes of a day."""
     return f"""
-        SELECT received_at, {_message_type("message_type")}, state, reason,
-            {_milliseconds("received_at", "processed_at")}
+        SELECT {_minute("received_at")}, {_message_type("message_type")}, state, reason,
+            {_microseconds("received_at", "processed_at")}
         FROM waku_bridge_inboundenvelope WHERE {_of_day("received_at", day, envelope="hash")}"""
 
 
 def notifications(day: date) -> str:
-    """Select the notifications of a day.
+    """Select the notifications of a day, without anything of theirs that was measured: see `notification_times`.
 
     One whose installation unregistered has lost its route, and with it its platform.
     """
     return f"""
-        SELECT n.created_at, {_platform("route.token_type")}, {_app_topic("route.token_type", "route.apn_topic")},
-            request.front_door,
+        SELECT {_hour("n.created_at")}, {_platform("route.token_type")},
+            {_app_topic("route.token_type", "route.apn_topic")}, request.front_door,
             CASE WHEN n.type BETWEEN 1 AND 4 THEN n.type ELSE 0 END, n.state, coalesce(n.report, ''), n.attempt_count,
-            {_pseudonym(Subject.RECIPIENT, _RECIPIENT)}, {_pseudonym(Subject.SENDER, "request.sender_digest")},
-            CASE WHEN {_OF_STATUS} THEN {_milliseconds("n.created_at", "n.finished_at")} END,
-            CASE WHEN n.position = 0 AND {_OF_STATUS}
-                THEN {_milliseconds("request.received_at", "request.answered_at")} END,
-            {_milliseconds("request.received_at", "request.reply_due_at")}
+            {_pseudonym(Subject.RECIPIENT, _RECIPIENT)}, {_pseudonym(Subject.SENDER, "request.sender_digest")}
         FROM notifications_notification n
         JOIN notifications_notificationrequest request ON request.id = n.request_id
         LEFT JOIN registrations_route route ON route.id = n.route_id
@@ -125,31 +136,56 @@ def notifications(day: date) -> str:
         UNION ALL {_decided(day)}"""
 
 
+# What was decided at once about the requests of a day stands in their rows (`reports`), one place for each.
+_PLACES = f"generate_series(0, length(request.decided) / {BYTES_EACH} - 1) place"
+
+
+def _decided_byte(number: int) -> str:
+    return f"get_byte(request.decided, {BYTES_EACH} * place + {number})"
+
+
 def _decided(day: date) -> str:
-    """Select what was decided at once about the requests of a day, which stands in their rows (`reports`)."""
-    verdict, type_ = (f"get_byte(request.decided, {BYTES_EACH} * place + {byte})" for byte in range(BYTES_EACH))
+    """Select what was decided at once."""
+    verdict, type_ = _decided_byte(0), _decided_byte(1)
     state = " ".join(f"WHEN {code} THEN '{_STATES.get(v, State.REFUSED).value}'" for code, v in VERDICTS.items())
     report = " ".join(
         f"WHEN {code} THEN '{REPORTS[v.error].value}'" for code, v in VERDICTS.items() if v.error is not None
     )
     return f"""
-        SELECT request.received_at, 'none', '', request.front_door,
+        SELECT {_hour("request.received_at")}, 'none', '', request.front_door,
             CASE WHEN {type_} BETWEEN 1 AND 4 THEN {type_} ELSE 0 END,
             CASE {verdict} {state} END, CASE {verdict} {report} END, 0,
-            NULL::bigint, {_pseudonym(Subject.SENDER, "request.sender_digest")}, 0,
-            CASE WHEN place = 0 THEN {_milliseconds("request.received_at", "request.answered_at")} END,
-            {_milliseconds("request.received_at", "request.reply_due_at")}
-        FROM notifications_notificationrequest request CROSS JOIN report_keys k
-        CROSS JOIN generate_series(0, length(request.decided) / {BYTES_EACH} - 1) place
+            NULL::bigint, {_pseudonym(Subject.SENDER, "request.sender_digest")}
+        FROM notifications_notificationrequest request CROSS JOIN report_keys k CROSS JOIN {_PLACES}
         WHERE {_of_day("request.received_at", day, envelope="request.source_key")} AND {verdict} > 0"""
+
+
+def notification_times(day: date) -> str:
+    """Select how long the answers and deliveries of a day took: rows without a pseudonym, and exact."""
+    answered = _microseconds("request.received_at", "request.answered_at")
+    deadline = _microseconds("request.received_at", "request.reply_due_at")
+    delivered = f"CASE n.state WHEN 'delivered' THEN {_microseconds('n.created_at', 'n.finished_at')} END"
+    return f"""
+        SELECT {_minute("n.created_at")}, {_platform("route.token_type")}, request.front_door,
+            {delivered}, CASE n.position WHEN 0 THEN {answered} END, {deadline}
+        FROM notifications_notification n
+        JOIN notifications_notificationrequest request ON request.id = n.request_id
+        LEFT JOIN registrations_route route ON route.id = n.route_id
+        WHERE {_of_day("n.created_at", day, notification="n")} AND {_OF_STATUS}
+            AND (n.state = 'delivered' OR (n.position = 0 AND request.answered_at IS NOT NULL))
+        UNION ALL
+        SELECT {_minute("request.received_at")}, 'none', request.front_door, NULL::bigint, {answered}, {deadline}
+        FROM notifications_notificationrequest request
+        WHERE {_of_day("request.received_at", day, envelope="request.source_key")}
+            AND length(request.decided) > 0 AND get_byte(request.decided, 0) > 0 AND request.answered_at IS NOT NULL"""
 
 
 def attempts(day: date) -> str:
     """Select the attempts of a day, without the canaries'."""
-    queued = _milliseconds("n.created_at", "a.started_at")
+    queued = _microseconds("n.created_at", "a.started_at")
     return f"""
-        SELECT a.started_at, {_platform("a.token_type")}, {_app_topic("a.token_type", "a.apn_topic")},
-            request.front_door, a.number, coalesce(a.outcome, 'open'), a.code, a.latency_ms,
+        SELECT {_minute("a.started_at")}, {_platform("a.token_type")}, {_app_topic("a.token_type", "a.apn_topic")},
+            request.front_door, a.number, coalesce(a.outcome, 'open'), a.code, a.latency_ms * 1000::bigint,
             CASE WHEN a.number = 1 AND {_OF_STATUS} THEN {queued} END
         FROM notifications_attempt a
         JOIN notifications_notification n ON n.id = a.notification_id
@@ -164,9 +200,9 @@ def replies(day: date) -> str:
     """
     first_published = "CASE WHEN r.repeat_count = 0 THEN r.published_at END"
     return f"""
-        SELECT r.created_at, {_message_type("r.message_type")}, r.state, r.attempt_count, r.repeat_count,
-            {_milliseconds("r.created_at", first_published)}, {_milliseconds("e.received_at", first_published)},
-            k.deadline_ms
+        SELECT {_minute("r.created_at")}, {_message_type("r.message_type")}, r.state, r.attempt_count, r.repeat_count,
+            {_microseconds("r.created_at", first_published)}, {_microseconds("e.received_at", first_published)},
+            k.deadline_us
         FROM waku_bridge_outboundreply r LEFT JOIN waku_bridge_inboundenvelope e ON e.hash = r.envelope_hash
         CROSS JOIN report_keys k
         WHERE {_of_day("r.created_at", day, envelope="r.envelope_hash")}"""
@@ -179,46 +215,79 @@ def registration_events(day: date) -> str:
     before = "lag(e.kind) OVER own, b.kind"
     platform_id = "coalesce(lag(e.token_type) OVER own, b.token_type, e.token_type)"
     apn_topic = "coalesce(lag(e.apn_topic) OVER own, b.apn_topic, e.apn_topic)"
-    since = "max(e.at) FILTER (WHERE e.kind IN {starts}) OVER (own ROWS BETWEEN UNBOUNDED PRECEDING AND {end})"
-    this, last = (since.format(starts=_STARTS, end=end) for end in ("CURRENT ROW", "1 PRECEDING"))
     return f"""
         WITH today AS MATERIALIZED (
             SELECT id, at, kind, pseudonym, token_type, apn_topic, front_door FROM registrations_registrationevent
             WHERE {_of_day("at", day, told_by="pseudonym")}
-        ), history AS (
-            SELECT p.* FROM registrations_registrationevent p
-            JOIN (SELECT DISTINCT pseudonym FROM today) known USING (pseudonym) WHERE p.at < '{day}Z'
         ), before AS (
-            SELECT DISTINCT ON (pseudonym) pseudonym, kind, token_type, apn_topic,
-                coalesce(max(at) FILTER (WHERE kind IN {_STARTS}) OVER own, min(at) OVER own) AS since
-            FROM history WINDOW own AS (PARTITION BY pseudonym) ORDER BY pseudonym, at DESC, id DESC
+            SELECT DISTINCT ON (pseudonym) p.pseudonym, p.kind, p.token_type, p.apn_topic
+            FROM registrations_registrationevent p JOIN (SELECT DISTINCT pseudonym FROM today) known USING (pseudonym)
+            WHERE p.at < '{day}Z' ORDER BY pseudonym, p.at DESC, p.id DESC
         )
-        SELECT e.at, e.kind, {_platform("e.token_type")}, {_app_topic("e.token_type", "e.apn_topic")}, e.front_door,
+        SELECT {_hour("e.at")}, e.kind, {_platform("e.token_type")}, {_app_topic("e.token_type", "e.apn_topic")},
+            e.front_door,
             coalesce({before}) IS NULL, coalesce(coalesce({before}) NOT IN {_ENDS}, false), e.kind NOT IN {_ENDS},
-            {_platform(platform_id)}, {_app_topic(platform_id, apn_topic)},
-            coalesce({this}, b.since, e.at)::date, coalesce({last}, b.since, e.at)::date
+            {_platform(platform_id)}, {_app_topic(platform_id, apn_topic)}
         FROM today e LEFT JOIN before b USING (pseudonym)
         WINDOW own AS (PARTITION BY e.pseudonym ORDER BY e.at, e.id)"""
+
+
+def _history(day: date) -> str:
+    """Return the condition of all events up to the end of a day, but for the canaries'."""
+    return f"at < '{day + timedelta(days=1)}Z' AND pseudonym NOT IN ({_CANARY_PSEUDONYMS})"
 
 
 def active_tokens(day: date) -> str:
     """Count active tokens by the last event of each installation before 00:00 and before 24:00.
 
-    They are counted over the whole history and not from the events of the day, because the two must agree. A token is
-    as old as its last change.
+    They are counted over the whole history and not from the events of the day, because the two must agree.
     """
-    start, end = f"'{day}Z'", f"'{day + timedelta(days=1)}Z'"
+    start = f"'{day}Z'"
     return f"""
-        SELECT {_platform("token_type")}, {_app_topic("token_type", "apn_topic")}, front_door, since::date,
+        SELECT {_platform("token_type")}, {_app_topic("token_type", "apn_topic")}, front_door,
             count(*) FILTER (WHERE at < {start}), count(*) FILTER (WHERE next_at IS NULL)
         FROM (
-            SELECT kind, token_type, apn_topic, front_door, at, lead(at) OVER own AS next_at,
-                coalesce(max(at) FILTER (WHERE kind IN {_STARTS}) OVER own, min(at) OVER own) AS since
-            FROM registrations_registrationevent WHERE at < {end} AND pseudonym NOT IN ({_CANARY_PSEUDONYMS})
+            SELECT kind, token_type, apn_topic, front_door, at, lead(at) OVER own AS next_at
+            FROM registrations_registrationevent WHERE {_history(day)}
             WINDOW own AS (PARTITION BY pseudonym ORDER BY at, id)
         ) AS state
         WHERE kind NOT IN {_ENDS} AND (next_at IS NULL OR (at < {start} AND next_at >= {start}))
-        GROUP BY 1, 2, 3, 4"""
+        GROUP BY 1, 2, 3"""
+
+
+def token_spells(day: date) -> str:
+    """Select how long the device tokens of the last weeks lived, each of them once: from its first registration to the
+    first thing that ended it or took it out of sight.
+
+    A token begins with an event that brings it and lasts to the next one of its installation. It may die, be refreshed
+    and die again: it ends once. It is counted where it began.
+    """
+    oldest = day - timedelta(days=day.weekday() + 7 * (LIFETIME_WEEKS - 1))
+    place = f"""{_platform("token_type")} AS platform, {_app_topic("token_type", "apn_topic")} AS app_topic"""
+    return f"""
+        WITH events AS (
+            SELECT pseudonym, at, id, kind, {place}, front_door,
+                count(*) FILTER (WHERE kind IN {_STARTS}) OVER (PARTITION BY pseudonym ORDER BY at, id) AS token
+            FROM registrations_registrationevent WHERE {_history(day)}
+        ), placed AS (
+            SELECT *, first_value(platform) OVER life AS first_platform, first_value(app_topic) OVER life AS first_topic
+            FROM events WHERE token > 0 WINDOW life AS (PARTITION BY pseudonym, token ORDER BY at, id)
+        ), tokens AS (
+            SELECT pseudonym, token, first_platform AS platform, first_topic AS app_topic, front_door,
+                min(at) AS began_at, (array_agg(kind ORDER BY at, id))[1] AS began_with,
+                (array_agg(at ORDER BY at, id) FILTER (WHERE {_IS_OUT}))[1] AS out_at,
+                (array_agg(kind ORDER BY at, id) FILTER (WHERE {_IS_OUT}))[1] AS out_by
+            FROM placed GROUP BY 1, 2, 3, 4, 5
+        ), spells AS (
+            SELECT *, lead(began_at) OVER own AS next_at, lead(began_with) OVER own AS next_with
+            FROM tokens WINDOW own AS (PARTITION BY pseudonym ORDER BY token)
+        )
+        SELECT platform, app_topic, front_door, began_at::date, coalesce(out_at, next_at, '{day}Z')::date,
+            CASE WHEN out_by IN ('token_died', 'expired') THEN 'ended' WHEN out_by IS NOT NULL THEN 'left'
+                WHEN next_with = 'token_changed' THEN 'ended' WHEN next_with IS NOT NULL THEN 'left'
+                ELSE 'alive' END,
+            count(*)
+        FROM spells WHERE began_at >= '{oldest}Z' GROUP BY 1, 2, 3, 4, 5, 6"""
 
 
 def unknown_errors(day: date) -> str:
@@ -228,16 +297,19 @@ def unknown_errors(day: date) -> str:
     """
     next_closed = datetime.combine(day + timedelta(days=2), time(), UTC) + CLOSED_AFTER
     return f"""
-        SELECT platform, signature, count, first_seen_at, last_seen_at FROM notifications_unknowngatewayerror
+        SELECT platform, signature, count, {_hour("first_seen_at")}, {_hour("last_seen_at")}
+        FROM notifications_unknowngatewayerror
         WHERE first_seen_at < '{day + timedelta(days=1)}Z' AND now() < '{next_closed}'"""
 
 
 QUERIES: dict[str, Callable[[date], str]] = {
     "envelopes": envelopes,
     "notifications": notifications,
+    "notification_times": notification_times,
     "attempts": attempts,
     "replies": replies,
     "registration_events": registration_events,
     "active_tokens": active_tokens,
+    "token_spells": token_spells,
     "unknown_errors": unknown_errors,
 }

@@ -44,6 +44,7 @@ def transform(
         F.greatest(F.lit(0.0), F.col("usual") - LIMIT * F.col("scale")).alias("band_low"),
         F.least(F.lit(1.0), F.col("usual") + LIMIT * F.col("scale")).alias("band_high"),
         ((F.col("value") - F.col("usual")) / F.col("scale")).alias("z_score"),
+        "usual_days",
     )
 
 

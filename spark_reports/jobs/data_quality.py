@@ -3,8 +3,10 @@
 Grain: one row per day, check and subject; ``is_ok`` false puts a banner on the day's reports.
 Units: rows, or device tokens.
 Checks: ``row_count`` what was read against what the manifest says; ``timestamps`` rows left out because their time is
-outside of their day, or a duration is negative or longer than a month (expected: 0); ``reconciliation`` start + in -
+outside of their day, or a duration is negative or longer than a month (expected: 0); ``unknown_values`` rows with a
+word that this version does not know, which no figure guesses about (expected: 0); ``reconciliation`` start + in -
 out against the end of `token_churn`; ``continuity`` its start against the end of the day before, over all places;
+``history`` on how many of the days that a report looks back to it rests, of those since the first day in the lake;
 ``retention`` (only where it fails) whether the day was exported before its rows began to be removed.
 Late data: a check tells about the export that was read.
 """
@@ -14,35 +16,41 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_reports.jobs import words
 from spark_reports.jobs.sources import is_duration, is_within_day, union
 
 DURATIONS = (
-    "processed_ms",
-    "finished_ms",
-    "answered_ms",
-    "latency_ms",
-    "queued_ms",
-    "published_ms",
-    "since_received_ms",
+    "processed_us",
+    "delivered_us",
+    "answered_us",
+    "latency_us",
+    "queued_us",
+    "published_us",
+    "since_received_us",
 )
 Counts = Mapping[str, Mapping[str, int]]
 
 
-def transform(
-    expected_rows: DataFrame, facts: Mapping[str, DataFrame], churn: DataFrame, earlier_churn: DataFrame
-) -> DataFrame:
+def transform(expected_rows: DataFrame, found: DataFrame, churn: DataFrame, earlier_churn: DataFrame) -> DataFrame:
     """Check the facts against the manifests and the reports against each other.
 
-    ``facts`` are by table, as read; ``expected_rows`` (day, subject, expected) come from the manifests.
+    ``found`` are the counts of all tables; ``expected_rows`` (day, subject, expected) come from the manifests.
     """
-    found = union([count(name, frame) for name, frame in facts.items()])
     checks = [
         row_counts(expected_rows, found),
-        timestamps(expected_rows, found),
+        none_of(expected_rows, found, "absurd", "timestamps"),
+        none_of(expected_rows, found, "unknown", "unknown_values"),
         reconciliation(churn),
         continuity(churn, earlier_churn),
     ]
     return union(checks)
+
+
+def history(spark: SparkSession, days: Mapping[str, Mapping[str, Sequence[int]]]) -> DataFrame:
+    """Return a check for each report and day that looks back. ``days``: expected and found, by report and day."""
+    flat = [(day, report, *pair) for report, by_day in days.items() for day, pair in by_day.items()]
+    frame = spark.createDataFrame(flat, "day string, subject string, expected bigint, found bigint")
+    return _check("history", frame.withColumn("day", F.to_date("day")))
 
 
 def incomplete(spark: SparkSession, days: Sequence[str]) -> DataFrame:
@@ -60,11 +68,26 @@ def expected_rows(spark: SparkSession, rows: Counts) -> DataFrame:
     return frame.withColumn("day", F.to_date("day"))
 
 
+def count_all(facts: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the counts of all tables, as they were read."""
+    return union([count(name, frame) for name, frame in facts.items()])
+
+
 def count(name: str, facts: DataFrame) -> DataFrame:
-    """Count the rows and the absurd rows of one table by day, in one scan."""
+    """Count the rows of one table by day, the absurd ones and those with an unknown word, in one scan."""
     return facts.groupBy("day").agg(
-        F.lit(name).alias("subject"), F.count("*").alias("found"), F.count_if(_is_absurd(facts.columns)).alias("absurd")
+        F.lit(name).alias("subject"),
+        F.count("*").alias("found"),
+        F.count_if(_is_absurd(facts.columns)).alias("absurd"),
+        F.count_if(_is_unknown(name)).alias("unknown"),
     )
+
+
+def _is_unknown(name: str) -> Column:
+    is_unknown = F.lit(False)
+    for column, known in words.KNOWN.get(name, {}).items():
+        is_unknown |= ~F.col(column).isin(*known)
+    return is_unknown
 
 
 def _is_absurd(columns: list[str]) -> Column:
@@ -80,10 +103,11 @@ def row_counts(expected: DataFrame, found: DataFrame) -> DataFrame:
     return _check("row_count", joined)
 
 
-def timestamps(expected: DataFrame, found: DataFrame) -> DataFrame:
-    joined = expected.drop("expected").join(found, on=["day", "subject"], how="left")
-    absurd = F.coalesce("absurd", F.lit(0)).alias("found")
-    return _check("timestamps", joined.select("day", "subject", F.lit(0).alias("expected"), absurd))
+def none_of(expected: DataFrame, found: DataFrame, column: str, check: str) -> DataFrame:
+    """Check that no table has rows of a kind."""
+    joined = expected.drop("expected").join(found.drop("found"), on=["day", "subject"], how="left")
+    number = F.coalesce(column, F.lit(0)).alias("found")
+    return _check(check, joined.select("day", "subject", F.lit(0).alias("expected"), number))
 
 
 def reconciliation(churn: DataFrame) -> DataFrame:

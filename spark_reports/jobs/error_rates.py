@@ -2,9 +2,9 @@
 
 Grain: one row per day, hour (null: the whole day), stage, platform, app topic, front door, outcome class and code.
 Units: ``events`` and ``total`` are counts, rates are shares from 0 to 1.
-Stages: ``inbox`` envelopes of unknown type, ``registration``, ``query`` and ``request`` as received (of requests: one
-event per notification asked for, and one per request that was dropped whole), ``dispatch`` attempts at the gateway,
-``reply`` messages on their way back.
+Stages: ``inbox`` envelopes that are none of the three that follow (``read``: of another type, such as a contact code),
+``registration``, ``query`` and ``request`` as received (of requests: one event per notification asked for, and one per
+request that was dropped whole), ``dispatch`` attempts at the gateway, ``reply`` messages on their way back.
 Late data: an event counts on the day and hour of its first timestamp with what was known at the export. What ended
 later (``open``, ``waiting``) changes with the next export and run of that day. Comparison is with the reports published
 for the seven days before, so a backfill runs from its oldest day.
@@ -13,12 +13,16 @@ for the seven days before, so a backfill runs from its oldest day.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark_reports.jobs import tables, words
 from spark_reports.jobs.sources import union
 from spark_reports.jobs.statistics import scale, wilson_high, wilson_low, with_usual
+from spark_reports.jobs.tables import Table
 
 PLACE = ["platform", "app_topic", "front_door"]
 CELL = ["hour", "stage", *PLACE]  # the keys of a total
 OUTCOME = ["outcome", "code", "is_failure"]
+# The outcome of a state that this version does not know; `data_quality` has a finding about it.
+UNKNOWN = "unknown"
 WHOLE_DAY = -1  # as an hour, while it is a key of joins
 FAILURES = (
     *("refused", "dropped", "failed", "dead", "config", "payload", "transient", "ambiguous"),
@@ -43,16 +47,21 @@ def transform(outcomes: DataFrame, earlier: DataFrame) -> DataFrame:
 
 
 def of_envelopes(envelopes: DataFrame) -> DataFrame:
-    """Return the events of envelopes. Requests that were read are counted by their notifications instead."""
+    """Return the events of envelopes. Requests that were read are counted by their notifications instead.
+
+    A message of another type, such as a contact code, is ``read``: nothing was asked for that could be accepted.
+    """
+    known = F.col("type").isin("registration", "query", "request")
     is_refusal = (F.col("reason") != "") & (F.col("reason") != "nothing_found")
     outcome = (
         F.when(F.col("state").isin("dropped", "failed"), F.col("state"))
-        .when(F.col("state") != "processed", "open")
+        .when(F.col("state").isin(*words.WAITING_ENVELOPES), "open")
+        .when(F.col("state") != "processed", UNKNOWN)
         .when(is_refusal, "refused")
         .when(F.col("reason") == "nothing_found", "nothing_found")
-        .otherwise("accepted")
+        .when(known, "accepted")
+        .otherwise("read")
     )
-    known = F.col("type").isin("registration", "query", "request")
     is_counted_elsewhere = (F.col("type") == "request") & (F.col("state") == "processed")
     code = F.when(F.col("reason") == "nothing_found", "").otherwise(F.col("reason"))
     return _events(
@@ -65,13 +74,17 @@ def of_envelopes(envelopes: DataFrame) -> DataFrame:
 
 def of_notifications(notifications: DataFrame) -> DataFrame:
     """Return whether each push was accepted. The stage ``dispatch`` tells what became of it afterwards."""
-    decided = F.col("state").isin("refused", "suppressed", "duplicate")
+    outcome = (
+        F.when(F.col("state").isin(*words.DECIDED_AT_ONCE), F.col("state"))
+        .when(F.col("state").isin(*words.ACCEPTED), "accepted")
+        .otherwise(UNKNOWN)
+    )
     code = F.when(F.col("state") == "refused", F.col("report")).otherwise("")
-    return _events(notifications, F.lit("request"), F.when(decided, F.col("state")).otherwise("accepted"), code)
+    return _events(notifications, F.lit("request"), outcome, code)
 
 
 def of_attempts(attempts: DataFrame) -> DataFrame:
-    return _events(attempts, F.lit("dispatch"), F.col("outcome"), F.col("code"))
+    return _events(attempts, F.lit("dispatch"), _if_known(tables.ATTEMPTS, "outcome"), F.col("code"))
 
 
 def of_replies(replies: DataFrame) -> DataFrame:
@@ -81,8 +94,14 @@ def of_replies(replies: DataFrame) -> DataFrame:
     none answered.
     """
     is_unchecked = (F.col("state") == "unconfirmed") & (F.col("repeats") == 0)
-    outcome = F.when(F.col("state") == "pending", "waiting").when(is_unchecked, "unchecked").otherwise(F.col("state"))
+    outcome = F.when(F.col("state") == "pending", "waiting").when(is_unchecked, "unchecked")
+    outcome = outcome.otherwise(_if_known(tables.REPLIES, "state"))
     return _events(_of_waku(replies), F.lit("reply"), outcome, F.col("type"))
+
+
+def _if_known(table: Table, column: str) -> Column:
+    is_known = F.col(column).isin(*words.KNOWN[table.name][column])
+    return F.when(is_known, F.col(column)).otherwise(UNKNOWN)
 
 
 def _of_waku(messages: DataFrame) -> DataFrame:
@@ -143,4 +162,5 @@ def with_comparison(rates: DataFrame, earlier: DataFrame) -> DataFrame:
         F.col("usual").alias("usual_rate"),
         change.alias("change"),
         (change / scale(F.col("usual"), F.col("deviation"), F.col("total"))).alias("z_score"),
+        "usual_days",
     )

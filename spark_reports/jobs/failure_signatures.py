@@ -8,11 +8,14 @@ early. A day that is exported when the next one is closed already has no snapsho
 before only texts that are new on the day are counted.
 """
 
+from collections.abc import Mapping
+from datetime import date
+
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_reports.jobs.sources import union
-from spark_reports.jobs.statistics import with_usual
+from spark_reports.jobs.statistics import of_day, with_usual
 
 KEY = ["source", "platform", "signature"]
 NEW_AFTER_DAYS = 30
@@ -22,11 +25,16 @@ KEPT = 200
 
 
 def transform(
-    error_rates: DataFrame, earlier_error_rates: DataFrame, unknown_errors: DataFrame, earlier: DataFrame
+    error_rates: DataFrame,
+    earlier_error_rates: DataFrame,
+    unknown_errors: DataFrame,
+    earlier: DataFrame,
+    known_days: Mapping[date, int],
 ) -> DataFrame:
     """Return the signatures that are frequent, new or rising.
 
-    ``unknown_errors`` holds snapshots of the days before, too; ``earlier`` holds this report's own rows of those days.
+    ``unknown_errors`` holds snapshots of the days before, too; ``earlier`` holds this report's own rows of those days,
+    and ``known_days`` how many of the thirty days before each day it has.
     """
     days = error_rates.select("day").distinct()
     codes = union([of_codes(earlier_error_rates), of_codes(error_rates)])
@@ -34,7 +42,8 @@ def transform(
     history = union([codes, unknown])  # a code that did not come on a day with other failures came 0 times
     today = history.join(days, on="day", how="left_semi")
     compared = with_usual(today, history, KEY, "events", cell=["source"])
-    return most_important(with_first_seen(compared, union([_seen(history), _seen(earlier)])))
+    seen = with_first_seen(compared, union([_seen(history), _seen(earlier)]))
+    return most_important(seen.withColumn("known_days", of_day(known_days)))
 
 
 def of_codes(error_rates: DataFrame) -> DataFrame:
@@ -95,7 +104,8 @@ def with_first_seen(today: DataFrame, seen: DataFrame) -> DataFrame:
 def most_important(today: DataFrame) -> DataFrame:
     """Mark new and rising signatures, and keep the ones that matter most of each day."""
     since_then = F.date_diff("day", F.coalesce("last_before", "first"))
-    is_new = ~since_then.between(1, NEW_AFTER_DAYS)
+    # While nothing is known of the days before, everything would be new.
+    is_new = (F.col("known_days") > 0) & ~since_then.between(1, NEW_AFTER_DAYS)
     is_more = (F.col("events") >= RISING_MIN) & (F.col("events") >= RISING_FACTOR * F.col("usual"))
     marked = today.withColumns({"is_new": is_new, "is_rising": is_new | F.coalesce(is_more, F.lit(False))})
     by_weight = Window.partitionBy("day").orderBy(F.desc("is_rising"), F.desc("events"), *KEY)
@@ -111,5 +121,7 @@ def most_important(today: DataFrame) -> DataFrame:
             "is_rising",
             F.col("first").alias("first_seen_on"),
             F.col("day").alias("last_seen_on"),
+            "usual_days",
+            "known_days",
         )
     )

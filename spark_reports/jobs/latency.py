@@ -1,7 +1,8 @@
 """How long each stage takes.
 
 Grain: one row per day, stage, platform and front door, with further rows for all platforms and for all front doors.
-Units: milliseconds, exact to 1 ms below 10 s and to 1 s above; share within the deadline from 0 to 1.
+Units: percentiles in milliseconds, of durations rounded down to 1 ms below 10 s and to 1 s above; the longest in
+microseconds, as it was measured; share within the deadline from 0 to 1.
 Stages: ``decide`` envelope received → processed; ``answer`` request received → its answer fixed, once per request, on
 the platform of its first notification; ``reply`` message received → the answer published to the node, of those that
 went out once; ``queue`` notification accepted → first attempt; ``gateway`` one attempt; ``deliver`` accepted →
@@ -16,23 +17,27 @@ from pyspark.sql import functions as F
 from spark_reports.jobs.sources import is_duration, union
 
 KEY = ["day", "stage", "platform", "front_door"]
-EXACT_BELOW_MS = 10_000
+EXACT_BELOW_US = 10_000_000
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 
-def transform(envelopes: DataFrame, notifications: DataFrame, attempts: DataFrame, replies: DataFrame) -> DataFrame:
-    """Return the percentiles of each stage by platform and front door, and for all of them together."""
+def count_durations(envelopes: DataFrame, times: DataFrame, attempts: DataFrame, replies: DataFrame) -> DataFrame:
+    """Return a histogram of the durations of each stage."""
     measured = union(
         [
-            durations(envelopes, "decide", "processed_ms"),
-            durations(notifications, "answer", "answered_ms", has_deadline=True),
-            durations(notifications.where(F.col("state") == "delivered"), "deliver", "finished_ms"),
-            durations(attempts, "queue", "queued_ms"),
-            durations(attempts, "gateway", "latency_ms"),
-            durations(replies, "reply", "since_received_ms", has_deadline=True),
+            durations(envelopes, "decide", "processed_us"),
+            durations(times, "answer", "answered_us", has_deadline=True),
+            durations(times, "deliver", "delivered_us"),
+            durations(attempts, "queue", "queued_us"),
+            durations(attempts, "gateway", "latency_us"),
+            durations(replies, "reply", "since_received_us", has_deadline=True),
         ]
     )
-    histogram = count(measured)
+    return count(measured)
+
+
+def transform(histogram: DataFrame) -> DataFrame:
+    """Return the percentiles of each stage by platform and front door, and for all of them together."""
     return percentiles(also_all(also_all(histogram, "platform"), "front_door"))
 
 
@@ -45,26 +50,28 @@ def durations(facts: DataFrame, stage: str, column: str, *, has_deadline: bool =
     """Return the durations of one stage, with whether they met their deadline where there is one."""
     platform = F.col("platform") if "platform" in facts.columns else F.lit("none")
     front_door = F.col("front_door") if "front_door" in facts.columns else F.lit("waku")
-    is_in_time = (F.col(column) <= F.col("deadline_ms")).cast("bigint") if has_deadline else F.lit(None).cast("bigint")
+    is_in_time = (F.col(column) <= F.col("deadline_us")).cast("bigint") if has_deadline else F.lit(None).cast("bigint")
     return facts.where(is_duration(column)).select(
         "day",
         F.lit(stage).alias("stage"),
         platform.alias("platform"),
         front_door.alias("front_door"),
-        F.col(column).cast("bigint").alias("ms"),
+        F.col(column).alias("us"),
         is_in_time.alias("in_time"),
     )
 
 
 def count(measured: DataFrame) -> DataFrame:
     """Return a histogram, so that exact percentiles need no sorting of every event."""
-    return measured.groupBy(*KEY, _rounded(F.col("ms")).alias("ms")).agg(
-        F.count("*").alias("events"), F.sum("in_time").alias("in_time")
+    return measured.groupBy(*KEY, _rounded(F.col("us")).alias("ms")).agg(
+        F.count("*").alias("events"), F.sum("in_time").alias("in_time"), F.max("us").alias("max_us")
     )
 
 
-def _rounded(ms: Column) -> Column:
-    return F.when(ms < EXACT_BELOW_MS, ms).otherwise((F.floor(ms / 1000) * 1000).cast("bigint"))
+def _rounded(us: Column) -> Column:
+    """Return whole milliseconds, rounded down by division of whole numbers."""
+    step = F.when(us < EXACT_BELOW_US, F.lit(1)).otherwise(F.lit(1000))
+    return F.call_function("div", us, step * 1000) * step
 
 
 def percentiles(histogram: DataFrame) -> DataFrame:
@@ -73,13 +80,13 @@ def percentiles(histogram: DataFrame) -> DataFrame:
     summed = histogram.groupBy(*KEY).agg(
         F.sum("events").alias("events"),
         F.sum("in_time").alias("in_time"),
-        F.max("ms").alias("max_ms"),
+        F.max("max_us").alias("max_us"),
         quantiles.alias("quantiles"),
     )
     return summed.select(
         *KEY,
         "events",
         *[F.col("quantiles")[i].alias(f"p{round(q * 100)}_ms") for i, q in enumerate(QUANTILES)],
-        "max_ms",
+        "max_us",
         (F.col("in_time") / F.col("events")).alias("within_deadline"),
     )

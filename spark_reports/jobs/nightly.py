@@ -8,6 +8,8 @@ It reads what the plan names below the lake and writes to the plan's output fold
 import argparse
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -26,11 +28,13 @@ from spark_reports.jobs import (
     token_lifetime,
 )
 from spark_reports.jobs.plan import Plan
-from spark_reports.jobs.session import make_session
+from spark_reports.jobs.session import expect_small_frames, make_session
 from spark_reports.jobs.tables import Table
 
 # The server reads lines that begin with this word.
 PROGRESS = "report"
+AT_ONCE = 2
+CHECK_TASKS = 16
 
 
 class Nightly:
@@ -51,55 +55,104 @@ class Nightly:
         return sources.read_earlier(self.spark, self.lake, self.plan, report)
 
     def run(self) -> None:
-        """Compute and write all reports."""
-        rates, rates_before = self._error_rates()
-        churn, churn_before = self._churn()
-        self.write(anomalies.transform(rates, rates_before, churn, churn_before), tables.ANOMALIES)
-        self._data_quality(churn, churn_before)
-        self._load()
-        self.write(latency.transform(*self._traffic()), tables.LATENCY)
+        """Count the facts, then compute and write all reports from the counts, which are small."""
+        self._count()
+        expect_small_frames(self.spark)
+        # Each of these is one task or two: they share the cores.
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            errors, tokens = pool.submit(self._error_rates), pool.submit(self._churn)
+            load = pool.submit(self._load)
+            rates, rates_before = errors.result()
+            churn, churn_before = tokens.result()
+            quality = pool.submit(self._data_quality, churn, churn_before)
+            self.write(anomalies.transform(rates, rates_before, churn, churn_before), tables.ANOMALIES)
+            load.result()
+            quality.result()
 
-    def _traffic(self) -> list[DataFrame]:
-        return [self.facts[name] for name in ("envelopes", "notifications", "attempts", "replies")]
+    def _load(self) -> None:
+        self.write(load_profile.transform(self.actors), tables.LOAD_PROFILE)
+        self.write(load_profile.heaviest(self.actors), tables.HEAVY_ACTORS)
+        self.write(latency.transform(self.durations), tables.LATENCY)
+
+    def _count(self) -> None:
+        """Pass over the facts. What is counted is kept in memory."""
+        envelopes, notifications, times, attempts, replies = (
+            self.facts[name] for name in ("envelopes", "notifications", "notification_times", "attempts", "replies")
+        )
+        # Snapshots of earlier days are read for comparison only; the run of their own day has checked them.
+        own = {name: self.raw[name].where(F.col("day").isin(self.plan.dates)) for name in self.plan.rows}
+        counts = {
+            "rows": data_quality.count_all(own),
+            "outcomes": error_rates.count_outcomes(envelopes, notifications, attempts, replies),
+            "durations": latency.count_durations(envelopes, times, attempts, replies),
+            "actors": load_profile.by_actor(notifications),
+        }
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            kept = pool.map(self._kept, counts.keys(), counts.values())
+            self.found, self.outcomes, self.durations, self.actors = kept
+
+    def _kept(self, name: str, counts: DataFrame) -> DataFrame:
+        started = time.monotonic()
+        kept = counts.persist()
+        kept.count()
+        tell(f"counts_of_{name}", started)
+        return kept
 
     def _error_rates(self) -> tuple[DataFrame, DataFrame]:
         before = self.earlier(tables.ERROR_RATES)
-        outcomes = error_rates.count_outcomes(*self._traffic()).persist()
-        rates = self.write(error_rates.transform(outcomes, before), tables.ERROR_RATES)
-        outcomes.unpersist()
+        rates = self.write(error_rates.transform(self.outcomes, before), tables.ERROR_RATES)
         unknown, known = self.facts["unknown_errors"], self.earlier(tables.FAILURE_SIGNATURES)
-        self.write(failure_signatures.transform(rates, before, unknown, known), tables.FAILURE_SIGNATURES)
+        known_days = self.plan.found_days(tables.FAILURE_SIGNATURES.name)
+        found = failure_signatures.transform(rates, before, unknown, known, known_days)
+        self.write(found, tables.FAILURE_SIGNATURES)
         return rates, before
 
     def _churn(self) -> tuple[DataFrame, DataFrame]:
         events, active = self.facts["registration_events"], self.facts["active_tokens"]
         churn = self.write(token_churn.transform(events, active), tables.TOKEN_CHURN)
-        spells = self.write(token_lifetime.spells(events, active), tables.TOKEN_SPELLS)
-        all_spells = spells.unionByName(self.earlier(tables.TOKEN_SPELLS))
-        self.write(token_lifetime.transform(all_spells, self.plan.dates), tables.TOKEN_LIFETIME)
+        history_from = {date.fromisoformat(day): date.fromisoformat(at) for day, at in self.plan.history_from.items()}
+        survival = token_lifetime.transform(self.facts["token_spells"], history_from)
+        self.write(survival, tables.TOKEN_LIFETIME)
         return churn, self.earlier(tables.TOKEN_CHURN)
 
     def _data_quality(self, churn: DataFrame, churn_before: DataFrame) -> None:
         expected = data_quality.expected_rows(self.spark, self.plan.rows)
-        # Snapshots of earlier days are read for comparison only; the run of their own day has checked them.
-        own = {name: self.raw[name].where(F.col("day").isin(self.plan.dates)) for name in self.plan.rows}
-        quality = data_quality.transform(expected, own, churn, churn_before)
+        quality = data_quality.transform(expected, self.found, churn, churn_before)
         incomplete = data_quality.incomplete(self.spark, self.plan.incomplete_days)
-        self.write(quality.unionByName(incomplete), tables.DATA_QUALITY)
-
-    def _load(self) -> None:
-        actors = load_profile.by_actor(self.facts["notifications"]).persist()
-        self.write(load_profile.transform(actors), tables.LOAD_PROFILE)
-        self.write(load_profile.heaviest(actors), tables.HEAVY_ACTORS)
-        actors.unpersist()
+        history = data_quality.history(self.spark, self.plan.history)
+        self.write(sources.union([quality, history, incomplete]), tables.DATA_QUALITY)
 
     def write(self, frame: DataFrame, report: Table) -> DataFrame:
         """Write one report, tell how long it took, and return its rows."""
         started = time.monotonic()
         written = sinks.write(frame, report, self.lake, self.plan)
-        sys.stdout.write(f"{PROGRESS} {report.name} {time.monotonic() - started:.1f} s\n")
-        sys.stdout.flush()
+        tell(report.name, started)
         return written
+
+
+def check_lake(spark: SparkSession, lake: str, plan: str) -> None:
+    """Have many tasks read and write the lake before any work. Raises LakeNotShared when what they do is not seen here.
+
+    Threads of one machine need no check.
+    """
+    if (spark.conf.get("spark.master", "") or "").startswith("local"):
+        return
+    folder = f"{lake}/{plan.rpartition('/')[0]}/check"
+    spark.range(CHECK_TASKS).repartition(CHECK_TASKS).write.parquet(folder)
+    if (found := spark.read.schema("id bigint").parquet(folder).count()) != CHECK_TASKS:
+        raise LakeNotShared(
+            f"{CHECK_TASKS - found} of {CHECK_TASKS} files that workers wrote into the lake are not here"
+        )
+
+
+class LakeNotShared(Exception):  # noqa: N818 - says what is
+    """Workers write somewhere else than the driver reads."""
+
+
+def tell(name: str, started: float) -> None:
+    """Tell the server how long something took."""
+    sys.stdout.write(f"{PROGRESS} {name} {time.monotonic() - started:.1f} s\n")
+    sys.stdout.flush()
 
 
 def main() -> None:
@@ -110,6 +163,7 @@ def main() -> None:
     arguments = parser.parse_args()
     spark = make_session("push reports")
     try:
+        check_lake(spark, arguments.lake, arguments.plan)
         Nightly(spark, arguments.lake, sources.read_plan(spark, arguments.lake, arguments.plan)).run()
     finally:
         spark.stop()

@@ -17,20 +17,27 @@ Files = Mapping[str, Sequence[str]]  # by day (ISO): paths below the lake
 class Plan:
     """``days`` are computed. ``facts`` and ``reports`` name files by table and day: facts of those days (snapshots of
     counters also of earlier ones), reports only of earlier days, for comparison. ``rows`` counts facts by table and
-    day, as their manifests say. ``incomplete_days`` were exported after retention had begun to remove them. ``output``
-    is the folder below the lake that takes the results.
+    day, as their manifests say. ``history`` tells by report and day on how many earlier days it could rest and on how
+    many it does; ``history_from`` since when the registration events of a day are whole. ``incomplete_days`` were
+    exported after retention had begun to remove them. ``output`` is the folder below the lake that takes the results.
     """
 
     days: Sequence[str]
     facts: Mapping[str, Files]
     reports: Mapping[str, Files]
     rows: Mapping[str, Mapping[str, int]]
+    history: Mapping[str, Mapping[str, Sequence[int]]]
+    history_from: Mapping[str, str]
     incomplete_days: Sequence[str]
     output: str
 
     @property
     def dates(self) -> list[date]:
         return [date.fromisoformat(day) for day in self.days]
+
+    def found_days(self, report: str) -> dict[date, int]:
+        """Return on how many earlier days a report rests, by day."""
+        return {date.fromisoformat(day): found for day, (_, found) in self.history[report].items()}
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)

@@ -13,8 +13,23 @@ OPTIONS = {
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.ui.showConsoleProgress": "false",
 }
+
+
+# Once the facts are counted, frames have some thousand rows: compiling a plan, or planning it again half-way, takes
+# longer than running it.
+SMALL = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+
+
+def expect_small_frames(session: SparkSession) -> None:
+    """Plan what follows for frames of some thousand rows."""
+    for option, value in SMALL.items():
+        session.conf.set(option, value)
 
 
 def make_session(name: str) -> SparkSession:
@@ -22,6 +37,4 @@ def make_session(name: str) -> SparkSession:
     builder = SparkSession.builder.appName(name)
     for option, value in OPTIONS.items():
         builder = builder.config(option, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("WARN")
-    return session
+    return builder.getOrCreate()

@@ -20,5 +20,5 @@ def write(frame: DataFrame, report: Table, lake: str, plan: Plan) -> DataFrame:
     schema = schema_of(report)
     path = f"{lake}/{plan.output}/{report.name}"
     columns = [F.col(field.name).cast(field.dataType) for field in schema]
-    frame.select(columns).repartition(1).write.mode("error").partitionBy("day").parquet(path)
+    frame.select(columns).coalesce(1).write.mode("error").partitionBy("day").parquet(path)
     return frame.sparkSession.read.schema(schema).parquet(path).select(schema.fieldNames())

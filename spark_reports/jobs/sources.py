@@ -11,7 +11,7 @@ from spark_reports.jobs.schemas import schema_of
 from spark_reports.jobs.tables import Table
 
 # A longer duration means that a clock jumped, as retention ends earlier.
-MAX_DURATION_MS = 31 * 86_400_000
+MAX_DURATION_US = 31 * 86_400 * 10**6
 
 
 def read_plan(spark: SparkSession, lake: str, path: str) -> Plan:
@@ -42,8 +42,8 @@ def is_within_day() -> Column:
 
 
 def is_duration(name: str) -> Column:
-    """Return whether a number of milliseconds can be true. A negative one comes from the clocks of two machines."""
-    return F.col(name).between(0, MAX_DURATION_MS)
+    """Return whether a number of microseconds can be true. A negative one comes from the clocks of two machines."""
+    return F.col(name).between(0, MAX_DURATION_US)
 
 
 def _read(spark: SparkSession, base: str, lake: str, files: Files, schema: StructType) -> DataFrame:

@@ -1,6 +1,7 @@
 """Intervals and comparisons as expressions on columns: nothing here reads data."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import date
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -33,6 +34,11 @@ def _half_width(events: Column, total: Column) -> Column:
     return Z_95 * F.sqrt(variance) / (total + Z_95**2)
 
 
+def of_day(values: Mapping[date, object]) -> Column:
+    """Return the value of a row's day."""
+    return F.create_map(*[F.lit(each) for pair in values.items() for each in pair])[F.col("day")]
+
+
 def median_of(values: Column) -> Column:
     """Return the median of an array of numbers; null when it is empty."""
     ordered, size = F.sort_array(values), F.size(values)
@@ -45,7 +51,7 @@ def with_usual(
     rows: DataFrame, history: DataFrame, keys: Sequence[str], value: str, *, cell: Sequence[str] = ()
 ) -> DataFrame:
     """Return ``rows`` with what ``value`` was on the seven days before: ``usual`` (median) and ``deviation`` (median
-    absolute deviation), both null with fewer than three days.
+    absolute deviation), both null with fewer than three days, and on how many days they rest (``usual_days``).
 
     ``history`` has at most one row per day and ``keys``, and may hold days of ``rows`` themselves. With ``cell`` (some
     of the keys) every day that has any row of the cell counts, with the value 0 where a key has none.
@@ -59,7 +65,9 @@ def with_usual(
     deviation = median_of(F.transform("seen", lambda each: F.abs(each - F.col("usual"))))
     joined = rows.join(days, on=[*cell], how="left").join(values, on=[*keys], how="left")
     compared = joined.withColumn("seen", F.coalesce(seen, F.array().cast("array<double>"))).withColumn("usual", usual)
-    return compared.withColumn("deviation", deviation).select(*rows.columns, "usual", "deviation")
+    return compared.withColumn("deviation", deviation).select(
+        *rows.columns, "usual", "deviation", F.size("seen").alias("usual_days")
+    )
 
 
 def scale(usual: Column, deviation: Column, total: Column) -> Column:

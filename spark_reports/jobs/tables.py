@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 # Raise this when a column is added, removed or changes its meaning: older days then have to be exported again.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 # The number of weekly cohorts of device tokens that `token_lifetime` follows.
 LIFETIME_WEEKS = 26
 
@@ -64,7 +64,7 @@ ENVELOPES = Table(
     "envelopes",
     "one row per Waku message received on a topic of ours, on the day it was received",
     (
-        required("at", Type.TIMESTAMP, "when it was received"),
+        required("at", Type.TIMESTAMP, "when it was received, to the minute"),
         required("type", Type.STRING, "`registration`, `query`, `request`, …, or `unknown` when it could not be read"),
         required(
             "state",
@@ -72,14 +72,14 @@ ENVELOPES = Table(
             "`processed`, `dropped`, `failed`, or one of those that still wait: `received`, `postponed`, `unkeyed`",
         ),
         required("reason", Type.STRING, "of a drop, a refusal or a failure, in our words; else empty"),
-        optional("processed_ms", Type.LONG, "from received to processed"),
+        optional("processed_us", Type.LONG, "from received to processed"),
     ),
 )
 NOTIFICATIONS = Table(
     "notifications",
-    "one row per notification asked for, on the day it was accepted or refused",
+    "one row per notification asked for, on the day it was accepted or refused; in no order that tells when",
     (
-        required("at", Type.TIMESTAMP, "when it was accepted or refused"),
+        required("at", Type.TIMESTAMP, "when it was accepted or refused, to the hour"),
         PLATFORM,
         APP_TOPIC,
         FRONT_DOOR,
@@ -94,40 +94,45 @@ NOTIFICATIONS = Table(
             "suppressed",
         ),
         optional("sender", Type.LONG, "pseudonym of the key that signed the request, which clients change at will"),
+    ),
+)
+NOTIFICATION_TIMES = Table(
+    "notification_times",
+    "one row per notification of Waku whose answer was fixed or that ended, apart from `notifications` because it is "
+    "exact and they have pseudonyms; not of XMPP, where stored is answered and a push may be planned for later",
+    (
+        required("at", Type.TIMESTAMP, "when it was accepted or refused, to the minute"),
+        PLATFORM,
+        FRONT_DOOR,
+        optional("delivered_us", Type.LONG, "of delivered ones: from accepted to delivered"),
         optional(
-            "finished_ms",
+            "answered_us",
             Type.LONG,
-            "from accepted to a terminal state; not of XMPP, which may plan pushes for later",
+            "first notification of a request only: from the request's arrival until its answer was fixed",
         ),
-        optional(
-            "answered_ms",
-            Type.LONG,
-            "first notification of a request only: from the request's arrival until its answer was fixed; not of XMPP, "
-            "where stored is answered",
-        ),
-        required("deadline_ms", Type.LONG, "from the request's arrival until its answer was due"),
+        required("deadline_us", Type.LONG, "from the request's arrival until its answer was due"),
     ),
 )
 ATTEMPTS = Table(
     "attempts",
     "one row per attempt at a gateway, on the day it began",
     (
-        required("at", Type.TIMESTAMP, "when the attempt began"),
+        required("at", Type.TIMESTAMP, "when the attempt began, to the minute"),
         PLATFORM,
         APP_TOPIC,
         FRONT_DOOR,
         required("number", Type.INT, "1 for the first attempt of its notification"),
         required("outcome", Type.STRING, "class as in docs/delivery.md; `open` while it is not known"),
         required("code", Type.STRING, "the gateway's error in our words; empty for a success"),
-        optional("latency_ms", Type.LONG, "how long the gateway took"),
-        optional("queued_ms", Type.LONG, "first attempts only: from accepted to the attempt; not of XMPP, likewise"),
+        optional("latency_us", Type.LONG, "how long the gateway took, measured to the millisecond"),
+        optional("queued_us", Type.LONG, "first attempts only: from accepted to the attempt; not of XMPP, likewise"),
     ),
 )
 REPLIES = Table(
     "replies",
     "one row per message of ours to a client, on the day it was made",
     (
-        required("at", Type.TIMESTAMP, "when it was put into the outbox"),
+        required("at", Type.TIMESTAMP, "when it was put into the outbox, to the minute"),
         required("type", Type.STRING, "`registration_response`, `query_response`, `response`"),
         required(
             "state", Type.STRING, "`pending`, `published` (not looked for yet), `confirmed`, `unconfirmed`, `abandoned`"
@@ -135,16 +140,16 @@ REPLIES = Table(
         required("attempts", Type.INT, "attempts to publish it"),
         required("repeats", Type.INT, "how often no store knew it, so that it was published again"),
         optional(
-            "published_ms",
+            "published_us",
             Type.LONG,
             "from the outbox to the node; null for what was published again, since only its last publication is known",
         ),
         optional(
-            "since_received_ms",
+            "since_received_us",
             Type.LONG,
             "from the arrival of the message it answers until it was published; null likewise",
         ),
-        required("deadline_ms", Type.LONG, "the reply deadline in force at the export"),
+        required("deadline_us", Type.LONG, "the reply deadline in force at the export"),
     ),
 )
 REGISTRATION_EVENTS = Table(
@@ -152,7 +157,7 @@ REGISTRATION_EVENTS = Table(
     "one row per change of an installation, or of a device of XMPP, on the day it happened, with the state before and "
     "after",
     (
-        required("at", Type.TIMESTAMP, "when it happened"),
+        required("at", Type.TIMESTAMP, "when it happened, to the hour"),
         required("kind", Type.STRING, "kind of `RegistrationEvent`"),
         PLATFORM,
         APP_TOPIC,
@@ -162,21 +167,38 @@ REGISTRATION_EVENTS = Table(
         required("is_active", Type.BOOLEAN, "can be pushed to after it"),
         required("previous_platform", Type.STRING, "platform before; as after when nothing was before"),
         required("previous_app_topic", Type.STRING, "app topic before, likewise"),
-        required("token_since", Type.DATE, "day on which the device token after the event was first registered"),
-        required("previous_token_since", Type.DATE, "the same of the token before the event"),
     ),
 )
 ACTIVE_TOKENS = Table(
     "active_tokens",
-    "one row per platform, app topic, front door and day of first registration: device tokens that can be pushed to; "
-    "counted in SQL over the whole history, apart from the events of the day, so that the two can be compared",
+    "one row per platform, app topic and front door: device tokens that can be pushed to; counted in SQL over the "
+    "whole history, apart from the events of the day, so that the two can be compared",
     (
         PLATFORM,
         APP_TOPIC,
         FRONT_DOOR,
-        required("token_since", Type.DATE, "day on which these device tokens were first registered"),
         required("at_start", Type.LONG, "how many were active at 00:00 UTC"),
         required("at_end", Type.LONG, "how many were active 24 hours later"),
+    ),
+)
+TOKEN_SPELLS = Table(
+    "token_spells",
+    "one row per platform, app topic, front door, day of first registration, last day and end: the device tokens of "
+    "the last 26 weeks by how long they lived, read from the whole history of each token",
+    (
+        PLATFORM,
+        APP_TOPIC,
+        FRONT_DOOR,
+        required("began_on", Type.DATE, "day on which these device tokens were first registered"),
+        required("last_day", Type.DATE, "last day on which they were at risk: of their end, or the day of the export"),
+        required(
+            "end",
+            Type.STRING,
+            "`ended`: died, expired or were replaced; `left`: unregistered, or moved with their token to another "
+            "place; `alive`: neither by the end of the day; whatever happened to a token after its first end is "
+            "not looked at",
+        ),
+        required("tokens", Type.LONG, "how many device tokens"),
     ),
 )
 UNKNOWN_ERRORS = Table(
@@ -187,22 +209,25 @@ UNKNOWN_ERRORS = Table(
         PLATFORM,
         required("signature", Type.STRING, "the error without anything of one device"),
         required("total", Type.LONG, "how often it came so far"),
-        required("first_seen_at", Type.TIMESTAMP, "when it came first"),
-        required("last_seen_at", Type.TIMESTAMP, "when it came last"),
+        required("first_seen_at", Type.TIMESTAMP, "when it came first, to the hour"),
+        required("last_seen_at", Type.TIMESTAMP, "when it came last, to the hour"),
     ),
 )
 EVENT_TABLES = (
     ENVELOPES,
     NOTIFICATIONS,
+    NOTIFICATION_TIMES,
     ATTEMPTS,
     REPLIES,
     REGISTRATION_EVENTS,
     ACTIVE_TOKENS,
+    TOKEN_SPELLS,
     UNKNOWN_ERRORS,
 )
 
 # Reports, as the jobs write them -------------------------------------------------------------------------------------
 _Z = "robust z-score against the seven days before; null with fewer than three of them"
+USUAL_DAYS = required("usual_days", Type.INT, "how many of the seven days before it is compared with")
 ERROR_RATES = Table(
     "error_rates",
     "one row per day, hour (and once for the whole day), stage, platform, app topic, front door, outcome class and "
@@ -221,9 +246,15 @@ ERROR_RATES = Table(
         required("rate", Type.DOUBLE, "events / total"),
         required("rate_low", Type.DOUBLE, "95 % Wilson interval, lower end"),
         required("rate_high", Type.DOUBLE, "95 % Wilson interval, upper end"),
-        optional("usual_rate", Type.DOUBLE, "median of the rates of the seven days before, of the same hour"),
+        optional(
+            "usual_rate",
+            Type.DOUBLE,
+            "median of the rates of the seven days before, of the same hour; 0 where the cell had events and this "
+            "outcome none",
+        ),
         optional("change", Type.DOUBLE, "rate - usual rate"),
         optional("z_score", Type.DOUBLE, _Z),
+        USUAL_DAYS,
     ),
 )
 TOKEN_CHURN = Table(
@@ -237,7 +268,11 @@ TOKEN_CHURN = Table(
         required("new", Type.LONG, "in: installations never seen before"),
         required("returned", Type.LONG, "in: registered or revived again after it died or expired"),
         required("moved_in", Type.LONG, "in: from another platform or app topic"),
-        required("refreshed", Type.LONG, "stayed: registered again with the same token"),
+        required(
+            "refreshed",
+            Type.LONG,
+            "stayed: registered again with the same token, with or without other settings, or revived",
+        ),
         required("token_changed", Type.LONG, "stayed: registered again with a new token"),
         required("unregistered", Type.LONG, "out: by the user"),
         required("died", Type.LONG, "out: the gateway said that the token is dead"),
@@ -247,20 +282,6 @@ TOKEN_CHURN = Table(
         required("unexplained", Type.LONG, "start + in - out - end: 0 unless data is missing"),
         optional("churn_rate", Type.DOUBLE, "(unregistered + died + expired) / active at start"),
         required("net_growth", Type.LONG, "active at end - active at start"),
-    ),
-)
-TOKEN_SPELLS = Table(
-    "token_spells",
-    "one row per day, platform, app topic, front door and day of first registration: what `token_lifetime` is computed "
-    "from",
-    (
-        PLATFORM,
-        APP_TOPIC,
-        FRONT_DOOR,
-        required("token_since", Type.DATE, "day on which these device tokens were first registered"),
-        required("at_risk", Type.LONG, "active at 00:00 UTC, or first registered on this day"),
-        required("ended", Type.LONG, "of them: died, expired or were replaced on this day"),
-        required("censored", Type.LONG, "of them: left the count for another reason (unregistered)"),
     ),
 )
 TOKEN_LIFETIME = Table(
@@ -273,12 +294,13 @@ TOKEN_LIFETIME = Table(
         FRONT_DOOR,
         required("cohort", Type.DATE, "Monday of the week in which the tokens were first registered"),
         required("age_weeks", Type.INT, "1: survived the first seven days"),
-        required("tokens", Type.LONG, "size of the cohort"),
+        required("tokens", Type.LONG, "size of the cohort: all tokens first registered in this week and place"),
         required("at_risk", Type.LONG, "token-days observed in this week of age"),
         required("ended", Type.LONG, "tokens that died, expired or were replaced in this week of age"),
         required("survival", Type.DOUBLE, "share that survives to this age"),
         required("survival_low", Type.DOUBLE, "95 % interval by Greenwood's formula, lower end"),
         required("survival_high", Type.DOUBLE, "95 % interval by Greenwood's formula, upper end"),
+        required("is_complete", Type.BOOLEAN, "false where retention had removed a part of the cohort's history"),
     ),
 )
 LATENCY = Table(
@@ -289,11 +311,11 @@ LATENCY = Table(
         required("platform", Type.STRING, "as above, or `all`"),
         required("front_door", Type.STRING, "as above, or `all`"),
         required("events", Type.LONG, "how many were measured"),
-        required("p50_ms", Type.DOUBLE, "median; to 1 ms below 10 s, to 1 s above"),
-        required("p90_ms", Type.DOUBLE, "90th percentile"),
-        required("p95_ms", Type.DOUBLE, "95th percentile"),
-        required("p99_ms", Type.DOUBLE, "99th percentile"),
-        required("max_ms", Type.LONG, "longest"),
+        required("p50_ms", Type.DOUBLE, "median, of durations rounded down to 1 ms below 10 s and to 1 s above"),
+        required("p90_ms", Type.DOUBLE, "90th percentile, likewise"),
+        required("p95_ms", Type.DOUBLE, "95th percentile, likewise"),
+        required("p99_ms", Type.DOUBLE, "99th percentile, likewise"),
+        required("max_us", Type.LONG, "longest, in microseconds as the database has it"),
         optional("within_deadline", Type.DOUBLE, "share within the reply deadline; only `answer` and `reply` have one"),
     ),
 )
@@ -305,11 +327,17 @@ FAILURE_SIGNATURES = Table(
         PLATFORM,
         required("signature", Type.STRING, "code, or the text without anything of one device"),
         required("events", Type.LONG, "how often on this day"),
-        optional("usual_events", Type.DOUBLE, "median of the seven days before"),
+        optional(
+            "usual_events",
+            Type.DOUBLE,
+            "median of the seven days before; 0 where others of its source came and this did not",
+        ),
         required("is_new", Type.BOOLEAN, "not seen in the thirty days before"),
         required("is_rising", Type.BOOLEAN, "new, or at least 10 and twice as often as usual"),
         required("first_seen_on", Type.DATE, "first day it was seen, of those known"),
         required("last_seen_on", Type.DATE, "last day it was seen"),
+        USUAL_DAYS,
+        required("known_days", Type.INT, "how many of the thirty days before are known: newness is judged by them"),
     ),
 )
 ROLE = required("role", Type.STRING, "`sender` or `recipient`")
@@ -356,14 +384,19 @@ ANOMALIES = Table(
         required("band_low", Type.DOUBLE, "lower end of the usual band"),
         required("band_high", Type.DOUBLE, "upper end of the usual band"),
         required("z_score", Type.DOUBLE, _Z),
+        USUAL_DAYS,
     ),
 )
 DATA_QUALITY = Table(
     "data_quality",
     "one row per day, check and subject",
     (
-        required("check_name", Type.STRING, "`row_count`, `timestamps`, `reconciliation`, `continuity` or `retention`"),
-        required("subject", Type.STRING, "table, or platform, app topic and front door"),
+        required(
+            "check_name",
+            Type.STRING,
+            "`row_count`, `timestamps`, `unknown_values`, `reconciliation`, `continuity`, `history` or `retention`",
+        ),
+        required("subject", Type.STRING, "table, report, or platform, app topic and front door"),
         required("is_ok", Type.BOOLEAN, "false puts a banner on the report"),
         required("expected", Type.LONG, "what it should be"),
         required("found", Type.LONG, "what it is"),
@@ -372,7 +405,6 @@ DATA_QUALITY = Table(
 REPORT_TABLES = (
     ERROR_RATES,
     TOKEN_CHURN,
-    TOKEN_SPELLS,
     TOKEN_LIFETIME,
     LATENCY,
     FAILURE_SIGNATURES,

@@ -1,106 +1,59 @@
 """How long device tokens live: Kaplan-Meier survival of weekly cohorts.
 
-`spells` reduces a day to what survival needs, so that a night reads months of small files and not months of events.
-
-Grain: `spells`: one row per day, platform, app topic, front door and day of first registration. `transform`: one row
-per day of the report, platform, app topic, front door, cohort (Monday of the week of first registration) and age in
-weeks.
+Grain: one row per day of the report, platform, app topic, front door, cohort (Monday of the week of first registration)
+and age in weeks.
 Units: ages in days inside, in weeks in the result; survival from 0 to 1.
-A token ends when it dies, expires or is replaced. Unregistering says nothing about the token: it is censored, as is
-what is still active. Tokens known only from some age on (the lake began later) enter the risk set at that age.
-Late data: as for `token_churn`.
+A token ends when it dies, expires or is replaced, and it ends once: what is refreshed afterwards is not at risk again.
+Unregistering says nothing about the token: it is censored, as is one that moves to another place and what is still
+active. A token is at risk on the day it began, on that of its end, and on all between.
+Late data: each day has the whole history of its tokens (`token_spells`), so that neither a missing day nor the order in
+which days are made changes anything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import date
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_reports.jobs.statistics import Z_95
-from spark_reports.jobs.tables import LIFETIME_WEEKS
-from spark_reports.jobs.token_churn import is_elsewhere
+from spark_reports.jobs.statistics import Z_95, of_day
 
 PLACE = ["platform", "app_topic", "front_door"]
 COHORT = ["day", *PLACE, "cohort"]
-STARTS = ("registered", "token_changed")
 
 
-def spells(events: DataFrame, active: DataFrame) -> DataFrame:
-    """Reduce a day to its spells.
-
-    At risk on a day are the tokens that were active at its start, and those that it brings.
-    """
-    known = active.where(F.col("token_since") < F.col("day")).select(
-        "day", *PLACE, "token_since", F.col("at_start").alias("at_risk"), _none("ended"), _none("censored")
-    )
-    is_start = F.col("is_active") & F.col("kind").isin(*STARTS) & (F.col("token_since") == F.col("day"))
-    started = events.where(is_start).select(
-        "day", *PLACE, "token_since", _one(F.lit(True), "at_risk"), _none("ended"), _none("censored")
-    )
-    summed = known.unionByName(started).unionByName(_left(events)).groupBy("day", *PLACE, "token_since")
-    totals = summed.agg(*[F.sum(name).alias(name) for name in ("at_risk", "ended", "censored")])
-    # A token that was revived and died again within a day ends once.
-    return totals.where(F.col("at_risk") > 0).select(
-        "day",
-        *PLACE,
-        "token_since",
-        "at_risk",
-        F.least("ended", "at_risk").alias("ended"),
-        F.least("censored", F.col("at_risk") - F.least("ended", "at_risk")).alias("censored"),
-    )
-
-
-def _left(events: DataFrame) -> DataFrame:
-    died = ~F.col("is_active") & F.col("kind").isin("token_died", "expired")
-    ended = died | (F.col("is_active") & (F.col("kind") == "token_changed"))
-    censored = ~ended & (~F.col("is_active") | is_elsewhere())
-    return events.where(F.col("was_active") & (ended | censored)).select(
-        "day",
-        F.col("previous_platform").alias("platform"),
-        F.col("previous_app_topic").alias("app_topic"),
-        "front_door",
-        F.col("previous_token_since").alias("token_since"),
-        _none("at_risk"),
-        _one(ended, "ended"),
-        _one(censored, "censored"),
-    )
-
-
-def _none(name: str) -> Column:
-    return F.lit(0).cast("bigint").alias(name)
-
-
-def _one(condition: Column, name: str) -> Column:
-    return condition.cast("bigint").alias(name)
-
-
-def transform(all_spells: DataFrame, days: Sequence[date]) -> DataFrame:
+def transform(spells: DataFrame, history_from: Mapping[date, date]) -> DataFrame:
     """Return the survival of each cohort.
 
-    ``all_spells`` are those of the last 26 weeks, the days of the run included.
+    ``history_from`` tells for each day since when its history is whole.
     """
-    ages = by_age(all_spells, days)
-    return by_week(with_survival(ages))
+    weeks = by_week(with_survival(by_age(spells)))
+    return weeks.withColumn("is_complete", F.col("cohort") >= of_day(history_from))
 
 
-def by_age(all_spells: DataFrame, days: Sequence[date]) -> DataFrame:
-    """Return what was seen by the end of each day: at risk and ended per cohort and age in days."""
-    reports = F.explode(F.array(*[F.lit(day) for day in days]))
-    oldest = F.date_trunc("week", F.date_sub(F.col("report_day"), 7 * (LIFETIME_WEEKS - 1))).cast("date")
-    seen = all_spells.withColumn("report_day", reports).where(
-        (F.col("day") <= F.col("report_day")) & (F.col("token_since") >= oldest)
-    )
+def by_age(spells: DataFrame) -> DataFrame:
+    """Return for each cohort and age in days how many tokens were seen last (``gone``) and how many of them ended.
+
+    Each week of age that a token saw has a row, with the token-days of that week.
+    """
+    age = F.date_diff("last_day", "began_on")
+    weeks = F.sequence(F.lit(0), F.floor(age / 7).cast("int"))
+    seen = spells.select("day", *PLACE, "began_on", "end", "tokens", age.alias("age"), F.explode(weeks).alias("week"))
+    last_age = F.least(F.col("age"), 7 * F.col("week") + 6)
+    is_last = F.col("week") == F.floor(F.col("age") / 7)
     return seen.groupBy(
-        F.col("report_day").alias("day"),
-        *PLACE,
-        F.date_trunc("week", "token_since").cast("date").alias("cohort"),
-        F.date_diff("day", "token_since").alias("age_days"),
-    ).agg(F.sum("at_risk").alias("at_risk"), F.sum("ended").alias("ended"))
+        "day", *PLACE, F.date_trunc("week", "began_on").cast("date").alias("cohort"), last_age.alias("age_days")
+    ).agg(
+        F.sum(F.col("tokens") * (last_age - 7 * F.col("week") + 1)).alias("token_days"),
+        F.sum(F.when(is_last, F.col("tokens")).otherwise(0)).alias("gone"),
+        F.sum(F.when(is_last & (F.col("end") == "ended"), F.col("tokens")).otherwise(0)).alias("ended"),
+    )
 
 
 def with_survival(ages: DataFrame) -> DataFrame:
     """Add the product of (1 - ended / at risk) over the ages so far, and the sum of Greenwood's formula."""
+    older = Window.partitionBy(*COHORT).orderBy(F.desc("age_days"))
+    ages = ages.withColumn("at_risk", F.sum("gone").over(older.rowsBetween(Window.unboundedPreceding, 0)))
     so_far = Window.partitionBy(*COHORT).orderBy("age_days").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     n, d = F.col("at_risk"), F.col("ended")
     all_gone = F.max((n == d).cast("int")).over(so_far) == 1
@@ -115,16 +68,14 @@ def with_survival(ages: DataFrame) -> DataFrame:
 
 
 def by_week(ages: DataFrame) -> DataFrame:
-    """Return the survival at the end of each week of age. Cohorts seen only from a later age on are left out."""
+    """Return the survival at the end of each week of age."""
     week = (F.floor(F.col("age_days") / 7) + 1).cast("int")
-    newborn = F.sum(F.when(F.col("age_days") == 0, F.col("at_risk")).otherwise(0))
-    tokens = newborn.over(Window.partitionBy(*COHORT))
+    tokens = F.sum("gone").over(Window.partitionBy(*COHORT))
     weeks = (
         ages.withColumns({"age_weeks": week, "tokens": tokens})
-        .where(F.col("tokens") > 0)
         .groupBy(*COHORT, "age_weeks", "tokens")
         .agg(
-            F.sum("at_risk").alias("at_risk"),
+            F.sum("token_days").alias("at_risk"),
             F.sum("ended").alias("ended"),
             F.max_by("survival", "age_days").alias("survival"),
             F.max_by("greenwood", "age_days").alias("greenwood"),

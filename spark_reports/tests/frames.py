@@ -22,7 +22,8 @@ _BY_NAME: dict[str, Any] = {
     "previous_platform": "ios",
     "front_door": "waku",
     "number": 1,
-    "deadline_ms": 2000,
+    "deadline_us": 2_000_000,
+    "is_complete": True,
 }
 
 

@@ -42,7 +42,7 @@ def make_rate(day: date, **facts: Any) -> ErrorRate:
     return ErrorRate.objects.create(
         **{"day": day, "hour": None, "stage": "dispatch", "outcome": "dead", "code": "unregistered", "is_failure": True,
            "events": 10, "total": 200, "rate": 0.05, "rate_low": 0.0274, "rate_high": 0.0895, "usual_rate": 0.04,
-           "change": 0.01, "z_score": 0.5} | IOS | facts
+           "change": 0.01, "z_score": 0.5, "usual_days": 7} | IOS | facts
     )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def make_lifetime(day: date, **facts: Any) -> TokenLifetime:
 def make_latency(day: date, **facts: Any) -> Latency:
     return Latency.objects.create(
         **{"day": day, "stage": "answer", "platform": "all", "events": 321, "p50_ms": 87.0, "p90_ms": 140.0,
-           "p95_ms": 180.0, "p99_ms": 1234.0, "max_ms": 2900, "within_deadline": 0.987} | facts
+           "p95_ms": 180.0, "p99_ms": 1234.0, "max_us": 2_900_000, "within_deadline": 0.987} | facts
     )  # fmt: skip
 
 

@@ -1,12 +1,12 @@
-import contextlib
 import hashlib
 import hmac
 import io
+import json
 import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from spark_reports.export.copying import is_topic, is_word
 from spark_reports.export.pseudonyms import Period, Subject, key_for
 from spark_reports.jobs.tables import EVENT_TABLES, Column, Table
 from spark_reports.lake import Kind, Lake, LakeError, Manifest, arrow_schema, folder_of
+from spark_reports.models import PseudonymSeed
+from spark_reports.seeds import destroy_seeds
 from spark_reports.tests.history import History
 from tests import factories
 from waku_bridge.identity import canary_identity
@@ -76,11 +78,11 @@ def test_days_that_are_not_over_are_refused() -> None:
 
 # Pseudonyms -----------------------------------------------------------------------------------------------------------
 def test_keys_change_with_period_and_role_and_the_key_id_tells() -> None:
-    november, december = (key_for(date(2026, month, 1), SECRET, Period.MONTH) for month in (11, 12))
+    november, december = (key_for(date(2026, month, 1), SECRET, SECRET, Period.MONTH) for month in (11, 12))
     values = {(key.outer, key.prefix(subject)) for key in (november, december) for subject in Subject}
 
     assert len(values) == 4
-    assert november.id == key_for(date(2026, 11, 30), SECRET, Period.MONTH).id != december.id
+    assert november.id == key_for(date(2026, 11, 30), SECRET, SECRET, Period.MONTH).id != december.id
     assert hashlib.sha256(SECRET).hexdigest()[:8] not in november.id
 
 
@@ -167,13 +169,13 @@ def test_a_pseudonym_is_64_bits_of_an_hmac_under_the_key_of_its_period(
     factories.make_notification(request=request, at=midnight(day), public_key_hash=recipient)
     manifest = export()
 
-    secret = settings.FIELD_ENCRYPTION_KEYS[0]
-    key = hmac.digest(secret, f"report pseudonyms {day:%Y-%m}".encode(), "sha256")
+    secret, seed = settings.FIELD_ENCRYPTION_KEYS[0], bytes(PseudonymSeed.objects.get().seed)
+    key = hmac.digest(secret, f"report pseudonyms {day:%Y-%m}".encode() + b"\0" + seed, "sha256")
     [row] = rows_of(lake_url, manifest, "notifications")
     for column, value in (("sender", digest), ("recipient", recipient)):
         expected = hmac.digest(key, column.encode() + b"\0" + value, "sha256")[:8]
         assert row[column] == int.from_bytes(expected, signed=True)
-    assert manifest.key_id == key_for(day, secret, Period.MONTH).id
+    assert manifest.key_id == key_for(day, secret, seed, Period.MONTH).id
 
 
 def test_the_answer_of_a_request_is_measured_once(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
@@ -182,8 +184,8 @@ def test_the_answer_of_a_request_is_measured_once(lake_url: str, day: date, expo
     for position in range(3):
         factories.make_notification(request=request, position=position, at=midnight(day))
 
-    measured = [row["answered_ms"] for row in rows_of(lake_url, export(), "notifications")]
-    assert sorted(measured, key=repr) == [1000, None, None]
+    measured = [row["answered_us"] for row in rows_of(lake_url, export(), "notification_times")]
+    assert measured == [1_000_000]
 
 
 def test_what_was_decided_at_once_is_exported_from_its_request(
@@ -201,14 +203,17 @@ def test_what_was_decided_at_once_is_exported_from_its_request(
     canary = factories.make_canary_envelope(at=midnight(day))
     factories.make_answered_request(**answered, decided=pack(decided), source_key=canary.hash)
 
-    columns = ("platform", "front_door", "type", "state", "report", "attempts", "recipient", "answered_ms")
-    rows = [tuple(row[c] for c in columns) for row in rows_of(lake_url, export(), "notifications")]
+    columns = ("platform", "front_door", "type", "state", "report", "attempts", "recipient")
+    manifest = export()
+    rows = [tuple(row[c] for c in columns) for row in rows_of(lake_url, manifest, "notifications")]
     assert sorted(row for row in rows if row[3] != "delivered") == [
-        ("none", "waku", 0, "suppressed", "success", 0, None, None),
-        ("none", "waku", 1, "duplicate", "success", 0, None, None),
-        ("none", "waku", 2, "refused", "wrong_token", 0, None, 1000),
+        ("none", "waku", 0, "suppressed", "success", 0, None),
+        ("none", "waku", 1, "duplicate", "success", 0, None),
+        ("none", "waku", 2, "refused", "wrong_token", 0, None),
     ]
     assert len(rows) == 4
+    times = [(row["delivered_us"], row["answered_us"]) for row in rows_of(lake_url, manifest, "notification_times")]
+    assert sorted(times, key=repr) == [(None, 1_000_000), (None, None)]
 
 
 def test_a_reply_that_went_out_again_has_no_time_of_its_first_publication(
@@ -220,9 +225,9 @@ def test_a_reply_that_went_out_again_has_no_time_of_its_first_publication(
         made_at = midnight(day) + timedelta(seconds=2)
         factories.make_reply(envelope_hash=envelope.hash, at=made_at, repeat_count=repeats, **facts)
 
-    columns = ("state", "repeats", "published_ms", "since_received_ms")
+    columns = ("state", "repeats", "published_us", "since_received_us")
     rows = [tuple(row[c] for c in columns) for row in rows_of(lake_url, export(), "replies")]
-    assert sorted(rows) == [("confirmed", 0, 5000, 7000), ("confirmed", 1, None, None)]
+    assert sorted(rows) == [("confirmed", 0, 5_000_000, 7_000_000), ("confirmed", 1, None, None)]
 
 
 def test_an_event_carries_the_state_before_it(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
@@ -250,18 +255,15 @@ def test_an_event_carries_the_state_before_it(lake_url: str, day: date, export: 
         "is_active",
         "previous_platform",
         "platform",
-        "previous_token_since",
-        "token_since",
     )
-    old = long_ago.date()
     assert [tuple(row[c] for c in columns) for row in rows_of(lake_url, manifest, "registration_events")] == [
-        ("token_changed", False, True, True, "ios", "android", old, day),
-        ("token_died", False, True, False, "android", "android", day, day),
-        ("refreshed", False, False, True, "android", "android", day, day),
+        ("token_changed", False, True, True, "ios", "android"),
+        ("token_died", False, True, False, "android", "android"),
+        ("refreshed", False, False, True, "android", "android"),
     ]
     assert sorted(tuple(row.values()) for row in rows_of(lake_url, manifest, "active_tokens")) == [
-        ("android", "", "waku", day, 0, 1),
-        ("ios", "im.status.app", "waku", old, 1, 0),
+        ("android", "", "waku", 0, 1),
+        ("ios", "im.status.app", "waku", 1, 0),
     ]
 
 
@@ -283,6 +285,7 @@ def test_the_life_of_a_device_of_xmpp_is_that_of_a_token(
 
     columns = ("kind", "app_topic", "is_first", "was_active", "is_active", "front_door")
     events = sorted(rows_of(lake_url, manifest, "registration_events"), key=lambda row: row["at"])
+    assert [row["at"].hour for row in events] == [1, 2, 3, 4, 5]
     assert [tuple(row[c] for c in columns) for row in events] == [
         ("registered", "org.example.chat", True, False, True, "xmpp"),
         ("registered", "org.example.chat", True, False, True, "xmpp"),
@@ -291,7 +294,7 @@ def test_the_life_of_a_device_of_xmpp_is_that_of_a_token(
         ("unregistered", "org.example.chat", False, True, False, "xmpp"),
     ]
     assert [tuple(row.values()) for row in rows_of(lake_url, manifest, "active_tokens")] == [
-        ("ios", "org.example.chat", "xmpp", day, 0, 1)
+        ("ios", "org.example.chat", "xmpp", 0, 1)
     ]
 
 
@@ -312,8 +315,8 @@ def test_pushes_of_xmpp_have_recipients_of_their_own_and_are_no_measure_of_speed
         assert [row["front_door"] for row in rows_of(lake_url, manifest, table)] == ["xmpp"] * 3
     rows = rows_of(lake_url, manifest, "notifications")
     assert sorted(Counter(row["recipient"] for row in rows).values()) == [1, 2]
-    assert {(row["finished_ms"], row["answered_ms"]) for row in rows} == {(None, None)}
-    assert {(row["latency_ms"], row["queued_ms"]) for row in rows_of(lake_url, manifest, "attempts")} == {(7, None)}
+    assert manifest.rows["notification_times"] == 0
+    assert {(row["latency_us"], row["queued_us"]) for row in rows_of(lake_url, manifest, "attempts")} == {(7000, None)}
 
 
 def test_app_topics_that_clients_make_up_do_not_multiply_the_rows(
@@ -335,15 +338,10 @@ def test_what_is_not_known_yet_is_null_or_open(lake_url: str, day: date, export:
     manifest = export()
 
     [row] = rows_of(lake_url, manifest, "attempts")
-    assert (row["outcome"], row["latency_ms"], row["queued_ms"], row["code"]) == ("open", None, 40, "")
+    assert (row["outcome"], row["latency_us"], row["queued_us"], row["code"]) == ("open", None, 40_000, "")
     [row] = rows_of(lake_url, manifest, "notifications")
-    assert (row["platform"], row["sender"], row["finished_ms"], row["answered_ms"], row["deadline_ms"]) == (
-        "none",
-        None,
-        None,
-        None,
-        2000,
-    )
+    assert (row["platform"], row["sender"]) == ("none", None)
+    assert manifest.rows["notification_times"] == 0
 
 
 def test_texts_with_quotes_commas_and_line_breaks_survive(
@@ -433,6 +431,91 @@ def test_a_broken_export_leaves_the_day_as_it_was(
     lake = Lake(lake_url)
     assert lake.manifest(Kind.FACTS, day) == first
     lake.verify(Kind.FACTS, day, first)
+    assert len(files_in(lake_url)) == len(EVENT_TABLES) + 1
+
+
+def test_what_a_killed_export_left_goes_with_the_next(
+    lake_url: str, day: date, export: Callable[..., Manifest]
+) -> None:
+    export()
+    for name in ("dead.parquet", ".dead.parquet.incoming"):
+        with Lake(lake_url).writing(f"{folder_of(Kind.FACTS, EVENT_TABLES[0], day)}/{name}") as out:
+            out.write(b"half a file")
+    export(replace=True)
+
+    assert len(files_in(lake_url)) == len(EVENT_TABLES) + 1
+
+
+# Times and durations --------------------------------------------------------------------------------------------------
+def test_durations_are_whole_microseconds(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
+    """A float would make 1.001 s 1000.999…: every whole number of milliseconds comes back as itself."""
+    durations = [*range(0, 60_000, 7), 1001, 86_399_999]
+    for ms in durations:
+        at = midnight(day)
+        factories.make_envelope(at=at, processed_at=at + timedelta(milliseconds=ms, microseconds=ms % 3))
+
+    found = sorted(row["processed_us"] for row in rows_of(lake_url, export(), "envelopes"))
+    assert found == sorted(ms * 1000 + ms % 3 for ms in durations)
+
+
+def test_who_knows_when_a_push_was_sent_does_not_find_it(
+    lake_url: str, day: date, export: Callable[..., Manifest]
+) -> None:
+    """A row with a pseudonym has no time but its hour, nothing that was measured, and no place that tells when."""
+    moments = [midnight(day) + timedelta(minutes=7 * n, microseconds=n + 1) for n in range(200)]
+    for at in moments:
+        digest = keyring().digest(Purpose.SENDER, secrets.token_bytes(33))
+        request = factories.make_answered_request(
+            at=at, answered_at=at + timedelta(microseconds=77), sender_digest=digest
+        )
+        facts = {"state": "delivered", "finished_at": at + timedelta(microseconds=99)}
+        notification = factories.make_notification(
+            request=request, at=at, public_key_hash=secrets.token_bytes(64), **facts
+        )
+        factories.make_attempt(notification, started_at=at)
+        factories.make_reply(envelope_hash=factories.make_envelope(at=at).hash, at=at)
+        factories.make_event(at=at)
+    factories.make_unknown_error(first_seen_at=moments[0], last_seen_at=moments[1])
+    manifest = export()
+
+    pseudonymous = rows_of(lake_url, manifest, "notifications")
+    assert {(row["at"].minute, row["at"].second, row["at"].microsecond) for row in pseudonymous} == {(0, 0, 0)}
+    assert not [name for name in pseudonymous[0] if name.endswith("_us")]
+    hours = [row["at"] for row in pseudonymous]
+    assert hours not in (sorted(hours), sorted(hours, reverse=True))
+    for table in EVENT_TABLES:
+        rows = rows_of(lake_url, manifest, table.name)
+        times = [value for row in rows for value in row.values() if isinstance(value, datetime)]
+        assert {(at.second, at.microsecond) for at in times} <= {(0, 0)}, table.name
+        assert table.name == "notifications" or not {"recipient", "sender"} & set(table.column_names)
+
+
+# Seeds of pseudonyms --------------------------------------------------------------------------------------------------
+def test_the_key_of_a_past_period_cannot_be_made_again(
+    day: date, export: Callable[..., Manifest], settings: LazySettings
+) -> None:
+    """Not even by who has the server's secret: the random part of it is destroyed once nothing is left to export."""
+    first = export()
+    kept_until = Period.MONTH.last_day(day) + timedelta(days=settings.NOTIFICATION_RETENTION_DAYS + 1)
+    destroy_seeds(midnight(kept_until) + timedelta(hours=23))
+    assert export(replace=True).key_id == first.key_id
+
+    destroy_seeds(midnight(kept_until + timedelta(days=1)))
+    assert not PseudonymSeed.objects.exists()
+    assert export(replace=True).key_id != first.key_id
+
+
+@pytest.mark.parametrize(
+    ("period", "last"),
+    [
+        ("day", date(2026, 11, 20)),
+        ("week", date(2026, 11, 22)),
+        ("month", date(2026, 11, 30)),
+        ("year", date(2026, 12, 31)),
+    ],
+)
+def test_a_period_ends_with_its_last_day(period: str, last: date) -> None:
+    assert Period(period).last_day(date(2026, 11, 20)) == last
 
 
 @dataclass
@@ -464,13 +547,35 @@ def test_a_full_disk_ends_the_export_before_the_whole_table_is_read(
     read = copying._read
     monkeypatch.setattr(copying, "_read", reading)
     monkeypatch.setattr(copying, "CHUNK_SIZE", 1)
-    monkeypatch.setattr(Lake, "writing", lambda *_args: contextlib.nullcontext(FullDisk(room, chunks)))
+    lake = Lake(lake_url)
+    disk = Disk(lake._files, lambda: FullDisk(room, chunks))
+    lake._files = disk  # type: ignore[assignment]
     for _ in range(50):
         factories.make_envelope(at=midnight(day))
-    with pytest.raises(OSError, match="No space left"):
-        export_day(day, Lake(lake_url), now=timezone.now(), on_rows=lambda _table, _rows: None)
+    with pytest.raises(LakeError, match=r"The lake failed: facts/table=envelopes/.*: .*No space left"):
+        export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
 
     assert len(chunks) <= copying.CHUNKS_AHEAD + 3
+    assert files_in(lake_url) == []
+
+
+@dataclass
+class Disk:
+    """A file system whose new files are those that ``opened`` makes."""
+
+    files: Any
+    opened: Callable[[], Any]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.files, name)
+
+    def open_output_stream(self, path: str) -> Any:
+        Path(path).touch()
+        return self.opened()
+
+
+def files_in(lake_url: str) -> list[Path]:
+    return [path for path in Path(lake_url).rglob("*") if path.is_file()]
 
 
 def test_a_day_that_retention_has_begun_to_remove_is_marked_and_never_replaced(
@@ -507,7 +612,7 @@ def test_the_key_never_stands_in_a_statement_or_a_parameter(
         listen(name)
     export()
 
-    key = key_for(day, settings.FIELD_ENCRYPTION_KEYS[0], Period.MONTH)
+    key = key_for(day, settings.FIELD_ENCRYPTION_KEYS[0], bytes(PseudonymSeed.objects.get().seed), Period.MONTH)
     assert b"COPY report_keys FROM STDIN" in told
     assert any(b"FROM waku_bridge_outboundreply" in text for text in told)
     for secret in (key.inner[:32], key.outer[:32]):  # the rest is padding
@@ -555,6 +660,35 @@ def test_broken_files_are_named_with_what_to_do(
     message = broken(lake_url, day, damage)
     assert words in message
     assert f"export_events --day {day} --replace" in message
+
+
+@pytest.mark.parametrize("tables", [[], {"envelopes": 7}, {"envelopes": [7]}, {"envelopes": [{}]}, None])
+def test_a_manifest_of_another_shape_is_named(
+    lake_url: str, day: date, export: Callable[..., Manifest], tables: object
+) -> None:
+    export()
+    path = Path(lake_url) / "manifests" / "facts" / f"{day}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tables": tables}))
+    with pytest.raises(LakeError, match=f"is no manifest.*export_events --day {day} --replace"):
+        export()
+
+
+def test_a_file_of_garbage_is_named_with_what_to_do(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
+    """Its size and digest may be those of the manifest: somebody put it there and wrote both."""
+    lake, manifest = Lake(lake_url), export()
+    path = manifest.tables["envelopes"][0].path
+    (Path(lake_url) / path).write_bytes(b"garbage")
+    forged = replace(manifest, tables=dict(manifest.tables) | {"envelopes": [lake.describe(path, 0)]})
+    with pytest.raises(LakeError, match=f"no readable Parquet file.*export_events --day {day} --replace"):
+        lake.verify(Kind.FACTS, day, forged)
+
+
+def test_the_lake_is_for_its_account_only(lake_url: str, day: date) -> None:
+    factories.make_envelope(at=midnight(day))
+    call_command("export_events")
+
+    modes = {path.stat().st_mode & 0o077 for path in [Path(lake_url), *Path(lake_url).rglob("*")]}
+    assert modes == {0}
 
 
 def cut_manifest(lake_url: str, day: date) -> None:

@@ -22,7 +22,7 @@ from spark_reports.jobs.tables import REPORT_TABLES
 from spark_reports.lake import Kind, Lake, LakeError, arrow_schema
 from spark_reports.loading import load, publish_in_lake, read_results
 from spark_reports.models import ErrorRate, PublishedDay, ReportRun
-from spark_reports.runs import LOCK, Progress, RunError, make_plan, run_reports
+from spark_reports.runs import LOCK, SURVIVAL, Progress, RunError, make_plan, run_reports
 from tests import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -31,7 +31,7 @@ RATE = {
     "hour": None, "stage": "dispatch", "platform": "ios", "app_topic": "", "front_door": "waku",
     "outcome": "dead", "code": "gone",
     "is_failure": True, "events": 1, "total": 2, "rate": 0.5, "rate_low": 0.1, "rate_high": 0.9,
-    "usual_rate": None, "change": None, "z_score": None,
+    "usual_rate": None, "change": None, "z_score": None, "usual_days": 0,
 }  # fmt: skip
 
 
@@ -188,6 +188,47 @@ def test_what_a_killed_run_left_in_the_lake_goes_with_the_next(lake: Lake, day: 
 def no_lake(settings: LazySettings, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     settings.REPORTS_LAKE = str(tmp_path / "file" / "lake")
+
+
+def test_a_missing_day_is_a_finding_of_every_figure_that_looked_back_to_it(
+    lake: Lake, day: date, no_java: None
+) -> None:
+    """Survival is none of them: each day has the whole history of its tokens."""
+    for days in (9, 4, 3, 1):
+        publish(lake, day - timedelta(days=days), [RATE])
+    failing(day)
+    manifest = lake.manifest(Kind.FACTS, day)
+    assert manifest is not None
+
+    history = make_plan(lake, {day: manifest}, "incoming/x").history
+
+    assert {report: tuple(by_day[day.isoformat()]) for report, by_day in history.items() if report != SURVIVAL} == {
+        "error_rates": (7, 3),
+        "token_churn": (7, 3),
+        "failure_signatures": (9, 4),
+    }
+    expected, found = history[SURVIVAL][day.isoformat()]
+    assert expected == found > 7 * (tables.LIFETIME_WEEKS - 1)
+
+
+def test_nothing_is_expected_of_the_days_before_the_first(lake: Lake, day: date, no_java: None) -> None:
+    failing(day)
+    manifest = lake.manifest(Kind.FACTS, day)
+    assert manifest is not None
+    history = make_plan(lake, {day: manifest}, "incoming/x").history
+    assert {tuple(history[name][day.isoformat()]) for name in ("error_rates", "failure_signatures")} == {(0, 0)}
+
+
+def test_survival_of_cohorts_from_before_retention_is_a_finding(
+    lake: Lake, day: date, no_java: None, settings: LazySettings
+) -> None:
+    settings.EVENT_RETENTION_DAYS = 30
+    failing(day)
+    manifest = lake.manifest(Kind.FACTS, day)
+    assert manifest is not None
+    plan = make_plan(lake, {day: manifest}, "incoming/x")
+    assert date.fromisoformat(plan.history_from[day.isoformat()]) == timezone.now().date() - timedelta(days=29)
+    assert plan.history[SURVIVAL][day.isoformat()][1] == 29
 
 
 def test_a_lake_that_takes_nothing_is_told_in_one_line(no_lake: None, day: date) -> None:

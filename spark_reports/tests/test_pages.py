@@ -386,3 +386,39 @@ def test_error_rates_of_hours_are_in_the_file_though_not_in_the_table(admin_clie
     rows.make_night(DAY)
     assert {row[1] for row in csv_of(admin_client, "error-rates")[1:]} == {"", "7"}
     assert ErrorRate.objects.filter(hour=7).exists()
+
+
+# The first nights -----------------------------------------------------------------------------------------------------
+def test_a_night_without_a_band_says_so_and_highlights_what_fails_by_any_measure(admin_client: Client) -> None:
+    rows.publish(DAY)
+    rows.make_rate(DAY, events=368, total=1000, rate=0.368, usual_rate=None, usual_days=2)
+    rows.make_rate(DAY, outcome="success", code="", is_failure=False, events=632, total=1000, usual_days=2)
+    page = html_of(admin_client, "", day=DAY)
+
+    assert "No band yet: 2 of 7 days; 1 stage fails more than 5%" in page
+    assert "while nothing is known to be usual" in page
+    assert "outside of their usual band" not in page
+
+
+def test_a_night_with_a_band_needs_no_absolute_limit(admin_client: Client) -> None:
+    rows.publish(DAY)
+    rows.make_rate(DAY, events=368, total=1000, rate=0.368, usual_days=3)
+    page = html_of(admin_client, "", day=DAY)
+
+    assert "No figures outside of their usual band" in page
+    assert "while nothing is known to be usual" not in page
+
+
+def test_days_before_the_first_reports_are_not_missed(admin_client: Client) -> None:
+    rows.make_night(DAY)
+    page = html_of(admin_client, "error-rates/", **{"from": DAY - timedelta(days=13), "to": DAY})
+
+    assert "days have no reports" not in page
+
+
+def test_one_day_is_told_by_its_table_and_not_by_a_line_of_one_point(admin_client: Client) -> None:
+    rows.make_night(DAY)
+    days = {"from": DAY, "to": DAY}
+    assert "Churn rate by day" not in html_of(admin_client, "token-churn/", **days)
+    assert "<caption>Churn by day</caption>" in html_of(admin_client, "token-churn/", **days)
+    assert "Churn rate by day" in html_of(admin_client, "token-churn/", **{"from": DAY - timedelta(days=1), "to": DAY})

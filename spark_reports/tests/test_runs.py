@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from django.conf import LazySettings
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Sum
 from django.utils import timezone
 
@@ -54,10 +54,45 @@ def test_reports_agree_with_plain_sql(lake_url: str, master: None, request: pyte
     assert list(PublishedDay.objects.order_by("day").values_list("day", flat=True)) == [first, last]
     for day in (first, last):
         assert_agrees(day)
+        assert_recomputed(day)
     assert not TokenChurn.objects.exclude(unexplained=0).exists()
     assert not list((Path(lake_url) / "incoming").iterdir())
     if "cluster" in request.node.name:
         assert request.getfixturevalue("cluster").workers_used() == 2
+
+
+RECOMPUTE = Path(__file__).parents[2] / "tests" / "reports" / "recompute.sql"
+AGAIN = {
+    "again_error_rates": "spark_reports_errorrate",
+    "again_token_churn": "spark_reports_tokenchurn",
+    "again_token_lifetime": "spark_reports_tokenlifetime",
+    "again_latency": "spark_reports_latency",
+    "again_load_profile": "spark_reports_loadprofile",
+}
+
+
+def assert_recomputed(day: date) -> None:
+    """Compare every row and column with those of the script that a stranger would run."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(RECOMPUTE.read_text(encoding="utf-8").replace(":day::", f"'{day}'::"))
+        for view, table in AGAIN.items():
+            cursor.execute(f"SELECT * FROM {view}")  # noqa: S608 - names of ours
+            names = [column.name for column in cursor.description]
+            again = sorted(cursor.fetchall(), key=keys_of)
+            cursor.execute(f"SELECT {', '.join(names)} FROM {table} WHERE day = %s", [day])  # noqa: S608
+            found = sorted(cursor.fetchall(), key=keys_of)
+            assert len(found) == len(again) > 0, view
+            for row, other in zip(found, again, strict=True):
+                assert dict(zip(names, row, strict=True)) == {
+                    name: pytest.approx(value, abs=1e-9) if isinstance(value, float) else value
+                    for name, value in zip(names, other, strict=True)
+                }, view
+        transaction.set_rollback(True)
+
+
+def keys_of(row: tuple[Any, ...]) -> str:
+    """Return what a row is about, by which the rows of both sides have the same order."""
+    return repr([value for value in row if not isinstance(value, float) and value is not None][:8])
 
 
 def assert_agrees(day: date) -> None:
@@ -101,8 +136,8 @@ def assert_agrees(day: date) -> None:
         *span,
     )
     replied = Latency.objects.filter(day=day, stage="reply", platform="all", front_door="all")
-    assert list(replied.values_list("events", "max_ms")) == sql(
-        """SELECT count(*), max(floor(date_part('epoch', published_at - received_at) * 1000))
+    assert list(replied.values_list("events", "max_us")) == sql(
+        """SELECT count(*), max(extract(epoch FROM published_at - received_at) * 1000000)::bigint
            FROM waku_bridge_outboundreply r JOIN waku_bridge_inboundenvelope e ON e.hash = r.envelope_hash
            WHERE r.created_at >= %s AND r.created_at < %s AND published_at IS NOT NULL AND repeat_count = 0""",
         *span,

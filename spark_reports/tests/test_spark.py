@@ -1,12 +1,15 @@
 """Spark as a process: what it is given, and what is made of its words."""
 
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from spark_reports.lake import Kind, Lake
-from spark_reports.spark import environment, package, spark_home
+from spark_reports.spark import PACKAGE, _killed_by, environment, package, spark_home
 
 CAUSE = """26/11/21 14:35:01 WARN NativeCodeLoader: Unable to load native-hadoop library
 Traceback (most recent call last):
@@ -50,6 +53,48 @@ def test_the_deepest_cause_is_named() -> None:
     assert _reason(CAUSE.splitlines()) == "java.io.FileNotFoundException: File part-0.parquet does not exist"
     assert _reason(["Error: bad option"]) == "Error: bad option"
     assert _reason([]) == "it said nothing"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (137, "Java was ended by SIGKILL, mostly for want of memory"),
+        (143, "Java was ended by SIGTERM."),
+        (1, ""),
+    ],
+)
+def test_a_killed_java_is_said_and_not_the_last_line_of_its_log(code: int, words: str) -> None:
+    assert _killed_by(code).startswith(words)
+    assert bool(_killed_by(code)) is bool(words)
+
+
+WORKER = """
+import sys, time
+from spark_reports.spark import _running, environment
+command = [sys.executable, "-I", {tether!r}, "sh", "-c", "echo $$; exec sleep 600"]
+with _running(command, environment("local")) as process:
+    print(process.stdout.readline(), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_was_started_ends_with_a_worker_that_is_killed(java: None) -> None:
+    script = WORKER.format(tether=str(PACKAGE / "tether.py"))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout
+        sleeper = psutil.Process(int(worker.stdout.readline()))
+        assert sleeper.is_running()
+        worker.kill()
+
+    gone, alive = psutil.wait_procs([sleeper], timeout=20)
+    assert (len(gone), alive) == (1, [])
+
+
+def test_a_command_that_is_killed_has_the_code_of_its_signal() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-I", str(PACKAGE / "tether.py"), "sh", "-c", "kill -9 $$"], stdin=subprocess.PIPE
+    ) as tether:
+        assert tether.wait(30) == 137
 
 
 def test_a_draft_of_a_manifest_is_no_day(tmp_path: Path) -> None:

@@ -4,10 +4,14 @@ import pyarrow as pa
 import pytest
 from django.db import models
 
+from notifications.models import Attempt, Notification
+from registrations.models import RegistrationEvent
 from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, Table, Type
+from spark_reports.jobs.words import KNOWN
 from spark_reports.lake import arrow_schema
 from spark_reports.loading import MODELS
 from spark_reports.tests.test_export import assert_documented
+from waku_bridge.models import InboundEnvelope, OutboundReply
 
 every_table = pytest.mark.parametrize("table", [*EVENT_TABLES, *REPORT_TABLES], ids=lambda table: table.name)
 FIELDS: dict[Type, tuple[type[models.Field], ...]] = {
@@ -51,8 +55,20 @@ def test_models_have_the_columns_of_their_report(name: str) -> None:
         assert fields[column.name].null == column.is_nullable, column.name
 
 
-def test_every_report_but_the_spells_is_shown() -> None:
-    assert {table.name for table in REPORT_TABLES} - MODELS.keys() == {"token_spells"}
+def test_every_report_is_shown() -> None:
+    assert {table.name for table in REPORT_TABLES} == MODELS.keys()
+
+
+def test_the_words_that_jobs_judge_by_are_those_of_the_models() -> None:
+    states = {
+        ("envelopes", "state"): set(InboundEnvelope.State.values),
+        ("notifications", "state"): set(Notification.State.values),
+        ("attempts", "outcome"): {*Attempt.Outcome.values, "open"},
+        ("replies", "state"): set(OutboundReply.State.values),
+        ("registration_events", "kind"): set(RegistrationEvent.Kind.values),
+        ("token_spells", "end"): {"ended", "left", "alive"},
+    }
+    assert {(table, column): set(known) for table, words in KNOWN.items() for column, known in words.items()} == states
 
 
 def test_the_lake_knows_every_type() -> None:

@@ -72,6 +72,26 @@ def test_every_event_counts_in_its_stage_with_outcome_and_code(spark: Any) -> No
     ]
 
 
+def test_a_word_that_this_version_does_not_know_is_told_and_not_guessed_at(spark: Any) -> None:
+    """A state of tomorrow is neither accepted nor a failure, and an end of tomorrow is no death."""
+    from spark_reports.jobs import data_quality, token_churn
+
+    new = {"state": "of tomorrow"}
+    facts = {"envelopes": [new | {"type": "query"}], "notifications": [new], "replies": [new]}
+    counted = outcomes(spark, attempts=[{"outcome": "of tomorrow"}], **facts)
+    events = frame(spark, tables.REGISTRATION_EVENTS, [{"kind": "of tomorrow", "was_active": True}])
+    active = frame(spark, tables.ACTIVE_TOKENS, [{"at_start": 1, "at_end": 0}])
+
+    assert {(row.outcome, row.is_failure) for row in counted.collect()} == {("unknown", False)}
+    assert rows_of(token_churn.transform(events, active), "died", "unexplained") == [(0, 1)]
+    assert data_quality.count("registration_events", events).first()["unknown"] == 1
+
+
+def test_a_message_that_asks_for_nothing_is_not_accepted(spark: Any) -> None:
+    read = {"type": "contact_code_advertisement", "state": "processed"}
+    assert rows_of(outcomes(spark, envelopes=[read]), "stage", "outcome", "is_failure") == [("inbox", "read", False)]
+
+
 def test_rates_are_of_all_events_of_an_hour_and_of_the_whole_day(spark: Any) -> None:
     tries = [{"outcome": "delivered", "at": NOON}] * 3 + [{"outcome": "dead", "code": "gone", "at": NOON}]
     tries += [{"outcome": "delivered", "at": NOON + timedelta(hours=1)}] * 4
@@ -232,19 +252,21 @@ def test_a_move_leaves_one_place_and_enters_another(spark: Any) -> None:
 def test_tokens_of_two_front_doors_at_one_place_are_counted_apart(spark: Any) -> None:
     from spark_reports.jobs import token_churn, token_lifetime
 
-    born = DAY - timedelta(days=9)
-    left = {"kind": "token_died", "was_active": True, "previous_token_since": born, "token_since": born}
+    left = {"kind": "token_died", "was_active": True}
     events = frame(spark, tables.REGISTRATION_EVENTS, [left, left | {"front_door": "xmpp"}])
-    stock = {"token_since": born, "at_start": 4, "at_end": 3}
+    stock = {"at_start": 4, "at_end": 3}
     active = frame(spark, tables.ACTIVE_TOKENS, [stock, stock | {"front_door": "xmpp", "at_start": 2, "at_end": 1}])
+    lives = [{"began_on": DAY, "last_day": DAY, "end": "ended", "tokens": n} for n in (1, 2)]
+    lives = [lives[0], lives[1] | {"front_door": "xmpp"}]
 
-    churn, spells = token_churn.transform(events, active), token_lifetime.spells(events, active)
+    churn = token_churn.transform(events, active)
+    survival = token_lifetime.transform(frame(spark, tables.TOKEN_SPELLS, lives), {DAY: DAY})
 
     assert rows_of(churn, "front_door", "died", "active_at_start", "unexplained", "churn_rate") == [
         ("waku", 1, 4, 0, 0.25),
         ("xmpp", 1, 2, 0, 0.5),
     ]
-    assert rows_of(spells, "front_door", "at_risk", "ended") == [("waku", 4, 1), ("xmpp", 2, 1)]
+    assert rows_of(survival, "front_door", "tokens", "ended") == [("waku", 1, 1), ("xmpp", 2, 2)]
 
 
 def test_what_does_not_reconcile_is_shown(spark: Any) -> None:
@@ -265,74 +287,68 @@ def test_survival_is_that_of_the_textbook(spark: Any) -> None:
     from spark_reports.jobs import token_lifetime
 
     born = date(2026, 11, 2)  # a Monday
-    at_risk = {0: (10, 0), 3: (10, 1), 8: (9, 0), 9: (7, 3)}
-    spells = [
-        {"day": born + timedelta(days=age), "token_since": born, "at_risk": n, "ended": d, "censored": 0}
-        for age, (n, d) in at_risk.items()
+    ends = [(3, "ended", 1), (8, "left", 2), (9, "ended", 3), (18, "alive", 4)]
+    lives = [
+        {"began_on": born, "last_day": born + timedelta(days=age), "end": end, "tokens": n} for age, end, n in ends
     ]
 
-    survival = token_lifetime.transform(frame(spark, tables.TOKEN_SPELLS, spells), [DAY])
+    survival = token_lifetime.transform(frame(spark, tables.TOKEN_SPELLS, lives), {DAY: born})
 
-    rows = rows_of(survival, "cohort", "age_weeks", "tokens", "ended", "survival", "survival_low", "survival_high")
+    columns = ("cohort", "age_weeks", "tokens", "at_risk", "ended", "survival", "survival_low", "survival_high")
+    rows = rows_of(survival, *columns)
     second = 0.9 * 4 / 7
     margin = 1.959964 * second * (1 / (10 * 9) + 3 / (7 * 4)) ** 0.5
-    assert rows[0][:5] == (born, 1, 10, 1, pytest.approx(0.9))
-    assert rows[1] == (born, 2, 10, 3, *(pytest.approx(v) for v in (second, second - margin, second + margin)))
+    bounds = [pytest.approx(v) for v in (second, second - margin, second + margin)]
+    assert rows[0][:6] == (born, 1, 10, 9 * 7 + 4, 1, pytest.approx(0.9))
+    assert rows[1] == (born, 2, 10, 2 * 2 + 3 * 3 + 4 * 7, 3, *bounds)
+    assert rows[2] == (born, 3, 10, 4 * 5, 0, *bounds)
 
 
 def test_a_cohort_that_is_all_gone_survives_no_more(spark: Any) -> None:
     from spark_reports.jobs import token_lifetime
 
-    spells = [{"day": YESTERDAY, "token_since": YESTERDAY, "at_risk": 2, "ended": 2}]
-    survival = token_lifetime.transform(frame(spark, tables.TOKEN_SPELLS, spells), [DAY])
+    lives = [{"began_on": YESTERDAY, "last_day": YESTERDAY, "end": "ended", "tokens": 2}]
+    survival = token_lifetime.transform(frame(spark, tables.TOKEN_SPELLS, lives), {DAY: YESTERDAY})
 
     assert rows_of(survival, "survival", "survival_low", "survival_high") == [(0.0, 0.0, 0.0)]
 
 
-def test_a_token_ends_by_dying_or_being_replaced_and_is_censored_by_unregistering(spark: Any) -> None:
+def test_a_cohort_that_began_before_the_history_is_marked(spark: Any) -> None:
     from spark_reports.jobs import token_lifetime
 
-    born = DAY - timedelta(days=9)
-    gone = {"was_active": True, "previous_token_since": born, "token_since": born}
-    events = [
-        gone | {"kind": "token_died"},
-        gone | {"kind": "expired"},
-        gone | {"kind": "unregistered"},
-        gone | {"kind": "token_changed", "is_active": True, "token_since": DAY},
-        {"kind": "registered", "is_active": True, "token_since": DAY},
-        {"kind": "token_died", "was_active": False, "previous_token_since": born},
-    ]
-    active = [{"token_since": born, "at_start": 10, "at_end": 6}, {"token_since": DAY, "at_start": 0, "at_end": 2}]
+    monday = date(2026, 11, 16)
+    lives = [{"began_on": monday - timedelta(days=n), "last_day": DAY, "end": "alive", "tokens": 1} for n in (0, 1)]
+    survival = token_lifetime.transform(frame(spark, tables.TOKEN_SPELLS, lives), {DAY: monday})
 
-    spells = token_lifetime.spells(
-        frame(spark, tables.REGISTRATION_EVENTS, events), frame(spark, tables.ACTIVE_TOKENS, active)
-    )
-
-    assert rows_of(spells, "token_since", "at_risk", "ended", "censored") == [(born, 10, 3, 1), (DAY, 2, 0, 0)]
+    assert {(row.cohort, row.is_complete) for row in survival.collect()} == {
+        (monday, True),
+        (monday - timedelta(days=7), False),
+    }
 
 
 # latency --------------------------------------------------------------------------------------------------------------
 def latency_of(spark: Any, **facts: Any) -> Any:
     from spark_reports.jobs import latency
 
-    names = (tables.ENVELOPES, tables.NOTIFICATIONS, tables.ATTEMPTS, tables.REPLIES)
-    return latency.transform(*[frame(spark, table, facts.get(table.name, [])) for table in names])
+    names = (tables.ENVELOPES, tables.NOTIFICATION_TIMES, tables.ATTEMPTS, tables.REPLIES)
+    frames = [frame(spark, table, facts.get(table.name, [])) for table in names]
+    return latency.transform(latency.count_durations(*frames))
 
 
 def test_percentiles_by_stage_and_platform_and_for_all(spark: Any) -> None:
-    tries = [{"latency_ms": ms, "platform": "ios" if ms <= 50 else "android"} for ms in range(1, 101)]
+    tries = [{"latency_us": ms * 1000, "platform": "ios" if ms <= 50 else "android"} for ms in range(1, 101)]
 
     found = latency_of(spark, attempts=tries).where("front_door = 'all'")
 
-    assert rows_of(found, "stage", "platform", "events", "p50_ms", "p90_ms", "p99_ms", "max_ms") == [
-        ("gateway", "all", 100, 50.5, pytest.approx(90.1), pytest.approx(99.01), 100),
-        ("gateway", "android", 50, 75.5, pytest.approx(95.1), pytest.approx(99.51), 100),
-        ("gateway", "ios", 50, 25.5, pytest.approx(45.1), pytest.approx(49.51), 50),
+    assert rows_of(found, "stage", "platform", "events", "p50_ms", "p90_ms", "p99_ms", "max_us") == [
+        ("gateway", "all", 100, 50.5, pytest.approx(90.1), pytest.approx(99.01), 100_000),
+        ("gateway", "android", 50, 75.5, pytest.approx(95.1), pytest.approx(99.51), 100_000),
+        ("gateway", "ios", 50, 25.5, pytest.approx(45.1), pytest.approx(49.51), 50_000),
     ]
 
 
 def test_percentiles_by_front_door_and_for_all(spark: Any) -> None:
-    found = latency_of(spark, attempts=[{"latency_ms": 10}, {"latency_ms": 30, "front_door": "xmpp"}])
+    found = latency_of(spark, attempts=[{"latency_us": 10_000}, {"latency_us": 30_000, "front_door": "xmpp"}])
 
     assert rows_of(found, "platform", "front_door", "events", "p50_ms") == [
         ("all", "all", 2, 20.0),
@@ -345,29 +361,37 @@ def test_percentiles_by_front_door_and_for_all(spark: Any) -> None:
 
 
 def test_the_share_within_the_deadline_counts_the_deadline_itself(spark: Any) -> None:
-    answers = [{"answered_ms": ms, "deadline_ms": 2000} for ms in (1, 2000, 2001, 5000)]
+    answers = [{"answered_us": us, "deadline_us": 2_000_000} for us in (1, 2_000_000, 2_000_001, 5_000_000)]
 
-    found = latency_of(spark, notifications=answers)
+    found = latency_of(spark, notification_times=answers)
 
     assert rows_of(found.where("platform = 'all' AND front_door = 'all'"), "stage", "within_deadline") == [
         ("answer", 0.5)
     ]
 
 
-def test_durations_that_cannot_be_are_left_out(spark: Any) -> None:
-    found = latency_of(spark, envelopes=[{"processed_ms": ms} for ms in (-5, 7, 10**12)])
+def test_the_longest_is_exact_and_percentiles_are_rounded_down_to_their_step(spark: Any) -> None:
+    """1.001 s is 1001 ms: whole microseconds are divided by whole numbers."""
+    times = [1_001_000, 12_345_678]
+    found = latency_of(spark, envelopes=[{"processed_us": us} for us in times]).where("platform = 'all'")
 
-    assert rows_of(found, "stage", "platform", "front_door", "events", "max_ms") == [
-        ("decide", "all", "all", 1, 7),
-        ("decide", "all", "waku", 1, 7),
-        ("decide", "none", "all", 1, 7),
-        ("decide", "none", "waku", 1, 7),
+    assert set(rows_of(found, "max_us", "p50_ms")) == {(12_345_678, (1001 + 12_000) / 2)}
+
+
+def test_durations_that_cannot_be_are_left_out(spark: Any) -> None:
+    found = latency_of(spark, envelopes=[{"processed_us": us} for us in (-5, 7999, 10**15)])
+
+    assert rows_of(found, "stage", "platform", "front_door", "events", "max_us") == [
+        ("decide", "all", "all", 1, 7999),
+        ("decide", "all", "waku", 1, 7999),
+        ("decide", "none", "all", 1, 7999),
+        ("decide", "none", "waku", 1, 7999),
     ]
 
 
 # failure_signatures ---------------------------------------------------------------------------------------------------
 def signatures_of(
-    spark: Any, today: int, before: dict[int, int], snapshots: Any = (), earlier: Any = ()
+    spark: Any, today: int, before: dict[int, int], snapshots: Any = (), earlier: Any = (), known_days: int = 30
 ) -> list[tuple[Any, ...]]:
     from spark_reports.jobs import failure_signatures
 
@@ -383,6 +407,7 @@ def signatures_of(
         frame(spark, tables.ERROR_RATES, rates_before),
         frame(spark, tables.UNKNOWN_ERRORS, snapshots),
         frame(spark, tables.FAILURE_SIGNATURES, earlier),
+        {DAY: known_days},
     )
     columns = ("source", "signature", "events", "usual_events", "is_new", "is_rising", "first_seen_on")
     return rows_of(found.where("signature <> 'other'"), *columns)
@@ -400,6 +425,10 @@ def test_a_code_twice_as_frequent_as_usual_is_rising(spark: Any) -> None:
 
 def test_a_code_that_was_never_seen_is_new(spark: Any) -> None:
     assert signatures_of(spark, 1, {}) == [("code", "unavailable", 1, 0.0, True, True, DAY)]
+
+
+def test_nothing_is_new_while_nothing_is_known_of_the_days_before(spark: Any) -> None:
+    assert signatures_of(spark, 1, {}, known_days=0) == [("code", "unavailable", 1, 0.0, False, False, DAY)]
 
 
 def test_first_seen_goes_back_as_far_as_earlier_reports_say(spark: Any) -> None:
@@ -463,19 +492,31 @@ def test_the_heaviest_are_named_by_pseudonym_only(spark: Any) -> None:
 def test_missing_rows_and_absurd_times_are_found(spark: Any) -> None:
     from spark_reports.jobs import data_quality
 
-    tries = [{}, {"at": NOON - timedelta(days=400)}, {"latency_ms": -1}, {"queued_ms": 10**13}]
+    tries = [{}, {"at": NOON - timedelta(days=400)}, {"latency_us": -1}, {"queued_us": 10**16}]
     attempts = frame(spark, tables.ATTEMPTS, tries)
     expected = data_quality.expected_rows(spark, {"attempts": {DAY.isoformat(): 5}})
     churn = frame(spark, tables.TOKEN_CHURN, [{"active_at_start": 5, "active_at_end": 6, "unexplained": 0}])
     before = frame(spark, tables.TOKEN_CHURN, [{"day": YESTERDAY, "active_at_end": 5}])
 
-    checks = data_quality.transform(expected, {"attempts": attempts}, churn, before)
+    checks = data_quality.transform(expected, data_quality.count_all({"attempts": attempts}), churn, before)
 
     assert rows_of(checks, "check_name", "subject", "is_ok", "expected", "found") == [
         ("continuity", "device tokens", True, 5, 5),
         ("reconciliation", "ios  waku", True, 6, 6),
         ("row_count", "attempts", False, 5, 4),
         ("timestamps", "attempts", False, 0, 3),
+        ("unknown_values", "attempts", False, 0, 4),
+    ]
+
+
+def test_a_report_that_rests_on_fewer_days_than_it_could_is_found(spark: Any) -> None:
+    from spark_reports.jobs import data_quality
+
+    days = {"error_rates": {DAY.isoformat(): (7, 6)}, "token_churn": {DAY.isoformat(): (7, 7)}}
+
+    assert rows_of(data_quality.history(spark, days), "check_name", "subject", "is_ok", "expected", "found") == [
+        ("history", "error_rates", False, 7, 6),
+        ("history", "token_churn", True, 7, 7),
     ]
 
 
@@ -516,12 +557,15 @@ def test_every_transform_ends_with_the_columns_of_its_report(spark: Any) -> None
     expected = data_quality.expected_rows(spark, {"notifications": {DAY.isoformat(): 0}})
     results = {
         tables.ANOMALIES: anomalies.transform(rates, rates, churn, churn),
-        tables.FAILURE_SIGNATURES: failure_signatures.transform(rates, rates, empty(tables.UNKNOWN_ERRORS), signatures),
-        tables.DATA_QUALITY: data_quality.transform(expected, {"notifications": notifications}, churn, churn),
+        tables.FAILURE_SIGNATURES: failure_signatures.transform(
+            rates, rates, empty(tables.UNKNOWN_ERRORS), signatures, {DAY: 0}
+        ),
+        tables.DATA_QUALITY: data_quality.transform(
+            expected, data_quality.count_all({"notifications": notifications}), churn, churn
+        ),
         tables.ERROR_RATES: error_rates.transform(outcomes(spark), empty(tables.ERROR_RATES)),
         tables.TOKEN_CHURN: token_churn.transform(events, active),
-        tables.TOKEN_SPELLS: token_lifetime.spells(events, active),
-        tables.TOKEN_LIFETIME: token_lifetime.transform(empty(tables.TOKEN_SPELLS), [DAY]),
+        tables.TOKEN_LIFETIME: token_lifetime.transform(empty(tables.TOKEN_SPELLS), {DAY: DAY}),
         tables.LATENCY: latency_of(spark),
         tables.LOAD_PROFILE: load_profile.transform(actors),
         tables.HEAVY_ACTORS: load_profile.heaviest(actors),

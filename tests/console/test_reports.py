@@ -39,10 +39,10 @@ def lake(tmp_path: Path, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def old_server() -> Iterator[None]:
-    """Installed a month ago, so that last night is owed."""
+    """Installed some days ago, so that last night is owed."""
     ours = MigrationRecorder.Migration.objects.filter(app="spark_reports")
     before = ours.first().applied
-    ours.update(applied=timezone.now() - timedelta(days=30))
+    ours.update(applied=timezone.now() - timedelta(days=4))
     yield
     ours.update(applied=before)
 

@@ -1,0 +1,191 @@
+"""Survival of device tokens: histories in PostgreSQL → lake → Spark, against lifelines on the same tokens."""
+
+import random
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.utils import timezone
+
+from registrations.models import RegistrationEvent
+from spark_reports.export import export_day, last_closed_day
+from spark_reports.lake import Lake
+from spark_reports.runs import make_plan
+from tests import factories
+
+pytestmark = pytest.mark.django_db(transaction=True)
+Kind = RegistrationEvent.Kind
+Place = tuple[int, str]
+HISTORIES = 1000
+WEEKS = 8
+ENDS = {Kind.TOKEN_DIED, Kind.EXPIRED}
+
+
+@dataclass(frozen=True)
+class Life:
+    """One device token: where and when it began, the last day on which it was at risk, and whether it ended then."""
+
+    place: Place
+    began_on: date
+    last_day: date
+    has_ended: bool
+
+
+@pytest.fixture
+def day() -> date:
+    return last_closed_day(timezone.now())
+
+
+def survival_by_spark(spark: Any, lake_url: str, day: date) -> list[Any]:
+    """Export the day and compute its survival, as a night does."""
+    from spark_reports.jobs import tables, token_lifetime
+    from spark_reports.jobs.sources import read_facts
+
+    lake = Lake(lake_url)
+    manifest = export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None, replace=True)
+    plan = make_plan(lake, {day: manifest}, "incoming/x")
+    spells = read_facts(spark, lake_url, plan, tables.TOKEN_SPELLS)
+    rows: list[Any] = token_lifetime.transform(spells, {day: date.fromisoformat(manifest.events_since)}).collect()
+    return rows
+
+
+def events_of(pseudonym: UUID, place: Place, *facts: tuple[Kind, datetime]) -> list[RegistrationEvent]:
+    token_type, apn_topic = place
+    return [
+        RegistrationEvent(kind=kind, pseudonym=pseudonym, token_type=token_type, apn_topic=apn_topic, at=at)
+        for kind, at in facts
+    ]
+
+
+def test_a_token_that_dies_every_day_ends_once(spark: Any, lake_url: str, day: date) -> None:
+    """One of a hundred tokens dies, is refreshed and dies again each day: the others survive, which is 99 %."""
+    began_on = day - timedelta(days=day.weekday() + 14)
+    midnight = datetime.combine(began_on, time(), UTC)
+    for n in range(100):
+        events = events_of(uuid4(), (2, ""), (Kind.REGISTERED, midnight))
+        if n == 0:
+            for days in range(11):
+                at = midnight + timedelta(days=days, hours=1)
+                facts = [(Kind.TOKEN_DIED, 0), (Kind.REFRESHED, 1), (Kind.TOKEN_DIED, 2), (Kind.REFRESHED, 3)]
+                events += events_of(events[0].pseudonym, (2, ""), *[(k, at + timedelta(hours=h)) for k, h in facts])
+        RegistrationEvent.objects.bulk_create(events)
+
+    rows = survival_by_spark(spark, lake_url, day)
+
+    assert {(row.tokens, round(row.survival, 6)) for row in rows} == {(100, 0.99)}
+
+
+def test_a_refresh_into_another_app_ends_no_token_there(spark: Any, lake_url: str, day: date) -> None:
+    """It leaves the place where it began, and what becomes of it elsewhere is not that place's."""
+    here, there = (1, "im.status.here"), (1, "im.status.there")
+    for place in (here, there):
+        factories.make_channel(place)
+    noon = datetime.combine(day - timedelta(days=1), time(12), UTC)
+    for place in (here, here, there, there):
+        moved = uuid4()
+        RegistrationEvent.objects.bulk_create(events_of(moved, place, (Kind.REGISTERED, noon - timedelta(hours=1))))
+    RegistrationEvent.objects.bulk_create(
+        events_of(moved, here, (Kind.REFRESHED, noon), (Kind.TOKEN_DIED, noon + timedelta(hours=1)))
+    )
+
+    rows = survival_by_spark(spark, lake_url, day)
+
+    assert sorted((row.app_topic, row.tokens, row.ended, row.survival) for row in rows) == [
+        ("im.status.here", 2, 0, 1.0),
+        ("im.status.there", 2, 0, 1.0),
+    ]
+
+
+# Against lifelines ----------------------------------------------------------------------------------------------------
+def test_survival_is_that_of_lifelines_on_a_thousand_random_histories(spark: Any, lake_url: str, day: date) -> None:
+    rng = random.Random(1958)
+    places = [(1, f"im.status.history-{n}") for n in range(HISTORIES)]
+    first = day - timedelta(days=7 * WEEKS - 1)
+    lives: dict[tuple[str, date], list[Life]] = defaultdict(list)
+    events: list[RegistrationEvent] = []
+    for place in places:
+        factories.make_channel(place)
+        made = [event for _ in range(12) for event in random_installation(rng, place, first, day)]
+        # Now and then a refresh comes from another app.
+        for event in made:
+            if event.kind == Kind.REFRESHED and rng.random() < 0.05:
+                event.apn_topic = rng.choice(places)[1]
+        events += made
+    RegistrationEvent.objects.bulk_create(events)
+    for life in walk(events, day):
+        lives[life.place[1], life.began_on - timedelta(days=life.began_on.weekday())].append(life)
+
+    rows = survival_by_spark(spark, lake_url, day)
+
+    found: dict[tuple[str, date], list[Any]] = defaultdict(list)
+    for row in rows:
+        found[row.app_topic, row.cohort].append(row)
+    assert found.keys() == lives.keys()
+    assert len({topic for topic, _ in found}) == HISTORIES
+    for cohort, weeks in found.items():
+        assert_agrees(weeks, lives[cohort])
+
+
+def random_installation(rng: random.Random, place: Place, first: date, last: date) -> Iterator[RegistrationEvent]:
+    """Yield the events of an installation, many on one day: deaths of dead tokens, revivals, changes, the end."""
+    at = datetime.combine(first, time(), UTC) + timedelta(hours=rng.randrange(24 * 7 * WEEKS))
+    end = datetime.combine(last + timedelta(days=1), time(), UTC)
+    pseudonym = UUID(int=rng.getrandbits(128))
+    kinds = [Kind.REFRESHED, Kind.SETTINGS_CHANGED, Kind.TOKEN_CHANGED, *ENDS, Kind.REVIVED, Kind.UNREGISTERED]
+    kind = Kind.REGISTERED
+    while at < end:
+        yield from events_of(pseudonym, place, (kind, at))
+        if kind == Kind.UNREGISTERED:
+            return
+        at += timedelta(hours=rng.choice([1, 2, 5, 30, 100, 200]))
+        [kind] = rng.choices(kinds, [6, 1, 2, 2, 1, 1, 1])
+
+
+def walk(events: list[RegistrationEvent], day: date) -> Iterator[Life]:
+    """Yield the life of each token, told event by event."""
+    histories: dict[UUID, list[RegistrationEvent]] = defaultdict(list)
+    for event in events:
+        histories[event.pseudonym].append(event)
+    for history in histories.values():
+        tokens: list[list[RegistrationEvent]] = []
+        for event in history:
+            if event.kind in {Kind.REGISTERED, Kind.TOKEN_CHANGED}:
+                tokens.append([])
+            tokens[-1].append(event)
+        for token, following in zip(tokens, [*tokens[1:], []], strict=True):
+            yield life_of(token, following, day)
+
+
+def life_of(token: list[RegistrationEvent], following: list[RegistrationEvent], day: date) -> Life:
+    born = token[0]
+    place = (born.token_type, born.apn_topic)
+    for event in token[1:]:
+        if event.kind in ENDS:
+            return Life(place, born.at.date(), event.at.date(), True)
+        if event.kind == Kind.UNREGISTERED or (event.token_type, event.apn_topic) != place:
+            return Life(place, born.at.date(), event.at.date(), False)
+    if following:
+        return Life(place, born.at.date(), following[0].at.date(), True)
+    return Life(place, born.at.date(), day, False)
+
+
+def assert_agrees(weeks: list[Any], lives: list[Life]) -> None:
+    """Compare the survival after each week of age. A token of age 0 was seen for one day, so its duration is 1."""
+    from lifelines import KaplanMeierFitter
+
+    durations = [(life.last_day - life.began_on).days + 1 for life in lives]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a cohort in which everything ended
+        fitted = KaplanMeierFitter().fit(durations, [life.has_ended for life in lives])
+    assert {row.tokens for row in weeks} == {len(lives)}
+    assert max(row.age_weeks for row in weeks) == (max(durations) - 1) // 7 + 1
+    for row in weeks:
+        age = 7 * row.age_weeks
+        assert row.survival == pytest.approx(float(fitted.predict(age)), abs=1e-9), (row, lives)
+        assert row.ended == sum(life.has_ended and age - 7 < d <= age for life, d in zip(lives, durations, strict=True))
+        assert row.at_risk == sum(max(0, min(7, d - (age - 7))) for d in durations)
