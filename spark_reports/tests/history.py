@@ -9,6 +9,8 @@ from uuid import UUID, uuid4
 
 from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.models import Attempt, Notification, NotificationRequest
+from notifications.policy import Verdict, Wish
+from notifications.reports import CODES, Decided, pack
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.models import RegistrationEvent
@@ -124,17 +126,26 @@ class History:
     def _request(self, at: datetime) -> None:
         envelope = self._envelope(at, MessageType.REQUEST)
         sender = self.random.choice(self.senders)
+        rows, others = self.random.choice([(1, 0), (1, 0), (1, 1), (2, 0), (4, 3), (0, 2)])
+        decided = [self._decision(rows + place) for place in range(others)]
         request = factories.make_answered_request(
             at=at,
+            decided=pack(decided),
             answered_at=at + timedelta(milliseconds=self.random.randrange(20, 3000)),
             source_key=envelope.hash,
             sender_digest=keyring().digest(Purpose.SENDER, sender),
         )
         self.secrets += [bytes(request.request_key), bytes(request.message_id), bytes(envelope.hash)]
-        for position in range(self.random.choice([1, 1, 1, 2, 4])):
+        for position in range(rows):
             self._notification(request, position, at, public_key_hash=self.random.choice(self.recipients))
         self._reply(envelope)
         self._envelope(at, self.random.choice([MessageType.REGISTRATION, MessageType.QUERY]))
+
+    def _decision(self, position: int) -> Decided:
+        """Return what was decided at once about one place of a request, of any kind that is stored so."""
+        verdict = self.random.choice(list(CODES))
+        wish = self.random.choice([None, *Wish]) if verdict is Verdict.SUPPRESSED else None
+        return Decided(position, verdict, self.random.randrange(5), wish)
 
     def _push_of_xmpp(self, at: datetime) -> None:
         request = factories.make_answered_request(front_door="xmpp", at=at, answered_at=at, reply_due_at=at)

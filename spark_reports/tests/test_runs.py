@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 from django.db import connection, transaction
-from django.db.models import Sum
 from django.utils import timezone
 
 from spark_reports.export import last_closed_day
@@ -105,12 +104,6 @@ def assert_agrees(day: date) -> None:
            WHERE started_at >= %s AND started_at < %s GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5""",
         *span,
     )
-    assert requests(day) == sql(
-        """SELECT front_door, CASE WHEN n.state = 'refused' THEN 'refused' ELSE 'accepted' END, count(*)
-           FROM notifications_notification n JOIN notifications_notificationrequest r ON r.id = request_id
-           WHERE created_at >= %s AND created_at < %s GROUP BY 1, 2 ORDER BY 1, 2""",
-        *span,
-    )
     assert gateway_medians(day) == sql(
         """SELECT coalesce(front_door, 'all'), percentile_cont(0.5) WITHIN GROUP (ORDER BY CASE WHEN latency_ms < 10000
              THEN latency_ms ELSE latency_ms / 1000 * 1000 END), count(*) FROM notifications_attempt a
@@ -155,13 +148,6 @@ def dispatch_counts(day: date) -> list[tuple[Any, ...]]:
     return sorted(
         (token_types[r.platform], r.app_topic, r.front_door, r.outcome, r.code, r.events, pytest.approx(r.rate))
         for r in rows
-    )
-
-
-def requests(day: date) -> list[tuple[Any, ...]]:
-    rows = ErrorRate.objects.filter(day=day, hour=None, stage="request").values("front_door", "outcome")
-    return list(
-        rows.annotate(all=Sum("events")).order_by("front_door", "outcome").values_list("front_door", "outcome", "all")
     )
 
 
