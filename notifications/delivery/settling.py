@@ -22,6 +22,8 @@ from notifications.policy import Standing, is_answerable, report_error
 from notifications.reports import REPORTS, report_of, unpack_reports
 
 State = Notification.State
+# The states in which a notification waits to be claimed.
+WAITING = frozenset({State.PENDING, State.RETRYING, State.AMBIGUOUS})
 # Another worker settles a request only when the one that accepted it is late by this much.
 GRACE = timedelta(seconds=0.5)
 OVERDUE = """
@@ -164,6 +166,7 @@ class StoredNotification(NamedTuple):
     state: str
     attempt_count: int
     report: str | None
+    is_route_disabled: bool
 
 
 _LOCK_WAITING = """
@@ -172,9 +175,11 @@ _LOCK_WAITING = """
     ORDER BY id FOR UPDATE SKIP LOCKED
 """
 _LOCK_NOTIFICATIONS = """
-    SELECT id, request_id, position, public_key_hash, installation_id, state, attempt_count, report
-    FROM notifications_notification WHERE request_id = ANY (%(ids)b::bigint[])
-    ORDER BY request_id, position FOR NO KEY UPDATE
+    SELECT n.id, request_id, position, public_key_hash, installation_id, n.state, attempt_count, report,
+           route.state IS NOT DISTINCT FROM 'disabled'
+    FROM notifications_notification AS n LEFT JOIN registrations_route AS route ON route.id = n.route_id
+    WHERE request_id = ANY (%(ids)b::bigint[])
+    ORDER BY request_id, position FOR NO KEY UPDATE OF n
 """
 _FIX_REPORTS = """
     UPDATE notifications_notification AS n SET report = fixed.report
@@ -221,7 +226,10 @@ def _fix_reports(notifications: Sequence[StoredNotification]) -> dict[int, Repor
 
 
 def _report(notification: StoredNotification) -> str:
-    return str(REPORTS[report_error(is_token_dead=notification.state == State.DEAD_TOKEN)])
+    # What waits for an address that is disabled by now is closed as dead when it is due.
+    is_about_to_be = notification.is_route_disabled and notification.state in WAITING
+    is_token_dead = notification.state == State.DEAD_TOKEN or is_about_to_be
+    return str(REPORTS[report_error(is_token_dead=is_token_dead)])
 
 
 def _answer(request: Stored, reports: dict[int, Report]) -> Answer:

@@ -734,6 +734,24 @@ def test_waits_for_a_first_attempt_until_the_deadline(state):
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("state", "report"),
+    [
+        (State.PENDING, NOT_REGISTERED),
+        (State.RETRYING, NOT_REGISTERED),
+        (State.AMBIGUOUS, NOT_REGISTERED),
+        (State.IN_FLIGHT, SUCCESS),  # it may arrive yet
+        (State.DELIVERED, SUCCESS),  # it was before
+    ],
+)
+def test_what_waits_for_an_address_that_was_disabled_meanwhile_is_told_as_dead(state, report):
+    request = make_waiting(state)
+    Notification.objects.update(route=make_route(state=Route.State.DISABLED))
+    [answer] = settle([request.pk], now=request.reply_due_at)
+    assert told(answer) == [report]
+
+
+@pytest.mark.django_db
 def test_does_not_wait_for_a_second_attempt():
     request = make_waiting(State.IN_FLIGHT)
     Notification.objects.update(attempt_count=2)

@@ -85,7 +85,6 @@ def test_follows_the_rules_of_the_recipient(rules, message, mention, others):
         ({"allowed_mentions": NOBODY}, MENTION, Wish.MENTION_NOT_ALLOWED),
         ({"muted": {CHAT}}, JOIN, None),
     ],
-    ids=str,
 )
 def test_the_first_wish_that_a_notification_is_against_is_named(rules, notification_type, wish):
     notification = PushNotification(b"key", "id", "token", notification_type, chat_id=CHAT, author=AUTHOR)
