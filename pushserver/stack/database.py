@@ -18,6 +18,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules_table import load_seed
 from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.release import compare
 from pushserver.roles import seed_roles
 from pushserver.supervisor.processes import PROJECT
 
@@ -32,7 +33,10 @@ def bring_up_to_date(embedded: EmbeddedPostgres | None) -> None:
         applied = set(MigrationRecorder(connection).applied_migrations())
     except OperationalError as error:
         raise SystemExit(f"PostgreSQL cannot be reached: {error}") from error
-    if known_migrations() - applied:
+    schema = compare(known_migrations(), applied)
+    if schema.newer:
+        print(f"The database was {schema.words}. Go back to that version soon.", file=sys.stderr)  # noqa: T201
+    if schema.missing:
         migrate()
     else:
         # Rows and roles that a version brings without a migration; `migrate` would have loaded them.
