@@ -13,7 +13,7 @@ export REQUIRE_ALL SEED SEEDS SIEGE_SECONDS
 # Of the test suite: more would start more servers than they save time.
 PROCESSES ?= 2
 
-.PHONY: openapi screenshots help install install-reports dev run restart up test check bench lock format clean peers interop xmpp-interop chaos siege simulate fuzz audit
+.PHONY: doctor restore-drill openapi screenshots help install install-reports dev run restart up test check bench lock format clean peers interop xmpp-interop chaos siege simulate fuzz audit
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -48,6 +48,9 @@ chaos: dev ## fault runs: thousands of messages while workers, the real gorush, 
 
 siege: dev ## a thousand hostile keys for five minutes beside honest clients, on this machine alone; prints the figures
 	$(PYTHON) -m pytest -q -m chaos -s tests/siege $(ARGS)
+
+restore-drill: dev ## lose the database and restore it to a point in time (docs/backup.md), with figures; REGISTRATIONS=1000000
+	REGISTRATIONS=$(REGISTRATIONS) $(PYTHON) -m pytest -q -s tests/drills/test_restore.py
 
 simulate: dev ## a simulated world with every kind of failure, one for each seed: SEEDS=10000 for many, SEED=7 for one
 	$(PYTHON) -m pytest -q -s tests/simulation

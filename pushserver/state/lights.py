@@ -14,6 +14,7 @@ from enum import StrEnum
 from math import ceil
 
 from pushserver.state.facts import Drain, Facts, Halted, Peer, RoundTrip, Store, Trouble, Waiting, Xmpp
+from pushserver.state.runbooks import runbook
 
 
 class Level(StrEnum):
@@ -84,6 +85,11 @@ class Light:
     group: Group
     name: str
     finding: Finding
+
+    @property
+    def runbook(self) -> str:
+        """Return the name of the page that says what to do about it."""
+        return runbook(self.id)
 
 
 BAD = (Level.RED, Level.YELLOW)
