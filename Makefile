@@ -21,6 +21,10 @@ help: ## this list
 install: ## install what the server needs, start nothing
 	@requirements/install.sh run
 
+doctor: ## what this machine lacks: Python, disk, memory, port, clock, programs, settings; installs nothing
+	@command -v python3 >/dev/null || { echo "!! python3 is missing: install Python 3.11 or newer."; exit 1; }
+	@python3 requirements/doctor.py
+
 install-reports: ## install what nightly reports need, too: PySpark, PyArrow, Java 17 (400 MB)
 	@requirements/install.sh reports
 	@requirements/system.sh java
