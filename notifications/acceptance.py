@@ -35,7 +35,7 @@ from notifications.messages import (
     channel_key,
 )
 from notifications.models import Notification, NotificationRequest
-from notifications.policy import Recipient, Verdict, evaluate
+from notifications.policy import Recipient, Verdict, Wish, evaluate, wish_against
 from notifications.reports import Decided, load_errors, pack, pack_names, repeat_reports
 from notifications.senders import own_senders
 from notifications.transitions import OVER, move
@@ -128,6 +128,8 @@ class _Draft:
     attempt_id: int = 0
     # It is the one wake-up for what is beyond a limit, which goes out when the limit allows.
     wakes_at: datetime | None = None
+    # What the recipient asked for, if it is suppressed by that.
+    wish: Wish | None = None
 
     @property
     def is_claimed(self) -> bool:
@@ -314,7 +316,9 @@ def _decide(
         is_muted=is_muted,
     )
     if verdict is not Verdict.DELIVER:
-        return _Draft(position, notification, verdict)
+        is_unwanted = verdict is Verdict.SUPPRESSED
+        wish = wish_against(notification, addressee.rules) if is_unwanted and addressee else None
+        return _Draft(position, notification, verdict, wish=wish)
     taken.add(key)
     return _Draft(position, notification, verdict, addressee=addressee, dedup_key=key)
 
@@ -493,9 +497,13 @@ def _request_columns(requests: Sequence[_Request], *, now: datetime) -> dict[str
         "r_message": [request.incoming.request.message_id for request in requests],
         "r_state": [(states.ANSWERED if request.is_answered else states.WAITING).value for request in requests],
         "r_answered": [now if request.is_answered else None for request in requests],
-        "r_decided": [pack(Decided(d.position, d.verdict, d.notification.type) for d in r.decided) for r in requests],
+        "r_decided": [pack(map(_decided, request.decided)) for request in requests],
         "r_names": [None if r.is_answered else _names(r) for r in requests],
     }
+
+
+def _decided(draft: _Draft) -> Decided:
+    return Decided(draft.position, draft.verdict, draft.notification.type, draft.wish)
 
 
 def _names(request: _Request) -> bytes | None:

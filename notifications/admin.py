@@ -12,14 +12,14 @@ from django.utils import timezone
 
 from kit.admin.columns import NOTHING, age, full_hash, link, moment, number, short_hash, state, word
 from kit.admin.facts import FactAdmin, FactInline
-from kit.admin.filters import Alone, RecentValuesFilter, WordFilter
+from kit.admin.filters import Alone, RecentValuesFilter, WordFilter, during
 from kit.admin.operations import Operated
 from kit.admin.search import spellings
 from notifications import reports
 from notifications.console import channels  # noqa: F401 - registers its page
 from notifications.console.operations import DisableRegistration, DropNotifications, EnableRegistration, TryNow
 from notifications.console.senders import MuteSender, MuteSenderOfRequest, UnmuteSender
-from notifications.messages import NotificationType
+from notifications.messages import FAILURES, NotificationType
 from notifications.models import Attempt, Notification, NotificationRequest, Sender
 from notifications.transitions import DUE
 from registrations.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url, token_type_name
@@ -198,7 +198,7 @@ class NotificationAdmin(Operated, FactAdmin):
         age("created_at"),
         age("next_attempt_at", "next attempt"),
     )
-    list_filter = (ProgressFilter, ("state", WordFilter))
+    list_filter = (ProgressFilter, ("state", WordFilter), during("finished_at"))
     shown: ClassVar[Any] = {
         "Notification": (
             state("state"),
@@ -242,9 +242,22 @@ class NotificationAdmin(Operated, FactAdmin):
 
 
 def type_name(number: int) -> str:
-    """Return the number and name of a type. The enum is open, so senders may use numbers that we do not know."""
+    """Return the name of a type. The enum is open, so senders may use numbers that we do not know."""
     known = number in {known.value for known in NotificationType}
-    return f"{number} {NotificationType(number).name.lower()}" if known else str(number)
+    return NotificationType(number).name.lower().replace("_", " ") if known else f"type {number}"
+
+
+class FailedFilter(Alone, admin.SimpleListFilter):
+    """A filter for the attempts that count as failures: neither dead tokens nor bad payloads."""
+
+    title = "failed"
+    parameter_name = "failed"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [("yes", ", ".join(FAILURES))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
+        return queryset.filter(outcome__in=FAILURES) if self.value() else queryset
 
 
 @admin.register(Attempt)
@@ -261,11 +274,17 @@ class AttemptAdmin(FactAdmin):
         "latency",
         age("started_at", "started"),
     )
-    list_filter = (("outcome", WordFilter), ("code", RecentValuesFilter))
+    list_filter = (
+        FailedFilter,
+        ("outcome", WordFilter),
+        ("code", RecentValuesFilter),
+        during("started_at", is_by_id=True),
+    )
     shown: ClassVar[Any] = {
         "Outcome": (
             state("outcome"),
             word("code"),
+            word("error", "what the gateway said"),
             word("late_code", "reported later"),
             moment("started_at", "started"),
             "latency",

@@ -158,6 +158,8 @@ class Outcome(StrEnum):
     AMBIGUOUS = "ambiguous"  # may have been sent
 
 
+# What counts as a failure of a gateway: neither a dead token nor a payload that can never be sent is one.
+FAILURES = (Outcome.CONFIG, Outcome.TRANSIENT, Outcome.AMBIGUOUS)
 # The code of a result when the gateway itself could not be reached, so that nothing was sent.
 UNREACHABLE = "unreachable"
 # The code of a result when the connection to the gateway broke before there was an answer.
@@ -202,7 +204,7 @@ class Result:
     starts (0: where it always does). ``is_guarded`` says that tokens that are fine get the same answer when the set-up
     is wrong. ``is_untried`` says that the push was found faulty before anything was sent, ``is_dry_run`` that it was
     taken and sent nowhere. ``unknown_signature`` is what remains of an error text that no rule knows, without anything
-    secret or of one device.
+    secret or of one device, and ``error`` is the same of any error text.
     """
 
     outcome: Outcome
@@ -214,3 +216,5 @@ class Result:
     is_dry_run: bool = False
     retry_base_seconds: float = 0.0
     unknown_signature: str = ""
+    # Only for people to read, and so no part of what a result means.
+    error: str = field(default="", compare=False)

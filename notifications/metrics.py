@@ -174,3 +174,12 @@ CHANNELS = StoredGauge(
         LEFT JOIN notifications_channel AS channel USING (state) GROUP BY known.state
     """,
 )
+PUSHES_STOPPED = StoredGauge(
+    "pushserver_pushes_stopped",
+    "1 while no push is sent, as delivery is drained or every channel that something was delivered to is halted. "
+    "When it moves: the console says who stopped what, why and since when.",
+    sql="""
+        SELECT (EXISTS (SELECT FROM notifications_drain) OR coalesce(bool_and(state <> 'running'), FALSE))::int
+        FROM notifications_channel WHERE last_success_at IS NOT NULL
+    """,
+)

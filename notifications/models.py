@@ -149,6 +149,14 @@ class Notification(models.Model):
                 ),
                 name="notification_ended",
             ),
+            # When these ended, which the dashboard counts. Delivered ones are counted by their attempts.
+            models.Index(
+                fields=["state", "finished_at"],
+                condition=models.Q(
+                    state__in=["dead_token", "undeliverable", "unconfirmed", "expired", "withdrawn", "coalesced"]
+                ),
+                name="notification_ended_at",
+            ),
         ]
         permissions: ClassVar = [("operate_notification", "Can try notifications at once, and drop them")]
 
@@ -195,6 +203,9 @@ class Attempt(models.Model):
     latency_ms = models.PositiveIntegerField(null=True)
     outcome = models.TextField(choices=Outcome.choices, null=True)  # noqa: DJ001 - null: not known (yet)
     code = models.TextField(blank=True)  # the gateway's error in our words: never its text, which may hold the token
+    # What the gateway said, without the token and anything else of one device, so that people can tell errors apart.
+    # Nothing depends on it.
+    error = models.TextField(blank=True, default="", db_default="")
     is_guarded = models.BooleanField(default=False)  # the same verdict also comes when the set-up is wrong
     # The same as `code`, but from the gateway's feedback hook. It is shown to operators, and nothing depends on it. The
     # default in the database is for workers that do not know the column yet.

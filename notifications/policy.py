@@ -72,6 +72,17 @@ _ERRORS: dict[Verdict, ReportError | None] = {
 }
 
 
+class Wish(StrEnum):
+    """What a recipient asked for, by which a notification is suppressed. Staff may read it, and the sender never."""
+
+    NOTIFICATIONS_OFF = "notifications_off"
+    AUTHOR_BLOCKED = "author_blocked"
+    CHAT_BLOCKED = "chat_blocked"
+    CHAT_MUTED = "chat_muted"
+    MENTIONS_BLOCKED = "mentions_blocked"
+    MENTION_NOT_ALLOWED = "mention_not_allowed"  # mentions are wanted from chats that were chosen, and this is none
+
+
 @dataclass(frozen=True, slots=True)
 class Recipient:
     """What the addressed installation has asked for. The lists hold SHAKE-256 hashes of chats and authors."""
@@ -101,7 +112,7 @@ def evaluate(
         return Verdict.NOT_REGISTERED
     if not is_token_right:
         return Verdict.WRONG_TOKEN
-    if not recipient.enabled or _is_filtered(notification, recipient):
+    if wish_against(notification, recipient):
         return Verdict.SUPPRESSED
     if is_muted:
         return Verdict.MUTED
@@ -110,17 +121,32 @@ def evaluate(
     return Verdict.OVERLOADED if is_overloaded else Verdict.DELIVER
 
 
-def _is_filtered(notification: PushNotification, recipient: Recipient) -> bool:
+def wish_against(notification: PushNotification, recipient: Recipient) -> Wish | None:
+    """Return the first wish of the recipient that a notification is against, or None when it is wanted."""
+    if not recipient.enabled:
+        return Wish.NOTIFICATIONS_OFF
     if notification.author in recipient.blocked:
-        return True
+        return Wish.AUTHOR_BLOCKED
     match notification.type:
         case NotificationType.MESSAGE:
-            return notification.chat_id in recipient.blocked or notification.chat_id in recipient.muted
+            return _wish_against_message(notification.chat_id, recipient)
         case NotificationType.MENTION:
-            return recipient.block_mentions or notification.chat_id not in recipient.allowed_mentions
+            return _wish_against_mention(notification.chat_id, recipient)
         case _:
             # For join requests, and types that we do not know yet, the author's block is the only rule there is.
-            return False
+            return None
+
+
+def _wish_against_message(chat_id: bytes, recipient: Recipient) -> Wish | None:
+    if chat_id in recipient.blocked:
+        return Wish.CHAT_BLOCKED
+    return Wish.CHAT_MUTED if chat_id in recipient.muted else None
+
+
+def _wish_against_mention(chat_id: bytes, recipient: Recipient) -> Wish | None:
+    if recipient.block_mentions:
+        return Wish.MENTIONS_BLOCKED
+    return None if chat_id in recipient.allowed_mentions else Wish.MENTION_NOT_ALLOWED
 
 
 def retry_at(

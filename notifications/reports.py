@@ -2,7 +2,8 @@
 
 A notification that is delivered has a row with its report. What is decided at once has none, because anybody may have
 us decide about a hundred at a time: it stands in its request's row, two bytes for each place of the request. The first
-is the verdict, or 0 where there is a row or no report at all, and the second the type (0 where it does not fit).
+is the verdict, or 0 where there is a row or no report at all, and the second the type (0 where it does not fit). A
+suppressed one is stored by the wish of the recipient that it was against; rows that are older have the verdict alone.
 
 The key hash and the installation of such a place are those of the request itself. A repeat brings them along, and
 until the answer is fixed they are kept for a worker that has to answer in place of another one.
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from notifications.messages import PushNotification, Report, ReportError
 from notifications.models import Notification
-from notifications.policy import Verdict
+from notifications.policy import Verdict, Wish
 
 # The only table between what is stored and what goes over the wire.
 REPORT_ERRORS = {
@@ -35,7 +36,17 @@ CODES = {
     Verdict.COALESCED: 6,
     Verdict.MUTED: 7,
 }
-_VERDICTS = {code: verdict for verdict, code in CODES.items()}
+# The bytes that stand for a suppressed notification, by the wish that it was against.
+WISH_CODES = {
+    Wish.NOTIFICATIONS_OFF: 8,
+    Wish.AUTHOR_BLOCKED: 9,
+    Wish.CHAT_BLOCKED: 10,
+    Wish.CHAT_MUTED: 11,
+    Wish.MENTIONS_BLOCKED: 12,
+    Wish.MENTION_NOT_ALLOWED: 13,
+}
+_WISHES = {code: wish for wish, code in WISH_CODES.items()}
+VERDICTS = {code: verdict for verdict, code in CODES.items()} | dict.fromkeys(_WISHES, Verdict.SUPPRESSED)
 BYTES_EACH = 2
 LENGTH_BYTES = 4
 
@@ -46,6 +57,11 @@ class Decided(NamedTuple):
     position: int
     verdict: Verdict
     type: int
+    wish: Wish | None = None
+
+    @property
+    def code(self) -> int:
+        return WISH_CODES[self.wish] if self.wish else CODES[self.verdict]
 
     @property
     def error(self) -> ReportError:
@@ -55,9 +71,9 @@ class Decided(NamedTuple):
 def pack(decided: Iterable[Decided]) -> bytes | None:
     """Return what is stored of these, or None when there is nothing."""
     packed = bytearray()
-    for position, verdict, type_ in decided:
-        packed.extend(bytes(BYTES_EACH * (position + 1) - len(packed)))
-        packed[-BYTES_EACH:] = CODES[verdict], type_ if 0 < type_ < 256 else 0
+    for one in decided:
+        packed.extend(bytes(BYTES_EACH * (one.position + 1) - len(packed)))
+        packed[-BYTES_EACH:] = one.code, one.type if 0 < one.type < 256 else 0
     return bytes(packed) or None
 
 
@@ -65,7 +81,7 @@ def unpack(packed: bytes | None) -> list[Decided]:
     """Return what was decided at once, in the request's order."""
     codes = (packed or b"")[::BYTES_EACH], (packed or b"")[1::BYTES_EACH]
     return [
-        Decided(position, _VERDICTS[code], type_)
+        Decided(position, VERDICTS[code], type_, _WISHES.get(code))
         for position, (code, type_) in enumerate(zip(*codes, strict=True))
         if code
     ]

@@ -24,9 +24,9 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from kit.admin.times import exact
 from kit.http.notices import Board
 from kit.http.urls import host_of
+from notifications import standstill
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from pushserver.celery import HEARTBEAT_KEY
 from registrations.quotas import STORED_REGISTRATIONS
@@ -211,7 +211,7 @@ def _is_alive(client: httpx.Client, url: str) -> bool:
 
 def warnings() -> Iterator[dict[str, str]]:
     """Yield what an operator should know of although messages are taken. A warning never makes a server unready."""
-    yield from _draining()
+    yield from _standstill()
     yield from _warnings(GORUSH_BOARD, settings.GORUSH_URLS)
     yield from _warnings(NODE_BOARD, list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES])))
     yield from _canary_warnings()
@@ -221,15 +221,15 @@ def warnings() -> Iterator[dict[str, str]]:
         yield {"reports": "", "id": "reports_missing", "what": reports.words}
 
 
-def _draining() -> Iterator[dict[str, str]]:
-    """Warn while delivery is stopped.
+def _standstill() -> Iterator[dict[str, str]]:
+    """Warn while no push is sent.
 
-    The console shows who stopped it and why; `check_database` reports a database that is away.
+    The console shows who stopped what and why; `check_database` reports a database that is away.
     """
     with suppress(psycopg.Error):
-        if since := _ask("SELECT since AT TIME ZONE 'UTC' FROM notifications_drain"):
-            what = f"an operator stopped delivery: notifications wait since {exact(since[0][0])}"
-            yield {"server": "delivery", "id": "draining", "what": what}
+        if stopped := standstill.stops(standstill.read(_ask(standstill.SWITCHES))):
+            kind = "draining" if stopped[0].state == standstill.DRAINED else "channels_halted"
+            yield {"server": "delivery", "id": kind, "what": standstill.anonymous(stopped)}
 
 
 def _filling() -> Iterator[dict[str, str]]:

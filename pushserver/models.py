@@ -5,6 +5,7 @@ from typing import ClassVar
 from django.conf import settings
 from django.db import models
 
+from kit.admin.times import exact
 from kit.db.fields import BytesField
 
 
@@ -81,17 +82,69 @@ class TrafficMinute(models.Model):
 
 
 class AttemptMinute(models.Model):
-    """How many attempts of one minute had this outcome and code. Codes are our words, so their number is limited."""
+    """How many attempts of one minute had this outcome and code. Codes are our words, so their number is limited, and
+    so is that of channels: apps that nothing was delivered to are counted together.
+    """
 
     begin_at = models.DateTimeField()
+    channel = models.TextField(blank=True, default="", db_default="")
     outcome = models.TextField()
     code = models.TextField(blank=True)
     count = models.PositiveIntegerField()
 
     class Meta:
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["begin_at", "outcome", "code"], name="one_count_per_minute_and_code"),
+            models.UniqueConstraint(
+                fields=["begin_at", "channel", "outcome", "code"], name="one_count_per_minute_and_channel"
+            ),
         ]
 
     def __str__(self) -> str:
         return f"{self.count} {self.outcome} {self.code} in {self.begin_at:%Y-%m-%d %H:%M}"
+
+
+class NotificationMinute(models.Model):
+    """How many notifications ended in this state in one minute. Those that were delivered are counted in the minute of
+    the attempt that did it.
+    """
+
+    begin_at = models.DateTimeField()
+    state = models.TextField()
+    count = models.PositiveIntegerField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["begin_at", "state"], name="one_count_per_minute_and_state"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.state} in {self.begin_at:%Y-%m-%d %H:%M}"
+
+
+class Incident(models.Model):
+    """For how long one light of the dashboard had one colour that is not green, see `state.memory`.
+
+    A light that turns from one to the other gets a second row, and both have the same ``incident_at``.
+    """
+
+    light = models.TextField()  # the id of the light
+    name = models.TextField()
+    level = models.TextField()  # the word of `state.lights.Level`
+    words = models.TextField()  # what was the case when it began
+    incident_at = models.DateTimeField()  # when the light was green the last time
+    began_at = models.DateTimeField(db_index=True)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["light"], condition=models.Q(ended_at=None), name="one_open_incident_per_light"
+            ),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["light", "id"], name="incident_light"),  # listed by light
+            models.Index(fields=["ended_at"], name="incident_ended"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.level} from {exact(self.began_at)}"

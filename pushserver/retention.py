@@ -7,12 +7,18 @@ from django.contrib.sessions.models import Session
 from django.db import connection
 
 from kit.db.deleting import CHUNK_SIZE, delete_in_chunks
-from pushserver.models import OpenedRecord
+from pushserver.models import Incident, OpenedRecord
+from pushserver.state.memory import KEPT
 
 
 def purge_opened_records(*, now: datetime, keep: timedelta) -> Iterator[int]:
     """Delete records of opened pages that are older than ``keep``. Yields how many rows each step deleted."""
     return delete_in_chunks(OpenedRecord.objects.filter(at__lt=now - keep).order_by("at"))
+
+
+def purge_incidents(*, now: datetime) -> Iterator[int]:
+    """Delete incidents that are over and older than they are kept. Yields how many rows each step deleted."""
+    return delete_in_chunks(Incident.objects.filter(ended_at__lt=now - KEPT).order_by("ended_at"))
 
 
 def purge_sessions(*, now: datetime) -> Iterator[int]:

@@ -1,6 +1,7 @@
 """Three roles: `support` may view, `operator` may also act, and `admin` may also manage accounts.
 
-They are groups, brought up to date after every migration. Accounts may have further groups; these three belong to us.
+Operators and admins may read what staff did. The roles are groups, brought up to date after every
+migration. Accounts may have further groups; these three belong to us.
 """
 
 from typing import Any
@@ -12,12 +13,15 @@ OUR_APPS = ("registrations", "notifications", "waku_bridge", "xmpp_bridge", "spa
 ACCOUNT_APPS = ("auth", "otp_totp", "axes")
 # Operators may add, change and delete rows of these models only; all others are recorded by the server.
 EDITED_MODELS = ("gatewayerrorrule", "app")
-_LOOKS = Q(content_type__app_label__in=OUR_APPS, codename__startswith="view_")
+_READS_INCIDENTS = Q(content_type__app_label="pushserver", codename="view_incident")
+_LOOKS = Q(content_type__app_label__in=OUR_APPS, codename__startswith="view_") | _READS_INCIDENTS
 _BY_HAND = Q(codename__startswith="add_") | Q(codename__startswith="change_") | Q(codename__startswith="delete_")
-_ACTS = Q(content_type__app_label__in=OUR_APPS) & (~_BY_HAND | Q(content_type__model__in=EDITED_MODELS))
+_ACTS = Q(content_type__app_label__in=OUR_APPS) & (~_BY_HAND | Q(content_type__model__in=EDITED_MODELS)) | (
+    _READS_INCIDENTS
+)
 _READS_THE_LOG = Q(content_type__app_label="admin", codename="view_logentry")
 _MANAGES = Q(content_type__app_label__in=ACCOUNT_APPS) | Q(content_type__app_label="pushserver") | _READS_THE_LOG
-ROLES = {"support": _LOOKS, "operator": _ACTS, "admin": _ACTS | _MANAGES}
+ROLES = {"support": _LOOKS, "operator": _ACTS | _READS_THE_LOG, "admin": _ACTS | _MANAGES}
 
 
 def seed_roles(**_migrated: Any) -> None:

@@ -21,6 +21,7 @@ def purge_visits() -> None:
     keep = timedelta(days=settings.OPENED_RECORD_RETENTION_DAYS)
     removed = {
         "opened_records": run_for_a_while(retention.purge_opened_records(now=now, keep=keep)),
+        "incidents": run_for_a_while(retention.purge_incidents(now=now)),
         "sessions": run_for_a_while(retention.purge_sessions(now=now)),
         "failed_logins": run_for_a_while(retention.purge_failed_logins(now=now, cooloff=settings.AXES_COOLOFF_TIME)),
     }

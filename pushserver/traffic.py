@@ -9,11 +9,14 @@ from datetime import datetime, timedelta
 
 from django.db import connection, transaction
 
-from pushserver.models import AttemptMinute, TrafficMinute
+from notifications.models import NotificationRequest
+from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
 
 MINUTE = timedelta(minutes=1)
 SHOWN = timedelta(hours=1)
-KEPT = timedelta(days=1)
+# The same hour of yesterday is shown beside the last one.
+DAY = timedelta(days=1)
+KEPT = DAY + SHOWN + timedelta(minutes=10)
 # A push may take as long as GORUSH_TIMEOUT_SECONDS, 65 by default.
 SETTLED_AFTER = timedelta(seconds=90)
 
@@ -50,10 +53,27 @@ COUNT_TRAFFIC = """
          excluded.dispatch_p50_ms, excluded.dispatch_p95_ms, excluded.reply_p50_ms, excluded.reply_p95_ms)
 """
 COUNT_ATTEMPTS = """
-    INSERT INTO pushserver_attemptminute (begin_at, outcome, code, count)
-    SELECT %(begin)s, outcome, code, count(*) FROM notifications_attempt
+    INSERT INTO pushserver_attemptminute (begin_at, channel, outcome, code, count)
+    SELECT %(begin)s,
+        CASE attempt.token_type
+            WHEN 1 THEN 'APN ' || coalesce(channel.apn_topic, 'of apps that nothing was delivered to')
+            WHEN 2 THEN 'Firebase' ELSE 'other' END,
+        outcome, code, count(*)
+    FROM notifications_attempt AS attempt
+    LEFT JOIN notifications_channel AS channel ON channel.token_type = 1 AND attempt.token_type = 1
+        AND channel.apn_topic = attempt.apn_topic AND channel.last_success_at IS NOT NULL
     WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome IS NOT NULL
-    GROUP BY outcome, code
+    GROUP BY 2, outcome, code
+"""
+COUNT_ENDS = """
+    INSERT INTO pushserver_notificationminute (begin_at, state, count)
+    SELECT %(begin)s, state, count(*) FROM notifications_notification
+    WHERE finished_at >= %(begin)s AND finished_at < %(end)s
+        AND state IN ('dead_token', 'undeliverable', 'unconfirmed', 'expired', 'withdrawn', 'coalesced')
+    GROUP BY state
+    UNION ALL
+    SELECT %(begin)s, 'delivered', count(*) FROM notifications_attempt
+    WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome = 'delivered' HAVING count(*) > 0
 """
 
 
@@ -67,6 +87,7 @@ def count_owed(*, now: datetime) -> Iterator[int]:
         yield 1
     TrafficMinute.objects.filter(begin_at__lt=now - KEPT).delete()
     AttemptMinute.objects.filter(begin_at__lt=now - KEPT).delete()
+    NotificationMinute.objects.filter(begin_at__lt=now - KEPT).delete()
 
 
 @transaction.atomic
@@ -81,6 +102,8 @@ def count(begin_at: datetime, *, now: datetime) -> None:
         # The outcome of an attempt may have changed: a late answer may have come after its worker was lost.
         AttemptMinute.objects.filter(begin_at=begin_at).delete()
         cursor.execute(COUNT_ATTEMPTS, values)
+        NotificationMinute.objects.filter(begin_at=begin_at).delete()
+        cursor.execute(COUNT_ENDS, values)
 
 
 def minutes(now: datetime) -> list[datetime]:
@@ -91,10 +114,20 @@ def minutes(now: datetime) -> list[datetime]:
 
 def _owed(now: datetime) -> list[datetime]:
     """Return the minutes that have to be counted, the newest first."""
-    shown = minutes(now)
+    born_at = _born_at(now)
+    shown = [begin_at for begin_at in minutes(now) if begin_at + MINUTE > born_at]
+    if not shown:
+        return []
     counted = TrafficMinute.objects.filter(begin_at__gte=shown[0]).values_list("begin_at", "counted_at")
     counted_at = dict(counted)
     return [begin_at for begin_at in reversed(shown) if _is_owed(begin_at, counted_at.get(begin_at), now)]
+
+
+def _born_at(now: datetime) -> datetime:
+    """Return since when there is something to count. Before that nothing was not zero, but nobody there."""
+    counted = TrafficMinute.objects.order_by("begin_at").values_list("begin_at", flat=True).first()
+    asked = NotificationRequest.objects.order_by("received_at").values_list("received_at", flat=True).first()
+    return min(counted or now - MINUTE, asked or now - MINUTE)
 
 
 def _is_owed(begin_at: datetime, counted_at: datetime | None, now: datetime) -> bool:

@@ -3,12 +3,13 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 
 from notifications.gateways.gorush.feedback import receive_feedback
+from pushserver.console.documentation import show_documentation
 from pushserver.console.drain import change_drain, show_drain
 from pushserver.console.find import find, found
 from pushserver.console.peers import gorush_configuration, waku_nodes
 from pushserver.console.search import search_facts
 from pushserver.console.second_factor import set_up
-from pushserver.console.timeline import show_timeline
+from pushserver.console.timeline import show_request_timeline, show_timeline
 from pushserver.console.users import forget_user, show_user
 from pushserver.health import healthz, readyz
 from pushserver.metrics.exposition import metrics
@@ -19,11 +20,18 @@ urlpatterns = [
     path("admin/found/<term>/", admin.site.admin_view(found), name="found"),
     path("admin/users/<object_id>/", admin.site.admin_view(show_user), name="user"),
     path("admin/users/<key_hash_hex>/forget/", admin.site.admin_view(forget_user), name="forget_user"),
+    path(
+        "admin/timelines/requests/<object_id>/",
+        admin.site.admin_view(show_request_timeline),
+        name="request_timeline",
+    ),
     path("admin/timelines/<object_id>/", admin.site.admin_view(show_timeline), name="timeline"),
     path("admin/drain/", admin.site.admin_view(show_drain), name="drain"),
     path("admin/drain/<operation>/", admin.site.admin_view(change_drain), name="change_drain"),
     path("admin/gorush/", admin.site.admin_view(gorush_configuration), name="gorush_configuration"),
     path("admin/nodes/", admin.site.admin_view(waku_nodes), name="waku_nodes"),
+    path("admin/documentation/", admin.site.admin_view(show_documentation), name="documentation_list"),
+    path("admin/documentation/<path:name>/", admin.site.admin_view(show_documentation), name="documentation"),
     path("admin/second-factor/", admin.site.admin_view(set_up), name="second_factor"),
     path("admin/reports/", include("spark_reports.console.urls")),
     path("admin/", admin.site.urls),

@@ -3,8 +3,11 @@
 from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models.expressions import RawSQL
+from django.http import HttpRequest
 from django.urls import reverse
+from django.utils.html import format_html
 
 from kit.admin.columns import (
     Column,
@@ -12,6 +15,7 @@ from kit.admin.columns import (
     full_hash,
     hex_of,
     host,
+    link,
     moment,
     number,
     short_hash,
@@ -20,22 +24,42 @@ from kit.admin.columns import (
     yes_no,
 )
 from kit.admin.facts import FactAdmin, FactInline
-from kit.admin.filters import LabelFilter, RecentValuesFilter, WordFilter
+from kit.admin.filters import Alone, LabelFilter, RecentValuesFilter, WordFilter, during
 from kit.admin.operations import Operated
 from kit.admin.search import by_hash, hash_digits
 from notifications.models import NotificationRequest
-from waku_bridge.console import DropEnvelopes, DropLetters, ProcessAgain, ReadLettersAgain
-from waku_bridge.models import CanaryRun, DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark, StoreWindow
+from waku_bridge.console import DropEnvelopes, DropLetters, ProcessAgain, ProcessAllAgain, ReadLettersAgain
+from waku_bridge.models import (
+    LOST_REPLIES,
+    CanaryRun,
+    DeadLetter,
+    EnvelopeFault,
+    InboundEnvelope,
+    OutboundReply,
+    StoreWatermark,
+    StoreWindow,
+)
 from waku_bridge.reading.dead_letters import without_payloads
 from waku_bridge.reading.lock import holder
 
 HASH_BYTES = 32
 # More requests than this begin with the same digits only when hardly any digits were typed.
 MAX_REQUESTS = 100
+MOST_FAILED_COUNTED = 1000
+COUNT_FAILED = """
+    SELECT count(*) FROM (
+        SELECT FROM waku_bridge_inboundenvelope
+        WHERE state = 'failed' AND fault_id = waku_bridge_envelopefault.id LIMIT 1001
+    ) AS found
+"""
 
 
 def envelope_url(envelope_hash: bytes | memoryview) -> str:
     return reverse("admin:waku_bridge_inboundenvelope_change", args=[hex_of(envelope_hash)])
+
+
+def fault_url(fault_id: int | None) -> str:
+    return reverse("admin:waku_bridge_envelopefault_change", args=[fault_id]) if fault_id else ""
 
 
 @admin.register(InboundEnvelope)
@@ -62,6 +86,7 @@ class InboundEnvelopeAdmin(Operated, FactAdmin):
         "Envelope": (
             state("state"),
             word("reason"),
+            link(lambda envelope: fault_url(envelope.fault_id), "fault", "what it failed by"),
             "message_type",
             full_hash("hash", "envelope hash"),
             full_hash("message_id", "metadata message id"),
@@ -75,6 +100,7 @@ class InboundEnvelopeAdmin(Operated, FactAdmin):
     search_help_text = "Envelope hash, or the metadata message id of a request (or its first 8 digits)"
     search_hashes = (("hash", HASH_BYTES),)
     unread = ("payload",)
+    linked_by = ("fault__id__exact",)
 
     def matching(self, term: str) -> Q:
         """Return the condition by way of requests, which have an index over their ids that envelopes lack."""
@@ -85,6 +111,89 @@ class InboundEnvelopeAdmin(Operated, FactAdmin):
         # The requests are read at once: with "or in (select ...)" the database would read every envelope.
         requests = NotificationRequest.objects.filter(asked_by).values_list("source_key", flat=True)
         return super().matching(term) | Q(hash__in=list(requests[:MAX_REQUESTS]))
+
+
+class WaitingFilter(Alone, admin.SimpleListFilter):
+    """A filter for the faults that envelopes still wait for."""
+
+    title = "envelopes"
+    parameter_name = "waiting"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [("yes", "some wait")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
+        failed = InboundEnvelope.objects.filter(state=InboundEnvelope.State.FAILED, fault=OuterRef("pk"))
+        return queryset.filter(Exists(failed)) if self.value() else queryset
+
+
+def failed_url(fault: EnvelopeFault) -> str:
+    return f"{reverse('admin:waku_bridge_inboundenvelope_changelist')}?state__exact=failed&fault__id__exact={fault.pk}"
+
+
+def again_url(fault: EnvelopeFault) -> str:
+    return f"{reverse('admin:waku_bridge_envelopefault_operate', args=['again'])}?id={fault.pk}"
+
+
+@admin.register(EnvelopeFault)
+class EnvelopeFaultAdmin(Operated, FactAdmin):
+    """Faults of ours, each once, with the envelopes that wait until it is repaired."""
+
+    operations: ClassVar[Any] = {"again": ProcessAllAgain}
+    list_display = (
+        word("error"),
+        word("place"),
+        number("line", "line, the last time"),
+        number("count", "times"),
+        age("last_seen_at", "last"),
+        age("first_seen_at", "first"),
+        "waiting",
+    )
+    list_filter = (WaitingFilter,)
+    ordering = ("-last_seen_at", "-pk")
+    shown: ClassVar[Any] = {
+        "Fault": (
+            word("error"),
+            word("place"),
+            number("line", "line, the last time"),
+            number("count", "times"),
+            "waiting",
+        ),
+        "Times": (moment("first_seen_at", "first"), moment("last_seen_at", "last")),
+    }
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the faults with the number of envelopes that wait, counted up to a thousand for each row shown."""
+        counted = RawSQL(COUNT_FAILED, [])  # noqa: S611 - a text of ours
+        faults: QuerySet[Any] = super().get_queryset(request).annotate(failed_count=counted)
+        return faults
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Add the operation itself for those who may carry it out, so that it is one click away."""
+        again = link(again_url, "again", ProcessAllAgain.label)
+        return (*self.list_display, *([again] if self.allowed(request) else []))
+
+    @admin.display(description="envelopes that wait")
+    def waiting(self, fault: Any) -> str:
+        if not fault.failed_count:
+            return "none"
+        more = " or more" if fault.failed_count > MOST_FAILED_COUNTED else ""
+        return format_html(
+            '<a href="{}">{}{}</a>', failed_url(fault), min(fault.failed_count, MOST_FAILED_COUNTED), more
+        )
+
+
+class LostFilter(Alone, admin.SimpleListFilter):
+    """A filter for the replies that no node took, or that no answering store had."""
+
+    title = "lost"
+    parameter_name = "lost"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [("yes", "may not have reached anybody")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
+        return queryset.filter(LOST_REPLIES) if self.value() else queryset
 
 
 @admin.register(OutboundReply)
@@ -102,7 +211,7 @@ class OutboundReplyAdmin(FactAdmin):
         age("published_at", "published"),
         age("confirmed_at", "confirmed"),
     )
-    list_filter = (("state", WordFilter), ("message_type", LabelFilter))
+    list_filter = (("state", WordFilter), LostFilter, ("message_type", LabelFilter), during("created_at"))
     shown: ClassVar[Any] = {
         "Reply": (
             state("state"),
@@ -196,7 +305,7 @@ class DeadLetterAdmin(Operated, FactAdmin):
         word("path"),
         age("received_at"),
     )
-    list_filter = (("reason", RecentValuesFilter),)
+    list_filter = (("reason", RecentValuesFilter), during("received_at"))
     ordering = ("-received_at",)
     shown: ClassVar[Any] = {
         "Dead letter": (

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from django.utils import timezone
 
 from kit.admin.operations import Done, Operation
-from waku_bridge import operator_actions
-from waku_bridge.models import DeadLetter, InboundEnvelope
+from waku_bridge import faults, operator_actions
+from waku_bridge.models import DeadLetter, EnvelopeFault, InboundEnvelope
 
 ALREADY = "Already done: nothing was changed."
 
@@ -21,6 +21,23 @@ class ProcessAgain(Operation):
 
     def run(self, rows: Sequence[InboundEnvelope], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         count = operator_actions.process_again([row.hash for row in rows])
+        return Done(f"Envelopes to be processed again: {count}.") if count else Done(ALREADY, is_change=False)
+
+
+class ProcessAllAgain(Operation):
+    """Has all envelopes processed again that failed by a fault: who repaired it need not look for them."""
+
+    label = "Process again"
+    permission = "waku_bridge.operate_inboundenvelope"
+
+    def touched(self, rows: Sequence[EnvelopeFault]) -> Iterable[str]:
+        count = len(faults.waiting([row.pk for row in rows]))
+        yield f"{count} envelopes failed by {'this' if len(rows) == 1 else 'these'}, and would be processed again."
+        yield "While it is not repaired they fail again: nothing is lost by that, as their payload is kept."
+        yield "Their senders may have given up waiting for the answer; a notification in them is still sent."
+
+    def run(self, rows: Sequence[EnvelopeFault], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        count = operator_actions.process_all_again([row.pk for row in rows])
         return Done(f"Envelopes to be processed again: {count}.") if count else Done(ALREADY, is_change=False)
 
 

@@ -26,7 +26,7 @@ from registrations import intake, lookup
 from registrations.messages import QueryInfo, RegistrationMessage
 from registrations.pairs import InstallationKey
 from registrations.rules import Acceptance, Refusal, is_device_token
-from waku_bridge import query_topics
+from waku_bridge import faults, query_topics
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import CodecError, NotDecryptable
 from waku_bridge.codec.keys import DecryptionKey, key_hash
@@ -184,16 +184,20 @@ def give_up(envelope_hashes: Collection[bytes], *, now: datetime) -> None:
     if envelope_hashes:
         log.error("envelopes_given_up", envelope_hashes=[each.hex() for each in envelope_hashes])
         waiting = InboundEnvelope.objects.filter(hash__in=envelope_hashes, state__in=[State.RECEIVED, State.POSTPONED])
-        waiting.update(state=State.FAILED, reason=PROCESS_DIED, processed_at=now)
+        fault_id = faults.note(PROCESS_DIED, count=len(envelope_hashes), now=now)
+        waiting.update(state=State.FAILED, reason=PROCESS_DIED, processed_at=now, fault=fault_id)
         count(ENVELOPES_PROCESSED, {("unknown", "failed"): len(envelope_hashes)})
 
 
 def set_aside(envelope: Envelope, error: Exception, *, now: datetime) -> None:
     """Mark an envelope as failed. Its payload is kept, so that it can be processed again."""
-    # The type only: the text of an exception may quote the data that caused it.
-    log.error("envelope_failed", envelope_hash=envelope.hash.hex(), error=type(error).__name__)
+    # The type and the place only: the text of an exception may quote the data that caused it.
+    name, frame = faults.name_of(error), faults.frame_of(error)
+    place = f"{faults.place_of(frame)}, line {frame.lineno}" if frame else ""
+    log.error("envelope_failed", envelope_hash=envelope.hash.hex(), error=name, place=place)
+    fault_id = faults.note(name, frame, now=now)
     waiting = InboundEnvelope.objects.filter(hash=envelope.hash, state__in=[State.RECEIVED, State.POSTPONED])
-    waiting.update(state=State.FAILED, reason=type(error).__name__, processed_at=now)
+    waiting.update(state=State.FAILED, reason=type(error).__name__, processed_at=now, fault=fault_id)
     count(ENVELOPES_PROCESSED, [("unknown", "failed")])
 
 

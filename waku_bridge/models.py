@@ -11,6 +11,24 @@ from kit.db.fields import BytesField
 from waku_bridge.messages import MessageType
 
 
+class EnvelopeFault(models.Model):
+    """A fault of ours that envelopes failed by, see `faults`: one row however often it comes."""
+
+    error = models.TextField()  # its type, and the constraint that broke
+    place = models.TextField(blank=True)  # the innermost step in our own code: file and function
+    line = models.PositiveIntegerField(default=0)  # the last time
+    count = models.PositiveBigIntegerField(default=0)
+    first_seen_at = models.DateTimeField()
+    last_seen_at = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["error", "place"], name="one_fault_per_place")]
+
+    def __str__(self) -> str:
+        file, _, function = self.place.partition(" in ")
+        return f"{self.error} at {file}:{self.line} in {function}" if self.place else self.error
+
+
 class InboundEnvelope(models.Model):
     """One Waku message on a topic of ours, by its deterministic hash (14/WAKU2-MESSAGE)."""
 
@@ -43,6 +61,10 @@ class InboundEnvelope(models.Model):
     payload = BytesField(null=True)  # encrypted; dropped once processed
     state = models.TextField(choices=State.choices, default=State.RECEIVED)
     reason = models.TextField(blank=True)  # the reason of a drop, a refusal or a failure
+    # What it failed by. Without a constraint in the database, as it may be older than what is kept of faults.
+    fault = models.ForeignKey(
+        EnvelopeFault, on_delete=models.DO_NOTHING, null=True, db_index=False, db_constraint=False
+    )
     message_type = models.PositiveSmallIntegerField(choices=Types.choices, null=True)
     message_id = BytesField(null=True)  # id of the metadata message, 32 bytes
     source = models.TextField()  # the node that told us first
@@ -62,6 +84,8 @@ class InboundEnvelope(models.Model):
                 condition=models.Q(state__in=["dropped", "failed"]),
                 name="envelope_not_processed",
             ),
+            # Those that wait to be processed again, by what they failed by.
+            models.Index(fields=["fault", "received_at"], condition=models.Q(state="failed"), name="envelope_fault"),
             models.Index(
                 fields=["message_type", "received_at"],
                 condition=models.Q(message_type__in=[15, 16, 17, 18, 19, 21]),  # all but requests

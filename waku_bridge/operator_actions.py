@@ -16,7 +16,7 @@ from django.db import transaction
 
 from kit.turns import wake
 from registrations.models import TopicKey
-from waku_bridge import inbox
+from waku_bridge import faults, inbox
 from waku_bridge.identity import own_content_topics
 from waku_bridge.models import DeadLetter, InboundEnvelope
 from waku_bridge.query_topics.names import number
@@ -37,6 +37,13 @@ def process_again(envelope_hashes: Collection[bytes]) -> int:
     wake()
     log.info("envelopes_processed_again", count=count)
     return count
+
+
+def process_all_again(fault_ids: Collection[int]) -> int:
+    """Have the envelopes processed again that failed by these faults, and return how many. Of a great many the oldest
+    go first.
+    """
+    return process_again(faults.waiting(list(fault_ids)))
 
 
 def drop_envelopes(envelope_hashes: Collection[bytes]) -> int:

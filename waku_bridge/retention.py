@@ -10,7 +10,7 @@ from itertools import chain
 from typing import LiteralString
 
 from kit.db.deleting import SET_SIZE, delete_in_chunks, remove
-from waku_bridge.models import DeadLetter
+from waku_bridge.models import DeadLetter, EnvelopeFault
 
 _ENVELOPES: LiteralString = f"""
     WITH old AS (
@@ -40,5 +40,6 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
     return chain(
         remove(_ENVELOPES, before=now - keep),
         remove(_REPLIES, before=now - keep),
+        delete_in_chunks(EnvelopeFault.objects.filter(last_seen_at__lt=now - keep).order_by("last_seen_at")),
         delete_in_chunks(DeadLetter.objects.filter(received_at__lt=now - keep).order_by("received_at")),
     )

@@ -18,6 +18,9 @@ from django.urls import reverse
 
 from kit.admin.columns import hex_of
 
+# A phone shows rows as cards, one below the other. `console.js` sets this cookie in windows below 640 px.
+NARROW_COOKIE = "narrow"
+NARROW_ROWS = 25
 # Parameters of the address: they name the row whose older, or newer, neighbours are shown.
 OLDER, NEWER = "older", "newer"
 _SEPARATOR = "~"
@@ -44,6 +47,8 @@ class UncountedChangeList(ChangeList):
         return [first] if first == "pk" else [first, "pk"]
 
     def get_results(self, request: HttpRequest) -> None:
+        if NARROW_COOKIE in request.COOKIES:
+            self.list_per_page = min(self.list_per_page, NARROW_ROWS)
         keys = self._keys_of_page(request)
         # The keys are read first, and then the rows, so that joins and annotations are made for the rows of this page
         # only.

@@ -12,6 +12,7 @@ from unfold.admin import ModelAdmin, TabularInline
 
 from kit.admin import search
 from kit.admin.changelist import UncountedChangeList
+from kit.admin.first_lines import first_line_of
 from kit.admin.links import links_of
 
 NOT_UNDERSTOOD = "Nothing was searched: this is no hash and no id. Type at least 8 hex digits of a hash, or a whole id."
@@ -34,6 +35,7 @@ class Narrowed:
     """Pages whose URL can narrow the list by what its filters offer, and by nothing else."""
 
     list_filter: Any
+    opts: Any  # from ModelAdmin, whose types unfold hides
     # Lookups that links from other pages use, in addition to those of `list_filter`.
     linked_by: ClassVar[Sequence[str]] = ()
 
@@ -48,6 +50,11 @@ class Narrowed:
         offered = {f"{name}__{kind}" for name in names for kind in ("exact", "isnull")}
         is_text = "\0" not in value  # PostgreSQL refuses a text with NUL
         return is_text and lookup in {*self.linked_by, *own, *offered}
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        title = capfirst(self.opts.verbose_name_plural)  # Django's own title is "Select … to view"
+        # A method of the page that this class is mixed into.
+        return super().changelist_view(request, {"title": title} | (extra_context or {}))  # type: ignore[misc]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the row. An empty ``from_field`` becomes None, because Django takes an empty `_to_field` for the name
@@ -72,6 +79,7 @@ class FactPage(Narrowed, ReadOnly):
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
         context["related_links"] = links_of(context["original"])
+        context["first_line"] = first_line_of(context["original"])
         return super().render_change_form(request, context, *args, **kwargs)  # type: ignore[misc]
 
 
@@ -90,6 +98,8 @@ class FactAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
 
     # Fields that are found by their first digits, with the size of their values in bytes.
     search_hashes: ClassVar[Sequence[tuple[str, int]]] = ()
+    # Whether plain words can be searched for, too.
+    takes_words: ClassVar[bool] = False
     # Fields that these pages never show, and therefore do not even read from the database.
     unread: ClassVar[Sequence[str]] = ()
 
@@ -131,10 +141,6 @@ class FactAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no ty
             return super().get_object(request, object_id, from_field)
         digits = search.hash_digits(unquote(object_id))
         return self.get_queryset(request).filter(pk=bytes.fromhex(digits)).first() if len(digits) % 2 == 0 else None
-
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        title = capfirst(self.opts.verbose_name_plural)  # Django's own title is "Select … to view"
-        return super().changelist_view(request, {"title": title} | (extra_context or {}))
 
 
 class FactInline(ReadOnly, TabularInline):  # type: ignore[misc]  # unfold has no types

@@ -5,15 +5,19 @@ They are used one at a time: each has an index that also has the order of the li
 
 from collections.abc import Iterable
 from copy import copy
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import Field, Model, QuerySet
 from django.http import HttpRequest, QueryDict
+from django.utils import timezone
 
 # How many of the newest rows are read for the values that a filter offers: enough for every frequent value, and read in
 # a few milliseconds.
 RECENT_ROWS = 5_000
+HOUR = "hour"
+CLOCKS_DIFFER = timedelta(minutes=5)
 
 
 class Alone:
@@ -56,6 +60,61 @@ class WordFilter(LabelFilter):
         super().__init__(named, *arguments, **named_arguments)
         # The title names the table too: a registration and its route both have a state.
         self.title = str(self.field_path).replace("__", " ").replace("_", " ")
+
+
+class DuringFilter(Alone, admin.SimpleListFilter):
+    """A filter for rows of a stretch of time, to the second. Pages that count rows lead to it, so that what is listed
+    is what they counted.
+    """
+
+    title = "time"
+    parameter_name = "during"
+    # The column with the time, and whether ids grow with it: then the index of another filter ends there.
+    field_name = ""
+    is_by_id = False
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [(HOUR, "the last hour"), *([(self.value() or "", self.value() or "")] if self._is_span() else [])]
+
+    def _is_span(self) -> bool:
+        return self.value() not in {None, HOUR}
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
+        asked = self.value()
+        if asked is None:
+            return queryset
+        now = timezone.now()
+        span = (now - timedelta(hours=1), now) if asked == HOUR else read_span(asked)
+        if span is None:
+            return queryset.none()
+        begin, end = span
+        within = queryset.filter(**{f"{self.field_name}__gte": begin, f"{self.field_name}__lt": end})
+        return within.filter(pk__gte=self._first_id(queryset, begin)) if self.is_by_id else within
+
+    def _first_id(self, queryset: QuerySet[Any], begin: datetime) -> int:
+        """Return an id below those of the stretch. Clocks of workers differ a little."""
+        rows = queryset.model._default_manager.filter(**{f"{self.field_name}__gte": begin - CLOCKS_DIFFER})  # noqa: SLF001
+        first = rows.order_by(self.field_name).values_list("pk", flat=True).first()
+        return int(first or 0)
+
+
+def during(field: str, *, is_by_id: bool = False) -> type[DuringFilter]:
+    """Return the filter over this column."""
+    return type("During", (DuringFilter,), {"field_name": field, "is_by_id": is_by_id})
+
+
+def read_span(text: str) -> tuple[datetime, datetime] | None:
+    """Return the stretch of time that a URL names (see `kit.admin.times.span`), or None where it names none."""
+    begin, end = (_read_time(part) for part in (*text.split("..", 1), "")[:2])
+    return (begin, end) if begin and end else None
+
+
+def _read_time(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else None
 
 
 class _ValuesFilter(admin.FieldListFilter):

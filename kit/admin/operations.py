@@ -21,7 +21,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import OperationalError, transaction
 from django.db.models import Model, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.safestring import mark_safe
@@ -40,6 +40,8 @@ MAX_ATTEMPTS = 3
 DEADLOCK = "40P01"  # SQLSTATE
 GONE = "None of these is there any more."
 CHOOSE_AGAIN = "Nothing was done, and nothing is chosen any more. Choose the rows again."
+# The parameter of an operation's address with the search and the filters of the list that it was started from.
+NARROWED = "narrowed"
 # Rendered once, because rendering it for each of fifty rows took longer than the rows themselves.
 _CHECKBOX = str(checkbox.render(ACTION_CHECKBOX_NAME, "ROW"))
 _SECRET = re.compile(r"\S{32,}")
@@ -218,10 +220,14 @@ class Operated:
         if not request.POST.getlist(ACTION_CHECKBOX_NAME):
             messages.warning(request, "Choose the rows first.")
             return None
-        return self.operate(request, name)
+        return self.operate(request, name, narrowed=request.GET.urlencode())
 
-    def operate(self, request: HttpRequest, name: str) -> HttpResponse:
-        """Show and carry out one operation, on the rows that the request names."""
+    def operate(self, request: HttpRequest, name: str, narrowed: str = "") -> HttpResponse:
+        """Show and carry out one operation, on the rows that the request names.
+
+        ``narrowed`` are the search and the filters of the list that the rows were chosen in. They are kept in the
+        address, so that the list is as it was when the operation is done.
+        """
         form_class = self.operations.get(name)
         if form_class is None:
             raise Http404
@@ -229,23 +235,26 @@ class Operated:
         ids = sent.getlist(ACTION_CHECKBOX_NAME) or sent.getlist("id")
         rows = self.chosen(request, ids)
         pages = f"admin:{self.opts.app_label}_{self.opts.model_name}"
-        all_rows = reverse(f"{pages}_changelist")
+        narrowed = narrowed or request.GET.get(NARROWED, "")
+        all_rows = reverse(f"{pages}_changelist") + (f"?{QueryDict(narrowed).urlencode()}" if narrowed else "")
         if not rows:
             messages.warning(request, GONE if ids else CHOOSE_AGAIN)
             return HttpResponseRedirect(all_rows)
-        back = reverse(f"{pages}_change", args=[id_of(rows[0])]) if len(rows) == 1 else all_rows
+        is_from_page = len(rows) == 1 and not narrowed
+        back = reverse(f"{pages}_change", args=[id_of(rows[0])]) if is_from_page else all_rows
         what = str(rows[0]) if len(rows) == 1 else f"{len(rows)} {self.opts.verbose_name_plural}"
         after = all_rows if form_class.removes_rows else back
-        place = Place(f"{form_class.label}: {what}", self._url_of(name, rows), back, after)
+        place = Place(f"{form_class.label}: {what}", self._url_of(name, rows, narrowed), back, after)
         return confirm(request, form_class, rows, place)
 
-    def _url_of(self, name: str, rows: Sequence[Model]) -> str:
+    def _url_of(self, name: str, rows: Sequence[Model], narrowed: str = "") -> str:
         """Return the address of an operation.
 
         It names a single row as well, so that somebody who has to log in first comes back to that row.
         """
-        query = f"?{urlencode({'id': id_of(rows[0])})}" if len(rows) == 1 else ""
-        return reverse(f"admin:{self._url_name}", args=[name]) + query
+        named = {"id": id_of(rows[0])} if len(rows) == 1 else {}
+        query = urlencode(named | ({NARROWED: narrowed} if narrowed else {}))
+        return reverse(f"admin:{self._url_name}", args=[name]) + (f"?{query}" if query else "")
 
     def chosen(self, request: HttpRequest, ids: Sequence[str]) -> list[Any]:
         """Return the rows that were chosen and exist, at most as many as an operation may change."""

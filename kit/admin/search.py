@@ -16,7 +16,19 @@ MIN_DIGITS = 8
 SHORT_ID_DIGITS = 64
 KEY_HASH_DIGITS = 128
 _HEX = re.compile("[0-9a-fA-F]+")
+_NUMBER = re.compile("[0-9]{1,18}")
+_WORD = re.compile(r"[\w@.+-]{1,30}")
 _UUID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]{32}")
+
+
+def is_number(term: str) -> bool:
+    """Return whether the term is the number of a row."""
+    return _NUMBER.fullmatch(term) is not None
+
+
+def is_word(term: str) -> bool:
+    """Return whether the term is shorter than any key, and may stand in an address."""
+    return _WORD.fullmatch(term) is not None
 
 
 def hash_digits(term: str) -> str:

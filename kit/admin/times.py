@@ -13,6 +13,11 @@ def exact(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
+def span(begin: datetime, end: datetime) -> str:
+    """Return a stretch of time as the filters of lists take it in a URL."""
+    return f"{begin:%Y-%m-%dT%H:%M:%SZ}..{end:%Y-%m-%dT%H:%M:%SZ}"
+
+
 def relative(at: datetime, element_id: str = "") -> SafeString:
     """Show how long ago a time was, and exactly when on hover or on keyboard focus.
 

@@ -113,6 +113,19 @@ def _with_shares(rows: QuerySet[Channel], shares: Sequence[Share]) -> QuerySet[C
     )
 
 
+class HaltedFilter(admin.SimpleListFilter):
+    """A filter for the channels that nothing is sent to, whoever stopped them."""
+
+    title = "halted"
+    parameter_name = "halted"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [("yes", "paused or tripped")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Channel]) -> QuerySet[Channel]:  # noqa: ARG002
+        return queryset.exclude(state=Channel.State.RUNNING) if self.value() else queryset
+
+
 @admin.register(Channel)
 class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no types
     """The page of channels. Nobody edits a row: each operation is a use case with its own permission, page and log
@@ -129,7 +142,7 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
         number("share_waiting", "waits in its share"),
         number("share_limit", "may wait"),
     )
-    list_filter = ("state", "token_type")
+    list_filter = (HaltedFilter, "state", "token_type")
     ordering: ClassVar[Any] = ("token_type", "apn_topic")
     actions = None
     shown: ClassVar[Any] = {

@@ -114,9 +114,10 @@ def _believe(channel: ChannelKey, result: Result, doubted: set[ChannelKey]) -> R
 
 _COMPLETE = """
     UPDATE notifications_attempt AS attempt
-    SET outcome = result.outcome, code = result.code, latency_ms = result.latency_ms, is_guarded = result.is_guarded
-    FROM unnest(%b::bigint[], %b::text[], %b::text[], %b::integer[], %b::boolean[])
-        AS result (id, outcome, code, latency_ms, is_guarded)
+    SET outcome = result.outcome, code = result.code, latency_ms = result.latency_ms, is_guarded = result.is_guarded,
+        error = result.error
+    FROM unnest(%b::bigint[], %b::text[], %b::text[], %b::integer[], %b::boolean[], %b::text[])
+        AS result (id, outcome, code, latency_ms, is_guarded, error)
     WHERE attempt.id = result.id
 """
 
@@ -161,6 +162,7 @@ def _complete_attempts(results: Sequence[Done]) -> None:
             [result.code for _, result in results],
             [result.latency_ms for _, result in results],
             [result.is_guarded for _, result in results],
+            [result.error for _, result in results],
         ],
     )
 

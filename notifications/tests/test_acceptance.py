@@ -13,8 +13,8 @@ from notifications.delivery.recording import take_up_lost
 from notifications.delivery.settling import settle
 from notifications.messages import ChannelKey, PushNotification, PushRequest, ReportError
 from notifications.models import Attempt, Notification, NotificationRequest
-from notifications.policy import Verdict
-from notifications.reports import CODES, REPORT_ERRORS, unpack
+from notifications.policy import Verdict, Wish
+from notifications.reports import CODES, REPORT_ERRORS, WISH_CODES, unpack
 from notifications.senders import own_senders
 from registrations.encryption import Keyring, Purpose
 from registrations.models import Registration, Route
@@ -68,7 +68,19 @@ def waiting_ids(accepted):
 
 def decided():
     """What was decided at once, of all requests."""
-    return [d for request in NotificationRequest.objects.order_by("pk") for d in unpack(request.decided)]
+    requests = NotificationRequest.objects.order_by("pk")
+    return [(d.position, d.verdict, d.type) for request in requests for d in unpack(request.decided)]
+
+
+@pytest.mark.django_db
+def test_the_wish_that_a_notification_was_against_is_stored():
+    make_recipient(muted_chat_list=[b"chat"])
+    accept([incoming(push(chat_id=b"chat"), push(access_token="wrong"))], now=NOW)
+    stored = unpack(NotificationRequest.objects.get().decided)
+    assert [(d.verdict, d.wish) for d in stored] == [
+        (Verdict.SUPPRESSED, Wish.CHAT_MUTED),
+        (Verdict.WRONG_TOKEN, None),
+    ]
 
 
 def claimed_ids(accepted):
@@ -413,8 +425,10 @@ def test_withdraws_exactly_the_installations_named():
 def test_every_verdict_has_its_consequence():
     assert {verdict for verdict in Verdict if verdict.error is None} == {Verdict.DELIVER}
     assert set(CODES) == set(Verdict) - {Verdict.DELIVER}
-    assert len(set(CODES.values())) == len(CODES)
-    assert all(0 < code < 256 for code in CODES.values())
+    assert set(WISH_CODES) == set(Wish)
+    codes = [*CODES.values(), *WISH_CODES.values()]
+    assert len(set(codes)) == len(codes)
+    assert all(0 < code < 256 for code in codes)
 
 
 def test_every_report_has_its_wire_code():

@@ -23,6 +23,7 @@ from notifications.policy import (
     Recipient,
     Standing,
     Verdict,
+    Wish,
     ambiguous_retry_at,
     evaluate,
     is_answerable,
@@ -34,6 +35,7 @@ from notifications.policy import (
     retry_at,
     retry_base_seconds,
     retry_max_seconds,
+    wish_against,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -70,6 +72,24 @@ def test_follows_the_rules_of_the_recipient(rules, message, mention, others):
     assert evaluated(MENTION, recipient) is mention
     for notification_type in (JOIN, CONTACT, 5, 99, -1, 2**31 - 1, -(2**31)):
         assert evaluated(notification_type, recipient) is others
+
+
+@pytest.mark.parametrize(
+    ("rules", "notification_type", "wish"),
+    [
+        ({"enabled": False, "blocked": {AUTHOR}}, MESSAGE, Wish.NOTIFICATIONS_OFF),
+        ({"blocked": {AUTHOR, CHAT}}, MESSAGE, Wish.AUTHOR_BLOCKED),
+        ({"blocked": {CHAT}, "muted": {CHAT}}, MESSAGE, Wish.CHAT_BLOCKED),
+        ({"muted": {CHAT}}, MESSAGE, Wish.CHAT_MUTED),
+        ({"block_mentions": True, "allowed_mentions": NOBODY}, MENTION, Wish.MENTIONS_BLOCKED),
+        ({"allowed_mentions": NOBODY}, MENTION, Wish.MENTION_NOT_ALLOWED),
+        ({"muted": {CHAT}}, JOIN, None),
+    ],
+    ids=str,
+)
+def test_the_first_wish_that_a_notification_is_against_is_named(rules, notification_type, wish):
+    notification = PushNotification(b"key", "id", "token", notification_type, chat_id=CHAT, author=AUTHOR)
+    assert wish_against(notification, replace(EVERYTHING, **rules)) is wish
 
 
 def test_a_wrong_token_is_told_whatever_the_rules_and_nobody_learns_that_they_are_blocked():

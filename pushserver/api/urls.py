@@ -23,5 +23,6 @@ version_1: list[URLPattern | URLResolver] = [
 urlpatterns: list[URLPattern | URLResolver] = [
     path("v1/", include(version_1)),
     path("schema", SpectacularAPIView.as_view(), name="api_schema"),
+    path("schema/", SpectacularAPIView.as_view()),  # as people type it
     path("docs/", SpectacularSwaggerSplitView.as_view(url_name="api_schema"), name="api_docs"),
 ]

@@ -7,13 +7,26 @@ from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
+from django.contrib.contenttypes.models import ContentType
+from django.contrib.postgres.search import SearchQuery, SearchVector
+from django.db.models import Model, Q, QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
 from django_otp.plugins.otp_totp.models import TOTPDevice
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from kit.admin.columns import age, moment, word, yes_no
+from kit.admin.columns import age, link, moment, word, yes_no
 from kit.admin.facts import FactAdmin, FactPage, Narrowed, ReadOnly
+from kit.admin.search import by_hash, hash_digits, is_id, spellings
 from pushserver.models import OpenedRecord
+from registrations.admin import RegistrationAdmin
+from registrations.models import Registration
+
+# Written as the index over the log is: `pushserver/migrations/0006_changes_by_subject.py`.
+WORDS = SearchVector("change_message", config="simple")
+# More registrations than this begin with the same digits only when hardly any digits were typed.
+MAX_REGISTRATIONS = 100
 
 for model in (User, Group, TOTPDevice):
     admin.site.unregister(model)
@@ -95,9 +108,28 @@ class OpenedRecordAdmin(FactAdmin):
     shown: ClassVar[Any] = {"Who looked at what": (word("username", "who"), "page", "object_id", moment("at", "when"))}
 
 
+def _view(model: type[Model]) -> str:
+    return f"{model._meta.app_label}.view_{model._meta.model_name}"  # noqa: SLF001 - the documented way
+
+
+def subject_url(entry: LogEntry) -> str:
+    """Return the address of the row that an entry is about, or an empty text where it has no page, or is gone."""
+    kind = entry.content_type
+    model = kind.model_class() if kind and entry.object_id else None
+    if kind is None or model is None or not admin.site.is_registered(model):
+        return ""
+    is_there = kind.get_all_objects_for_this_type(pk=_key(model, str(entry.object_id))).exists()
+    return reverse(f"admin:{kind.app_label}_{kind.model}_change", args=[entry.object_id]) if is_there else ""
+
+
+def _key(model: type[Model], text: str) -> Any:
+    is_hash = model._meta.pk.get_internal_type() == "BinaryField"  # noqa: SLF001 - the documented way
+    return bytes.fromhex(text) if is_hash else text
+
+
 @admin.register(LogEntry)
 class ChangeAdmin(FactAdmin):
-    """Which staff member changed what."""
+    """Which staff member changed what, as far as a person may see the rows that it is about."""
 
     list_display = (
         word("user", "who"),
@@ -113,9 +145,45 @@ class ChangeAdmin(FactAdmin):
         "Who changed what": (
             word("user", "who"),
             word("content_type", "what"),
-            word("object_repr", "which"),
+            link(subject_url, "which", "the row itself"),
+            word("object_repr", "its name"),
             word("object_id", "its id"),
             word("get_change_message", "change"),
             moment("action_time", "when"),
         )
     }
+    linked_by = ("content_type__id__exact", "object_id__exact")
+    search_help_text = (
+        "Words of a change or its reason, whose it was, or whom it is about: chat key, key hash, installation id"
+    )
+    takes_words = True
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the entries about rows that this person may see: those about accounts are for who manages accounts."""
+        rows = super().get_queryset(request)
+        if request.user.is_superuser or not self.has_view_permission(request):  # who may see none is refused elsewhere
+            return rows
+        seen = [model for model in admin.site._registry if request.user.has_perm(_view(model))]  # noqa: SLF001
+        kinds = ContentType.objects.get_for_models(*seen).values()
+        return rows.filter(content_type__in=[kind.pk for kind in kinds])
+
+    def matching(self, term: str) -> Q:
+        """Return the condition for entries that have this word, are by this person, or about this user."""
+        owned = self._about(term)
+        if owned:
+            return owned
+        writers = User.objects.filter(username__iexact=term).values_list("pk", flat=True)
+        has_word = Q(pk__in=LogEntry.objects.alias(words=WORDS).filter(words=SearchQuery(term, config="simple")))
+        return has_word | Q(user__in=list(writers))
+
+    def _about(self, term: str) -> Q:
+        """Return the condition for entries about the registrations that a hash or an id means, if it means any."""
+        owners = RegistrationAdmin.search_hashes
+        digits = hash_digits(term)
+        condition = by_hash(digits, owners) if digits else Q()
+        condition |= Q(installation_id__in=spellings(term)) if is_id(term) else Q()
+        if not condition:
+            return Q()
+        ids = Registration.objects.filter(condition).values_list("pk", flat=True)[:MAX_REGISTRATIONS]
+        kind = ContentType.objects.get_for_model(Registration)
+        return Q(content_type=kind, object_id__in=[str(pk) for pk in ids]) | Q(object_id=term)

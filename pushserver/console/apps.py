@@ -10,3 +10,6 @@ class ConsoleConfig(AdminConfig):
     def ready(self) -> None:
         super().ready()
         from pushserver.console import logins  # noqa: F401, PLC0415 - connects itself, possible once apps are loaded
+        from pushserver.console.words import name_things  # noqa: PLC0415 - as above
+
+        name_things()

@@ -10,7 +10,7 @@ from pushserver.models import OpenedRecord
 
 PAGE_OF_A_ROW = "_change"
 # Pages about one user or one notification that are not pages of a row.
-OTHER_PAGES = ("user", "timeline")
+OTHER_PAGES = ("user", "timeline", "request_timeline")
 MAX_ID_LENGTH = 200
 
 

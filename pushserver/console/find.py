@@ -18,10 +18,10 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_safe
 
 from kit.admin.columns import SHORT_DIGITS, hex_of
-from kit.admin.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id, spellings
-from notifications.admin import ID_BYTES, request_url, type_name
+from kit.admin.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id, is_number, spellings
+from notifications.admin import ID_BYTES, type_name
 from notifications.models import Notification, NotificationRequest
-from pushserver.console.links import timeline_url, user_url
+from pushserver.console.links import request_timeline_url, timeline_url, user_url
 from pushserver.console.search import NOT_UNDERSTOOD, NotUnderstoodError, for_url
 from pushserver.console.theme import DEVICES, ENVELOPES, NOTIFICATIONS, USERS, may_find
 from registrations.admin import KEY_HASH_BYTES
@@ -56,9 +56,9 @@ def find(request: HttpRequest) -> HttpResponse:
         context = {**admin.site.each_context(request), "title": "Find", "nothing": True}
         return TemplateResponse(request, "console/find.html", context)
     try:
-        term = for_url(request.POST.get("q", "").strip())
-    except NotUnderstoodError:
-        messages.error(request, NOT_UNDERSTOOD)
+        term = found_by(request.POST.get("q", "").strip())
+    except NotUnderstoodError as error:
+        messages.error(request, str(error))
         return HttpResponseRedirect(reverse("find"))
     return HttpResponseRedirect(reverse("found", args=[term]))
 
@@ -88,15 +88,24 @@ def _refuse_who_may_see_nothing(request: HttpRequest) -> None:
 def _may_stand_in_a_url(term: str) -> bool:
     """Return whether the term holds no chat key. Somebody may have typed a URL with one in it."""
     try:
-        return for_url(term) == term
+        return found_by(term) == term
     except NotUnderstoodError:
         return False
+
+
+def found_by(term: str) -> str:
+    """Return the term as it may stand in a URL: also the number of a notification is one, which lists do not take.
+
+    Raises NotUnderstoodError.
+    """
+    return term if is_number(term) else for_url(term)
 
 
 def hits_for(term: str) -> list[Hit]:
     """Return what matches ``term``: a hash, the first digits of one, or the id of an installation or a device."""
     digits = hash_digits(term)
     hits = [*_installations(term), *_devices(term)] if is_id(term) else []
+    hits += _numbered(term) if is_number(term) else []
     if len(digits) == KEY_HASH_DIGITS:
         hits += _user(bytes.fromhex(digits))
     elif digits:
@@ -113,6 +122,18 @@ def _installations(term: str) -> Iterator[Hit]:
 def _devices(term: str) -> Iterator[Hit]:
     for device in Device.objects.filter(pk=UUID(term)).only("pk"):
         yield Hit("XMPP device", str(device.pk), device_url(device.pk), DEVICES)
+
+
+def _numbered(term: str) -> Iterator[Hit]:
+    """Yield the notification with this number, which every page about it shows."""
+    rows = Notification.objects.filter(pk=int(term)).values_list("pk", "type", "state", "installation_id")
+    for pk, type_, state, installation_id in rows:
+        yield _notification_hit(pk, type_, state, installation_id)
+
+
+def _notification_hit(pk: int, type_: int, state: str, installation_id: str) -> Hit:
+    text = f"{pk}: {type_name(type_)}, {state}, to installation {installation_id}"
+    return Hit("notification", text, timeline_url(pk), NOTIFICATIONS)
 
 
 def _user(key_hash: bytes) -> Iterator[Hit]:
@@ -163,8 +184,7 @@ def _of_requests(requests: Iterable[tuple[int, bytes]]) -> Iterator[Hit]:
     for pk, request_id, type_, state, installation_id in rows.values_list(
         "pk", "request", "type", "state", "installation_id"
     )[:MAX_HITS]:
-        text = f"{pk}: {type_name(type_)}, {state}, to installation {installation_id}"
-        hits.setdefault(request_id, []).append(Hit("notification", text, timeline_url(pk), NOTIFICATIONS))
+        hits.setdefault(request_id, []).append(_notification_hit(pk, type_, state, installation_id))
     for request_id, name in names.items():
-        alone = Hit("request", hex_of(name)[:SHORT_DIGITS], request_url(request_id), NOTIFICATIONS)
+        alone = Hit("request", hex_of(name)[:SHORT_DIGITS], request_timeline_url(request_id), NOTIFICATIONS)
         yield from hits.get(request_id, [alone])

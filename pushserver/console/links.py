@@ -34,6 +34,11 @@ def timeline_url(notification_id: int) -> str:
     return reverse("timeline", args=[notification_id])
 
 
+def request_timeline_url(request_id: int) -> str:
+    """Return the address of the timeline of a request."""
+    return reverse("request_timeline", args=[request_id])
+
+
 @links_from(Registration)
 def from_registration(registration: Registration) -> Iterable[Link]:
     key_hash = hex_of(registration.public_key_hash)
@@ -43,7 +48,7 @@ def from_registration(registration: Registration) -> Iterable[Link]:
     yield Link("Registrations of this key", _list("registrations_registration", q=key_hash))
     yield Link("Query topic", _list("registrations_topickey", q=key_hash))
     if registration.pseudonym:
-        yield Link("History", _list("registrations_registrationevent", q=str(registration.pseudonym)))
+        yield Link("Registration events", _list("registrations_registrationevent", q=str(registration.pseudonym)))
 
 
 @links_from(Route)
@@ -68,6 +73,7 @@ def from_topic_key(topic_key: TopicKey) -> Iterable[Link]:
 
 @links_from(NotificationRequest)
 def from_request(request: NotificationRequest) -> Iterable[Link]:
+    yield Link("Timeline", request_timeline_url(request.pk))
     yield Link("Notifications", _list("notifications_notification", request__id__exact=str(request.pk)))
     if request.front_door == WAKU:
         yield Link("Envelope", envelope_url(request.source_key))
@@ -95,6 +101,7 @@ def links_to_recipient(notification: Notification) -> Iterable[Link]:
 
 @links_from(Attempt)
 def from_attempt(attempt: Attempt) -> Iterable[Link]:
+    yield Link("Timeline", timeline_url(attempt.notification_id))
     yield Link("Notification", notification_url(attempt.notification_id))
 
 
@@ -115,6 +122,6 @@ def from_device(device: Device) -> Iterable[Link]:
     if device.route_id:
         yield Link("Notifications", _list("notifications_notification", route__id__exact=str(device.route_id)))
     if device.route and device.route.pseudonym:
-        yield Link("History", _list("registrations_registrationevent", q=str(device.route.pseudonym)))
+        yield Link("Registration events", _list("registrations_registrationevent", q=str(device.route.pseudonym)))
     yield Link("App", app_url(device.app_id))
     yield Link("Devices of this app", devices_url(device.app_id))

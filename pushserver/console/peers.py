@@ -1,4 +1,8 @@
-"""The pages "gorush configuration" and "Waku nodes": what the config checks found, why it matters and what to do."""
+"""The pages "gorush configuration" and "Waku nodes": whether each answers, what the config checks found, why it matters
+and what to do.
+
+Whether a peer answers is told by its light on the dashboard, so that the two never contradict each other.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,29 +13,30 @@ from django.conf import settings
 from django.contrib import admin
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
+from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from kit.http.complaints import Complaint
-from kit.http.notices import Notice
+from kit.http.notices import Board, Notice
 from kit.http.urls import host_of
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
+from pushserver.console.dashboard.showing import Lamp, lamps_of
+from pushserver.state.looking import look
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One peer. ``looked_at`` is None when no check reached it lately; ``facts`` are what it said of itself."""
+    """One peer with its lights, which are those of the dashboard.
+
+    ``looked_at`` is None when no check of its configuration reached it lately; ``facts`` are what it said of itself.
+    """
 
     host: str
+    lamps: Sequence[Lamp]
     looked_at: datetime | None = None
     facts: Sequence[tuple[str, str]] = ()
     complaints: Sequence[tuple[Complaint, datetime | None]] = ()
-
-    @property
-    def state(self) -> str:
-        if self.looked_at is None:
-            return "unknown"
-        return "deviates" if self.complaints else "fine"
 
 
 Describe = Callable[[Mapping[str, Any]], Sequence[tuple[str, str]]]
@@ -39,16 +44,16 @@ Describe = Callable[[Mapping[str, Any]], Sequence[tuple[str, str]]]
 
 @require_safe
 def gorush_configuration(request: HttpRequest) -> TemplateResponse:
-    """Show the complaints of each gorush."""
-    rows = _rows(settings.GORUSH_URLS, GORUSH_BOARD.read(settings.GORUSH_URLS), lambda _memory: ())
+    """Show the lights and the complaints of each gorush."""
+    rows = _rows(request, settings.GORUSH_URLS, GORUSH_BOARD, ("gorush",), lambda _memory: ())
     return _page(request, rows, title="gorush configuration", nothing="No gorush is configured: set GORUSH_URL.")
 
 
 @require_safe
 def waku_nodes(request: HttpRequest) -> TemplateResponse:
-    """Show the complaints of each Waku node, and what it says of itself."""
+    """Show the lights and the complaints of each Waku node, and what it says of itself."""
     urls = list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES]))
-    rows = _rows(urls, NODE_BOARD.read(urls), _facts_of_node)
+    rows = _rows(request, urls, NODE_BOARD, ("node", "store"), _facts_of_node)
     return _page(request, rows, title="Waku nodes", nothing="No Waku node is configured: set WAKU_NODES.")
 
 
@@ -70,14 +75,20 @@ def _page(request: HttpRequest, rows: Iterator[Row], *, title: str, nothing: str
     return TemplateResponse(request, "admin/peer_configuration.html", context)
 
 
-def _rows(urls: Sequence[str], notices: Mapping[str, Notice], describe: Describe) -> Iterator[Row]:
+def _rows(
+    request: HttpRequest, urls: Sequence[str], watch: Board, kinds: Sequence[str], describe: Describe
+) -> Iterator[Row]:
+    """Yield a row for each peer, with its light of each kind that it has."""
+    seen = look(now=timezone.now())
+    notices = watch.read(urls)
     for url in urls:
-        notice = notices.get(url)
+        host, notice = host_of(url), notices.get(url)
+        lamps = lamps_of(seen.lights_of(*(f"{kind}-{host}" for kind in kinds)), request.user)
         if notice:
             facts = list(describe(notice.memory)) if notice.memory else []
-            yield Row(host_of(url), notice.looked_at, facts, _with_age(notice))
+            yield Row(host, lamps, notice.looked_at, facts, _with_age(notice))
         else:
-            yield Row(host_of(url))
+            yield Row(host, lamps)
 
 
 def _with_age(notice: Notice) -> list[tuple[Complaint, datetime | None]]:

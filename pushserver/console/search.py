@@ -6,10 +6,13 @@ server may push, becomes the id of the device. A term of no known form might be 
 without being repeated anywhere.
 """
 
+import re
+
 from django.apps import apps
 from django.contrib import admin, messages
 from django.contrib.admin.exceptions import NotRegistered
 from django.core.exceptions import PermissionDenied
+from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.views.decorators.debug import sensitive_post_parameters
@@ -17,19 +20,40 @@ from django.views.decorators.http import require_POST
 
 from kit.admin.changelist import NEWER, OLDER
 from kit.admin.facts import FactAdmin
-from kit.admin.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, hash_digits, is_id
+from kit.admin.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, by_hash, hash_digits, is_id, is_word
+from notifications.admin import ID_BYTES
+from notifications.models import Notification, NotificationRequest
+from registrations.models import Registration
 from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.codec.keys import key_hash, parse_chat_key
+from waku_bridge.models import InboundEnvelope
 from xmpp_bridge.lookup import find_device
 
+# https://status.app/u/CwSACgYKBEpvaG4D#zQ3sh…, https://join.status.im/u/0x04…
+_PROFILE_LINK = re.compile(
+    r"(https?://)?(www\.)?(status\.app|join\.status\.im)/u/?([^\s#]*#)?(?P<key>(zQ3|0x|0[234])\w+)", re.IGNORECASE
+)
 NOT_UNDERSTOOD = (
     "Nothing was searched: this is no chat key (0x04…, zQ3sh… or compressed hex), no hash, no id and no client "
     "string. Of a hash at least the first 8 digits are needed, of a chat key all of it."
 )
 
 
+# How long a chat key is by how it begins: both forms in hexadecimal digits, and Status' short form.
+_LENGTHS = {"04": 130, "02": 66, "03": 66, "zQ3sh": 49}
+# So many missing are a slip; more are something else.
+MAX_MISSING = 12
+MISSING = "Nothing was searched: this looks like a chat key with {missing} missing. All of it is needed."
+
+
+_HEX = re.compile("[0-9a-fA-F]+")
+
+
 class NotUnderstoodError(Exception):
-    """A term has no known form. The error does not repeat it, as it might be a mistyped chat key."""
+    """A term has no known form. The error says so and does not repeat it, as it might be a mistyped chat key."""
+
+    def __init__(self, words: str = NOT_UNDERSTOOD) -> None:
+        super().__init__(words)
 
 
 @sensitive_post_parameters("q")
@@ -43,13 +67,17 @@ def search_facts(request: HttpRequest, app_label: str, model_name: str) -> HttpR
     for outdated in ("q", OLDER, NEWER, "e"):  # the term, the page, the error flag of the list it comes from
         query.pop(outdated, None)
     try:
-        terms = [for_url(term) for term in request.POST.get("q", "").split()]
-    except NotUnderstoodError:
-        messages.error(request, NOT_UNDERSTOOD)
+        terms = [_searched(term, facts) for term in request.POST.get("q", "").split()]
+    except NotUnderstoodError as error:
+        messages.error(request, str(error))
     else:
         query.update({"q": " ".join(terms)} if terms else {})
     changelist = reverse(f"admin:{app_label}_{model_name}_changelist")
     return HttpResponseRedirect(f"{changelist}?{query.urlencode()}")
+
+
+def _searched(term: str, facts: FactAdmin) -> str:
+    return term if facts.takes_words and is_word(term) and not term.startswith("zQ3") else for_url(term)
 
 
 def for_url(term: str) -> str:
@@ -58,14 +86,52 @@ def for_url(term: str) -> str:
     Raises NotUnderstoodError for anything else.
     """
     try:
-        return key_hash(parse_chat_key(term)).hex()
+        return key_hash(parse_chat_key(_key_in(term))).hex()
     except BadPublicKey:
         pass
+    missing = missing_of_a_chat_key(term)
+    if missing and not _is_known(hash_digits(term)):
+        count = "1 digit" if missing == 1 else f"{missing} digits"
+        raise NotUnderstoodError(MISSING.format(missing=count))
     if is_id(term) or (hash_digits(term) and not _looks_like_part_of_a_chat_key(term)):
         return term
     if device_id := find_device(term):
         return str(device_id)
     raise NotUnderstoodError
+
+
+def missing_of_a_chat_key(term: str) -> int:
+    """Return how many digits are missing of what looks like the beginning of a chat key, and 0 for anything else."""
+    digits = term.removeprefix("0x")
+    length = next((length for begin, length in _LENGTHS.items() if digits.startswith(begin)), 0)
+    is_hex = _HEX.fullmatch(digits) is not None
+    missing = length - len(digits)
+    return missing if 0 < missing <= MAX_MISSING and (is_hex or digits.startswith("zQ3sh")) else 0
+
+
+def _is_known(digits: str) -> bool:
+    """Return whether the digits are of a hash that is stored. A hash may begin as a chat key does."""
+    if len(digits) == KEY_HASH_DIGITS:
+        own = {"public_key_hash": bytes.fromhex(digits)}
+        return any(model.objects.filter(**own).exists() for model in (Registration, Notification))
+    asked = Q(by_hash(digits, (("message_id", ID_BYTES),))) if digits else Q(pk=None)
+    named = Q(by_hash(digits, (("request_key", ID_BYTES),))) if digits else Q(pk=None)
+    received = Q(by_hash(digits, (("hash", ID_BYTES),))) if digits else Q(pk=None)
+    requests = NotificationRequest.objects
+    return (
+        requests.filter(asked).exists()
+        or requests.filter(named).exists()
+        or InboundEnvelope.objects.filter(received).exists()
+    )
+
+
+def _key_in(term: str) -> str:
+    """Return the chat key of a link to a profile, or the term itself.
+
+    The newer links have the key behind `#`, and before it a description of the user; the older end with the key.
+    """
+    link = _PROFILE_LINK.fullmatch(term)
+    return link["key"] if link else term
 
 
 def _looks_like_part_of_a_chat_key(term: str) -> bool:

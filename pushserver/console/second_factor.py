@@ -5,6 +5,7 @@ first.
 """
 
 import io
+import time
 from base64 import b32encode, b64encode
 from typing import Any
 
@@ -24,11 +25,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django_otp import DEVICE_ID_SESSION_KEY
 from django_otp import login as remember_device
-from django_otp.plugins.otp_totp.models import TOTPDevice
+from django_otp.oath import TOTP
+from django_otp.plugins.otp_totp.models import TOTPDevice, default_key
 from django_otp.qr import write_qrcode_image
 from unfold.forms import AuthenticationForm
 from unfold.widgets import UnfoldAdminTextInputWidget
 
+KEY_IN_SESSION = "second_factor_key"
 NOT_ACCEPTED = "This code is not the one your authenticator shows now."
 CODE = {"inputmode": "numeric", "autocomplete": "one-time-code", "maxlength": 6}
 
@@ -115,18 +118,25 @@ class SetUpForm(forms.Form):
 
     def clean_code(self) -> str:
         code: str = self.cleaned_data["code"]
-        if not _accepts(self.device, code):
+        totp = TOTP(self.device.bin_key, self.device.step, self.device.t0, self.device.digits, self.device.drift)
+        totp.time = time.time()
+        if not (code.isdecimal() and totp.verify(int(code), self.device.tolerance, self.device.last_t + 1)):
             raise ValidationError(NOT_ACCEPTED)
+        self.device.last_t = totp.t()  # each code works once
         return code
 
 
 @never_cache
 @sensitive_post_parameters("code")
 def set_up(request: HttpRequest) -> HttpResponse:
-    """Show a key to scan and ask for a code that proves it; a person who has a second factor already is told so."""
+    """Show a key to scan and ask for a code that proves it; a person who has a second factor already is told so.
+
+    Until it is proven the key is in the session only: to look at the page makes no second factor.
+    """
     if isinstance(request.user, AnonymousUser) or factor_of(request.user):
         return _page(request, {})
-    device, _ = TOTPDevice.objects.get_or_create(user=request.user, confirmed=False, defaults={"name": "authenticator"})
+    key = request.session.setdefault(KEY_IN_SESSION, default_key())
+    device = TOTPDevice(user=request.user, name="authenticator", key=key, confirmed=True)
     form = SetUpForm(device, request.POST or None)
     if not form.is_valid():
         facts = {
@@ -135,14 +145,15 @@ def set_up(request: HttpRequest) -> HttpResponse:
             "key": b32encode(device.bin_key).decode().rstrip("="),
         }
         return _page(request, facts)
-    TOTPDevice.objects.filter(pk=device.pk).update(confirmed=True)
-    remember_device(request, TOTPDevice.objects.get(pk=device.pk))
+    device.save()
+    del request.session[KEY_IN_SESSION]
+    remember_device(request, device)
     messages.success(request, "Your second factor is set up: the next login asks for it.")
     return redirect("admin:index")
 
 
 def _page(request: HttpRequest, facts: dict[str, Any]) -> TemplateResponse:
-    context = {**admin.site.each_context(request), "title": "Second factor", **facts}
+    context = {**admin.site.each_context(request), "title": "My second factor", **facts}
     return TemplateResponse(request, "admin/second_factor.html", context)
 
 

@@ -56,6 +56,7 @@ MENU = [
             {**_page("Find", "search", "find"), "permission": lambda request: may_find(request.user)},
             _page("gorush configuration", "tune", "gorush_configuration"),
             _page("Waku nodes", "hub", "waku_nodes"),
+            _list("Incidents", "history_toggle_off", "pushserver.incident"),
         ],
     },
     {
@@ -65,7 +66,7 @@ MENU = [
             _list("Registrations", "smartphone", "registrations.registration"),
             _list("Routes", "route", "registrations.route"),
             _list("Grants", "verified_user", "registrations.grant"),
-            _list("History", "history", "registrations.registrationevent"),
+            _list("Registration events", "history", "registrations.registrationevent"),
             _list("Query topics", "tag", "registrations.topickey"),
         ],
     },
@@ -91,19 +92,20 @@ MENU = [
         "separator": True,
         "items": [
             _list("Envelopes", "mail", "waku_bridge.inboundenvelope"),
+            _list("Envelope faults", "bug_report", "waku_bridge.envelopefault"),
             _list("Replies", "reply", "waku_bridge.outboundreply"),
             _list("Store watermarks", "water", "waku_bridge.storewatermark"),
             _list("Dead letters", "dangerous", "waku_bridge.deadletter"),
-            _list("Canary", "sync", "waku_bridge.canaryrun"),
+            _list("Canary runs", "sync", "waku_bridge.canaryrun"),
         ],
     },
     {
         "title": "XMPP",
         "separator": True,
         "items": [
-            _list("Devices", "devices", "xmpp_bridge.device"),
-            _list("Apps", "apps", "xmpp_bridge.app"),
-            _list("Canary", "sync", "xmpp_bridge.canaryrun"),
+            _list("XMPP devices", "devices", "xmpp_bridge.device"),
+            _list("XMPP apps", "apps", "xmpp_bridge.app"),
+            _list("XMPP canary runs", "sync", "xmpp_bridge.canaryrun"),
         ],
     },
     {
@@ -117,7 +119,7 @@ MENU = [
             _report("Latency", "speed", "latency", "latency"),
             _report("Failure signatures", "fingerprint", "failuresignature", "failure-signatures"),
             _report("Load profile", "leaderboard", "loadprofile", "load-profile"),
-            _list("Runs", "receipt_long", "spark_reports.reportrun"),
+            _list("Report runs", "receipt_long", "spark_reports.reportrun"),
         ],
     },
     {
@@ -132,6 +134,14 @@ MENU = [
             _list("API tokens", "api", "pushserver.apitoken"),
             _list("Opened records", "visibility", "pushserver.openedrecord"),
             _list("Changes", "edit_note", "admin.logentry"),
+        ],
+    },
+    {
+        "title": "Help",
+        "separator": True,
+        "items": [
+            _page("Documentation", "menu_book", "documentation_list"),
+            _page("Documentation of the API", "data_object", "api_docs"),
         ],
     },
 ]

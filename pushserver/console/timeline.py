@@ -1,12 +1,19 @@
-"""The timeline of one notification: from its envelope to the answer that its sender got, and what comes next."""
+"""The timelines of notifications and requests: from the envelope to the answer that the sender got, and what comes
+next.
 
-from collections.abc import Iterator, Sequence
+What is decided at once has no row of its own, so that its story is the one of its request.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
 from django.contrib import admin, messages
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
+from django.db.models import Model, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -14,35 +21,38 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
-from kit.admin.columns import NOTHING, as_digits, hex_of, state
+from kit.admin.changes import change_url
+from kit.admin.columns import NOTHING, SHORT_DIGITS, as_digits, hex_of, state
 from kit.admin.labels import label
 from kit.admin.links import Link
 from kit.admin.times import exact
 from kit.http.urls import host_of
 from notifications import draining
 from notifications.admin import notification_url, request_url, type_name
+from notifications.gateways.gorush.models import GatewayErrorRule, GatewayPlatform
+from notifications.gateways.gorush.platforms import NAMES
+from notifications.gateways.gorush.rules_table import rule_of
 from notifications.messages import channel_key
 from notifications.models import Attempt, Channel, Drain, Notification, NotificationRequest
+from notifications.policy import Verdict
+from notifications.reports import unpack
 from pushserver.console.links import links_to_recipient
+from pushserver.console.meanings import CLASSES, ENDS, REFUSED_BY, VERDICTS, WISHES
 from registrations.admin import route_url
-from registrations.models import Route
+from registrations.models import Registration, Route
 from waku_bridge.admin import envelope_url
 from waku_bridge.models import InboundEnvelope, OutboundReply
+from xmpp_bridge.models import Device
 
 State = Notification.State
 NO_SUCH_NOTIFICATION = "There is no such notification, or it is kept no longer."
-ENDS = {
-    State.DELIVERED: "Apple or Google took it.",
-    State.DEAD_TOKEN: "Its address is dead or disabled.",
-    State.UNDELIVERABLE: "Apple or Google can never take such a push.",
-    State.UNCONFIRMED: "It may have arrived. Sent again, it could arrive twice.",
-    State.EXPIRED: "Its time to live ran out before a try succeeded.",
-    State.WITHDRAWN: "The recipient unregistered, or an operator dropped it.",
-    State.COALESCED: "A later one to the same address wakes the phone for it.",
-    State.SUPPRESSED: "The recipient asked not to be notified of this. The sender does not learn of it.",
-    State.DUPLICATE: "The same message was notified about within a day.",
-    State.REFUSED: "Wrong token, nobody registered, or too much was waiting.",
-}
+# A disabling ends what waits in the same transaction, and is logged a moment later.
+A_MOMENT = timedelta(seconds=5)
+
+MAX_ID_LENGTH = 19  # of digits: a number of the database has fewer
+MAX_SHOWN = 20
+MAX_STEPS = 50
+DRAIN_ID = "1"  # there is one switch
 
 # A confirmed reply needs no words.
 REPLIES = {
@@ -65,6 +75,8 @@ class Story:
     replies: Sequence[OutboundReply]
     channel: Channel | None
     drain: Drain | None
+    staff: Sequence[LogEntry] = ()
+    rules: Sequence[GatewayErrorRule] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +94,55 @@ def show_timeline(request: HttpRequest, object_id: str) -> HttpResponse:
     """Show the timeline of a notification."""
     if not request.user.has_perm("notifications.view_notification"):
         raise PermissionDenied
-    story = load_story(int(object_id)) if object_id.isdecimal() and len(object_id) < 19 else None
+    story = load_story(int(object_id)) if object_id.isdecimal() and len(object_id) < MAX_ID_LENGTH else None
     if story is None:
         messages.warning(request, NO_SUCH_NOTIFICATION)
         return HttpResponseRedirect(reverse("find"))
-    steps = list(steps_of(story))
-    context = {
-        **admin.site.each_context(request),
-        "title": f"Timeline of notification {story.notification.pk}",
-        "facts": _facts(story),
-        "links": list(_links(story)),
-        "table": _table(steps),
-        "total": in_words(steps[-1].at - steps[0].at),
-        "next": list(what_comes_next(story)),
-    }
-    return TemplateResponse(request, "console/timeline.html", context)
+    own = {"facts": _facts(story), "links": list(_links(story)), "next": list(what_comes_next(story))}
+    return _page(request, f"Timeline of notification {story.notification.pk}", list(steps_of(story, request)), own)
+
+
+def _page(request: HttpRequest, title: str, steps: Sequence[Step], own: dict[str, object]) -> TemplateResponse:
+    total = in_words(steps[-1].at - steps[0].at)
+    told = {"title": title, "table": _table(steps), "total": total, **own}
+    return TemplateResponse(request, "console/timeline.html", {**admin.site.each_context(request), **told})
+
+
+@require_safe
+def show_request_timeline(request: HttpRequest, object_id: str) -> HttpResponse:
+    """Show the timeline of a request, with what was decided at once about each of its places."""
+    if not request.user.has_perm("notifications.view_notification"):
+        raise PermissionDenied
+    pk = int(object_id) if object_id.isdecimal() and len(object_id) < MAX_ID_LENGTH else 0
+    asked = NotificationRequest.objects.defer("reply_address", "decided_names").filter(pk=pk).first()
+    if asked is None:
+        messages.warning(request, NO_SUCH_NOTIFICATION)
+        return HttpResponseRedirect(reverse("find"))
+    envelope, replies = _envelope_of(asked), _replies_to(asked)
+    staff = _staff_actions({NotificationRequest: [str(asked.pk)]}, asked.received_at, None)
+    steps = [*_arrival(envelope, asked), *_decided(asked), *_answer(asked, replies), *_acted(staff, request)]
+    own = {"facts": _ids(asked), "links": list(_links_of_request(asked, envelope)), "next": list(_rest_of(asked))}
+    ordered = sorted(steps, key=lambda step: step.at)
+    return _page(request, f"Timeline of request {hex_of(asked.request_key)[:SHORT_DIGITS]}", ordered, own)
+
+
+def _links_of_request(asked: NotificationRequest, envelope: InboundEnvelope | None) -> Iterator[Link]:
+    yield Link("Request", request_url(asked.pk))
+    for pk in asked.notifications.order_by("position").values_list("pk", flat=True)[:MAX_SHOWN]:
+        yield Link(f"Notification {pk}", reverse("timeline", args=[pk]))
+    if envelope:
+        yield Link("Envelope", envelope_url(envelope.hash))
+
+
+def _rest_of(asked: NotificationRequest) -> Iterator[str]:
+    if asked.state == NotificationRequest.State.WAITING:
+        yield f"The sender is answered when all was tried once, or {_when(asked.reply_due_at)}."
+    else:
+        yield "Nothing for what was decided at once; each notification has a timeline of its own."
 
 
 def load_story(notification_id: int) -> Story | None:
-    """Load all rows of a notification, with seven look-ups by index however long its story is."""
+    """Load all rows of a notification, with ten look-ups by index however long its story is."""
     rows = Notification.objects.defer("chat_id", "message", "dedup_key", "collapse_id", "request__reply_address")
     notification = rows.select_related("request").filter(pk=notification_id).first()
     if notification is None:
@@ -112,33 +154,92 @@ def load_story(notification_id: int) -> Story | None:
     if route is not None:
         key = channel_key(route.token_type, route.apn_topic)
         channel = Channel.objects.filter(**key._asdict()).first()
+    attempts = list(Attempt.objects.filter(notification=notification).order_by("number"))
     return Story(
         notification=notification,
         request=request,
         route=route,
-        envelope=InboundEnvelope.objects.defer("payload").filter(pk=request.source_key).first(),
-        attempts=list(Attempt.objects.filter(notification=notification).order_by("number")),
-        replies=list(OutboundReply.objects.defer("payload").filter(envelope_hash=request.source_key).order_by("part")),
+        envelope=_envelope_of(request),
+        attempts=attempts,
+        replies=_replies_to(request),
         channel=channel,
         drain=draining.current(),
+        staff=_staff_actions(_subjects(notification, channel), notification.created_at, notification.finished_at),
+        rules=list(GatewayErrorRule.objects.filter(code__in={attempt.code for attempt in attempts})),
     )
 
 
-def steps_of(story: Story) -> Iterator[Step]:
+def _envelope_of(request: NotificationRequest) -> InboundEnvelope | None:
+    return InboundEnvelope.objects.defer("payload").filter(pk=request.source_key).first()
+
+
+def _replies_to(request: NotificationRequest) -> list[OutboundReply]:
+    return list(OutboundReply.objects.defer("payload").filter(envelope_hash=request.source_key).order_by("part"))
+
+
+def _subjects(notification: Notification, channel: Channel | None) -> dict[type[Model], list[str]]:
+    """Return the rows on which staff may have acted in a way that changed the course of a notification."""
+    owners = Registration.objects.filter(
+        public_key_hash=notification.public_key_hash, installation_id=notification.installation_id
+    )
+    return {
+        Notification: [str(notification.pk)],
+        NotificationRequest: [str(notification.request_id)],
+        Registration: [str(pk) for pk in owners.values_list("pk", flat=True)],
+        Device: [notification.installation_id] if not notification.public_key_hash else [],
+        Channel: [str(channel.pk)] if channel else [],
+        Drain: [DRAIN_ID],
+    }
+
+
+def _staff_actions(
+    subjects: Mapping[type[Model], Collection[str]], since: datetime, until: datetime | None
+) -> list[LogEntry]:
+    """Return what staff did to these rows within a time, found by the index over subjects."""
+    condition = Q(pk=None)
+    for model, ids in subjects.items():
+        condition |= Q(content_type=ContentType.objects.get_for_model(model), object_id__in=ids)
+    entries = LogEntry.objects.filter(condition, action_time__gte=since)
+    entries = entries.filter(action_time__lte=until + A_MOMENT) if until else entries
+    return list(entries.select_related("user", "content_type").order_by("pk")[:MAX_STEPS])
+
+
+def steps_of(story: Story, request: HttpRequest) -> Iterator[Step]:
     """Yield the steps by time. Steps of the same moment stay in the order of their causes."""
-    yield from sorted([*_arrival(story), *_attempts(story), *_end(story), *_answer(story)], key=lambda step: step.at)
+    created = Step(story.notification.created_at, "Notification created", _kind(story.notification))
+    asked = [*_arrival(story.envelope, story.request), created, *_decided(story.request)]
+    told = _answer(story.request, story.replies, story.notification)
+    yield from sorted(
+        [*asked, *_attempts(story), *_acted(story.staff, request), *_end(story), *told], key=lambda step: step.at
+    )
 
 
-def _arrival(story: Story) -> Iterator[Step]:
-    envelope = story.envelope
+def _arrival(envelope: InboundEnvelope | None, request: NotificationRequest) -> Iterator[Step]:
     if envelope:
         yield Step(envelope.received_at, "Envelope received", f"from {host_of(envelope.source)}, path {envelope.path}")
     if envelope and envelope.processed_at:
         yield Step(
             envelope.processed_at, "Envelope processed", " ".join(filter(None, [envelope.state, envelope.reason]))
         )
-    yield Step(story.request.received_at, "Request accepted", f"through {story.request.front_door}")
-    yield Step(story.notification.created_at, "Notification created", _kind(story.notification))
+    yield Step(request.received_at, "Request accepted", f"through {request.front_door}")
+
+
+def _decided(request: NotificationRequest) -> Iterator[Step]:
+    """Yield what was decided at once about places of the request, and by which check or wish."""
+    for one in unpack(request.decided):
+        about = f"place {one.position} of the request, {type_name(one.type)}. " if one.type else ""
+        why = WISHES[one.wish] if one.wish else VERDICTS[one.verdict]
+        yield Step(request.received_at, "Decided at once:", f"{about}{why}", one.verdict)
+
+
+def _acted(staff: Sequence[LogEntry], request: HttpRequest) -> Iterator[Step]:
+    """Yield what staff did, linked to the log of changes for those who may read it."""
+    may_read = request.user.has_perm("admin.view_logentry")
+    for entry in staff:
+        said = entry.get_change_message()
+        what = f"{entry.content_type.name}: {said}" if entry.content_type else said
+        linked = format_html('<a href="{}">{}</a>', change_url(entry), what)
+        yield Step(entry.action_time, f"By {entry.user.get_username()}:", linked if may_read else what)
 
 
 def _kind(notification: Notification) -> str:
@@ -154,25 +255,67 @@ def _attempts(story: Story) -> Iterator[Step]:
         took = timedelta(milliseconds=attempt.latency_ms or 0)
         late = f"; the gateway reported later: {attempt.late_code}" if attempt.late_code else ""
         known = f"after {in_words(took)}" if attempt.latency_ms is not None else "nobody knows when"
-        code = f" ({attempt.code})" if attempt.code else ""
-        yield Step(attempt.started_at + took, f"Attempt {attempt.number}:", f"{known}{code}{late}", attempt.outcome)
+        detail = format_html("{}{}{}. {}", known, _error(attempt, story), late, CLASSES[attempt.outcome])
+        yield Step(attempt.started_at + took, f"Attempt {attempt.number}:", detail, attempt.outcome)
         if attempt.repeated_at:
             yield Step(attempt.repeated_at, f"It failed just so {attempt.repeat_count} times more", "the last time")
+
+
+def _error(attempt: Attempt, story: Story) -> str:
+    """Return the code of an attempt, what the gateway said, and the rule by which it was read."""
+    if not attempt.code:
+        return ""
+    said = format_html(", “{}”", attempt.error) if attempt.error else ""
+    rule = rule_for(attempt, story.rules)
+    if rule is None:
+        return format_html(" ({}{})", attempt.code, said)
+    url = reverse("admin:notifications_gatewayerrorrule_change", args=[rule.pk])
+    return format_html(' ({}{}, by <a href="{}">its rule</a>)', attempt.code, said, url)
+
+
+def rule_for(attempt: Attempt, rules: Sequence[GatewayErrorRule]) -> GatewayErrorRule | None:
+    """Return the rule that gave an attempt its code. Of several with one code it is the one that fits the error."""
+    named = NAMES.get(attempt.token_type)
+    fitting = [rule for rule in rules if rule.code == attempt.code and rule.platform in {named, GatewayPlatform.ANY}]
+    exact = (rule for rule in fitting if rule_of(rule).matches(attempt.error))
+    return next(exact, fitting[0] if fitting else None)
 
 
 def _end(story: Story) -> Iterator[Step]:
     notification = story.notification
     if notification.finished_at:
-        yield Step(notification.finished_at, "Finished:", ENDS[State(notification.state)], notification.state)
+        yield Step(notification.finished_at, "Finished:", _why_ended(story), notification.state)
 
 
-def _answer(story: Story) -> Iterator[Step]:
-    told = f"the sender is told {story.notification.report}" if story.notification.report else ""
-    if story.notification.grade:
-        yield Step(story.request.received_at, "Answered", "the user's server is told that it is stored")
-    elif story.request.answered_at:
-        yield Step(story.request.answered_at, "Reply recorded", told)
-    for reply in story.replies:
+def _why_ended(story: Story) -> str:
+    """Return what the last state means, and where it is known who or what brought it about."""
+    notification = story.notification
+    match notification.state:
+        case State.WITHDRAWN:
+            return f"{ENDS[State.WITHDRAWN]} {_why_withdrawn(story)}"
+        case State.REFUSED:
+            return REFUSED_BY.get(notification.report or "", ENDS[State.REFUSED])
+        case State.SUPPRESSED:
+            return f"{ENDS[State.SUPPRESSED]} {VERDICTS[Verdict.SUPPRESSED]}"
+    return ENDS[State(notification.state)]
+
+
+def _why_withdrawn(story: Story) -> str:
+    for entry in reversed(story.staff):
+        if entry.change_message.startswith(("Dropped", "Disabled", "Removed")):
+            return f"{entry.user.get_username()} did it: {entry.change_message}"
+    return "The recipient unregistered." if story.route is None else "Its recipient was gone or disabled."
+
+
+def _answer(
+    request: NotificationRequest, replies: Sequence[OutboundReply], notification: Notification | None = None
+) -> Iterator[Step]:
+    told = f"the sender is told {notification.report}" if notification and notification.report else ""
+    if notification and notification.grade:
+        yield Step(request.received_at, "Answered", "the user's server is told that it is stored")
+    elif request.answered_at:
+        yield Step(request.answered_at, "Reply recorded", told)
+    for reply in replies:
         if reply.published_at:
             tries = "" if reply.attempt_count == 1 else f", with try {reply.attempt_count}"
             yield Step(reply.published_at, "Reply published", f"by {host_of(reply.node)}{tries}")
@@ -258,12 +401,14 @@ def _facts(story: Story) -> list[tuple[str, object]]:
     ]
     if notification.grade:
         return [*facts, ("grade", notification.grade), ("device", as_digits(notification.installation_id))]
+    return [*facts, ("installation", as_digits(notification.installation_id)), *_ids(story.request)]
+
+
+def _ids(request: NotificationRequest) -> list[tuple[str, object]]:
     return [
-        *facts,
-        ("installation", as_digits(notification.installation_id)),
-        ("Status message", as_digits(hex_of(story.request.message_id))),
-        ("metadata message", as_digits(hex_of(story.request.request_key))),
-        ("envelope", as_digits(hex_of(story.request.source_key))),
+        ("Status message", as_digits(hex_of(request.message_id))),
+        ("metadata message", as_digits(hex_of(request.request_key))),
+        ("envelope", as_digits(hex_of(request.source_key))),
     ]
 
 

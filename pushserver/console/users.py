@@ -13,7 +13,9 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.views.decorators.http import require_safe
 
+from kit.admin.changes import newest_changes
 from kit.admin.columns import NOTHING, age, as_digits, short_hash, state, word, yes_no
+from kit.admin.first_lines import FirstLine
 from kit.admin.labels import label
 from kit.admin.links import Link
 from kit.admin.operations import Done, Operation, Place, confirm
@@ -21,6 +23,7 @@ from kit.admin.search import KEY_HASH_DIGITS, hash_digits
 from notifications.admin import type_name
 from notifications.models import Notification
 from pushserver.console.links import timeline_url, user_url
+from pushserver.console.reach import NOBODY, reach_of
 from pushserver.models import OpenedRecord
 from registrations.admin import registration_url, token_type_name
 from registrations.models import Grant, Registration, RegistrationEvent, TopicKey
@@ -55,7 +58,8 @@ def show_user(request: HttpRequest, object_id: str) -> HttpResponse:
     if not request.user.has_perm(VIEW):
         raise PermissionDenied
     key_hash = key_hash_from(object_id)
-    sections = _sections(request, key_hash) if key_hash else []
+    registrations = _registrations(key_hash) if key_hash else []
+    sections = _sections(request, key_hash, registrations) if key_hash else []
     topic = TopicKey.objects.filter(name=object_id).first() if key_hash else None
     if not topic and not any(section.rows for section in sections):
         messages.warning(request, NO_SUCH_USER)
@@ -67,18 +71,28 @@ def show_user(request: HttpRequest, object_id: str) -> HttpResponse:
         "key_hash": object_id,
         "topic": topic,
         "sections": sections,
+        "reach": _reach(registrations),
+        "changes_url": f"{reverse('admin:admin_logentry_changelist')}?q={object_id}",
+        "staff_actions": newest_changes({Registration: [str(row.pk) for row in registrations]}),
         "forget_url": reverse("forget_user", args=[object_id]) if may_forget else "",
     }
     return TemplateResponse(request, "console/user.html", context)
 
 
-def _sections(request: HttpRequest, key_hash: bytes) -> list[Section]:
-    registrations = list(
-        Registration.objects.filter(public_key_hash=key_hash)
-        .select_related("route")
-        .defer(*_UNREAD)
-        .order_by("-updated_at")[:MAX_ROWS]
-    )
+def _registrations(key_hash: bytes) -> list[Registration]:
+    rows = Registration.objects.filter(public_key_hash=key_hash).select_related("route").defer(*_UNREAD)
+    return list(rows.order_by("-updated_at")[:MAX_ROWS])
+
+
+def _reach(registrations: Sequence[Registration]) -> list[tuple[str, FirstLine]]:
+    """Return whether the user can be reached: installation by installation, where there are several."""
+    lines = reach_of(registrations)
+    if len(lines) < 2:
+        return [("", line) for line in lines or [NOBODY]]
+    return [(row.installation_id, line) for row, line in zip(registrations, lines, strict=True)]
+
+
+def _sections(request: HttpRequest, key_hash: bytes, registrations: Sequence[Registration]) -> list[Section]:
     sections = [_installations(registrations), _grants(registrations), _history(registrations)]
     if request.user.has_perm(VIEW_NOTIFICATIONS):
         sections.insert(1, _notifications(key_hash))
@@ -171,7 +185,7 @@ def _history(registrations: Sequence[Registration]) -> Section:
     names = {row.pseudonym: row.installation_id for row in registrations if row.pseudonym}
     rows = RegistrationEvent.objects.filter(pseudonym__in=names).order_by("-at")[:MAX_ROWS]
     return Section(
-        "History",
+        "Registration events",
         ["what", "installation", "platform", "app", "when"],
         [
             [

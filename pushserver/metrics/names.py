@@ -1,6 +1,6 @@
 """The metrics of the server as a whole. `waku_bridge/metrics.py` explains the rules for them."""
 
-from kit.metrics.kinds import AskedGauge
+from kit.metrics.kinds import AskedGauge, StoredGauge
 
 DATABASE_UP = AskedGauge(
     "pushserver_database_up",
@@ -22,4 +22,11 @@ QUEUE_HAS_WORKER = AskedGauge(
     "pushserver_queue_has_worker",
     "1 while a worker serves the queue, else 0. When it moves: start the worker again; its log says why it ended.",
     ("queue",),
+)
+INCIDENTS_OPEN = StoredGauge(
+    "pushserver_incidents_open",
+    "1 for each light of the dashboard that is not green, with its level: act now, or look at it. "
+    "When it moves: the dashboard says what is the case and what to do; the light's incidents say since when.",
+    labelnames=("light", "level"),
+    sql="SELECT light, level, 1 FROM pushserver_incident WHERE ended_at IS NULL",
 )

@@ -13,25 +13,34 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import Count, Min
 from psycopg.errors import QueryCanceled
 
+from kit.db.statements import fetch
 from kit.http.notices import Board, Notice
 from kit.http.urls import host_of
 from kit.metrics.kinds import StoredGauge
-from notifications import draining
 from notifications import metrics as delivery_metrics
+from notifications import standstill
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from notifications.gateways.gorush.models import UnknownGatewayError
-from notifications.models import Channel
+from notifications.models import GatewayOutage
 from pushserver import health
 from pushserver.celery import QUEUES
 from pushserver.metrics.stock import TIMEOUT_SECONDS
 from pushserver.state import facts as f
 from pushserver.state.hour import Hour
-from pushserver.state.lights import many_lost_replies
+from pushserver.state.lights import JUDGED_MINUTES, many_lost_replies
 from spark_reports.console.formats import percent
 from spark_reports.models import Anomaly
 from spark_reports.status import State, pinned, status
-from waku_bridge import canary, metrics
-from waku_bridge.models import LOST_REPLIES, CanaryRun, DeadLetter, OutboundReply, StoreWatermark, StoreWindow
+from waku_bridge import canary, faults, metrics
+from waku_bridge.models import (
+    LOST_REPLIES,
+    CanaryRun,
+    DeadLetter,
+    InboundEnvelope,
+    OutboundReply,
+    StoreWatermark,
+    StoreWindow,
+)
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 from xmpp_bridge.canary import board as xmpp_canary
 from xmpp_bridge.models import App
@@ -39,11 +48,8 @@ from xmpp_bridge.models import App
 # Checks ask servers, and gauges count rows; several people may have the dashboard open, which asks every few seconds.
 KEPT_SECONDS = 4.0
 HOUR = timedelta(hours=1)
-TRIES_OF = timedelta(minutes=10)
 # Rows are counted up to this number; counting more is not worth the time.
 MOST_COUNTED = 1000
-# Channels with deliveries come first, one for each app and platform. Strangers may have made up the rest.
-MAX_CHANNELS = 200
 MAX_ANOMALIES = 5
 GAUGES = (
     *(metrics.INBOX_DEPTH, metrics.INBOX_OLDEST_AGE_SECONDS),
@@ -60,7 +66,6 @@ def collect(hour: Hour, *, now: datetime) -> f.Facts:
     checks = answers.checks
     nodes = list(_peers(NODE_BOARD, settings.WAKU_NODES, checks, "node"))
     inbox, inbox_age, due, due_age, outbox, outbox_age, overdue = answers.gauges or [0.0] * len(GAUGES)
-    channels = list(Channel.objects.order_by("last_success_at", "since")[:MAX_CHANNELS])
     hour_ago = now - HOUR
     replies = int(sum(number or 0 for number in hour.column("reply_count")))
     return f.Facts(
@@ -72,14 +77,14 @@ def collect(hour: Hour, *, now: datetime) -> f.Facts:
         stores=list(_stores(checks, read_live={node.host for node in nodes})),
         inbox=f.Waiting(int(inbox), inbox_age),
         dead_letters=DeadLetter.objects.filter(received_at__gte=hour_ago)[:MOST_COUNTED].count(),
-        drain=_drain(),
+        failed=_failed(hour_ago),
         time_to_live=timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS),
         due=f.Waiting(int(due), due_age),
         gorush=list(_peers(GORUSH_BOARD, settings.GORUSH_URLS, checks, "gorush")),
-        tries=hour.total(TRIES_OF),
+        tries=hour.newest(JUDGED_MINUTES),
+        newest_tries=hour.newest(1),
         unknown_errors=UnknownGatewayError.objects.filter(last_seen_at__gte=hour_ago)[:MOST_COUNTED].count(),
-        running_channels=sum(channel.state == Channel.State.RUNNING for channel in channels),
-        halted=[_halted(channel) for channel in channels if channel.state != Channel.State.RUNNING],
+        switches=standstill.read(fetch(standstill.SWITCHES)),
         outbox=f.Waiting(int(outbox), outbox_age),
         overdue_seconds=overdue,
         replies=replies,
@@ -91,6 +96,7 @@ def collect(hour: Hour, *, now: datetime) -> f.Facts:
         reports=_reports(checks, now),
         is_database_slow=answers.gauges is None,
         xmpp=_xmpp(hour) if settings.XMPP_COMPONENT_JID else None,
+        unreached_since=GatewayOutage.objects.filter(name="gorush").values_list("since", flat=True).first(),
     )
 
 
@@ -193,14 +199,12 @@ def _as_column(gauge: StoredGauge) -> str:
     return f"(SELECT sum(value) FROM ({gauge.sql}) AS found ({', '.join([*gauge.labelnames, 'value'])}))"  # noqa: S608
 
 
-def _drain() -> f.Drain | None:
-    drain = draining.current()
-    return f.Drain(drain.started_by, drain.reason, drain.since) if drain else None
-
-
-def _halted(channel: Channel) -> f.Halted:
-    is_tripped, is_proven = channel.state == Channel.State.TRIPPED, channel.last_success_at is not None
-    return f.Halted(str(channel), is_tripped, is_proven, channel.reason, channel.since)
+def _failed(hour_ago: datetime) -> f.Failed:
+    failed = InboundEnvelope.objects.filter(state=InboundEnvelope.State.FAILED)
+    count = failed[:MOST_COUNTED].count()
+    fault = faults.newest_waiting() if count else None
+    lately = failed.filter(received_at__gte=hour_ago)[:MOST_COUNTED].count() if count else 0
+    return f.Failed(count, lately, str(fault) if fault else "", fault.count if fault else 0)
 
 
 def _lost_replies(since: datetime, *, most: int) -> int:
@@ -219,7 +223,7 @@ def _canary(checks: Checks) -> f.RoundTrip | None:
         return None
     within = CanaryRun.Link.GORUSH  # its time is within that of the answer
     total_ms = sum(taken or 0 for link, taken in last.timings_ms.items() if link != within)
-    return f.RoundTrip(last.finished_at, bool(last.cause), last.words, total_ms)
+    return f.RoundTrip(last.finished_at, bool(last.cause), last.words, total_ms, last.is_dry_run)
 
 
 def _xmpp_canary(checks: Checks) -> f.RoundTrip | None:
@@ -227,7 +231,7 @@ def _xmpp_canary(checks: Checks) -> f.RoundTrip | None:
     if last is None:
         return None
     total_ms = sum(taken or 0 for taken in last.timings_ms.values())
-    return f.RoundTrip(last.finished_at, bool(last.cause), last.words, total_ms)
+    return f.RoundTrip(last.finished_at, bool(last.cause), last.words, total_ms, is_dry_run=True)
 
 
 def _reports(checks: Checks, now: datetime) -> f.Reports:

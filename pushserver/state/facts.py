@@ -7,6 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from notifications.standstill import Switch
+
+# Attempts by channel, outcome and code.
+ChannelTries = Mapping[tuple[str, str, str], int]
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
@@ -72,33 +77,16 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Halted:
-    """A channel that sends nothing. ``is_proven`` tells that something was delivered to it once."""
-
-    name: str
-    is_tripped: bool
-    is_proven: bool
-    reason: str
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Who stopped delivery, why, and since when."""
-
-    by: str
-    why: str
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """The last round trip of the canary. ``words`` tell which link is broken, if one is."""
+    """The last round trip of a canary. ``words`` tell which link is broken, if one is. In a dry run gorush was told to
+    drop the push.
+    """
 
     finished_at: datetime
     is_broken: bool
     words: str
     total_ms: int
+    is_dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +95,18 @@ class Xmpp:
 
     apps: int
     pushes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Envelopes that failed by faults of ours and wait: how many there are, and of these from the last hour, counted up
+    to a limit; and the fault that was seen last, with how often it was.
+    """
+
+    count: int = 0
+    lately: int = 0
+    fault: str = ""
+    times: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +124,12 @@ class Reports:
 class Facts:
     """All facts of one moment. ``reasons`` are those of `/readyz`: why a message would not make it through, by check.
 
-    ``tries`` counts the attempts of the last minutes by outcome and code, ``replies`` the replies of the last hour, and
+    ``tries`` counts the attempts of the last minutes by channel, outcome and code, ``newest_tries`` those of the newest
+    of them, ``replies`` the replies of the last hour, and
     ``lost_replies`` those of them that no node took or that no answering store had. ``counted_until`` is when beat last
-    counted. Where ``is_database_slow``, nothing is known about what waits. ``xmpp`` is None where no component is
-    configured.
+    counted. ``switches`` are the drain and the channels. Where ``is_database_slow``, nothing is known about what waits.
+    ``xmpp`` is None where no component is configured. ``unreached_since`` tells since when no push reaches gorush, if
+    that is so, and ``before`` has the levels of the lights that were not green a moment ago.
     """
 
     now: datetime
@@ -138,14 +140,14 @@ class Facts:
     stores: Sequence[Store] = ()
     inbox: Waiting = Waiting()
     dead_letters: int = 0
-    drain: Drain | None = None
+    failed: Failed = Failed()
     time_to_live: timedelta = timedelta(days=1)
     due: Waiting = Waiting()
     gorush: Sequence[Peer] = ()
-    tries: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    tries: ChannelTries = field(default_factory=dict)
+    newest_tries: ChannelTries = field(default_factory=dict)
     unknown_errors: int = 0
-    running_channels: int = 0
-    halted: Sequence[Halted] = ()
+    switches: Sequence[Switch] = ()
     outbox: Waiting = Waiting()
     overdue_seconds: float = 0.0
     replies: int = 0
@@ -157,6 +159,8 @@ class Facts:
     reports: Reports = Reports(is_off=True, is_missing=False, words="")
     is_database_slow: bool = False
     xmpp: Xmpp | None = None
+    unreached_since: datetime | None = None
+    before: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_redis_away(self) -> bool:

@@ -2,15 +2,28 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+from django.db.models import Sum
 
 from notifications.models import Attempt
 from pushserver import traffic
-from pushserver.models import AttemptMinute, TrafficMinute
+from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
+from pushserver.state.facts import ChannelTries
 
 DELIVERED = Attempt.Outcome.DELIVERED
 Tries = Mapping[tuple[str, str], int]
+# A minute is counted some seconds after its end: the newest one may be missing, and the one before it, but not more.
+NOT_YET_COUNTED = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Yesterday:
+    """An hour of yesterday: attempts by outcome and code, and notifications by the state they ended in."""
+
+    tries: Tries
+    ended: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +31,22 @@ class Hour:
     """The last hour, minute by minute, the oldest first. ``counted`` has no entry for minutes that were not counted
     (yet).
 
-    ``tries`` counts the attempts of each minute by outcome and code.
+    ``tries`` counts the attempts of each minute by outcome and code, and ``by_channel`` by channel, outcome and code.
+    ``ended`` counts the notifications of the hour by the state they ended in. ``yesterday`` is the same hour a day ago,
+    and None when nothing was counted then.
     """
 
     begins_at: Sequence[datetime]
     counted: Mapping[datetime, TrafficMinute]
     tries: Mapping[datetime, Tries]
+    by_channel: Mapping[datetime, ChannelTries] = field(default_factory=dict)
+    ended: Mapping[str, int] = field(default_factory=dict)
+    yesterday: "Yesterday | None" = None
+
+    @property
+    def span(self) -> tuple[datetime, datetime]:
+        """Return from when until when these minutes are."""
+        return self.begins_at[0], self.begins_at[-1] + traffic.MINUTE
 
     @property
     def counted_until(self) -> datetime | None:
@@ -52,13 +75,38 @@ class Hour:
             total.update(self.tries.get(begin_at, {}))
         return total
 
+    def newest(self, minutes: int) -> Counter[tuple[str, str, str]]:
+        """Return the number of attempts by channel, outcome and code in the newest ``minutes`` that were counted."""
+        recent = self.begins_at[-(minutes + NOT_YET_COUNTED // traffic.MINUTE) :]
+        total: Counter[tuple[str, str, str]] = Counter()
+        for begin_at in [begin_at for begin_at in recent if begin_at in self.counted][-minutes:]:
+            total.update(self.by_channel.get(begin_at, {}))
+        return total
+
 
 def read_hour(now: datetime) -> Hour:
     """Read the sixty minutes before this one."""
     begins_at = traffic.minutes(now)
     shown = {"begin_at__gte": begins_at[0], "begin_at__lte": begins_at[-1]}
-    tries: dict[datetime, dict[tuple[str, str], int]] = {}
-    rows = AttemptMinute.objects.filter(**shown).values_list("begin_at", "outcome", "code", "count")
-    for begin_at, outcome, code, number in rows:
-        tries.setdefault(begin_at, {})[outcome, code] = number
-    return Hour(begins_at, TrafficMinute.objects.in_bulk(begins_at), tries)
+    tries: dict[datetime, Counter[tuple[str, str]]] = {}
+    by_channel: dict[datetime, dict[tuple[str, str, str], int]] = {}
+    rows = AttemptMinute.objects.filter(**shown).values_list("begin_at", "channel", "outcome", "code", "count")
+    for begin_at, channel, outcome, code, number in rows:
+        tries.setdefault(begin_at, Counter())[outcome, code] += number
+        by_channel.setdefault(begin_at, {})[channel, outcome, code] = number
+    counted = TrafficMinute.objects.in_bulk(begins_at)
+    return Hour(begins_at, counted, tries, by_channel, _ended(begins_at), _yesterday(begins_at))
+
+
+def _ended(begins_at: Sequence[datetime]) -> dict[str, int]:
+    rows = NotificationMinute.objects.filter(begin_at__gte=begins_at[0], begin_at__lte=begins_at[-1])
+    return dict(rows.values_list("state").annotate(Sum("count")))
+
+
+def _yesterday(begins_at: Sequence[datetime]) -> Yesterday | None:
+    before = [begin_at - traffic.DAY for begin_at in (begins_at[0], begins_at[-1])]
+    if not TrafficMinute.objects.filter(begin_at__range=before).exists():
+        return None
+    rows = AttemptMinute.objects.filter(begin_at__range=before).values_list("outcome", "code")
+    tries = {(outcome, code): number for outcome, code, number in rows.annotate(Sum("count"))}
+    return Yesterday(tries, _ended(before))

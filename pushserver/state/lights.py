@@ -7,13 +7,19 @@ calls a page and yellow a ticket. The lights are in the order of causes: an earl
 one.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from math import ceil
 
-from pushserver.state.facts import Drain, Facts, Halted, Peer, RoundTrip, Store, Trouble, Waiting, Xmpp
+from kit.admin.times import span
+from notifications.gateways.gorush.advice import advice
+from notifications.gateways.gorush.response import DRY_RUN
+from notifications.messages import FAILURES
+from notifications.standstill import DRAINED, Switch, headline, stops
+from pushserver.state.facts import ChannelTries, Facts, Peer, RoundTrip, Store, Trouble, Waiting, Xmpp
 from pushserver.state.runbooks import runbook
 
 
@@ -43,16 +49,23 @@ class Page(StrEnum):
     WATERMARKS = "Store watermarks"
     INBOX = "Envelopes that wait"
     DEAD_LETTERS = "Dead letters"
+    FAULTS = "Envelope faults"
+    FAILED = "Failed envelopes"
     DRAIN = "Drain"
     STUCK = "Stuck notifications"
+    OPEN = "Open notifications"
+    ENDED = "Notifications"
     GORUSH = "gorush configuration"
     ATTEMPTS = "Attempts"
+    FAILED_ATTEMPTS = "Failed attempts"
     UNKNOWN_ERRORS = "Unknown errors"
     CHANNELS = "Channels"
     TRIPPED = "Tripped channels"
     PAUSED = "Paused channels"
+    HALTED = "Halted channels"
     OUTBOX = "Replies that wait"
     REPLIES = "Replies"
+    LOST_REPLIES = "Lost replies"
     REQUESTS = "Requests that wait"
     CANARY = "Canary"
     XMPP_CANARY = "XMPP canary"
@@ -60,6 +73,7 @@ class Page(StrEnum):
     RUNS = "Runs"
     XMPP_APPS = "XMPP apps"
     XMPP_DEVICES = "XMPP devices"
+    INCIDENTS = "Incidents"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +85,10 @@ class Finding:
     action: str = ""
     since: datetime | None = None
     page: Page | None = None
+    # What is said of the whole server while this is the case, where counting what is wrong would say too little.
+    headline: str = ""
+    # What narrows the list down to what the words count.
+    narrowed: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_bad(self) -> bool:
@@ -104,12 +122,17 @@ OVERDUE_RED, OVERDUE_YELLOW = 10.0, 3.0
 STORE_BEHIND = timedelta(minutes=1)  # it is read every few seconds, up to some seconds ago
 BEAT_GONE = timedelta(minutes=3)  # a minute is counted within 15 s of its end
 FAILING_RED, FAILING_YELLOW = 0.5, 0.1
+# Where it was failing, it still is above this share of the limit.
+STILL_FAILING = 0.5
+JUDGED_MINUTES = 3
 FEW_TRIES = 20
-FAILURES = frozenset({"transient", "ambiguous", "config"})  # a dead token or a bad payload is not an outage
+NOTHING_TRIED = f"no push was tried in the last {JUDGED_MINUTES} minutes"
 LOST_REPLIES_SHARE = 0.05
 FEW_REPLIES = 5
 MANY_DEAD_LETTERS = 20
+MANY_FAILED = 20
 WORST = 3
+_TRIPPED, _PAUSED = "tripped", "paused"
 
 
 def lights(facts: Facts) -> list[Light]:
@@ -122,11 +145,13 @@ def lights(facts: Facts) -> list[Light]:
         *nodes(facts),
         *(Light(f"store-{s.host}", Group.IN, f"Store {s.host}", store(s, facts.now)) for s in facts.stores),
         Light("inbox", Group.IN, "Inbox", inbox(facts)),
+        Light("failed", Group.IN, "Failed envelopes", failed(facts)),
         *([Light("xmpp", Group.IN, "XMPP", xmpp(facts, facts.xmpp))] if facts.xmpp else []),
         Light("delivery", Group.OUT, "Delivery", delivery(facts)),
         *gorushes(facts),
         Light("channels", Group.OUT, "Channels", channels(facts)),
         Light("results", Group.OUT, "Results at gorush", results(facts)),
+        Light("unknown-errors", Group.OUT, "Unknown errors", unknown_errors(facts)),
         Light("replies", Group.OUT, "Replies", replies(facts)),
         Light("canary", Group.WATCH, "Canary", canary(facts)),
         *([Light("xmpp-canary", Group.WATCH, "XMPP canary", xmpp_canary(facts))] if facts.xmpp else []),
@@ -145,7 +170,9 @@ def verdict(found: Sequence[Light]) -> Finding:
     red, yellow = (sum(light.finding.level == level for light in found) for level in BAD)
     if red:
         rest = f", {yellow} can wait" if yellow else ""
-        return Finding(Level.RED, f"{_things(red, 'needs', 'need')} somebody now{rest}")
+        things = f"{_things(red, 'needs', 'need')} somebody now{rest}"
+        headlines = [light.finding.headline for light in found if light.finding.headline]
+        return Finding(Level.RED, f"{headlines[0]}. {things}" if headlines else things)
     if yellow:
         return Finding(Level.YELLOW, f"Messages get through; {_things(yellow, 'is', 'are').lower()} to be looked at")
     return Finding(Level.GREEN, "Messages get through, and nothing needs you")
@@ -241,15 +268,25 @@ def gorushes(facts: Facts) -> list[Light]:
         return [Light("gorush", Group.OUT, "gorush", finding)]
     # Each gorush is asked whether it answers; the findings about its configuration are in Redis.
     seen = [Peer(p.host, p.is_up) for p in facts.gorush] if facts.is_redis_away else facts.gorush
-    return [Light(f"gorush-{p.host}", Group.OUT, f"gorush {p.host}", peer(p, seen, GORUSH)) for p in seen]
+    found = [(p.host, _reached(peer(p, seen, GORUSH), facts)) for p in seen]
+    if all(not p.is_up for p in seen):
+        found = [(host, replace(finding, headline="No pushes are sent: no gorush answers")) for host, finding in found]
+    return [Light(f"gorush-{host}", Group.OUT, f"gorush {host}", finding) for host, finding in found]
+
+
+def _reached(found: Finding, facts: Facts) -> Finding:
+    """Return what is worse: that gorush answers us is of no use while it does not answer the workers."""
+    if facts.unreached_since is None or found.level == Level.RED:
+        return found
+    action = "Is the way from the workers to gorush open, and GORUSH_URL the same there? Pushes wait meanwhile."
+    return Finding(Level.RED, "answers, but no push reaches it", action, facts.unreached_since, Page.GORUSH)
 
 
 def peer(one: Peer, all_of_them: Sequence[Peer], words: PeerWords) -> Finding:
     """Judge one peer. One that is down is red only when no other is up, because each can do the work of all."""
     if not one.is_up:
         level = Level.YELLOW if any(other.is_up for other in all_of_them) else Level.RED
-        since = one.troubles[0].since if one.troubles else None
-        return Finding(level, words.down, words.action, since, words.page)
+        return Finding(level, words.down, words.action, page=words.page)
     if one.troubles:
         return _troubled(one.troubles, words.page)
     if not one.is_watched:
@@ -291,8 +328,28 @@ def inbox(facts: Facts) -> Finding:
     if facts.dead_letters >= MANY_DEAD_LETTERS:
         words = f"{facts.dead_letters} messages of the last hour could not be read"
         action = "Look at them: a new kind of client or node may speak a dialect that we do not know."
-        return Finding(Level.YELLOW, words, action, page=Page.DEAD_LETTERS)
+        return Finding(Level.YELLOW, words, action, page=Page.DEAD_LETTERS, narrowed=_last_hour(facts))
     return Finding(level, _waits(facts.inbox), page=Page.INBOX)
+
+
+def failed(facts: Facts) -> Finding:
+    """Judge the envelopes that failed by a fault of ours, which nothing but a person ends.
+
+    A few are yellow: an envelope that trips the server up can be made on purpose, and must not wake anybody each night.
+    """
+    found = facts.failed
+    if not found.count:
+        return Finding(Level.GREEN, "none", page=Page.FAILED)
+    level = Level.RED if found.lately >= MANY_FAILED else Level.YELLOW
+    words = f"{found.count:,} {'waits' if found.count == 1 else 'wait'} for a repair of ours"
+    if found.fault:
+        words += f", the newest of {found.fault} ({found.times:,} {'time' if found.times == 1 else 'times'})"
+    action = "Mend what failed, then process them again: their payload is kept until ENVELOPE_RETENTION_DAYS are over."
+    return Finding(level, words, action, page=Page.FAULTS if found.fault else Page.FAILED)
+
+
+def _last_hour(facts: Facts) -> tuple[tuple[str, str], ...]:
+    return (("during", span(facts.now - timedelta(hours=1), facts.now + timedelta(seconds=1))),)
 
 
 def xmpp(facts: Facts, found: Xmpp) -> Finding:
@@ -343,9 +400,9 @@ def _since(facts: Facts, seconds: float) -> datetime:
 
 # Pushes and replies out -----------------------------------------------------------------------------------------------
 def delivery(facts: Facts) -> Finding:
-    """Judge delivery by its drain, else by the age of the longest due notification."""
-    if facts.drain:
-        return _draining(facts.drain, facts)
+    """Judge delivery by whether anything is sent, else by the age of the longest due notification."""
+    if stopped := stops(facts.switches):
+        return _stopped(stopped, facts)
     if facts.is_database_slow:
         return DATABASE_IS_SLOW
     level = queue_levels(facts)["delivery"]
@@ -359,69 +416,154 @@ def delivery(facts: Facts) -> Finding:
     return Finding(level, words, action, _since(facts, seconds), Page.STUCK)
 
 
-def _draining(drain: Drain, facts: Facts) -> Finding:
-    """Judge a drain.
-
-    An operator wanted it, but rows that have waited for half of their time to live may soon be lost.
+def _stopped(stopped: Sequence[Switch], facts: Facts) -> Finding:
+    """Judge a standstill. It is red also where an operator wants it: the next one has to see at once that nobody is
+    notified.
     """
-    level = Level.RED if facts.now - drain.since > facts.time_to_live / 2 else Level.YELLOW
-    action = f"Start it again before what waits expires, {duration(facts.time_to_live.total_seconds())} after it came."
-    return Finding(level, f"stopped by {drain.by}: {drain.why}", action, drain.since, Page.DRAIN)
+    is_drained = stopped[0].state == DRAINED
+    what = "Start it" if is_drained else "Resume the channels"
+    action = f"{what} again before what waits expires, {duration(facts.time_to_live.total_seconds())} after it came."
+    return Finding(
+        Level.RED,
+        _each(stopped),
+        action,
+        max(switch.since for switch in stopped),
+        Page.DRAIN if is_drained else Page.HALTED,
+        headline(stopped),
+    )
+
+
+def _each(switches: Sequence[Switch]) -> str:
+    return "; ".join(switch.words for switch in switches)
 
 
 def results(facts: Facts) -> Finding:
-    """Judge gorush's results by the share of failures in the last minutes, then by errors that no rule knows."""
-    total = sum(facts.tries.values())
-    failed = {key: number for key, number in facts.tries.items() if key[0] in FAILURES}
-    number = sum(failed.values())
-    words = f"{number:,} of {total:,} tries failed in the last ten minutes"
-    if not total:
-        words = "no push was tried in the last ten minutes"
-    level = _limited(number / max(total, 1), red=FAILING_RED, yellow=FAILING_YELLOW)
-    if level in BAD and total >= FEW_TRIES:
-        action = "docs/delivery.md says what each class means. An outage of Apple or Google needs patience only."
-        return Finding(level, f"{words}, most of them {_most(failed)}", action, page=Page.ATTEMPTS)
-    if facts.unknown_errors:
-        words += f"; {facts.unknown_errors} {'error' if facts.unknown_errors == 1 else 'errors'} that no rule knows"
+    """Judge gorush's results in each channel by the share of failures in the last minutes."""
+    bad = [(level, channel) for channel in _channels(facts.tries) if (level := _failing(channel, facts)) in BAD]
+    if not bad:
+        total, failed = _failures(facts.tries)
+        words = f"{failed.total():,} of {total:,} tries failed in the last {JUDGED_MINUTES} minutes"
+        return Finding(
+            Level.GREEN, words if total else NOTHING_TRIED, page=Page.FAILED_ATTEMPTS, narrowed=_judged(facts)
+        )
+    bad.sort(key=lambda found: BAD.index(found[0]))
+    words = "; ".join(f"{channel}: {_failing_words(facts.tries, channel)}" for _, channel in bad)
+    action = advice(_failures(facts.tries, bad[0][1])[1].most_common(1)[0][0][1])
+    return Finding(bad[0][0], words, action, page=Page.FAILED_ATTEMPTS, narrowed=_judged(facts))
+
+
+def _judged(facts: Facts) -> tuple[tuple[str, str], ...]:
+    until = facts.counted_until
+    return (("during", span(until - timedelta(minutes=JUDGED_MINUTES), until)),) if until else ()
+
+
+def _channels(tries: ChannelTries) -> list[str]:
+    return sorted({channel for channel, _, _ in tries})
+
+
+def _failures(tries: ChannelTries, only: str = "") -> tuple[int, Counter[tuple[str, str]]]:
+    """Return how many tries there were, and those that failed by outcome and code, in all channels or in one.
+
+    Those of the canary that were dropped at gorush say nothing about anybody else.
+    """
+    failed: Counter[tuple[str, str]] = Counter()
+    total = 0
+    for (channel, outcome, code), number in tries.items():
+        if channel == (only or channel) and code != DRY_RUN:
+            total += number
+            if outcome in FAILURES:
+                failed[outcome, code] += number
+    return total, failed
+
+
+def _share(tries: ChannelTries, channel: str) -> float:
+    total, failed = _failures(tries, channel)
+    return failed.total() / max(total, 1)
+
+
+def _failing(channel: str, facts: Facts) -> Level:
+    """Return the level of one channel.
+
+    It goes up when the last minutes are bad and the newest of them still is, and down as soon as the newest one is
+    clearly below the limit. So neither a moment of failures nor a moment without any changes it.
+    """
+    before = facts.before.get("results", Level.GREEN)
+    enough = _failures(facts.tries, channel)[0] >= FEW_TRIES
+    is_told = _failures(facts.newest_tries, channel)[0] > 0
+    recent = _share(facts.tries, channel)
+    newest = _share(facts.newest_tries, channel) if is_told else recent
+    for level, limit in ((Level.RED, FAILING_RED), (Level.YELLOW, FAILING_YELLOW)):
+        was_there = before in (level, Level.RED)
+        is_begun = enough and min(recent, newest) > limit
+        if is_begun or (enough and was_there and newest > limit * STILL_FAILING):
+            return level
+    return Level.GREEN
+
+
+def _failing_words(tries: ChannelTries, channel: str) -> str:
+    total, failed = _failures(tries, channel)
+    (outcome, code), _ = failed.most_common(1)[0]
+    most = f"{outcome} ({code})" if code else outcome
+    return f"{failed.total():,} of {total:,} tries failed in the last {JUDGED_MINUTES} minutes, most of them {most}"
+
+
+def unknown_errors(facts: Facts) -> Finding:
+    """Judge whether errors come that no rule knows. They have a light of their own: among many failures they would not
+    be seen.
+    """
+    number = facts.unknown_errors
+    if number:
+        words = f"{number} {'error' if number == 1 else 'errors'} of the last hour that no rule knows"
         action = "Give them a rule. Until then they count as transient."
-        return Finding(Level.YELLOW, words, action, page=Page.UNKNOWN_ERRORS)
-    return Finding(Level.GREEN, words, page=Page.ATTEMPTS)
-
-
-def _most(tries: Mapping[tuple[str, str], int]) -> str:
-    """Return the most frequent outcome and code in words."""
-    outcome, code = max(tries, key=lambda key: tries[key])
-    return f"{outcome} ({code})" if code else outcome
+        return Finding(Level.YELLOW, words, action, page=Page.UNKNOWN_ERRORS, narrowed=_last_hour(facts))
+    return Finding(Level.GREEN, "every error of the last hour has a rule", page=Page.UNKNOWN_ERRORS)
 
 
 def channels(facts: Facts) -> Finding:
-    if facts.halted:
-        return _halted(facts.halted)
-    if facts.running_channels:
-        return Finding(Level.GREEN, f"{facts.running_channels} running", page=Page.CHANNELS)
+    found = [switch for switch in facts.switches if switch.state != DRAINED]
+    if halted := [channel for channel in found if not channel.is_on]:
+        return _halted(halted)
+    if found:
+        return Finding(Level.GREEN, f"{len(found)} running", page=Page.CHANNELS)
     return Finding(Level.GREY, "nothing was delivered yet", page=Page.CHANNELS)
 
 
-def _halted(found: Sequence[Halted]) -> Finding:
-    first = min(found, key=_badness)
-    more = len(found) - 1
-    words = f"{first.name} is {'tripped' if first.is_tripped else 'paused'}: {first.reason or 'no reason given'}"
-    words += f" (and {more} more halted)" if more else ""
-    if not first.is_tripped:
+def _halted(halted: Sequence[Switch]) -> Finding:
+    """Judge halted channels by the worst of them, and name each that an operator may know."""
+    in_order = sorted(halted, key=_badness)
+    first = in_order[0]
+    words = _each([channel for channel in in_order if not _is_made_up(channel)])
+    words = "; ".join(filter(None, (words, _made_up([channel for channel in in_order if _is_made_up(channel)]))))
+    page = {_TRIPPED: Page.TRIPPED, _PAUSED: Page.PAUSED}
+    states = {channel.state for channel in halted}
+    where = page[states.pop()] if len(states) == 1 else Page.HALTED
+    if first.state == _PAUSED:
         action = "Resume it when whoever paused it is done. What waits for it expires in time."
-        return Finding(Level.YELLOW, words, action, first.since, Page.PAUSED)
+        return Finding(Level.YELLOW, words, action, first.since, where)
     if not first.is_proven:
         action = "Nothing was ever delivered to it: is it an app of yours? If not, there is nothing to do."
-        return Finding(Level.YELLOW, words, action, first.since, Page.TRIPPED)
+        return Finding(Level.YELLOW, words, action, first.since, where)
     action = "Repair the set-up at Apple, Google or gorush; a probe that comes through starts it again."
-    return Finding(Level.RED, words, action, first.since, Page.TRIPPED)
+    return Finding(Level.RED, words, action, first.since, where)
 
 
-def _badness(channel: Halted) -> tuple[bool, bool, datetime]:
+def _is_made_up(channel: Switch) -> bool:
+    """Return whether a stranger may have made up the channel: it was tripped before anything was delivered to it."""
+    return channel.state == _TRIPPED and not channel.is_proven
+
+
+def _made_up(found: Sequence[Switch]) -> str:
+    """Return the first of them, and how many more there are."""
+    more = f" (and {len(found) - 1} more that nothing was ever delivered to)" if len(found) > 1 else ""
+    return f"{found[0].words}{more}" if found else ""
+
+
+def _badness(channel: Switch) -> tuple[bool, bool, datetime]:
     """Return the sort key of a halted channel: tripped ones with users first, then paused ones, then those that
     strangers may have made up.
     """
-    return not (channel.is_tripped and channel.is_proven), channel.is_tripped, channel.since
+    is_tripped = channel.state == _TRIPPED
+    return not (is_tripped and channel.is_proven), is_tripped, channel.since
 
 
 def replies(facts: Facts) -> Finding:
@@ -435,7 +577,7 @@ def replies(facts: Facts) -> Finding:
     if not found.is_bad and lost >= many_lost_replies(facts.replies):
         words = f"{lost:,} of the last hour may not have reached anybody"
         action = "The node that publishes has no peers, or the stores are behind: senders ask again."
-        return Finding(Level.YELLOW, words, action, page=Page.REPLIES)
+        return Finding(Level.YELLOW, words, action, page=Page.LOST_REPLIES, narrowed=_last_hour(facts))
     return found
 
 
@@ -479,11 +621,20 @@ def _round_trip(facts: Facts, last: RoundTrip | None, page: Page, *, is_expected
         action = "Messages of real clients break there, too. The page of the run says more."
         return Finding(Level.RED, f"broken: {last.words}", action, page=page)
     if last:
-        return Finding(Level.GREEN, f"{last.words}, {last.total_ms:,} ms in all", page=page)
+        return Finding(Level.GREEN, f"{last.words}, {last.total_ms:,} ms in all{_unproven(last, facts)}", page=page)
     if is_expected:
         action = "Is there a worker for the queue `canary`, and beat?"
         return Finding(Level.YELLOW, "made no round trip lately", action, page=page)
     return Finding(Level.OFF, "not set up (CANARY_PERIOD_SECONDS)", page=page)
+
+
+def _unproven(last: RoundTrip, facts: Facts) -> str:
+    """Return what a round trip does not show: a dry run ends at gorush, and is in no channel of an app."""
+    if not last.is_dry_run:
+        return ""
+    halted = any(not switch.is_on and switch.state != DRAINED for switch in facts.switches)
+    beyond = ["Apple", "Google", *(["the halted channels"] if halted else [])]
+    return f"; as far as gorush: nothing is shown about {_listed(beyond)}"
 
 
 def reports(facts: Facts) -> Finding:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from notifications.standstill import Switch
 from pushserver.state.facts import (
-    Drain,
     Facts,
-    Halted,
+    Failed,
     Peer,
     Queue,
     Reports,
@@ -24,9 +24,19 @@ RED, YELLOW, GREEN, GREY, OFF = Level.RED, Level.YELLOW, Level.GREEN, Level.GREY
 TROUBLE = Trouble("the clock is wrong", "Run NTP.", NOW - timedelta(hours=1))
 NODE, OTHER = Peer("a:1", is_up=True), Peer("b:1", is_up=True)
 GORUSH = Peer("g:1", is_up=True)
-TRIPPED = Halted("APN app", is_tripped=True, is_proven=True, reason="refused", since=NOW)
-PAUSED = Halted("APN beta", is_tripped=False, is_proven=True, reason="", since=NOW)
-MADE_UP = Halted("APN x", is_tripped=True, is_proven=False, reason="refused", since=NOW)
+RUNNING = Switch("running", "APN app", "", "", NOW)
+TRIPPED = Switch("tripped", "APN old", "", "refused", NOW)
+PAUSED = Switch("paused", "APN beta", "bea", "", NOW)
+MADE_UP = Switch("tripped", "APN x", "", "refused", NOW, is_proven=False)
+DRAIN = Switch("drained", "", "ann", "gorush moves", NOW)
+WAS_RED, WAS_YELLOW = {"results": Level.RED}, {"results": Level.YELLOW}
+
+
+def tried(channel: str = "APN app", **counts: int) -> dict[tuple[str, str, str], int]:
+    """Attempts of one channel by outcome, with a code where they did not deliver."""
+    return {(channel, outcome, "" if outcome == "delivered" else "x"): number for outcome, number in counts.items()}
+
+
 WELL = Facts(
     now=NOW,
     reasons={"database": "", "broker": "", "node": "", "gorush": "", "worker": ""},
@@ -35,8 +45,8 @@ WELL = Facts(
     nodes=[NODE],
     stores=[Store("a:1", NOW - timedelta(seconds=7))],
     gorush=[GORUSH],
-    tries={("delivered", ""): 100},
-    running_channels=2,
+    tries=tried(delivered=100),
+    switches=[RUNNING, RUNNING],
     replies=100,
     is_canary_expected=True,
     canary=RoundTrip(NOW, is_broken=False, words="every link of the chain holds", total_ms=800),
@@ -119,29 +129,59 @@ CASES = [
     ("inbox", RED, "the oldest for 31 s", {"inbox": Waiting(3, 31)}),
     ("inbox", GREEN, "empty", {"dead_letters": 19}),
     ("inbox", YELLOW, "20 messages of the last hour could not be read", {"dead_letters": 20}),
+    ("failed", GREEN, "none", {}),
+    ("failed", YELLOW, "1 waits for a repair of ours, the newest of KeyError at a.py:7 in f (3 times)",
+     {"failed": Failed(1, 1, "KeyError at a.py:7 in f", 3)}),
+    ("failed", YELLOW, "900 wait for a repair", {"failed": Failed(900, 19, "KeyError", 1)}),
+    ("failed", RED, "20 wait for a repair", {"failed": Failed(20, 20, "KeyError", 20)}),
     ("delivery", GREEN, "nothing is overdue", {"due": Waiting(9, 0)}),
     ("delivery", GREEN, "due for 10 s", {"due": Waiting(9, 10)}),
     ("delivery", YELLOW, "due for 11 s", {"due": Waiting(9, 11)}),
     ("delivery", RED, "due for 61 s", {"due": Waiting(9, 61)}),
-    ("delivery", YELLOW, "stopped by ann: gorush moves", {"drain": Drain("ann", "gorush moves", ago(60))}),
-    ("delivery", RED, "stopped by ann", {"drain": Drain("ann", "", ago(43_201)), "due": Waiting(9, 9999)}),
+    ("delivery", RED, "stopped by ann since 2026-11-21 12:00:00 UTC: gorush moves", {"switches": [RUNNING, DRAIN]}),
+    ("delivery", RED, "stopped by ann", {"switches": [DRAIN, PAUSED], "due": Waiting(9, 9999)}),
+    ("delivery", RED, "APN beta paused by bea since 2026-11-21 12:00:00 UTC: no reason given; APN old tripped",
+     {"switches": [PAUSED, TRIPPED, MADE_UP]}),
+    ("delivery", GREEN, "nothing is overdue", {"switches": [MADE_UP, MADE_UP._replace(state="running")]}),
     ("gorush", RED, "no gorush is configured", {"gorush": []}),
     ("gorush-a:1", RED, "does not answer", {"gorush": [DOWN]}),
     ("gorush-a:1", YELLOW, "does not answer", {"gorush": [DOWN, GORUSH]}),
     ("gorush-a:1", YELLOW, "the clock is wrong", {"gorush": [TROUBLED]}),
     ("gorush-a:1", GREEN, "answers", {**AWAY, "gorush": [UNWATCHED]}),
-    ("channels", GREY, "nothing was delivered yet", {"running_channels": 0}),
-    ("channels", RED, "APN app is tripped: refused (and 2 more halted)", {"halted": [MADE_UP, PAUSED, TRIPPED]}),
-    ("channels", YELLOW, "APN beta is paused: no reason given (and 1 more halted)", {"halted": [MADE_UP, PAUSED]}),
-    ("channels", YELLOW, "APN x is tripped", {"halted": [MADE_UP]}),
-    ("results", GREEN, "no push was tried", {"tries": {}}),
-    ("results", GREEN, "19 of 19 tries failed", {"tries": {("transient", "x"): 19}}),
-    ("results", GREEN, "10 of 100 tries failed", {"tries": {("transient", "x"): 10, ("delivered", ""): 90}}),
-    ("results", YELLOW, "most of them transient (x)",
-     {"tries": {("transient", "x"): 11, ("delivered", ""): 89}}),
-    ("results", RED, "most of them config", {"tries": {("config", ""): 30, ("ambiguous", "y"): 21, ("dead", "z"): 49}}),
-    ("results", GREEN, "0 of 100 tries failed", {"tries": {("dead", "gone"): 60, ("payload", "big"): 40}}),
-    ("results", YELLOW, "1 error that no rule knows", {"unknown_errors": 1}),
+    ("channels", GREY, "nothing was delivered yet", {"switches": [DRAIN]}),
+    ("channels", RED, "APN old tripped by a breaker since 2026-11-21 12:00:00 UTC: refused; APN beta paused by bea",
+     {"switches": [MADE_UP, PAUSED, RUNNING, TRIPPED]}),
+    ("channels", RED, "APN x tripped by a breaker since 2026-11-21 12:00:00 UTC: refused (and 1 more that nothing was",
+     {"switches": [MADE_UP, MADE_UP, RUNNING, TRIPPED]}),
+    ("channels", YELLOW, "APN beta paused by bea since 2026-11-21 12:00:00 UTC: no reason given; APN x tripped",
+     {"switches": [RUNNING, MADE_UP, PAUSED]}),
+    ("channels", YELLOW, "APN x tripped", {"switches": [RUNNING, MADE_UP]}),
+    ("results", GREEN, "no push was tried in the last 3 minutes", {"tries": {}}),
+    ("results", GREEN, "19 of 19 tries failed", {"tries": tried(transient=19)}),
+    ("results", GREEN, "10 of 100 tries failed", {"tries": tried(transient=10, delivered=90)}),
+    ("results", YELLOW, "APN app: 11 of 100 tries failed in the last 3 minutes, most of them transient (x)",
+     {"tries": tried(transient=11, delivered=89)}),
+    ("results", RED, "most of them config (x)", {"tries": tried(config=30, ambiguous=21, dead=49)}),
+    ("results", GREEN, "0 of 100 tries failed", {"tries": tried(dead=60, payload=40)}),
+    ("results", RED, "Firebase: 60 of 60 tries failed in the last 3 minutes, most of them transient (x); APN app: 20",
+     {"tries": tried(transient=20, delivered=80) | tried("Firebase", transient=60)}),
+    ("results", GREEN, "0 of 30 tries failed",
+     {"tries": tried(delivered=30) | {("APN x", "delivered", "dry_run"): 3}}),
+    # The newest minute decides whether it still is so.
+    ("results", GREEN, "60 of 100", {"tries": tried(transient=60, delivered=40), "newest_tries": tried(delivered=30)}),
+    ("results", RED, "60 of 100", {"tries": tried(transient=60, delivered=40), "newest_tries": tried(transient=3)}),
+    ("results", RED, "60 of 100",
+     {"tries": tried(transient=60, delivered=40), "newest_tries": tried(transient=8, delivered=22), "before": WAS_RED}),
+    ("results", YELLOW, "60 of 100",
+     {"tries": tried(transient=60, delivered=40), "newest_tries": tried(transient=7, delivered=23), "before": WAS_RED}),
+    ("results", GREEN, "60 of 100",
+     {"tries": tried(transient=60, delivered=40), "newest_tries": tried(transient=1, delivered=29), "before": WAS_RED}),
+    ("results", YELLOW, "6 of 100 tries failed", {"tries": tried(transient=6, delivered=94), "before": WAS_YELLOW}),
+    ("results", GREEN, "6 of 100 tries failed", {"tries": tried(transient=6, delivered=94)}),
+    ("unknown-errors", YELLOW, "1 error of the last hour that no rule knows",
+     {"unknown_errors": 1, "tries": tried(transient=60)}),
+    ("unknown-errors", GREEN, "has a rule", {}),
+    ("gorush-g:1", RED, "answers, but no push reaches it", {"unreached_since": NOW}),
     ("replies", GREEN, "2 waiting", {"outbox": Waiting(2, 3)}),
     ("replies", YELLOW, "2 waiting, the oldest for 4.0 s", {"outbox": Waiting(2, 4)}),
     ("replies", RED, "2 waiting, the oldest for 31 s", {"outbox": Waiting(2, 31)}),
@@ -155,6 +195,10 @@ CASES = [
     ("canary", RED, "broken: gorush", {"canary": RoundTrip(NOW, is_broken=True, words="gorush …", total_ms=1)}),
     ("canary", GREY, "while Redis is away", {**AWAY, "canary": None}),
     ("canary", GREEN, "holds, 800 ms in all", {}),
+    ("canary", GREEN, "800 ms in all; as far as gorush: nothing is shown about Apple and Google",
+     {"canary": replace(WELL.canary, is_dry_run=True)}),
+    ("canary", GREEN, "as far as gorush: nothing is shown about Apple, Google and the halted channels",
+     {"canary": replace(WELL.canary, is_dry_run=True), "switches": [RUNNING, PAUSED]}),
     ("xmpp-canary", OFF, "not set up", {"xmpp": Xmpp(1, 0)}),
     ("xmpp-canary", YELLOW, "no round trip lately", {"xmpp": Xmpp(1, 0), "is_xmpp_canary_expected": True}),
     (
@@ -199,15 +243,20 @@ def test_a_light_says_what_is_the_case(light: str, level: Level, words: str, fac
         ("node-a:1", Page.NODES, {"nodes": [DOWN]}),
         ("inbox", Page.INBOX, {"inbox": Waiting(3, 31)}),
         ("inbox", Page.DEAD_LETTERS, {"dead_letters": 20}),
+        ("failed", Page.FAULTS, {"failed": Failed(1, 1, "KeyError", 1)}),
+        ("failed", Page.FAILED, {"failed": Failed(1, 1)}),
         ("delivery", Page.STUCK, {"due": Waiting(9, 61)}),
-        ("delivery", Page.DRAIN, {"drain": Drain("ann", "", NOW)}),
-        ("channels", Page.TRIPPED, {"halted": [TRIPPED, PAUSED]}),
-        ("channels", Page.PAUSED, {"halted": [PAUSED]}),
-        ("results", Page.UNKNOWN_ERRORS, {"unknown_errors": 1}),
+        ("delivery", Page.DRAIN, {"switches": [DRAIN]}),
+        ("delivery", Page.HALTED, {"switches": [PAUSED, TRIPPED]}),
+        ("channels", Page.HALTED, {"switches": [PAUSED, TRIPPED]}),
+        ("channels", Page.TRIPPED, {"switches": [TRIPPED, MADE_UP]}),
+        ("channels", Page.PAUSED, {"switches": [PAUSED]}),
+        ("unknown-errors", Page.UNKNOWN_ERRORS, {"unknown_errors": 1}),
+        ("results", Page.FAILED_ATTEMPTS, {"tries": tried(transient=60)}),
         ("xmpp", Page.XMPP_APPS, {"xmpp": Xmpp(0, 0)}),
         ("xmpp", Page.XMPP_DEVICES, {"xmpp": Xmpp(1, 0)}),
         ("replies", Page.REQUESTS, {"overdue_seconds": 11.0}),
-        ("replies", Page.REPLIES, {"lost_replies": 50}),
+        ("replies", Page.LOST_REPLIES, {"lost_replies": 50}),
         ("reports", Page.RUNS, {"reports": Reports(False, True, "missing")}),
     ],
 )
@@ -219,11 +268,12 @@ def test_a_light_leads_to_where_it_is_put_right(light: str, page: Page, facts: d
     ("light", "since", "facts"),
     [
         ("node-a:1", TROUBLE.since, {"nodes": [TROUBLED]}),
+        ("node-a:1", None, {"nodes": [replace(TROUBLED, is_up=False)]}),
         ("store-a:1", ago(61), {"stores": [Store("a:1", ago(61))]}),
         ("inbox", ago(31), {"inbox": Waiting(3, 31)}),
         ("delivery", ago(61), {"due": Waiting(9, 61)}),
-        ("delivery", ago(60), {"drain": Drain("ann", "", ago(60))}),
-        ("channels", ago(9), {"halted": [replace(TRIPPED, since=ago(9))]}),
+        ("delivery", ago(60), {"switches": [DRAIN._replace(since=ago(60))]}),
+        ("channels", ago(9), {"switches": [TRIPPED._replace(since=ago(9))]}),
         ("replies", ago(31), {"outbox": Waiting(2, 31)}),
         ("beat", ago(181), {"counted_until": ago(181)}),
         ("inbox", None, {"inbox": Waiting(3, 1)}),
@@ -245,15 +295,32 @@ def test_the_worst_are_three_red_before_yellow_and_causes_before_what_follows() 
         )
     )
     assert [light.id for light in worst(found)] == ["inbox", "delivery", "gorush-a:1"]
-    assert verdict(found) == Finding(RED, "4 things need somebody now, 1 can wait")
+    assert verdict(found) == Finding(
+        RED, "No pushes are sent: no gorush answers. 4 things need somebody now, 1 can wait"
+    )
 
 
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ({"halted": [PAUSED]}, "Messages get through; one thing is to be looked at"),
-        ({"halted": [PAUSED], "unknown_errors": 1}, "Messages get through; 2 things are to be looked at"),
-        ({"halted": [TRIPPED]}, "One thing needs somebody now"),
+        ({"switches": [PAUSED, RUNNING]}, "Messages get through; one thing is to be looked at"),
+        ({"switches": [PAUSED, RUNNING], "unknown_errors": 1}, "Messages get through; 2 things are to be looked at"),
+        ({"switches": [TRIPPED, RUNNING]}, "One thing needs somebody now"),
+        (
+            {"switches": [DRAIN, RUNNING]},
+            "No pushes are sent: stopped by ann since 2026-11-21 12:00:00 UTC. One thing needs somebody now",
+        ),
+        (
+            {"switches": [PAUSED, TRIPPED._replace(since=ago(-60))]},
+            (
+                "No pushes are sent: stopped by bea and a breaker since 2026-11-21 12:01:00 UTC. "
+                "2 things need somebody now"
+            ),
+        ),
+        (
+            {"gorush": [replace(GORUSH, is_up=False)]},
+            "No pushes are sent: no gorush answers. One thing needs somebody now",
+        ),
     ],
 )
 def test_the_verdict_counts(facts: dict[str, Any], words: str) -> None:
@@ -267,3 +334,11 @@ def test_the_verdict_counts(facts: dict[str, Any], words: str) -> None:
 )  # fmt: skip
 def test_durations_are_short(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [("unreachable", "Our own gorush"), ("unavailable", "patience"), ("tls", "certificate")]
+)
+def test_what_to_do_about_failures_depends_on_their_code(code: str, words: str) -> None:
+    tries = {("APN app", "transient", code): 30, ("APN app", "ambiguous", "timeout"): 3}
+    assert words in one("results", tries=tries).action

@@ -16,10 +16,13 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
+from kit.db.statements import fetch
 from kit.http.complaints import Complaint
 from kit.http.notices import Board, Notice
 from notifications import draining
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
+from notifications.metrics import PUSHES_STOPPED
+from notifications.models import Channel
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.embedded.ports import free_port
 from pushserver.health import NEEDED_QUEUES
@@ -365,3 +368,27 @@ def test_while_delivery_is_stopped_it_says_so_without_saying_why(client: Client)
     assert "colleagues" not in answer.content.decode()
     draining.stop()
     assert "draining" not in client.get("/readyz").content.decode()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_when_every_channel_with_users_is_halted_each_is_named(client: Client) -> None:
+    factories.make_channel((1, "im.one"), state="paused", changed_by="ann", reason="a word for colleagues", since=NOW)
+    running = factories.make_channel((1, "im.two"))
+    factories.make_channel((1, "made.up"), last_success_at=None)
+    assert stopped(client) == ([], 0)
+
+    Channel.objects.filter(pk=running.pk).update(state="tripped", since=NOW)
+
+    [warning], metric = stopped(client)
+    assert metric == 1
+    assert warning["id"] == "channels_halted"
+    assert "APN im.one paused since 2026-11-21 12:00:00 UTC, APN im.two tripped since" in warning["what"]
+    assert "colleagues" not in warning["what"]
+    assert "ann" not in warning["what"].replace("channel", "")
+
+
+def stopped(client: Client) -> tuple[list[dict[str, str]], int]:
+    """Return the warning and the metric about a standstill, which have to agree."""
+    warnings = [found for found in client.get("/readyz").json()["warnings"] if found.get("server") == "delivery"]
+    [(metric,)] = fetch(PUSHES_STOPPED.sql)
+    return warnings, metric

@@ -31,6 +31,8 @@ BOUNDED_LABELS = {
         "state",
         "type",
         "dialect",
+        "light",
+        "level",
     },
     "a word of ours about what is wrong": {"reason", "code", "cause"},
     "a step of the canary": {"link"},
@@ -40,7 +42,7 @@ BOUNDED_LABELS = {
 UNITS = ("_seconds", "_ratio")
 # Gauges that count things are named after them.
 THINGS = ("_routes", "_gateways", "_topics", "_peers", "_open", "_waiting", "_pending", "_channels", "_tasks", "_held")
-TRUTHS = ("_up", "_healthy", "_has_worker", "_broken")
+TRUTHS = ("_up", "_healthy", "_has_worker", "_broken", "_stopped")
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)

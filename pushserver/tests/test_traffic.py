@@ -139,7 +139,15 @@ def test_two_who_count_a_minute_at_once_count_it_once() -> None:
     assert AttemptMinute.objects.get().count == 1
 
 
+def test_nothing_is_counted_of_the_time_before_the_server_was_there() -> None:
+    """A chart would show zeros for it, as if nobody had asked for anything."""
+    assert count_all(NOON) == 1
+    assert count_all(NOON + MINUTE) == 1
+    assert TrafficMinute.objects.earliest("begin_at").begin_at == NOON - MINUTE
+
+
 def test_each_minute_is_counted_when_it_is_over_and_once_more_when_its_pushes_are() -> None:
+    factories.make_request(at=NOON - timedelta(days=1))
     assert count_all(NOON) == 60
     assert count_all(NOON + ms(10_000)) == 0
     assert count_all(NOON + ms(30_000)) == 1  # 90 seconds after the minute before the last one

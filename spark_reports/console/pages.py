@@ -67,7 +67,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "query": f"from={day}&to={day}",
         "run_link": _run_link(request, day, day),
     }
-    return _render(request, "console/reports/overview.html", f"Reports of {day}", context)
+    return _render(request, "console/reports/overview.html", f"Last night: {day}", context)
 
 
 @for_those_who_may("spark_reports.view_publishedday")

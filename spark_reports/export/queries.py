@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, time, timedelta
 
 from notifications.models import Notification
 from notifications.policy import Verdict
-from notifications.reports import BYTES_EACH, CODES, REPORTS
+from notifications.reports import BYTES_EACH, REPORTS, VERDICTS
 from spark_reports.closing import CLOSED_AFTER
 from spark_reports.export.copying import OTHER
 from spark_reports.export.pseudonyms import Subject
@@ -128,9 +128,9 @@ def notifications(day: date) -> str:
 def _decided(day: date) -> str:
     """Select what was decided at once about the requests of a day, which stands in their rows (`reports`)."""
     verdict, type_ = (f"get_byte(request.decided, {BYTES_EACH} * place + {byte})" for byte in range(BYTES_EACH))
-    state = " ".join(f"WHEN {code} THEN '{_STATES.get(v, State.REFUSED).value}'" for v, code in CODES.items())
+    state = " ".join(f"WHEN {code} THEN '{_STATES.get(v, State.REFUSED).value}'" for code, v in VERDICTS.items())
     report = " ".join(
-        f"WHEN {code} THEN '{REPORTS[v.error].value}'" for v, code in CODES.items() if v.error is not None
+        f"WHEN {code} THEN '{REPORTS[v.error].value}'" for code, v in VERDICTS.items() if v.error is not None
     )
     return f"""
         SELECT request.received_at, 'none', '', request.front_door,

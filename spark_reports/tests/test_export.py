@@ -20,7 +20,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from notifications.gateways.gorush.rules_file import seed_rules
-from notifications.policy import Verdict
+from notifications.policy import Verdict, Wish
 from notifications.reports import Decided, pack
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
@@ -192,7 +192,7 @@ def test_what_was_decided_at_once_is_exported_from_its_request(
     """It has no row of its own in the database, and one in the lake."""
     decided = [
         Decided(0, Verdict.WRONG_TOKEN, 2),
-        Decided(2, Verdict.SUPPRESSED, 200),
+        Decided(2, Verdict.SUPPRESSED, 200, Wish.CHAT_MUTED),
         Decided(3, Verdict.DUPLICATE, 1),
     ]
     answered = {"at": midnight(day), "answered_at": midnight(day) + timedelta(seconds=1)}

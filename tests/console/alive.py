@@ -17,7 +17,7 @@ from kit.http.notices import Board, Notice
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from pushserver import traffic
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
-from pushserver.models import AttemptMinute, TrafficMinute
+from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
 from pushserver.state.collecting import ANSWERS
 from tests import factories
 from tests.gorush import serve_gorush
@@ -90,8 +90,13 @@ def make_traffic(now: datetime) -> None:
         )
         counts = {("delivered", ""): many, ("dead", "unregistered"): 3, ("transient", "unavailable"): 1 + number % 4}
         attempts += [
-            AttemptMinute(begin_at=begin_at, outcome=outcome, code=code, count=count)
+            AttemptMinute(begin_at=begin_at, channel="APN im.status.ethereum", outcome=outcome, code=code, count=count)
             for (outcome, code), count in counts.items()
         ]
+    NotificationMinute.objects.bulk_create(
+        NotificationMinute(begin_at=begin_at, state=state, count=number)
+        for begin_at in (*begins_at, *(begin_at - traffic.DAY for begin_at in begins_at))
+        for state, number in (("delivered", 400), ("dead_token", 3))
+    )
     TrafficMinute.objects.bulk_create(minutes)
     AttemptMinute.objects.bulk_create(attempts)

@@ -19,15 +19,16 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 from kit.admin.operations import Operated, id_of
 from notifications.console.channels import OPERATIONS as CHANNEL_OPERATIONS
 from notifications.gateways.gorush.rules_table import load_seed
-from notifications.models import Channel, Notification, Sender
+from notifications.models import Channel, Notification, NotificationRequest, Sender
 from pushserver.api import tokens
 from pushserver.console.drain import OPERATIONS as DRAIN_OPERATIONS
-from pushserver.models import OpenedRecord
+from pushserver.models import Incident, OpenedRecord
 from registrations.models import Registration
 from spark_reports.closing import last_closed_day
 from spark_reports.console.panels import PAGES
 from spark_reports.tests import rows as reports
 from tests import factories
+from waku_bridge import faults
 
 CONSOLE = "admin/"
 
@@ -119,6 +120,8 @@ def _filled_in(*, every_row: bool) -> dict[str, list[dict[str, Any]]]:
         "user": [{"object_id": user} for user in users],
         "forget_user": [{"key_hash_hex": user} for user in users],
         "timeline": [{"object_id": id_} for id_ in ids_of(Notification)[some]],
+        "documentation": [{"name": "console"}],
+        "request_timeline": [{"object_id": id_} for id_ in ids_of(NotificationRequest)[some]],
         "change_drain": [{"operation": operation} for operation in DRAIN_OPERATIONS],
         "reports:report": [{"slug": slug} for slug in PAGES],
         "admin:notifications_channel_operate": [
@@ -153,12 +156,16 @@ def make_one_of_everything() -> None:
     factories.make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
     envelope = partial(factories.make_envelope, hash=request.source_key, message_id=request.request_key)
     envelope(message_type=20, state="failed", reason="KeyError")
+    faults.note("KeyError", now=now)
     factories.make_reply(envelope_hash=request.source_key)
     factories.make_unknown_error()
     factories.make_window(factories.make_watermark(), start_at=now - timedelta(hours=1), end_at=now)
     factories.make_dead_letter()
     factories.make_canary_run()
     factories.make_xmpp_canary_run()
+    Incident.objects.create(
+        light="broker", name="Redis", level="act now", words="away", incident_at=now, began_at=now, ended_at=now
+    )
     Channel.objects.create(token_type=2, state="running", since=now)
     factories.make_device()
     Sender.objects.create(digest=b"\x05" * 32, beyond_count=70, first_beyond_at=now, last_beyond_at=now)

@@ -157,7 +157,7 @@ def test_an_envelope_that_is_no_request_leads_to_its_page(admin_client: Client) 
 
 def test_a_request_without_notifications_is_found(admin_client: Client) -> None:
     request = factories.make_answered_request()
-    assert "/notificationrequest/" in end_of(find(admin_client, request.message_id.hex()))
+    assert "/timelines/requests/" in end_of(find(admin_client, request.message_id.hex()))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from notifications.gateways.gorush.rules_table import current_rules
 from registrations.messages import TokenType
 from registrations.models import Registration
 from tests import factories
+from waku_bridge import faults
 from waku_bridge.codec.keys import chat_key, key_hash
 from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.identity import client_keys
@@ -59,6 +60,7 @@ def make_rows(count: int = 1) -> None:
         now = timezone.now()
         factories.make_window(factories.make_watermark(), start_at=now - timedelta(hours=1), end_at=now)
         factories.make_dead_letter()
+        faults.note(f"KeyError ({secrets.token_hex(4)})", now=now)
         factories.make_canary_run()
         factories.make_xmpp_canary_run()
         factories.make_sender()
@@ -81,6 +83,7 @@ def test_every_table_of_facts_has_pages() -> None:
     assert {model.__name__ for model in MODELS} == {
         *("Registration", "Route", "Grant", "RegistrationEvent", "TopicKey"),
         *("NotificationRequest", "Notification", "Attempt", "InboundEnvelope", "OutboundReply"),
+        "EnvelopeFault",
         *("UnknownGatewayError", "StoreWatermark", "DeadLetter", "CanaryRun", "Sender", "Device"),
     }
 

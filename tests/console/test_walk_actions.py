@@ -132,6 +132,7 @@ def test_error_rules(visitor: Page) -> None:
     visitor.get_by_label("Code").fill("brand_new")
     visitor.get_by_label("Remark").fill(WHY)
     visitor.get_by_role("button", name="Save", exact=True).click()
+    confirm(visitor, "Save the rule", WHY)
     expect(visitor.locator("#main")).to_contain_text("was added successfully")
     own = GatewayErrorRule.objects.get(code="brand_new")
     assert (own.origin, entry_of(own, ADDITION)) == ("operator", "operator")

@@ -142,7 +142,7 @@ def test_an_answer_that_no_node_takes_is_told(
     assert last(network, "state", "broken_link", "cause") == ("broken", "register_answer", "reply")
 
 
-def test_a_push_that_nobody_tries_is_told(network: Network, canary: Run) -> None:
+def test_a_push_that_nobody_tries_because_delivery_is_drained_is_told(network: Network, canary: Run) -> None:
     network.rows(
         "INSERT INTO notifications_drain (id, since, started_by, reason) VALUES (1, now(), '', '') RETURNING id"
     )
@@ -151,7 +151,7 @@ def test_a_push_that_nobody_tries_is_told(network: Network, canary: Run) -> None
     finally:
         network.rows("DELETE FROM notifications_drain RETURNING id")
     assert code == 1
-    assert "nobody tries the push" in " ".join(printed.split())
+    assert "an operator stopped delivery" in " ".join(printed.split())
     assert last(network, "state", "broken_link", "cause") == ("broken", "gorush", "worker")
 
 

@@ -17,13 +17,15 @@ WAITS_FOR = {
     InboundEnvelope.State.PENDING_KEY: "queue keys: it waits for the key of its topic",
 }
 
+DRAINED = "an operator stopped delivery: no push is tried"
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What the database knows of one question. A fact is empty where there is no row, or nothing in it yet.
 
     ``has_attempt`` says whether the push was attempted, ``attempt`` is its outcome, and ``code`` is our word for what
-    gorush said.
+    gorush said. ``is_drained`` says that an operator stopped delivery.
     """
 
     envelope: str = ""
@@ -32,6 +34,7 @@ class Facts:
     has_attempt: bool = False
     attempt: str = ""
     code: str = ""
+    is_drained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def _reply_trouble(answer: Link, facts: Facts) -> Diagnosis:
 def push_trouble(facts: Facts) -> Diagnosis | None:
     """Return what is wrong with the push itself, if anything is."""
     if not facts.has_attempt:
-        return Diagnosis(Link.GORUSH, Cause.WORKER, "nobody tries the push")
+        return Diagnosis(Link.GORUSH, Cause.WORKER, DRAINED if facts.is_drained else "nobody tries the push")
     if not facts.attempt:
         return Diagnosis(Link.GORUSH, Cause.GORUSH, "it does not answer")
     if facts.attempt != Attempt.Outcome.DELIVERED:

@@ -40,7 +40,7 @@ from waku_bridge.messages import (
     RegistrationError,
     RegistrationResponse,
 )
-from waku_bridge.models import InboundEnvelope, OutboundReply
+from waku_bridge.models import EnvelopeFault, InboundEnvelope, OutboundReply
 from waku_bridge.query_topics import CpuBudget, derive_newest
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -535,6 +535,9 @@ def test_a_poisoned_envelope_is_set_aside_with_its_payload_and_its_neighbours_ar
     assert OutboundReply.objects.count() - before == 6
     failed = InboundEnvelope.objects.get(state=State.FAILED)
     assert (failed.reason, failed.payload is None, failed.processed_at) == ("DecryptionError", False, NOW)
+    fault = EnvelopeFault.objects.get()
+    assert (failed.fault_id, fault.error, fault.count) == (fault.pk, "DecryptionError", 1)
+    assert fault.place == "registrations/encryption.py in decrypt"
     assert RegistrationRow.objects.get(public_key_hash=CLIENT.key_hash).version == 6
     assert inbound.take(10).envelopes == []
 

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 from django.conf import settings
 from django.db.models import QuerySet
 
+from notifications import draining
 from notifications.models import Attempt, Notification
 from xmpp_bridge import errands
 from xmpp_bridge.canary.diagnosis import Diagnosis, Link, Push, Stanza, push_trouble, stanza_trouble
@@ -126,4 +127,6 @@ def _pushes_from_now_on(device: UUID) -> QuerySet[Notification]:
 def _look(pushes: QuerySet[Notification]) -> Push:
     own = Attempt.objects.filter(notification__in=list(pushes)).order_by("-pk")
     found = own.values_list("outcome", "code", "latency_ms").first()
-    return Push(True, found[0] or "", found[1], found[2]) if found else Push()
+    if found is None:
+        return Push(is_drained=draining.current() is not None)
+    return Push(True, found[0] or "", found[1], found[2])

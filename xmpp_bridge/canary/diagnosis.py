@@ -12,6 +12,8 @@ from xmpp_bridge.models import CanaryRun
 Link: TypeAlias = CanaryRun.Link
 Cause: TypeAlias = CanaryRun.Cause
 
+DRAINED = "an operator stopped delivery: no push is tried"
+
 
 @dataclass(frozen=True, slots=True)
 class Stanza:
@@ -58,18 +60,21 @@ def _unanswered(link: Link, stanza: Stanza) -> Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """What became of a push: its attempt, its outcome, and our word for what gorush said."""
+    """What became of a push: its attempt, its outcome, and our word for what gorush said. ``is_drained`` says that an
+    operator stopped delivery.
+    """
 
     has_attempt: bool = False
     outcome: str = ""
     code: str = ""
     latency_ms: int | None = None
+    is_drained: bool = False
 
 
 def push_trouble(push: Push) -> Diagnosis | None:
     """Return what is wrong with the push, if anything is."""
     if not push.has_attempt:
-        return Diagnosis(Link.GORUSH, Cause.WORKER, "nobody tries the push")
+        return Diagnosis(Link.GORUSH, Cause.WORKER, DRAINED if push.is_drained else "nobody tries the push")
     if not push.outcome:
         return Diagnosis(Link.GORUSH, Cause.GORUSH, "it does not answer")
     if push.outcome != Attempt.Outcome.DELIVERED:

@@ -1,12 +1,18 @@
-"""Template filters that show states and times as the columns of lists do."""
+"""Template filters that show states and times as the columns of lists do, and what staff did to a row."""
 
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from django import template
+from django.db.models import Model
+from django.template import Context
 from django.utils.safestring import SafeString
 
 from kit.admin import labels, times
+from kit.admin.changes import changes_url, newest_changes
 from kit.admin.columns import NOTHING
+from kit.admin.operations import id_of
 
 register = template.Library()
 
@@ -21,3 +27,17 @@ def label(word: str) -> SafeString | str:
 def ago(at: datetime | None, element_id: str = "") -> SafeString | str:
     """Show how long ago a time was."""
     return times.relative(at, element_id) if at else NOTHING
+
+
+@register.filter
+def beside(headers: Sequence[str], row: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Return each cell of a row with the heading of its column."""
+    return list(zip(headers, row, strict=True))
+
+
+@register.inclusion_tag("console/staff_actions.html", takes_context=True)
+def staff_actions(context: Context, row: Model) -> dict[str, Any]:
+    """Show what staff did to a row, and link to all of it."""
+    name = id_of(row)
+    entries = newest_changes({type(row): [name]})
+    return {"entries": entries, "all_url": changes_url(type(row), name), "perms": context.get("perms")}

@@ -8,26 +8,31 @@ from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 from django import forms
-from django.contrib import admin
-from django.core.exceptions import PermissionDenied
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import models
 from django.db.models import Max, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
 from django.utils.decorators import method_decorator
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.views.decorators.debug import sensitive_post_parameters
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from kit.admin.columns import age, link, moment, state, word, yes_no
+from kit.admin.columns import age, moment, state, word, yes_no
 from kit.admin.editing import Told, UnhurriedForm
 from kit.admin.facts import FactAdmin, Narrowed
-from kit.admin.filters import WordFilter
+from kit.admin.filters import WordFilter, during
+from kit.admin.operations import Operation
 from notifications.gateways.gorush.errors import UNKNOWN, classify
 from notifications.gateways.gorush.models import GatewayErrorRule, GatewayPlatform, UnknownGatewayError
 from notifications.gateways.gorush.platforms import NAMES
-from notifications.gateways.gorush.redaction import longest_literal, without_token
+from notifications.gateways.gorush.redaction import longest_literal, signature, without_token
+from notifications.gateways.gorush.rule_preview import preview
 from notifications.gateways.gorush.rules_file import POSITION_STEP, TOKEN_TYPES
 from notifications.gateways.gorush.rules_table import current_rules, rule_of
 
@@ -36,11 +41,57 @@ EDITED = (
     *("is_guarded", "retry_base_seconds", "is_enabled", "remark"),
 )
 MAX_TRIED_LENGTH = 10_000
+NOT_SENT_AGAIN = ("csrfmiddlewaretoken", "confirmed", "why")
+# A rule of these classes disables tokens, or stops a channel. So it is confirmed, with a reason.
+CONFIRMED = (GatewayErrorRule.Outcome.DEAD, GatewayErrorRule.Outcome.CONFIG)
+# What decides which errors a rule is about, and what becomes of them.
+DECISIVE = frozenset({"position", "platform", "match", "text", "outcome", "is_guarded", "is_enabled"})
+ON_ITS_PAGE = "A rule of the class {} is switched on, or moved forward, on its own page: there it is confirmed."
+
+
+class RuleForm(UnhurriedForm):
+    """The form of one rule. A text that has a rule already leads to that rule."""
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        known = GatewayErrorRule.objects.exclude(pk=self.instance.pk).filter(
+            platform=cleaned.get("platform"),
+            match=cleaned.get("match"),
+            text__iexact=(cleaned.get("text") or "").strip(),
+        )
+        if row := known.first():
+            self.add_error(
+                "text", format_html('There is a rule about this text: <a href="{}">{}</a>', url_of(row), row)
+            )
+        return cleaned
+
+
+class RowForm(UnhurriedForm):
+    """The form of a rule in the list, which asks for no reason."""
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        is_forward = cleaned.get("position", 0) < (self.initial.get("position") or 0)
+        is_on = bool(cleaned.get("is_enabled")) and not self.initial.get("is_enabled")
+        if self.instance.outcome in CONFIRMED and (is_on or (is_forward and cleaned.get("is_enabled"))):
+            raise ValidationError(ON_ITS_PAGE.format(self.instance.outcome))
+        return cleaned
+
+
+class ConfirmRule(Operation):
+    """The reason for a rule that can disable tokens or stop a channel."""
+
+    label = "Save the rule"
+    permission = "notifications.change_gatewayerrorrule"
+
+
+def url_of(rule: GatewayErrorRule) -> str:
+    return reverse("admin:notifications_gatewayerrorrule_change", args=[rule.pk])
 
 
 @admin.register(GatewayErrorRule)
 class GatewayErrorRuleAdmin(Told, Narrowed, ModelAdmin):  # type: ignore[misc]  # unfold has no types
-    form = UnhurriedForm
+    form = RuleForm
     edited = EDITED
     list_display = (
         *("shown_text", "position", "is_enabled", word("platform"), word("match")),
@@ -67,7 +118,7 @@ class GatewayErrorRuleAdmin(Told, Narrowed, ModelAdmin):  # type: ignore[misc]  
         return {"position": last + POSITION_STEP, **super().get_changeform_initial_data(request)}
 
     def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
-        return super().get_changelist_form(request, form=UnhurriedForm, **kwargs)
+        return super().get_changelist_form(request, form=RowForm, **kwargs)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Allow to delete only rules that operators made.
@@ -76,10 +127,47 @@ class GatewayErrorRuleAdmin(Told, Narrowed, ModelAdmin):  # type: ignore[misc]  
         """
         return super().has_delete_permission(request, obj) and (obj is None or obj.seed_key is None)
 
+    def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Show what a rule would have matched, and ask for a reason, before it is saved that can do harm."""
+        asked = self._asked(request, object_id) if request.method == "POST" else None
+        return asked or super().changeform_view(request, object_id, *args, **kwargs)
+
+    def _asked(self, request: HttpRequest, object_id: str | None) -> HttpResponse | None:
+        """Return the page that asks for the reason, or None when there is nothing to ask, or it was answered."""
+        row = self.get_object(request, object_id) if object_id else None
+        may = self.has_change_permission(request, row) if row else self.has_add_permission(request)
+        form = self.get_form(request, row, change=row is not None)(request.POST, instance=row)
+        if not may or not form.is_valid() or not self._is_to_be_confirmed(form):
+            return None
+        why = ConfirmRule(request.POST if "confirmed" in request.POST else None)
+        if why.is_valid():
+            return None
+        sent = [(name, value) for name, values in request.POST.lists() for value in values]
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "Confirm the rule",
+            "rule": form.instance,
+            "preview": preview(form.instance, now=timezone.now()),
+            "form": why,
+            "sent": [(name, value) for name, value in sent if name not in NOT_SENT_AGAIN],
+        }
+        return TemplateResponse(request, "admin/notifications/gatewayerrorrule/confirm.html", context)
+
+    def _is_to_be_confirmed(self, form: Any) -> bool:
+        is_changed = form.instance.pk is None or DECISIVE & set(form.changed_data)
+        return bool(is_changed) and form.instance.outcome in CONFIRMED and form.instance.is_enabled
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
+        said = super().construct_change_message(request, form, formsets, add)
+        why = request.POST.get("why") if "confirmed" in request.POST else ""
+        return f"{said}. Why: {why}" if why else said
+
     def save_model(self, request: HttpRequest, obj: GatewayErrorRule, form: Any, change: bool) -> None:
         if form.changed_data or not change:
             obj.origin = GatewayErrorRule.Origin.OPERATOR
         super().save_model(request, obj, form, change)
+        if DECISIVE & set(form.changed_data) or not change:
+            messages.info(request, preview(obj, now=timezone.now()))
 
     def get_urls(self) -> list[URLPattern]:
         trying = path("try/", self.admin_site.admin_view(self.try_view), name="notifications_gatewayerrorrule_try")
@@ -99,6 +187,7 @@ class GatewayErrorRuleAdmin(Told, Narrowed, ModelAdmin):  # type: ignore[misc]  
             "form": form,
             "is_tried": is_tried,
             "rule": matching_rule(**form.cleaned_data) if is_tried else None,
+            "new_rule_url": new_rule_url(**form.cleaned_data) if is_tried else "",
         }
         return TemplateResponse(request, "admin/notifications/gatewayerrorrule/try.html", context)
 
@@ -121,9 +210,9 @@ def matching_rule(platform: str, error: str) -> GatewayErrorRule | None:
     return next((row for row in rows if classify(token_type, text, [rule_of(row)]) is not UNKNOWN), None)
 
 
-def rule_url(error: UnknownGatewayError) -> str:
-    """Return the address of the form for a new rule, filled in with what is known of the error."""
-    known = {"platform": error.platform, "match": "contains", "text": longest_literal(error.signature)}
+def new_rule_url(platform: str, error: str) -> str:
+    """Return the address of the form for a new rule, filled in with what of an error is not of one device."""
+    known = {"platform": platform, "match": "contains", "text": longest_literal(signature(error, ""))}
     return f"{reverse('admin:notifications_gatewayerrorrule_add')}?{urlencode(known | {'outcome': 'transient'})}"
 
 
@@ -131,14 +220,14 @@ def rule_url(error: UnknownGatewayError) -> str:
 class UnknownGatewayErrorAdmin(FactAdmin):
     list_display = (
         *("__str__", "platform", "count", age("last_seen_at", "last seen"), age("first_seen_at", "first seen")),
-        *("read_as", link(rule_url, "rule", "make a rule of it")),
+        *("read_as", "rule"),
     )
-    list_filter = ("platform",)
+    list_filter = ("platform", during("last_seen_at"))
     ordering = ("-last_seen_at", "-pk")
     shown: ClassVar[Any] = {
         "Error": (
             *("signature", "platform", "count", moment("first_seen_at", "first seen")),
-            *(moment("last_seen_at", "last seen"), "read_as", link(rule_url, "rule", "make a rule of it")),
+            *(moment("last_seen_at", "last seen"), "read_as", "rule"),
         )
     }
 
@@ -152,3 +241,13 @@ class UnknownGatewayErrorAdmin(FactAdmin):
         token_type = TOKEN_TYPES[GatewayPlatform(error.platform)] or 0
         rule = classify(token_type, error.signature, current_rules().rules)
         return f"{rule.outcome} ({rule.code})"
+
+    @admin.display(description="rule")
+    def rule(self, error: UnknownGatewayError) -> SafeString:
+        """Offer the rule that knows the error by now, or the form for a new one."""
+        token_type = TOKEN_TYPES[GatewayPlatform(error.platform)] or 0
+        if classify(token_type, error.signature, current_rules().rules) is UNKNOWN:
+            url = new_rule_url(error.platform, error.signature)
+            return format_html('<a href="{}">make a rule of it</a>', url)
+        found = matching_rule(error.platform, error.signature)
+        return format_html('<a href="{}">its rule</a>', url_of(found)) if found else format_html("-")

@@ -99,10 +99,12 @@ def _read_error(error: str, push: Push, rules: Sequence[ErrorRule]) -> Result:
     if rule is UNKNOWN:
         # A token made of the words of Apple or Google hides them. Then the words count, as they would without it.
         rule = classify(push.channel.token_type, without_token(error, ""), rules)
+    text = signature(error, device_token(push))
     return Result(
         rule.outcome,
         rule.code,
         is_guarded=rule.is_guarded,
         retry_base_seconds=rule.retry_base_seconds,
-        unknown_signature=signature(error, device_token(push)) if rule is UNKNOWN else "",
+        unknown_signature=text if rule is UNKNOWN else "",
+        error=text,
     )

@@ -8,6 +8,28 @@ document.addEventListener("DOMContentLoaded", () => {
   const verdict = () => document.getElementById("verdict").textContent;
   let told = verdict();
 
+  // The tab tells the state, too, for who works in another one.
+  const title = document.title;
+  const colours = { good: "008236", doubt: "ca3500", bad: "c10007", quiet: "6a7282" };
+  const signs = {
+    good: "<path d='M4 8.5l2.5 2.5L12 5.5'/>",
+    doubt: "<path d='M8 4v5M8 11.5v.5'/>",
+    bad: "<path d='M5 5l6 6M11 5l-6 6'/>",
+    quiet: "<path d='M5 8h6'/>",
+  };
+
+  function tellTab() {
+    const state = document.querySelector(".verdict").dataset;
+    document.title = state.word ? `${state.word}: ${title}` : title;
+    const icon = document.querySelector("link[rel='icon']");
+    icon.href =
+      "data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16' fill='none' stroke='white' " +
+      `stroke-width='2'><rect width='16' height='16' rx='4' stroke='none' fill='%23${colours[state.family]}'/>` +
+      `${signs[state.family]}</svg>`;
+    icon.dataset.family = state.family;
+  }
+  tellTab();
+
   function failed() {
     document.getElementById("stale-since").textContent = asOf().textContent;
     stale.hidden = false;
@@ -17,6 +39,7 @@ document.addEventListener("DOMContentLoaded", () => {
   function refreshed() {
     stale.hidden = true;
     board.classList.remove("old");
+    tellTab();
     // For screen readers, and only when it is news: the board as a whole changes all the time.
     if (verdict() !== told) {
       told = verdict();

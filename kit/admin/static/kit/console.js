@@ -27,6 +27,15 @@ function followFilters() {
   sheet.addEventListener("keydown", (event) => event.key === "Escape" && opener.focus());
 }
 
+// On a phone rows are cards: the server sends pages of 25 of them. A list that came before it knew is loaded again, once.
+function tellWidth() {
+  const isNarrow = window.matchMedia("(width < 40rem)").matches;
+  const wasTold = document.cookie.split("; ").includes("narrow=1");
+  if (isNarrow === wasTold) return;
+  document.cookie = `narrow=1; path=/; samesite=strict; max-age=${isNarrow ? 31536000 : 0}`;
+  if (isNarrow && document.querySelectorAll("#result_list .data-row").length > 25) window.location.reload();
+}
+
 function giveNames() {
   document.getElementById("searchbar-submit")?.setAttribute("aria-label", "Search");
   for (const field of document.querySelectorAll("#result_list td[data-label] :is(input, select):not([type=hidden], .action-select)")) {
@@ -40,6 +49,7 @@ window.addEventListener("load", () => setTimeout(() => {
 }));
 
 document.addEventListener("DOMContentLoaded", () => {
+  tellWidth();
   giveNames();
   for (const icon of document.querySelectorAll(".material-symbols-outlined")) icon.setAttribute("aria-hidden", "true");
   for (const [selector, name] of CLICKED) {

@@ -1,12 +1,14 @@
 """The pages of error rules: who may do what, what is refused, and what the log says afterwards."""
 
 import re
+from datetime import timedelta
 from html import unescape
 
 import pytest
 from django.contrib.admin.models import ADDITION, CHANGE, DELETION, LogEntry
 from django.contrib.auth.models import Permission, User
 from django.test import Client
+from django.utils import timezone
 
 from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules_table import load_seed
@@ -91,7 +93,7 @@ def test_saving_without_a_change_leaves_the_rule_with_the_file(admin_client: Cli
 
 
 def test_rules_are_reordered_and_switched_off_in_the_list(admin_client: Client) -> None:
-    moved, off = rule("Unregistered"), rule("ExpiredToken")
+    moved, off = rule("ServiceUnavailable"), rule("ExpiredToken")
     rows = list(GatewayErrorRule.objects.all())
     data: dict[str, object] = {"form-TOTAL_FORMS": len(rows), "form-INITIAL_FORMS": len(rows), "_save": "Save"}
     for number, row in enumerate(rows):
@@ -101,9 +103,9 @@ def test_rules_are_reordered_and_switched_off_in_the_list(admin_client: Client) 
 
     assert admin_client.post(RULES, data).status_code == 302
 
-    assert (rule("Unregistered").position, rule("ExpiredToken").is_enabled) == (7, False)
+    assert (rule("ServiceUnavailable").position, rule("ExpiredToken").is_enabled) == (7, False)
     assert {entry.get_change_message() for entry in LogEntry.objects.all()} == {
-        "position: 10 → 7",
+        f"position: {moved.position} → 7",
         "is_enabled: True → False",
     }
     assert GatewayErrorRule.objects.filter(origin="operator").count() == 2
@@ -132,12 +134,12 @@ def test_of_two_who_edit_the_list_nobody_undoes_what_they_have_not_seen(admin_cl
     one, other = rule("Unregistered"), rule("ExpiredToken")
     first, second = as_shown(admin_client, RULES), as_shown(admin_client, RULES)
     assert first.pop(f"{number_of(first, one)}-is_enabled") == "on"
-    second[f"{number_of(second, other)}-position"] = "7"
+    second[f"{number_of(second, other)}-position"] = "3000"
 
     statuses = [admin_client.post(RULES, page).status_code for page in (first, second)]
 
     assert statuses == [302, 302]
-    assert (rule("Unregistered").is_enabled, rule("ExpiredToken").position) == (False, 7)
+    assert (rule("Unregistered").is_enabled, rule("ExpiredToken").position) == (False, 3000)
     assert LogEntry.objects.count() == 2
 
 
@@ -147,14 +149,14 @@ def test_of_two_who_edit_the_same_rule_the_second_is_told(admin_client: Client, 
     url = RULES if where == "list" else f"{RULES}{dead.pk}/change/"
     first, second = as_shown(admin_client, url), as_shown(admin_client, url)
     prefix = f"{number_of(first, dead)}-" if where == "list" else ""
-    first[f"{prefix}position"] = "7"
+    first |= {f"{prefix}position": "3000", "confirmed": "on", "why": "too early"}
     assert second.pop(f"{prefix}is_enabled") == "on"
 
     admin_client.post(url, first)
     response = admin_client.post(url, second)
 
-    assert "Somebody changed this meanwhile, to: 7. Nothing was saved." in response.content.decode()
-    assert (rule("Unregistered").position, rule("Unregistered").is_enabled) == (7, True)
+    assert "Somebody changed this meanwhile, to: 3000. Nothing was saved." in response.content.decode()
+    assert (rule("Unregistered").position, rule("Unregistered").is_enabled) == (3000, True)
     assert LogEntry.objects.count() == 1
 
 
@@ -172,7 +174,7 @@ def test_a_rule_that_is_added_by_a_double_click_is_there_once(admin_client: Clie
     first, second = (admin_client.post(f"{RULES}add/", FORM) for _ in range(2))
 
     assert (first.status_code, second.status_code) == (302, 200)
-    assert "already exists" in second.content.decode()
+    assert "There is a rule about this text" in second.content.decode()
     assert LogEntry.objects.count() == 1
 
 
@@ -299,3 +301,89 @@ def test_an_unknown_error_leads_to_a_rule_that_knows_it(admin_client: Client) ->
     last = GatewayErrorRule.objects.order_by("-position")[0]
     assert f'name="position" value="{last.position + 10}"' in page
     assert f"{RULES}add/" in admin_client.get(f"{UNKNOWN}{unknown.pk}/change/").content.decode()
+
+
+# What can do harm -----------------------------------------------------------------------------------------------------
+DEADLY = FORM | {"outcome": "dead", "text": "device is gone", "code": "gone"}
+
+
+def fail(error: str, *, token_type: int = 1, ago: timedelta = timedelta(hours=1), **fields: object) -> None:
+    at = timezone.now() - ago
+    route = fields.pop("route", None) or factories.make_route()
+    notification = factories.make_notification(at=at, route=route)
+    factories.make_attempt(
+        notification, token_type=token_type, error=error, outcome="transient", code="unknown", started_at=at, **fields
+    )
+
+
+def test_a_deadly_rule_is_saved_only_with_a_reason_after_saying_what_it_would_have_matched(
+    admin_client: Client,
+) -> None:
+    route = factories.make_route()
+    for number in (1, 2):
+        fail(f"the device is gone: <n> of {number}", route=route, repeat_count=number)
+    fail("the device is gone for good")
+    fail("the device is gone", token_type=2)
+    fail("the device is gone", ago=timedelta(hours=25))
+    fail("something else")
+
+    asked = admin_client.post(f"{RULES}add/", DEADLY)
+
+    assert "It would have matched 6 attempts and 2 routes in the last 24 h." in asked.content.decode()
+    without = admin_client.post(f"{RULES}add/", DEADLY | {"confirmed": "on", "why": ""})
+    secret = admin_client.post(f"{RULES}add/", DEADLY | {"confirmed": "on", "why": "ab" * 20})
+    assert (without.status_code, secret.status_code) == (200, 200)
+    assert not GatewayErrorRule.objects.filter(text="device is gone").exists()
+    assert admin_client.post(f"{RULES}add/", DEADLY | {"confirmed": "on", "why": "new in iOS"}).status_code == 302
+    assert rule("device is gone").outcome == "dead"
+    assert LogEntry.objects.get().get_change_message().endswith("Why: new in iOS")
+
+
+def test_what_an_earlier_rule_decides_is_not_counted(admin_client: Client) -> None:
+    fail("connection refused, as the device is gone")
+    assert "matched 0 attempts and 0 routes" in admin_client.post(f"{RULES}add/", DEADLY).content.decode()
+
+
+@pytest.mark.parametrize("change", [{"outcome": "config"}, {"outcome": "dead", "text": "Service is gone"}])
+def test_a_rule_that_becomes_harmful_is_confirmed(admin_client: Client, change: dict[str, str]) -> None:
+    harmless = rule("ServiceUnavailable")
+    form = form_of(harmless) | change
+    assert "Confirm the rule" in admin_client.post(f"{RULES}{harmless.pk}/change/", form).content.decode()
+    assert rule("ServiceUnavailable").outcome == "transient"
+
+
+def test_a_remark_on_a_deadly_rule_needs_no_reason(admin_client: Client) -> None:
+    dead = rule("Unregistered")
+    assert admin_client.post(f"{RULES}{dead.pk}/change/", form_of(dead) | {"remark": "?"}).status_code == 302
+
+
+def test_a_harmless_rule_says_what_it_would_have_matched_once_it_is_saved(admin_client: Client) -> None:
+    fail("a brand new error")
+    saved = admin_client.post(f"{RULES}add/", FORM, follow=True)
+    assert "It would have matched 1 attempt and 1 route in the last 24 h." in saved.content.decode()
+
+
+def test_a_deadly_rule_is_not_switched_on_in_the_list(admin_client: Client) -> None:
+    GatewayErrorRule.objects.filter(text="ExpiredToken").update(is_enabled=False)
+    rows = list(GatewayErrorRule.objects.all())
+    data: dict[str, object] = {"form-TOTAL_FORMS": len(rows), "form-INITIAL_FORMS": len(rows), "_save": "Save"}
+    for number, row in enumerate(rows):
+        data |= {
+            f"form-{number}-id": row.pk,
+            f"form-{number}-position": row.position,
+            f"form-{number}-is_enabled": "on",
+        }
+
+    assert "there it is confirmed" in admin_client.post(RULES, data).content.decode()
+    assert not rule("ExpiredToken").is_enabled
+
+
+def test_a_text_that_has_a_rule_offers_the_rule(admin_client: Client) -> None:
+    known = rule("Unregistered")
+    answer = admin_client.post(f"{RULES}add/", FORM | {"match": "exact", "text": "unregistered"}).content.decode()
+    assert f'There is a rule about this text: <a href="{RULES}{known.pk}/change/">' in answer
+
+    factories.make_unknown_error(platform="ios", signature="unregistered")
+    assert f'href="{RULES}{known.pk}/change/">its rule' in admin_client.get(UNKNOWN).content.decode()
+    tried = admin_client.post(f"{RULES}try/", {"platform": "ios", "error": "teapot 12345"}).content.decode()
+    assert "text=teapot&" in unescape(tried)

@@ -1,0 +1,48 @@
+"""One word for each thing: what the menu calls a table, its pages call it, too.
+
+Django and its packages name their tables themselves, and ours are named after the message path. Their models keep those
+names; only what people read is changed here.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from django.apps import apps
+
+
+class Words(NamedTuple):
+    """The name of one row and of the list."""
+
+    one: str
+    many: str
+
+
+NAMES: Mapping[str, Words] = {
+    "registrations.RegistrationEvent": Words("registration event", "registration events"),
+    "registrations.TopicKey": Words("query topic", "query topics"),
+    "notifications.NotificationRequest": Words("request", "requests"),
+    "notifications.GatewayErrorRule": Words("error rule", "error rules"),
+    "notifications.UnknownGatewayError": Words("unknown error", "unknown errors"),
+    "waku_bridge.InboundEnvelope": Words("envelope", "envelopes"),
+    "waku_bridge.OutboundReply": Words("reply", "replies"),
+    "spark_reports.ReportRun": Words("report run", "report runs"),
+    "auth.User": Words("account", "accounts"),
+    "auth.Group": Words("role", "roles"),
+    "otp_totp.TOTPDevice": Words("second factor", "second factors"),
+    "axes.AccessAttempt": Words("failed login", "failed logins"),
+    "admin.LogEntry": Words("change", "changes"),
+}
+# What the menu calls the apps that these tables belong to.
+STAFF_APPS = ("auth", "otp_totp", "axes", "admin", "pushserver")
+
+
+def name_things() -> None:
+    """Give tables and apps the names that the menu has for them.
+
+    Migrations are made from what a model's class says, which stays as it is.
+    """
+    for name, words in NAMES.items():
+        meta = apps.get_model(name)._meta  # noqa: SLF001 - the documented way
+        meta.verbose_name, meta.verbose_name_plural = words
+    for label in STAFF_APPS:
+        apps.get_app_config(label).verbose_name = "Staff"

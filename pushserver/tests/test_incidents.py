@@ -1,0 +1,82 @@
+"""What is remembered of the lights, however many look at them and however often they change."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pushserver import retention
+from pushserver.models import Incident
+from pushserver.state.lights import Finding, Group, Level, Light
+from pushserver.state.memory import Memory, recall, remember
+
+pytestmark = pytest.mark.django_db
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+RED, YELLOW, GREEN, GREY = Level.RED, Level.YELLOW, Level.GREEN, Level.GREY
+
+
+def at(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def see(level: Level, seconds: float, memory: Memory | None = None) -> datetime | None:
+    """Look at one light, and return since when it is not green."""
+    light = Light("broker", Group.SERVER, "Redis", Finding(level, f"is {level}"))
+    known = memory or recall(now=at(seconds))
+    [seen] = remember([light], known, now=at(seconds))
+    return seen.finding.since
+
+
+def rows() -> list[tuple[str, datetime, datetime | None]]:
+    return list(Incident.objects.order_by("pk").values_list("level", "began_at", "ended_at"))
+
+
+def test_what_begins_and_ends_is_kept_with_its_times() -> None:
+    assert [see(GREEN, 0), see(RED, 5), see(RED, 20), see(GREEN, 65)] == [None, at(5), at(5), None]
+    assert rows() == [("act now", at(5), at(65))]
+
+
+def test_another_colour_has_a_row_of_its_own_and_the_same_beginning() -> None:
+    assert [see(YELLOW, 0), see(RED, 30), see(YELLOW, 60)] == [at(0)] * 3
+    assert rows() == [("look at it", at(0), at(30)), ("act now", at(30), at(60)), ("look at it", at(60), None)]
+
+
+def test_a_moment_of_green_ends_nothing_and_a_minute_does() -> None:
+    assert [see(RED, 0), see(GREEN, 10), see(RED, 40)] == [at(0), None, at(0)]
+    assert rows() == [("act now", at(0), None)]
+
+    assert [see(GREEN, 50), see(RED, 111)] == [None, at(111)]
+    assert rows() == [("act now", at(0), at(50)), ("act now", at(111), None)]
+
+
+def test_while_nothing_is_known_an_incident_neither_ends_nor_begins() -> None:
+    assert [see(GREY, 0), see(RED, 5), see(GREY, 10), see(RED, 300)] == [None, at(5), None, at(5)]
+    assert rows() == [("act now", at(5), None)]
+
+
+def test_two_who_see_the_same_note_it_once() -> None:
+    first = recall(now=at(0))
+    assert [see(RED, 0, first), see(RED, 1, first)] == [at(0), at(1)]
+    before = recall(now=at(2))
+    see(YELLOW, 2, before)
+    see(YELLOW, 3, before)
+    again = recall(now=at(4))
+    see(GREEN, 4, again)
+    see(GREEN, 5, again)
+
+    assert rows() == [("act now", at(0), at(2)), ("look at it", at(2), at(4))]
+
+
+def test_a_light_that_is_gone_has_no_open_incident() -> None:
+    see(RED, 0)
+    remember([], recall(now=at(9)), now=at(9))
+    assert rows() == [("act now", at(0), at(9))]
+
+
+def test_incidents_are_kept_for_thirty_days_and_longer_while_they_go_on() -> None:
+    for light, ended_at in (("old", at(0)), ("new", at(60)), ("open", None)):
+        Incident.objects.create(
+            light=light, name=light, level="act now", words="", incident_at=at(-9), began_at=at(-9), ended_at=ended_at
+        )
+
+    assert sum(retention.purge_incidents(now=at(30) + timedelta(days=30))) == 1
+    assert {row.light for row in Incident.objects.all()} == {"new", "open"}

@@ -1,0 +1,99 @@
+"""An operator with a phone in the hand: nothing is cut off, the state comes first, and no list is endless."""
+
+import re
+
+import pytest
+from django.conf import LazySettings
+from playwright.sync_api import Locator, Page, expect
+
+from notifications.models import Notification
+from tests import factories
+from tests.console.test_browser import show
+from tests.console.test_walk import log_in
+from tests.console.world import HEROINE, World, make_world, pin_peers
+
+pytestmark = pytest.mark.django_db(transaction=True)
+PHONE = {"width": 390, "height": 844}
+# Two screens of a row: what nine columns of 45 px each would take is more.
+MAX_LIST_HEIGHT = 9_000
+
+
+@pytest.fixture
+def world(settings: LazySettings, transactional_db: None) -> World:
+    world = make_world()
+    pin_peers(world, settings)
+    return world
+
+
+@pytest.fixture
+def phone(world: World, visitor: Page) -> Page:
+    visitor.set_viewport_size(PHONE)
+    log_in_on_phone(visitor)
+    return visitor
+
+
+def log_in_on_phone(page: Page) -> None:
+    """Log in where the box of Find is behind the button of the menu."""
+    page.set_viewport_size({"width": 1340, "height": 900})
+    log_in(page, "operator")
+    page.set_viewport_size(PHONE)
+
+
+def is_within(page: Page, cell: Locator) -> bool:
+    box = cell.bounding_box()
+    return bool(box and box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"])
+
+
+def test_the_tables_of_a_user_and_a_timeline_are_cards_that_nothing_is_cut_off(phone: Page, world: World) -> None:
+    for name, path in [("user", f"users/{HEROINE.hex()}"), ("timeline", f"timelines/{world.retried}")]:
+        phone.goto(f"/admin/{path}/")
+        cells = phone.locator(".rows tbody :is(th, td)")
+        assert cells.count() > 20
+        assert [cell.inner_text() for cell in cells.all() if not is_within(phone, cell)] == []
+        assert phone.evaluate("[...document.querySelectorAll('.rows')].every(e => e.scrollWidth <= e.clientWidth)")
+        show(phone, f"phone-{name}")
+
+
+def test_the_state_is_the_first_thing_of_a_card(phone: Page, world: World) -> None:
+    for path, row in [
+        (f"users/{HEROINE.hex()}", ".rows tbody tr"),
+        (f"timelines/{world.retried}", "#timeline tbody tr:has(.state-word)"),
+        ("notifications/notification", "#result_list .data-row"),
+    ]:
+        phone.goto(f"/admin/{path}/")
+        first = phone.locator(row).first
+        label = first.locator(".state-word").first.bounding_box()
+        cells = [cell.bounding_box() for cell in first.locator("> :is(th, td):not(:has(.action-select))").all()]
+        assert label
+        assert all(box and label["y"] < box["y"] + box["height"] for box in cells), path
+
+
+def test_a_page_has_25_rows_on_a_phone_and_50_on_a_desk(phone: Page, world: World) -> None:
+    request = Notification.objects.earliest("pk").request
+    for number in range(60):
+        factories.make_notification(request=request, position=100 + number)
+    rows = phone.locator("#result_list .data-row")
+    phone.goto("/admin/notifications/notification/")
+    expect(rows).to_have_count(25)
+    show(phone, "phone-list")
+    height = phone.evaluate("document.documentElement.scrollHeight")
+    assert height < MAX_LIST_HEIGHT
+    first = rows.nth(0).inner_text()
+    phone.get_by_role("link", name=re.compile("next page")).click()
+    expect(rows).to_have_count(25)
+    assert rows.nth(0).inner_text() != first
+
+    phone.set_viewport_size({"width": 1340, "height": 900})
+    phone.goto("/admin/")
+    phone.goto("/admin/notifications/notification/")
+    expect(rows).to_have_count(50)
+
+
+def test_a_list_that_is_the_first_page_on_a_phone_is_short_at_once(visitor: Page, world: World) -> None:
+    request = Notification.objects.earliest("pk").request
+    for number in range(60):
+        factories.make_notification(request=request, position=100 + number)
+    log_in_on_phone(visitor)
+    visitor.context.clear_cookies(name="narrow")
+    visitor.goto("/admin/notifications/notification/")
+    expect(visitor.locator("#result_list .data-row")).to_have_count(25)
