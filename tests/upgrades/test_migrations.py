@@ -53,7 +53,10 @@ FIRST_RELEASE = {
 }
 # Later ones that may do what is refused elsewhere: (app, name) → why nobody waits for it.
 ACCEPTED: dict[tuple[str, str], str] = {
-    ("waku_bridge", "0012_envelope_faults"): "only envelopes of three days that failed by a fault of ours, which are few",
+    (
+        "waku_bridge",
+        "0012_envelope_faults",
+    ): "only envelopes of three days that failed by a fault of ours, which are few",
 }
 
 
