@@ -13,13 +13,17 @@ export REQUIRE_ALL SEED SEEDS SIEGE_SECONDS
 # Of the test suite: more would start more servers than they save time.
 PROCESSES ?= 2
 
-.PHONY: openapi screenshots help install install-reports dev run restart up test check bench lock format clean peers interop xmpp-interop chaos siege simulate fuzz audit
+.PHONY: doctor restore-drill openapi screenshots help install install-reports dev run restart up test check bench lock format clean peers interop xmpp-interop chaos siege simulate fuzz audit
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 install: ## install what the server needs, start nothing
 	@requirements/install.sh run
+
+doctor: ## what this machine lacks: Python, disk, memory, port, clock, programs, settings; installs nothing
+	@command -v python3 >/dev/null || { echo "!! python3 is missing: install Python 3.11 or newer."; exit 1; }
+	@python3 requirements/doctor.py
 
 install-reports: ## install what nightly reports need, too: PySpark, PyArrow, Java 17 (400 MB)
 	@requirements/install.sh reports
@@ -48,6 +52,9 @@ chaos: dev ## fault runs: thousands of messages while workers, the real gorush, 
 
 siege: dev ## a thousand hostile keys for five minutes beside honest clients, on this machine alone; prints the figures
 	$(PYTHON) -m pytest -q -m chaos -s tests/siege $(ARGS)
+
+restore-drill: dev ## lose the database and restore it to a point in time (docs/backup.md), with figures; REGISTRATIONS=1000000
+	REGISTRATIONS=$(REGISTRATIONS) $(PYTHON) -m pytest -q -s tests/drills/test_restore.py
 
 simulate: dev ## a simulated world with every kind of failure, one for each seed: SEEDS=10000 for many, SEED=7 for one
 	$(PYTHON) -m pytest -q -s tests/simulation

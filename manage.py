@@ -4,8 +4,13 @@
 import os
 import sys
 
-from django.core.management import execute_from_command_line
+import django
+from django.core.management import call_command, execute_from_command_line
 
 if __name__ == "__main__":
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "pushserver.settings")
-    execute_from_command_line(sys.argv)
+    if sys.argv[1:] == ["version"]:  # Django would tell its own
+        django.setup()
+        call_command("version")
+    else:
+        execute_from_command_line(sys.argv)

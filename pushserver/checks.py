@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, register
+from django.core.checks import CheckMessage, Error, Tags, register
+from django.db import ProgrammingError
 
 from pushserver.environment import Problem
 from registrations.messages import TokenType
@@ -28,3 +29,19 @@ def canary_can_register(app_configs: Sequence[Any] | None, **_kwargs: object) ->
     message = f"CANARY_DEVICE_TOKEN is no token as the service {kind.name} makes them."
     hint = "Copy it in full. CANARY_APN_TOPIC makes it one of Apple, else it is one of Firebase."
     return [Error(message, hint=hint, id="pushserver.bad_canary_token")]
+
+
+@register(Tags.database)
+def field_keys_fit_the_database(
+    app_configs: Sequence[Any] | None,  # noqa: ARG001
+    databases: Sequence[str] | None = None,
+    **_kwargs: object,
+) -> list[CheckMessage]:
+    """Report field keys that open nothing of what is stored. `manage.py migrate` asks, before anything is started."""
+    from pushserver.stack.fitting import foreign_field_keys  # noqa: PLC0415 - only who asks for it imports the codec
+
+    try:
+        found = list(foreign_field_keys()) if databases else []
+    except ProgrammingError:  # nothing was migrated yet
+        return []
+    return [Error(problem, id="pushserver.foreign_field_keys") for problem in found]

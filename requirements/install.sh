@@ -11,6 +11,18 @@ fail() {
     exit 1
 }
 
+# Runs a command that fetches packages. What it says goes to .uv/log; of a failure one line is shown.
+fetch() {
+    what=$1
+    shift
+    if "$@" >.uv/log 2>&1; then return; fi
+    if grep -Eqi 'connect|resolve|network|timed out|error sending request|could not find a version' .uv/log; then
+        from=$(echo "${index:-${PIP_INDEX_URL:-the package index}}" | sed 's#//[^/@]*@#//#')   # without a password
+        fail "$what cannot be fetched from $from: connect to a network, or set PIP_INDEX_URL to a mirror (details: .uv/log)."
+    fi
+    fail "$what cannot be installed: $(grep -v '^ *$' .uv/log | tail -n 1) (details: .uv/log)."
+}
+
 command -v python3 >/dev/null || fail "python3 is missing: install Python 3.11 or newer."
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail "python3 is $(python3 -V 2>&1), but 3.11 or newer is needed: put a newer python3 first in PATH."
@@ -32,6 +44,7 @@ if [ -x .uv/bin/uv ] && [ -x .venv/bin/python ] && cmp -s "requirements/$lock.tx
     exit 0
 fi
 
+[ -w . ] || fail "$PWD cannot be written by $(id -un): give this account the checkout, or use one of its own."
 if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         echo "Installing python3-venv ..."
@@ -51,7 +64,8 @@ fi
 if ! cmp -s requirements/uv.txt .uv/lock.txt; then
     echo "Installing uv ..."
     python3 -m venv --clear .uv
-    .uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+    fetch uv .uv/bin/python -m pip install --retries 2 --timeout 20 --disable-pip-version-check --require-hashes \
+        -r requirements/uv.txt
     cp requirements/uv.txt .uv/lock.txt
 fi
 
@@ -67,7 +81,7 @@ if [ -n "$certificates" ]; then export SSL_CERT_FILE="$certificates"; fi
 export UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1
 .venv/bin/python -c '' 2>/dev/null || .uv/bin/uv venv --quiet --clear --python "$(command -v python3)" .venv
 echo "Installing Python packages ..."
-.uv/bin/uv pip sync --quiet --compile-bytecode --python .venv/bin/python "requirements/$lock.txt"
+fetch "Python packages" .uv/bin/uv pip sync --quiet --compile-bytecode --python .venv/bin/python "requirements/$lock.txt"
 touch .venv/.compiled
 cp "requirements/$lock.txt" ".venv/.lock-$lock.txt"
 compile_own

@@ -19,9 +19,24 @@ from markdown_it.token import Token
 
 FOLDER = Path(settings.BASE_DIR) / "docs"
 DECISIONS = "decisions"
+RUNBOOKS = "runbooks"
 # What an operator looks for first; the rest follows by name.
-FIRST = ("console", "delivery", "limits", "gorush", "waku", "xmpp", "canary", "reports", "metrics", "security", "api")
-_PAGE = re.compile(r"(decisions/)?[A-Za-z0-9-]+")
+FIRST = (
+    "README",
+    "console",
+    "delivery",
+    "limits",
+    "gorush",
+    "waku",
+    "xmpp",
+    "canary",
+    "reports",
+    "metrics",
+    "security",
+    "backup",
+    "api",
+)
+_PAGE = re.compile(rf"(({DECISIONS}|{RUNBOOKS})/)?[A-Za-z0-9-]+")
 _ELSEWHERE = re.compile(r"[a-z]+:|/")
 
 
@@ -45,12 +60,15 @@ def show_documentation(request: HttpRequest, name: str = "") -> HttpResponse:
 
 @lru_cache
 def contents() -> list[tuple[str, list[Page]]]:
-    """Return the pages by part: those about the server, and the decisions."""
+    """Return the pages by part: those about the server, the runbooks, and the decisions."""
     names = {file.stem for file in FOLDER.glob("*.md")}
     ordered = [name for name in FIRST if name in names] + sorted(names - set(FIRST))
-    decisions = sorted(f"{DECISIONS}/{file.stem}" for file in (FOLDER / DECISIONS).glob("*.md"))
-    parts = {"The server": ordered, "Decisions": decisions}
+    parts = {"The server": ordered, "Runbooks": _names(RUNBOOKS), "Decisions": _names(DECISIONS)}
     return [(part, [page for name in names if (page := read_page(name))]) for part, names in parts.items()]
+
+
+def _names(folder: str) -> list[str]:
+    return sorted(f"{folder}/{file.stem}" for file in (FOLDER / folder).glob("*.md"))
 
 
 @lru_cache

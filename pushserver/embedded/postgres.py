@@ -73,10 +73,10 @@ class EmbeddedPostgres:
     def spec(self) -> ProcessSpec:
         """Describe the server as a process."""
         settings = [f"--{name}={value}" for name, value in {**SETTINGS, **self.settings}.items()]
-        programs = _programs()
+        folder = programs()
         return ProcessSpec(
             name="postgres",
-            command=[str(programs / "postgres"), "-D", str(self.data_dir), "-k", str(self.socket_dir), *settings],
+            command=[str(folder / "postgres"), "-D", str(self.data_dir), "-k", str(self.socket_dir), *settings],
             stage=Stage.DATABASE,
             folder=self.data_dir,
             account=self.account,
@@ -106,7 +106,7 @@ class EmbeddedPostgres:
         draft = self.data_dir.with_name(f"{self.data_dir.name}.new")
         shutil.rmtree(draft, ignore_errors=True)
         own_folder(draft, self.account, below=self.data_dir.parent)
-        command = [str(_programs() / "initdb"), "-D", str(draft), "-U", "postgres", "--auth=trust", "--encoding=UTF8"]
+        command = [str(programs() / "initdb"), "-D", str(draft), "-U", "postgres", "--auth=trust", "--encoding=UTF8"]
         command += ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-instructions"]
         identity = self.spec().identity()
         made = subprocess.run(command, cwd=draft, capture_output=True, text=True, check=False, **identity)
@@ -143,5 +143,6 @@ def _wheel() -> Path:
     return Path(spec.origin).parent
 
 
-def _programs() -> Path:
+def programs() -> Path:
+    """Return the folder of PostgreSQL's programs, those for backups among them."""
     return _wheel() / f"pginstall{VERSION}" / "bin"

@@ -18,26 +18,37 @@ from django.db.migrations.recorder import MigrationRecorder
 from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules_table import load_seed
 from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.release import compare
 from pushserver.roles import seed_roles
+from pushserver.stack.fitting import foreign_field_keys, foreign_private_key
 from pushserver.supervisor.processes import PROJECT
 
 START_SECONDS = 60.0
 
 
 def bring_up_to_date(embedded: EmbeddedPostgres | None) -> None:
-    """Wait for the database, migrate it if needed, and load what belongs to this version."""
+    """Wait for the database, migrate it if needed, load what belongs to this version, and compare the keys with what is
+    stored.
+    """
     if embedded is not None:
         _wait_for(embedded)
     try:
         applied = set(MigrationRecorder(connection).applied_migrations())
     except OperationalError as error:
         raise SystemExit(f"PostgreSQL cannot be reached: {error}") from error
-    if known_migrations() - applied:
+    schema = compare(known_migrations(), applied)
+    if schema.newer:
+        print(f"The database was {schema.words}. Go back to that version soon.", file=sys.stderr)  # noqa: T201
+    if schema.missing:
         migrate()
     else:
         # Rows and roles that a version brings without a migration; `migrate` would have loaded them.
         load_seed(GatewayErrorRule)
         seed_roles()
+    for problem in foreign_field_keys():
+        raise SystemExit(problem)
+    for problem in foreign_private_key():
+        print(problem, file=sys.stderr)  # noqa: T201
     call_command("first_admin")
 
 

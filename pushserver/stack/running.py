@@ -95,7 +95,7 @@ async def _replace_all(plan: Plan, supervisor: Supervisor) -> None:
     """Replace the processes one after the other. The embedded servers stay as they are."""
     supervisor.say("Replacing all processes but the embedded servers.")
     if await supervisor.run(replace(plan.database, target=None)) != 0:
-        raise StartError("the database is not up to date; the messages above say why")
+        raise StartError("the database cannot be used; the message above says why")
     for spec in [*plan.services, plan.web]:
         await supervisor.replace(replace(spec, target=None))
     async with _reminders(supervisor) as awaited:
@@ -155,7 +155,7 @@ async def _wait_for(part: EmbeddedPart, awaited: Awaited) -> None:
 async def _prepare_database(spec: ProcessSpec, supervisor: Supervisor, awaited: Awaited) -> None:
     awaited[spec.name] = "the database to be up to date"
     if await supervisor.run(spec) != 0:
-        raise StartError("the database is not up to date; the messages above say why.")
+        raise StartError("the database cannot be used; the message above says why.")
     del awaited[spec.name]
 
 

@@ -20,6 +20,7 @@ from notifications.gateways.gorush.response import DRY_RUN
 from notifications.messages import FAILURES
 from notifications.standstill import DRAINED, Switch, headline, stops
 from pushserver.state.facts import ChannelTries, Facts, Peer, RoundTrip, Store, Trouble, Waiting, Xmpp
+from pushserver.state.runbooks import runbook
 
 
 class Level(StrEnum):
@@ -102,6 +103,11 @@ class Light:
     group: Group
     name: str
     finding: Finding
+
+    @property
+    def runbook(self) -> str:
+        """Return the name of the page that says what to do about it."""
+        return runbook(self.id)
 
 
 BAD = (Level.RED, Level.YELLOW)

@@ -2,7 +2,9 @@
 
 import pytest
 from django.contrib.auth.models import Group, User
+from django.db import connection
 from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 
 from notifications.gateways.gorush.models import GatewayErrorRule
 from pushserver.stack import database
@@ -26,3 +28,13 @@ def test_a_migrated_database_gets_what_this_version_brings_and_a_first_user(capf
     assert "Console user: admin, password: " in capfd.readouterr().out
     database.bring_up_to_date(None)
     assert "password" not in capfd.readouterr().out
+
+
+@pytest.mark.django_db
+def test_a_database_of_a_newer_version_is_named_in_one_line_and_used(capfd):
+    """What a newer version migrates leaves this one able to run, so an upgrade can be taken back."""
+    MigrationRecorder(connection).record_applied("notifications", "9999_later")
+    database.bring_up_to_date(None)
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("The database was migrated by a newer version: notifications.9999_later is not known to ")

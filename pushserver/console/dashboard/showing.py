@@ -12,6 +12,7 @@ from kit.admin.labels import Family
 from kit.admin.times import span
 from pushserver.console.dashboard.figures import ErrorClass, error_classes, figures
 from pushserver.console.dashboard.pages import url_of
+from pushserver.console.documentation import RUNBOOKS
 from pushserver.state.lights import (
     Finding,
     Group,
@@ -68,6 +69,11 @@ class Lamp:
         """Return what to do as HTML. Commands and names of queues stand between backticks in the text."""
         parts = enumerate(self.finding.action.split("`"))
         return format_html_join("", "{}", ((format_html("<code>{}</code>", p) if n % 2 else p,) for n, p in parts))
+
+    @property
+    def runbook(self) -> str:
+        """Return the name of the page of the documentation that says what to do step by step."""
+        return f"{RUNBOOKS}/{self.light.runbook}"
 
     @property
     def time_id(self) -> str:

@@ -1,0 +1,44 @@
+"""Which version this is, and how it stands to the migrations of a database."""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+# App and name of a migration.
+Migration = tuple[str, str]
+
+
+def version() -> str:
+    """Return the version of this code, which `VERSION` holds."""
+    return (PROJECT / "VERSION").read_text(encoding="ascii").strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Migrations that this version has and the database lacks, and the other way round."""
+
+    missing: tuple[Migration, ...]
+    newer: tuple[Migration, ...]
+
+    @property
+    def words(self) -> str:
+        """Return the state in one line."""
+        if self.missing:
+            return f"not up to date: {len(self.missing)} migrations are missing, the first is {_name(self.missing[0])}"
+        if self.newer:
+            return f"migrated by a newer version: {_name(self.newer[-1])} is not known to {version()}"
+        return "up to date"
+
+
+def compare(known: AbstractSet[Migration], applied: AbstractSet[Migration]) -> Schema:
+    """Compare the migrations of this version with those of the database. Apps that are not ours any more do not count,
+    and neither do migrations that somebody squashed away.
+    """
+    newest = dict(sorted(known))
+    newer = sorted(one for one in applied - known if one[1] > newest.get(one[0], "~"))
+    return Schema(tuple(sorted(known - applied)), tuple(newer))
+
+
+def _name(migration: Migration) -> str:
+    return ".".join(migration)

@@ -1,0 +1,56 @@
+"""`VERSION`, CHANGELOG.md and `manage.py version` tell the same, and a database is compared with the code."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
+
+from pushserver.release import PROJECT, compare, version
+
+KNOWN = {("app", "0001_initial"), ("app", "0002_more"), ("other", "0001_initial")}
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    released = re.findall(r"^## (\d.*)$", (PROJECT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert version() == project["version"] == released[0]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version())
+
+
+def test_a_database_is_up_to_date_behind_or_ahead() -> None:
+    assert compare(KNOWN, KNOWN).words == "up to date"
+    behind = compare(KNOWN, KNOWN - {("app", "0002_more")})
+    assert behind.words == "not up to date: 1 migrations are missing, the first is app.0002_more"
+    ahead = compare(KNOWN, KNOWN | {("app", "0003_later")})
+    assert ahead.words == f"migrated by a newer version: app.0003_later is not known to {version()}"
+
+
+def test_apps_that_are_gone_and_squashed_migrations_are_not_newer() -> None:
+    assert compare(KNOWN, KNOWN | {("gone", "0009_last"), ("app", "0001_a_squashed_one")}).newer == ()
+
+
+def test_manage_tells_our_version_and_not_that_of_django() -> None:
+    """Without a database, too: an installation that does not start is the one whose version is asked for."""
+    environment = os.environ | {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"}
+    command = [sys.executable, str(PROJECT / "manage.py"), "version"]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert told.stdout.splitlines()[0] == f"pushserver {version()}"
+    assert told.stdout.splitlines()[2] == "database cannot be reached"
+
+
+@pytest.mark.django_db
+def test_the_command_tells_the_version_and_the_state_of_the_database(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("version")
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == f"pushserver {version()}"
+    assert re.fullmatch(r"Python 3\.\d+\.\d+\S*, Django 5\.\S+", second)
+    assert third == "database up to date"
+    MigrationRecorder(connection).record_applied("pushserver", "9999_later")
+    call_command("version")
+    assert capsys.readouterr().out.splitlines()[2].startswith("database migrated by a newer version: pushserver.9999_")

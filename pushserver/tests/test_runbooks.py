@@ -1,0 +1,61 @@
+"""Each alert and each light has its runbook, each runbook its alert or light, and each says the same four things."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from pushserver.state.facts import Xmpp
+from pushserver.state.lights import lights
+from pushserver.state.runbooks import RUNBOOKS
+from pushserver.supervisor.processes import PROJECT
+from pushserver.tests.test_dashboard_lights import WELL
+
+DOCS = PROJECT / "docs"
+PAGES = {file.stem: file.read_text(encoding="utf-8") for file in (DOCS / "runbooks").glob("*.md")}
+GROUPS = yaml.safe_load((DOCS / "monitoring" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
+ALERTS = {rule["alert"]: rule for group in GROUPS for rule in group["rules"]}
+LIGHTS = lights(replace(WELL, xmpp=Xmpp(apps=1, pushes=1)))
+HEADINGS = ["What it means", "What to look at", "What to do", "How to be sure"]
+
+
+def test_each_alert_leads_to_its_page() -> None:
+    assert {name: rule["annotations"].get("runbook") for name, rule in ALERTS.items()} == {
+        name: f"docs/runbooks/{name}.md" for name in ALERTS
+    }
+
+
+def test_each_alert_and_each_light_has_a_page_and_each_page_an_alert_or_a_light() -> None:
+    assert {light.runbook for light in LIGHTS} == set(RUNBOOKS.values())
+    assert set(PAGES) == set(ALERTS) | set(RUNBOOKS.values())
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_a_page_says_what_it_means_what_to_look_at_what_to_do_and_how_to_be_sure(name: str) -> None:
+    first, *parts = re.split(r"^## ", PAGES[name], flags=re.MULTILINE)
+    assert first.startswith(f"# {name}\n")
+    assert [part.splitlines()[0] for part in parts] == HEADINGS
+    assert all(len(part.split()) > 5 for part in parts)
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_a_page_says_who_is_woken_as_the_alert_does(name: str) -> None:
+    words = {"page": "Somebody is woken.", "ticket": "It can wait for the morning."}
+    rule = ALERTS.get(name)
+    expected = words[rule["labels"]["severity"]] if rule else "A light of the dashboard; no alert of its own."
+    assert PAGES[name].splitlines()[2] == expected
+
+
+@pytest.mark.parametrize("file", sorted([*(DOCS / "runbooks").glob("*.md"), *DOCS.glob("*.md")]), ids=lambda f: f.stem)
+def test_links_of_the_documentation_lead_somewhere(file) -> None:
+    text = file.read_text(encoding="utf-8")
+    targets = [found for found in re.findall(r"\]\(([^)\s#]+)[^)\s]*\)", text) if not re.match(r"[a-z]+:|/", found)]
+    assert [target for target in targets if not (file.parent / target).exists()] == []
+
+
+def test_the_start_page_names_every_page() -> None:
+    text = (DOCS / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\]\(([\w-]+)\.md\)", text))
+    assert named == {file.stem for file in DOCS.glob("*.md")} - {"README"}
+    assert set(re.findall(r"\]\(runbooks/([\w-]+)\.md\)", text)) == set(PAGES)

@@ -1,0 +1,193 @@
+"""A machine that lacks something: one clear line from `make run`, and a line for each part from `make doctor`."""
+
+import ast
+import http.server
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+from pathlib import Path
+from time import time
+
+import pytest
+
+from pushserver.embedded.ports import free_port
+from pushserver.supervisor.processes import PROJECT
+from tests.folders import open_folder
+
+NOBODY = 65534
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A bare checkout: what `make run` and `make doctor` read before anything is installed."""
+    folder = tmp_path / "checkout"
+    shutil.copytree(PROJECT / "requirements", folder / "requirements", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PROJECT / "Makefile", folder)
+    return folder
+
+
+@pytest.fixture
+def make(checkout: Path, tmp_path: Path) -> Run:
+    def run(target: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        unset = {"DATABASE_URL", "DATA_DIR", "PORT", "HOST", "UV_DEFAULT_INDEX", "PYTHONPATH"}
+        clean = {name: value for name, value in os.environ.items() if name not in unset}
+        python = str(Path(sys.base_prefix) / "bin")  # not that of an environment, which has no ensurepip everywhere
+        clean |= {"HOME": str(tmp_path), "PATH": f"{python}:{clean['PATH']}", **environment}
+        command = [shutil.which("make"), "--silent", target]
+        return subprocess.run(
+            command, env=clean, cwd=checkout, capture_output=True, text=True, check=False, timeout=120
+        )
+
+    return run
+
+
+def said(ended: subprocess.CompletedProcess[str]) -> list[str]:
+    """What somebody reads of a failure, without what make itself adds."""
+    assert ended.returncode != 0
+    return [line for line in ended.stderr.splitlines() if not line.startswith("make: ***")]
+
+
+def fake(folder: Path, name: str, script: str) -> str:
+    """Put a program in front of all others; returns the PATH."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def test_run_with_an_old_python_says_so_in_one_line(make: Run, tmp_path: Path) -> None:
+    path = fake(tmp_path / "bin", "python3", 'case $1 in -V) echo "Python 3.9.2";; *) exit 1;; esac')
+    [line] = said(make("run", PATH=path))
+    assert line == "python3 is Python 3.9.2, but 3.11 or newer is needed: put a newer python3 first in PATH."
+
+
+def test_run_without_a_network_says_so_in_one_line(make: Run, checkout: Path) -> None:
+    index = f"http://somebody:5ecret@127.0.0.1:{free_port()}/simple"
+    [line] = said(make("run", PIP_INDEX_URL=index))
+    assert line.startswith("uv cannot be fetched from http://127.0.0.1:")
+    assert "connect to a network" in line
+    assert "5ecret" not in line + (checkout / ".uv" / "log").read_text()
+
+
+def test_run_without_venv_and_without_root_names_the_package(make: Run, tmp_path: Path, checkout: Path) -> None:
+    """Debian's python3 without python3-venv. Without root nothing can be installed."""
+    lacks = 'case "$*" in *ensurepip*) exit 1;; esac; exec ' + sys.executable + ' "$@"'
+    path = fake(tmp_path / "bin", "python3", lacks)
+    fake(tmp_path / "bin", "id", "echo 1000")
+    [line] = said(make("run", PATH=path))
+    assert line == "python3 lacks its venv module: install it (on Debian and Ubuntu: apt-get install python3-venv)."
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_run_in_a_checkout_of_somebody_else_says_so_in_one_line() -> None:
+    with open_folder() as folder:
+        shutil.copytree(PROJECT / "requirements", folder / "requirements")
+        folder.chmod(0o755)
+        command = ["sh", str(folder / "requirements" / "install.sh"), "run"]
+        path = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/"}
+        ended = subprocess.run(
+            command, user=NOBODY, env=path, cwd="/", capture_output=True, text=True, check=False, timeout=60
+        )
+    [line] = said(ended)
+    assert line.startswith(f"{folder} cannot be written by nobody: ")
+
+
+class Index(http.server.BaseHTTPRequestHandler):
+    off_seconds = 0.0
+
+    def do_HEAD(self) -> None:
+        self.send_response_only(200)
+        self.send_header("Date", formatdate(time() + self.off_seconds, usegmt=True))
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def index() -> Iterator[str]:
+    """A package index with a clock. It holds nothing."""
+    server = http.server.HTTPServer(("127.0.0.1", 0), Index)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/simple"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def doctor(make: Run, index: str) -> Callable[..., tuple[bool, list[str]]]:
+    def run(**environment: str) -> tuple[bool, list[str]]:
+        ended = make("doctor", **{"PIP_INDEX_URL": index, "PORT": str(free_port()), **environment})
+        assert "Traceback" not in ended.stderr
+        return ended.returncode != 0, ended.stdout.splitlines()
+
+    return run
+
+
+def test_the_doctor_finds_a_bare_machine_well(doctor: Callable[..., tuple[bool, list[str]]], index: str) -> None:
+    is_bad, lines = doctor()
+    assert not is_bad, lines
+    assert {line[:3] for line in lines} <= {"ok ", "-- "}
+    assert f"ok Python packages can be fetched from {index}" in lines
+    assert "ok the clock is right" in lines
+    assert "-- settings: checked once the packages are installed (make install)" in lines
+    assert len(lines) == 11
+
+
+@pytest.mark.parametrize(("off", "state"), [(-3600, "!!"), (3600, "!!"), (8, "--"), (0, "ok")])
+def test_the_doctor_compares_the_clock(
+    doctor: Callable[..., tuple[bool, list[str]]], monkeypatch: pytest.MonkeyPatch, off: int, state: str
+) -> None:
+    monkeypatch.setattr(Index, "off_seconds", off)
+    is_bad, lines = doctor()
+    [line] = [line for line in lines if "clock" in line]
+    assert (line[:2], is_bad) == (state, state == "!!")
+
+
+def test_the_doctor_names_a_port_in_use_and_a_network_that_is_not_there(
+    doctor: Callable[..., tuple[bool, list[str]]],
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        is_bad, lines = doctor(PORT=str(number), PIP_INDEX_URL=f"http://a:5ecret@127.0.0.1:{free_port()}/simple")
+    bad = [line for line in lines if line.startswith("!!")]
+    assert is_bad
+    assert bad[0].startswith("!! No answer from the package index http://127.0.0.1:")
+    assert bad[1] == f"!! port {number} on 127.0.0.1 is in use: set PORT to another one."
+    assert "5ecret" not in "".join(lines)
+
+
+def test_the_doctor_names_a_folder_that_cannot_be_made(doctor: Callable[..., tuple[bool, list[str]]]) -> None:
+    is_bad, lines = doctor(DATA_DIR="/dev/null/data")
+    assert (is_bad, [line for line in lines if line.startswith("!!")]) == (
+        True,
+        ["!! /dev/null cannot be written: set DATA_DIR to a folder of yours."],
+    )
+
+
+def test_the_doctor_is_readable_for_an_old_python() -> None:
+    """It must live to tell that Python is too old: nothing in it is newer than 3.6."""
+    ast.parse((PROJECT / "requirements" / "doctor.py").read_text(encoding="utf-8"), feature_version=(3, 6))
+
+
+def test_the_doctor_hands_on_what_is_wrong_with_the_settings(tmp_path: Path) -> None:
+    """In this checkout, where the packages are installed."""
+    environment = os.environ | {
+        "WAKU_NODES": "ftp://node",
+        "PIP_INDEX_URL": "http://127.0.0.1:1",
+        "DATA_DIR": str(tmp_path),
+    }
+    command = [sys.executable, str(PROJECT / "requirements" / "doctor.py")]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    [line] = [line for line in ended.stdout.splitlines() if "WAKU_NODES" in line]
+    assert line.startswith("!! pushserver.bad_urls: ")
+    assert ended.returncode == 1
