@@ -13,7 +13,7 @@ export REQUIRE_ALL SEED SEEDS SIEGE_SECONDS
 # Of the test suite: more would start more servers than they save time.
 PROCESSES ?= 2
 
-.PHONY: check-deploy openapi screenshots help install install-reports dev run restart up test check bench lock format clean peers interop xmpp-interop chaos siege simulate fuzz audit
+.PHONY: check-deploy image-test openapi screenshots help install install-reports dev run restart up test check bench lock format clean peers interop xmpp-interop chaos siege simulate fuzz audit
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -80,6 +80,12 @@ check: dev ## format, lint, types, import contracts, migrations, drift of genera
 check-deploy: ## compose.yaml, the Helm chart and the systemd units, each against its specification; needs Go, no cluster
 	@requirements/system.sh go
 	@deploy/check.sh
+
+image-test: dev peers ## build the images without a Docker engine and run every process of compose.yaml from them (as root on Debian)
+	@requirements/system.sh buildah prosody
+	@deploy/tools/build.sh
+	@tests/image/build.sh
+	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/image -m image $(ARGS)
 
 peers: ## build the real gorush and a Waku node from their Go modules into .peers
 	@requirements/system.sh go compiler

@@ -74,3 +74,11 @@ def test_all_read_the_same_secrets_from_files() -> None:
     assert sorted(SECRETS) == sorted(VALUES["secret"]["keys"])
     assert sorted(re.findall(r"^LoadCredential=(\w+):", common, re.MULTILINE)) == sorted(SECRETS)
     assert sorted(re.findall(r"_FILE=%d/(\w+)", common)) == sorted(SECRETS)
+
+
+def test_the_image_holds_every_package_of_ours() -> None:
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="ascii").splitlines() if line[:1] == "!"}
+    packages = {name.split(".")[0] for name in settings.INSTALLED_APPS} | {"kit"}
+    ours = {name for name in packages if (ROOT / name).is_dir()}
+    assert len(ours) > 5
+    assert ours <= kept
