@@ -197,9 +197,9 @@ def test_a_nightly_report_is_made(fleet: Fleet, composed: tuple[Composed, str, s
         connection.execute("UPDATE notifications_attempt SET started_at = started_at - interval '1 day'")
         yesterday = (datetime.now(UTC) - timedelta(days=1)).date()
         executed(fleet, composed[0], "reports", f"python manage.py run_reports --day {yesterday} --replace")
-        states = connection.execute("SELECT state FROM spark_reports_reportrun").fetchall()
+        states = connection.execute("SELECT state, event_count > 0 FROM spark_reports_reportrun").fetchall()
         assert states
-        assert set(states) == {("succeeded",)}
+        assert set(states) == {("succeeded", True)}
     assert list((fleet.folder / "lake").glob("lake/reports/**/*.parquet"))
     assert not list((fleet.folder / "scratch").iterdir())
 
