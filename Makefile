@@ -78,7 +78,7 @@ check: dev ## format, lint, types, import contracts, migrations, drift of genera
 	$(UV) $(COMPILE) $(DEV_GROUPS) -o "$$folder/dev.txt" >/dev/null && diff "$$folder/dev.txt" requirements/dev.txt
 
 check-deploy: ## compose.yaml, the Helm chart and the systemd units, each against its specification; needs Go, no cluster
-	@requirements/system.sh go
+	@requirements/system.sh go systemd
 	@deploy/check.sh
 
 image-test: dev peers ## build the images without a Docker engine and run every process of compose.yaml from them (as root on Debian)

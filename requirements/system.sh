@@ -1,5 +1,5 @@
 #!/bin/sh
-# System parts:  requirements/system.sh buildah chromium compiler ejabberd go java prosody
+# System parts:  requirements/system.sh buildah chromium compiler ejabberd go java prosody systemd
 # Installs what is missing where that is possible (root, apt), and otherwise names it in one line. Never fails for that:
 # tests without their part are skipped with the reason, or fail with REQUIRE_ALL=1.
 #   requirements/system.sh --package NAME...   installs the first of these Debian packages that exists
@@ -77,6 +77,8 @@ for part in "$@"; do
             echo "Prosody is missing (on Debian: apt-get install prosody prosody-modules): no XMPP server." >&2
             has_cloud_notify || install_without_starting prosody-modules ||
             echo "Prosody has no mod_cloud_notify (on Debian: apt-get install prosody-modules): no XEP-0357." >&2 ;;
+        systemd) command -v systemd-analyze >/dev/null || { echo "Installing systemd ..."; install_first_of systemd; } ||
+            echo "systemd-analyze is missing (on Debian: apt-get install systemd): units are not checked." >&2 ;;
         ejabberd) command -v ejabberdctl >/dev/null || [ -x /usr/sbin/ejabberdctl ] ||
             { echo "Installing ejabberd ..."; install_without_starting ejabberd; } ||
             echo "ejabberd is missing (on Debian: apt-get install ejabberd): no second XMPP server." >&2 ;;
