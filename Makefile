@@ -16,7 +16,7 @@ PROCESSES ?= 2
 .PHONY: check-deploy image-test openapi screenshots help install install-reports dev run restart up test check bench lock format clean peers interop xmpp-interop chaos siege simulate fuzz audit
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 21
 
 install: ## install what the server needs, start nothing
 	@requirements/install.sh run
