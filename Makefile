@@ -13,10 +13,10 @@ export REQUIRE_ALL SEED SEEDS SIEGE_SECONDS
 # Of the test suite: more would start more servers than they save time.
 PROCESSES ?= 2
 
-.PHONY: doctor restore-drill openapi screenshots help install install-reports dev run restart up test check bench lock format clean peers interop xmpp-interop chaos siege simulate fuzz audit
+.PHONY: doctor check-deploy image-test restore-drill openapi screenshots help install install-reports dev run restart up test check bench lock format clean peers interop xmpp-interop chaos siege simulate fuzz audit
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 21
 
 install: ## install what the server needs, start nothing
 	@requirements/install.sh run
@@ -84,6 +84,16 @@ check: dev ## format, lint, types, import contracts, migrations, drift of genera
 	$(UV) $(COMPILE) $(REPORTS_GROUPS) -o "$$folder/reports.txt" >/dev/null && diff "$$folder/reports.txt" requirements/reports.txt && \
 	$(UV) $(COMPILE) $(DEV_GROUPS) -o "$$folder/dev.txt" >/dev/null && diff "$$folder/dev.txt" requirements/dev.txt
 
+check-deploy: ## compose.yaml, the Helm chart and the systemd units, each against its specification; needs Go, no cluster
+	@requirements/system.sh go systemd
+	@deploy/check.sh
+
+image-test: dev peers ## build the images without a Docker engine and run every process of compose.yaml from them (as root on Debian)
+	@requirements/system.sh buildah prosody
+	@deploy/tools/build.sh
+	@tests/image/build.sh
+	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/image -m image $(ARGS)
+
 peers: ## build the real gorush and a Waku node from their Go modules into .peers
 	@requirements/system.sh go compiler
 	@tests/interop/peers/build.sh gorush waku
@@ -115,4 +125,4 @@ format: dev ## format and fix what can be fixed
 	.venv/bin/ruff check --fix .
 
 clean: ## remove installed packages and caches; data in .data stays
-	rm -rf .peers .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache staticfiles test-results
+	rm -rf .peers .tools .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache staticfiles test-results

@@ -1,5 +1,5 @@
 #!/bin/sh
-# System parts:  requirements/system.sh chromium compiler ejabberd go java prosody
+# System parts:  requirements/system.sh buildah chromium compiler ejabberd go java prosody systemd
 # Installs what is missing where that is possible (root, apt), and otherwise names it in one line. Never fails for that:
 # tests without their part are skipped with the reason, or fail with REQUIRE_ALL=1.
 #   requirements/system.sh --package NAME...   installs the first of these Debian packages that exists
@@ -67,6 +67,9 @@ for part in "$@"; do
             echo "Chromium is missing (on Debian: apt-get install chromium): no browser tests." >&2 ;;
         go) has_go || { offers_go && echo "Installing Go ..." && install_first_of golang-go; } ||
             echo "Go 1.25 or newer is missing (go.dev/dl; golang-go of Debian 12 is too old): no real peers." >&2 ;;
+        buildah) { command -v buildah && command -v debootstrap; } >/dev/null ||
+            { echo "Installing Buildah ..."; install_first_of buildah && install_first_of debootstrap; } ||
+            echo "Buildah or debootstrap is missing (on Debian: apt-get install buildah debootstrap): no images." >&2 ;;
         compiler) command -v cc >/dev/null || command -v gcc >/dev/null ||
             { echo "Installing a C compiler ..."; install_first_of gcc && install_first_of libc6-dev; } ||
             echo "A C compiler is missing (on Debian: apt-get install gcc libc6-dev): no Waku node." >&2 ;;
@@ -74,6 +77,8 @@ for part in "$@"; do
             echo "Prosody is missing (on Debian: apt-get install prosody prosody-modules): no XMPP server." >&2
             has_cloud_notify || install_without_starting prosody-modules ||
             echo "Prosody has no mod_cloud_notify (on Debian: apt-get install prosody-modules): no XEP-0357." >&2 ;;
+        systemd) command -v systemd-analyze >/dev/null || { echo "Installing systemd ..."; install_first_of systemd; } ||
+            echo "systemd-analyze is missing (on Debian: apt-get install systemd): units are not checked." >&2 ;;
         ejabberd) command -v ejabberdctl >/dev/null || [ -x /usr/sbin/ejabberdctl ] ||
             { echo "Installing ejabberd ..."; install_without_starting ejabberd; } ||
             echo "ejabberd is missing (on Debian: apt-get install ejabberd): no second XMPP server." >&2 ;;

@@ -60,7 +60,7 @@ def database(embedded: EmbeddedPostgres | None) -> ProcessSpec:
 
 def services(*, data_dir: Path, cpus: int, has_xmpp: bool = False) -> list[ProcessSpec]:
     """Describe the bridges, the workers and the scheduler. ``cpus`` is the number of processes that make turns."""
-    xmpp = replace(manage("xmpp", "run_xmpp_bridge", stage=Stage.FRONT), tells_ready=True)
+    xmpp = shows_no_metrics(replace(manage("xmpp", "run_xmpp_bridge", stage=Stage.FRONT), tells_ready=True))
     return [
         replace(manage("bridge", "run_waku_bridge", stage=Stage.FRONT), tells_ready=True),
         *([xmpp] if has_xmpp else []),
@@ -96,7 +96,10 @@ def celery(name: str, *arguments: str, stage: Stage, stop_seconds: float = 10) -
     warnings = ["-W", f"ignore:{children.SUPERUSER}"]
     arguments = ("--quiet", *arguments)
     spec = python(name, *warnings, "-m", "celery", "--app=pushserver", *arguments, stage=stage)
-    # All processes of one machine count in one folder, so only the bridge serves the figures, if METRICS_PORT is set.
-    environment = {**spec.environment, "METRICS_PORT": "0"}
     target = partial(children.run_celery, arguments)
-    return replace(spec, target=target, environment=environment, stop_seconds=stop_seconds)
+    return shows_no_metrics(replace(spec, target=target, stop_seconds=stop_seconds))
+
+
+def shows_no_metrics(spec: ProcessSpec) -> ProcessSpec:
+    """Close the port of the metrics: all processes of one machine count in one folder, and the bridge shows it."""
+    return replace(spec, environment={**spec.environment, "METRICS_PORT": "0"})

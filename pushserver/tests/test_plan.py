@@ -70,6 +70,11 @@ def test_demo_is_up_and_clients():
     assert [spec.command[-1] for spec in Demo().further_processes()] == ["demo_clients"]
 
 
+def test_one_process_shows_what_all_have_counted():
+    silent = {spec.name for spec in plan(has_xmpp=True) if spec.environment.get("METRICS_PORT") == "0"}
+    assert silent == {"xmpp", "worker", "reports", "beat"}
+
+
 def test_the_component_of_xmpp_runs_only_where_it_is_configured():
     assert "xmpp" not in [spec.name for spec in plan()]
     [xmpp] = [spec for spec in plan(has_xmpp=True) if spec.name == "xmpp"]

@@ -17,6 +17,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from kit.http.connections import new_client
 from kit.http.urls import host_of
+from kit.metrics import port
 from kit.ready import tell_ready
 from waku_bridge.reading.bridge import MAX_PAGE_BYTES, STOP_SECONDS, TIMEOUT_SECONDS, Bridge, Plan
 
@@ -31,6 +32,7 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **_options: Any) -> None:
         if not settings.WAKU_NODES:
             raise CommandError("WAKU_NODES is not set, and no embedded node is running. Start `manage.py up`.")
+        port.serve()
         uvloop.run(_read_all(_plan()))
 
 

@@ -13,6 +13,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 
+from kit.metrics import port
 from kit.ready import tell_ready
 from xmpp_bridge.component.connection import Address
 from xmpp_bridge.component.desk import Desk
@@ -33,6 +34,7 @@ class Command(BaseCommand):
         if not settings.XMPP_COMPONENT_JID:
             raise CommandError("XMPP_COMPONENT_JID and XMPP_COMPONENT_SECRET are not set: docs/xmpp.md says how.")
         connection.settings_dict["OPTIONS"].setdefault("connect_timeout", DATABASE_CONNECT_SECONDS)
+        port.serve()
         uvloop.run(_run(_component()))
 
 

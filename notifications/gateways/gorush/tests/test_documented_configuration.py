@@ -1,4 +1,4 @@
-"""docs/gorush.md and compose.yaml say the same, and neither deviates from what the config check expects."""
+"""docs/gorush.md, compose.yaml and the systemd unit say the same, and do what the config check expects."""
 
 import re
 from pathlib import Path
@@ -16,6 +16,7 @@ from notifications.gateways.gorush.feedback import SECRET_HEADER
 ROOT = Path(__file__).parents[4]
 DOCUMENT = (ROOT / "docs" / "gorush.md").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]["gorush"]["environment"]
+UNIT = (ROOT / "deploy" / "systemd" / "gorush.service").read_text(encoding="utf-8")
 EXPECTED = Expectations(concurrency=MAX_CONNECTIONS)
 # Containers reach each other through other interfaces; the rest is the same everywhere.
 OF_CONTAINERS = {"GORUSH_CORE_ADDRESS"}
@@ -48,6 +49,13 @@ def test_compose_does_what_the_document_says() -> None:
     assert {n: v for n, v in COMPOSE.items() if n not in OF_OPERATORS} == {
         n: v for n, v in of_document.items() if n not in OF_OPERATORS
     }
+
+
+def test_the_unit_does_what_the_document_says() -> None:
+    """Its keys are credentials of the unit; who they are of is in the operator's own file."""
+    of_document = {n: v for n, v in DOCUMENTED.items() if v and n not in OF_OPERATORS}
+    of_unit = dict(re.findall(r"(GORUSH_\w+)=(\S+)", UNIT))
+    assert {n: v.replace("%d/", "/run/secrets/") for n, v in of_unit.items()} == of_document
 
 
 def test_the_documented_configuration_has_no_complaint() -> None:

@@ -1,0 +1,100 @@
+{{/* The commands are those of compose.yaml; a test compares them. */}}
+{{- define "push-server.command" -}}
+{{- $commands := dict
+  "migrate" "python manage.py migrate --no-input"
+  "web" ""
+  "bridge" "python manage.py run_waku_bridge"
+  "xmpp" "python manage.py run_xmpp_bridge"
+  "worker" "celery --app=pushserver --quiet worker --hostname=worker@%h --queues=turns,maintenance --pool=prefork --without-gossip --without-mingle --heartbeat-interval=5"
+  "reports" "celery --app=pushserver --quiet worker --hostname=reports@%h --queues=reports,canary,keys --pool=threads --concurrency=4 --without-gossip --without-mingle --heartbeat-interval=5"
+  "beat" "celery --app=pushserver --quiet beat --schedule=/tmp/celerybeat-schedule" -}}
+{{- get $commands . -}}
+{{- end -}}
+
+{{- define "push-server.name" -}}
+{{- printf "%s-%s" .root.Release.Name .process | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "push-server.selector" -}}
+app.kubernetes.io/name: push-server
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .process }}
+{{- end -}}
+
+{{- define "push-server.labels" -}}
+{{ include "push-server.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end -}}
+
+{{/* What the container of every process has in common. */}}
+{{- define "push-server.container" -}}
+{{- $image := ternary .root.Values.image.reports .root.Values.image.server (eq .process "reports") -}}
+name: {{ .process }}
+image: {{ printf "%s:%s" $image (.root.Values.image.tag | default .root.Chart.AppVersion) | quote }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+{{- with include "push-server.command" .process }}
+args: {{ concat (splitList " " .) (get $.settings "extra" | default list) | toJson }}
+{{- end }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+env:
+  {{- range $name, $value := .root.Values.settings }}
+  - {name: {{ $name }}, value: {{ $value | toString | quote }}}
+  {{- end }}
+  {{- range .root.Values.secret.keys }}
+  - {name: {{ . | upper }}_FILE, value: /run/secrets/{{ . }}}
+  {{- end }}
+  - {name: HOST, value: 0.0.0.0}
+  - {name: METRICS_DIR, value: /tmp/metrics}
+  - {name: METRICS_HOST, value: 0.0.0.0}
+  - {name: METRICS_PORT, value: "9100"}
+  {{- if eq .process "reports" }}
+  - {name: SPARK_LOCAL_DIRS, value: /scratch}
+  {{- end }}
+volumeMounts:
+  - {name: secrets, mountPath: /run/secrets, readOnly: true}
+  - {name: tmp, mountPath: /tmp}
+  {{- if eq .process "reports" }}
+  - {name: lake, mountPath: /data}
+  - {name: scratch, mountPath: /scratch}
+  {{- end }}
+{{- end -}}
+
+{{/* What the pod of every process has in common. */}}
+{{- define "push-server.pod" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
+  seccompProfile: {type: RuntimeDefault}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+volumes:
+  - name: secrets
+    secret:
+      secretName: {{ required "secret.name: the Secret with the keys of secret.keys" .root.Values.secret.name }}
+      defaultMode: 0440
+      items:
+        {{- range .root.Values.secret.keys }}
+        - {key: {{ . }}, path: {{ . }}}
+        {{- end }}
+  - name: tmp
+    emptyDir: {medium: Memory, sizeLimit: 256Mi}
+  {{- if eq .process "reports" }}
+  - name: lake
+    persistentVolumeClaim: {claimName: {{ .root.Release.Name }}-lake}
+  - name: scratch
+    emptyDir: {sizeLimit: {{ .root.Values.scratch.size }}}
+  {{- end }}
+{{- end -}}

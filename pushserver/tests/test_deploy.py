@@ -1,0 +1,84 @@
+"""The chart and the systemd units start what compose.yaml starts; `make check-deploy` checks their form."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from django.conf import settings
+
+ROOT = settings.BASE_DIR
+SERVICES = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
+VALUES = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text(encoding="utf-8"))
+OURS = ("migrate", "bridge", "xmpp", "worker", "reports", "beat")
+SECRETS = [Path(value).name for name, value in SERVICES["web"]["environment"].items() if name.endswith("_FILE")]
+
+
+def unit(name: str) -> str:
+    return (ROOT / f"deploy/systemd/push-server-{name}.service").read_text(encoding="utf-8")
+
+
+def started_by_unit(name: str) -> list[str]:
+    """The program and its arguments as compose names them. The web server's port is that of the machine."""
+    (command,) = re.findall(r"^ExecStart=(.+)$", unit(name), re.MULTILINE)
+    inner = re.sub(r"^/bin/sh -c 'until (.+); do sleep 5; done'$", r"\1", command)
+    return shlex.split(inner.replace("/opt/push-server/.venv/bin/", "").replace("%%", "%"))
+
+
+def started_by_chart(name: str) -> list[str]:
+    helpers = (ROOT / "deploy/chart/templates/_helpers.tpl").read_text(encoding="utf-8")
+    (command,) = re.findall(rf'^  "{name}" "(.*?)"', helpers, re.MULTILINE)
+    return shlex.split(command)
+
+
+def started_by_image() -> list[str]:
+    last = (ROOT / "Dockerfile").read_text(encoding="utf-8").rsplit("CMD ", 1)[1]
+    return list(yaml.safe_load(last.replace("\\\n", "")))
+
+
+def without_schedule(command: list[str]) -> list[str]:
+    """Where beat keeps its clock depends on what may be written to."""
+    return [word for word in command if not word.startswith("--schedule=")]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_unit_chart_and_compose_start_the_same(name: str) -> None:
+    composed = without_schedule(shlex.split(SERVICES[name]["command"]))
+    assert without_schedule(started_by_unit(name)) == composed
+    assert without_schedule(started_by_chart(name)) == composed
+
+
+def test_the_web_server_is_that_of_the_image_but_for_its_address() -> None:
+    assert "command" not in SERVICES["web"]
+    assert not started_by_chart("web")
+    assert [word.replace("127.0.0.1", "0.0.0.0") for word in started_by_unit("web")] == started_by_image()  # noqa: S104
+
+
+def test_every_process_of_compose_is_in_the_chart_and_in_the_target() -> None:
+    ours = {name for name, service in SERVICES.items() if service.get("image", "").startswith("status-push-server")}
+    assert ours | {"xmpp"} == {*VALUES["processes"], "migrate"}
+    target = (ROOT / "deploy/systemd/push-server.target").read_text(encoding="utf-8")
+    assert set(re.findall(r"push-server-(\w+)\.service", target)) == ours - {"migrate", "xmpp"}
+
+
+def test_all_are_given_time_to_stop_as_compose_gives_it() -> None:
+    for name in ("bridge", "xmpp", "worker", "reports"):
+        seconds = SERVICES[name]["stop_grace_period"].removesuffix("s")
+        assert f"\nTimeoutStopSec={seconds}\n" in unit(name)
+        assert VALUES["processes"][name]["stopSeconds"] == int(seconds)
+
+
+def test_all_read_the_same_secrets_from_files() -> None:
+    common = (ROOT / "deploy/systemd/push-server-.service.d/common.conf").read_text(encoding="utf-8")
+    assert sorted(SECRETS) == sorted(VALUES["secret"]["keys"])
+    assert sorted(re.findall(r"^LoadCredential=(\w+):", common, re.MULTILINE)) == sorted(SECRETS)
+    assert sorted(re.findall(r"_FILE=%d/(\w+)", common)) == sorted(SECRETS)
+
+
+def test_the_image_holds_every_package_of_ours() -> None:
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="ascii").splitlines() if line[:1] == "!"}
+    packages = {name.split(".")[0] for name in settings.INSTALLED_APPS} | {"kit"}
+    ours = {name for name in packages if (ROOT / name).is_dir()}
+    assert len(ours) > 5
+    assert ours <= kept

@@ -1,0 +1,37 @@
+#!/bin/sh
+# Builds every target of the Dockerfile with Buildah, without a Docker engine:  tests/image/build.sh
+# Where the base that the Dockerfile starts from is not there, one is made of Debian's own packages, under its name:
+# Debian 12 with its Python 3.11. Packages come from where apt and pip of this machine get theirs. Needs root.
+set -eu
+cd "$(dirname "$0")/../.."
+export BUILDAH_ISOLATION=chroot
+BASE=$(sed -n 's/^FROM \(python:[^ ]*\) .*/\1/p' Dockerfile | sort -u)
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+make_base() {
+    echo "Making $BASE of Debian's packages (a minute or two) ..."
+    debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv bookworm "$folder/base" \
+        "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" >"$folder/log" 2>&1 || { tail -n 5 "$folder/log"; exit 1; }
+    ln -s python3 "$folder/base/usr/bin/python"
+    cp /etc/ssl/certs/ca-certificates.crt "$folder/base/etc/ssl/certs/"   # a mirror may have an authority of its own
+    rm -rf "$folder"/base/var/cache/apt/archives/*.deb "$folder"/base/var/lib/apt/lists/*
+    tar -C "$folder/base" -cf "$folder/base.tar" .
+    container=$(buildah from scratch)
+    buildah add --quiet "$container" "$folder/base.tar" / >/dev/null
+    buildah config --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$container"
+    buildah commit --quiet --rm "$container" "docker.io/library/$BASE" >/dev/null
+}
+
+build() {
+    echo "Building $2 ..."
+    buildah bud --pull-never --layers --target "$1" --tag "$2" --volume "$folder/uv.toml:/etc/uv/uv.toml:ro" \
+        $pip . >"$folder/log" 2>&1 || { tail -n 30 "$folder/log"; exit 1; }
+}
+
+buildah inspect --type image "docker.io/library/$BASE" >/dev/null 2>&1 || make_base
+echo "system-certs = true" >"$folder/uv.toml"
+pip=
+[ ! -e /etc/pip.conf ] || pip="--volume /etc/pip.conf:/etc/pip.conf:ro"
+build server status-push-server
+build reports status-push-server-reports
