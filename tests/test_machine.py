@@ -36,6 +36,7 @@ def checkout(tmp_path: Path) -> Path:
 def make(checkout: Path, tmp_path: Path) -> Run:
     def run(target: str, **environment: str) -> subprocess.CompletedProcess[str]:
         unset = {"DATABASE_URL", "DATA_DIR", "PORT", "HOST", "UV_DEFAULT_INDEX", "PYTHONPATH"}
+        unset |= {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}  # of the `make test` that runs this
         clean = {name: value for name, value in os.environ.items() if name not in unset}
         python = str(Path(sys.base_prefix) / "bin")  # not that of an environment, which has no ensurepip everywhere
         clean |= {"HOME": str(tmp_path), "PATH": f"{python}:{clean['PATH']}", **environment}

@@ -91,7 +91,7 @@ def test_shows_types_by_number_and_name_and_unknown_ones_by_number(admin_client:
     html = admin_client.get(NOTIFICATIONS).content.decode()
 
     assert "mention" in html
-    assert ">77<" in html
+    assert ">type 77<" in html
 
 
 def test_a_request_shows_how_many_notifications_it_holds(admin_client: Client) -> None:

@@ -172,6 +172,7 @@ def test_results_turn_red_with_the_advice_for_their_code_and_green_within_two_mi
     minute = traffic.MINUTE
     newest = traffic.minutes(timezone.now())[-1]
     factories.make_channel((2, ""))
+    factories.make_request(at=newest - traffic.SHOWN)  # since when there is something to count
     for ago in (4, 3, 2, 1):
         try_pushes(newest - ago * minute, 30, outcome="transient", code="unreachable")
     count_traffic()

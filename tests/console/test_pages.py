@@ -438,6 +438,7 @@ def hidden() -> Secrets:
     node = "http://user:secret-of-the-node-in-its-url@node.test:8645"
     factories.make_watermark(node=node)
     factories.make_dead_letter(source=node)
+    faults.note("KeyError", now=now)
     factories.make_canary_run()
     factories.make_xmpp_canary_run()
     factories.make_sender()

@@ -82,7 +82,8 @@ def test_what_happened_yesterday_is_on_the_page_this_morning(
     figures = [row.nth(n).locator("td").nth(5).inner_text() for n in range(row.count())]
     assert sum(int(figure.replace(",", "")) for figure in figures) == total
     operator.goto(ROOT)
-    stage = operator.locator("tr", has=operator.get_by_role("rowheader", name="dispatch", exact=True))
+    stages = operator.get_by_role("region", name="Failures by stage")
+    stage = stages.locator("tr", has=operator.get_by_role("rowheader", name="dispatch", exact=True))
     expect(stage).to_contain_text(f"{count(total)}{count(failed)}{percent(failed / total)}")
     unregistered, died, expired = (count(number) for number in sql(KINDS, day))
     tokens = operator.locator("tr", has=operator.get_by_role("rowheader", name="tokens", exact=True)).locator("td")

@@ -222,7 +222,7 @@ class UnknownGatewayErrorAdmin(FactAdmin):
         *("__str__", "platform", "count", age("last_seen_at", "last seen"), age("first_seen_at", "first seen")),
         *("read_as", "rule"),
     )
-    list_filter = ("platform", during("last_seen_at"))
+    list_filter = (("platform", WordFilter), during("last_seen_at"))
     ordering = ("-last_seen_at", "-pk")
     shown: ClassVar[Any] = {
         "Error": (
