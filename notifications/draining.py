@@ -13,6 +13,9 @@ from notifications.models import Drain
 
 log = structlog.get_logger(__name__)
 
+# What canaries say about a push that nobody tries because of it.
+NO_PUSH_IS_TRIED = "an operator stopped delivery: no push is tried"
+
 
 def current() -> Drain | None:
     """Return the drain that holds, or None while delivery runs."""

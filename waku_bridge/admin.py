@@ -49,7 +49,7 @@ MOST_FAILED_COUNTED = 1000
 COUNT_FAILED = """
     SELECT count(*) FROM (
         SELECT FROM waku_bridge_inboundenvelope
-        WHERE state = 'failed' AND fault_id = waku_bridge_envelopefault.id LIMIT 1001
+        WHERE state = 'failed' AND fault_id = waku_bridge_envelopefault.id LIMIT %s
     ) AS found
 """
 
@@ -164,7 +164,7 @@ class EnvelopeFaultAdmin(Operated, FactAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the faults with the number of envelopes that wait, counted up to a thousand for each row shown."""
-        counted = RawSQL(COUNT_FAILED, [])  # noqa: S611 - a text of ours
+        counted = RawSQL(COUNT_FAILED, [MOST_FAILED_COUNTED + 1])  # noqa: S611 - a text of ours
         faults: QuerySet[Any] = super().get_queryset(request).annotate(failed_count=counted)
         return faults
 

@@ -20,10 +20,9 @@ from notifications.metrics import ANSWER_SECONDS
 from notifications.models import Notification
 from notifications.policy import Standing, is_answerable, report_error
 from notifications.reports import REPORTS, report_of, unpack_reports
+from notifications.transitions import DUE
 
 State = Notification.State
-# The states in which a notification waits to be claimed.
-WAITING = frozenset({State.PENDING, State.RETRYING, State.AMBIGUOUS})
 # Another worker settles a request only when the one that accepted it is late by this much.
 GRACE = timedelta(seconds=0.5)
 OVERDUE = """
@@ -227,7 +226,7 @@ def _fix_reports(notifications: Sequence[StoredNotification]) -> dict[int, Repor
 
 def _report(notification: StoredNotification) -> str:
     # What waits for an address that is disabled by now is closed as dead when it is due.
-    is_about_to_be = notification.is_route_disabled and notification.state in WAITING
+    is_about_to_be = notification.is_route_disabled and notification.state in DUE
     is_token_dead = notification.state == State.DEAD_TOKEN or is_about_to_be
     return str(REPORTS[report_error(is_token_dead=is_token_dead)])
 

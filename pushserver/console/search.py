@@ -12,7 +12,7 @@ from django.apps import apps
 from django.contrib import admin, messages
 from django.contrib.admin.exceptions import NotRegistered
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q
+from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.views.decorators.debug import sensitive_post_parameters
@@ -23,6 +23,7 @@ from kit.admin.facts import FactAdmin
 from kit.admin.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, by_hash, hash_digits, is_id, is_word
 from notifications.admin import ID_BYTES
 from notifications.models import Notification, NotificationRequest
+from registrations.admin import KEY_HASH_BYTES
 from registrations.models import Registration
 from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.codec.keys import key_hash, parse_chat_key
@@ -44,9 +45,15 @@ _LENGTHS = {"04": 130, "02": 66, "03": 66, "zQ3sh": 49}
 # So many missing are a slip; more are something else.
 MAX_MISSING = 12
 MISSING = "Nothing was searched: this looks like a chat key with {missing} missing. All of it is needed."
-
-
 _HEX = re.compile("[0-9a-fA-F]+")
+# The hashes that can be searched for, with their sizes in bytes.
+_HASHES: tuple[tuple[type[Model], str, int], ...] = (
+    (Registration, "public_key_hash", KEY_HASH_BYTES),
+    (Notification, "public_key_hash", KEY_HASH_BYTES),
+    (NotificationRequest, "message_id", ID_BYTES),
+    (NotificationRequest, "request_key", ID_BYTES),
+    (InboundEnvelope, "hash", ID_BYTES),
+)
 
 
 class NotUnderstoodError(Exception):
@@ -110,18 +117,12 @@ def missing_of_a_chat_key(term: str) -> int:
 
 
 def _is_known(digits: str) -> bool:
-    """Return whether the digits are of a hash that is stored. A hash may begin as a chat key does."""
-    if len(digits) == KEY_HASH_DIGITS:
-        own = {"public_key_hash": bytes.fromhex(digits)}
-        return any(model.objects.filter(**own).exists() for model in (Registration, Notification))
-    asked = Q(by_hash(digits, (("message_id", ID_BYTES),))) if digits else Q(pk=None)
-    named = Q(by_hash(digits, (("request_key", ID_BYTES),))) if digits else Q(pk=None)
-    received = Q(by_hash(digits, (("hash", ID_BYTES),))) if digits else Q(pk=None)
-    requests = NotificationRequest.objects
-    return (
-        requests.filter(asked).exists()
-        or requests.filter(named).exists()
-        or InboundEnvelope.objects.filter(received).exists()
+    """Return whether a hash that is stored begins with these digits. A hash may begin as a chat key does."""
+    # One column at a time, as each has an index of its own.
+    return bool(digits) and any(
+        model._default_manager.filter(by_hash(digits, ((column, size_bytes),))).exists()  # noqa: SLF001 - documented
+        for model, column, size_bytes in _HASHES
+        if len(digits) <= 2 * size_bytes  # the condition of a longer term would be none
     )
 
 

@@ -108,6 +108,8 @@ def test_to_look_at_the_second_factor_makes_none(visitor: Page) -> None:
         (chat_key, 2, "2 digits"),
         (lambda key: chat_key(key)[2:], 2, "2 digits"),
         (chat_key, 1, "1 digit"),
+        (lambda key: chat_key(key)[2:], 5, "5 digits"),  # more digits than any id has, fewer than a key hash
+        (bytes.hex, 1, "1 digit"),
         (bytes.hex, 2, "2 digits"),
         (short_form, 3, "3 digits"),
     ],
@@ -117,6 +119,7 @@ def test_a_chat_key_that_lost_digits_is_told_and_neither_searched_nor_shown(
 ) -> None:
     key = PrivateKey(b"\x05" * 32).public_key.format()
     term = write(key)[:-cut]  # type: ignore[operator]
+    factories.make_request()  # which the term does not name
     addresses: list[str] = []
     visitor.on("request", lambda request: addresses.append(request.url))
     log_in(visitor, "support")

@@ -6,6 +6,7 @@ The facts are judged in the order of the chain, so that the first fault is named
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from notifications.draining import NO_PUSH_IS_TRIED
 from notifications.models import Attempt
 from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply
 
@@ -16,8 +17,6 @@ WAITS_FOR = {
     InboundEnvelope.State.POSTPONED: "queue turns: more comes than can be worked off, and it waits as strangers do",
     InboundEnvelope.State.PENDING_KEY: "queue keys: it waits for the key of its topic",
 }
-
-DRAINED = "an operator stopped delivery: no push is tried"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ def _reply_trouble(answer: Link, facts: Facts) -> Diagnosis:
 def push_trouble(facts: Facts) -> Diagnosis | None:
     """Return what is wrong with the push itself, if anything is."""
     if not facts.has_attempt:
-        return Diagnosis(Link.GORUSH, Cause.WORKER, DRAINED if facts.is_drained else "nobody tries the push")
+        return Diagnosis(Link.GORUSH, Cause.WORKER, NO_PUSH_IS_TRIED if facts.is_drained else "nobody tries the push")
     if not facts.attempt:
         return Diagnosis(Link.GORUSH, Cause.GORUSH, "it does not answer")
     if facts.attempt != Attempt.Outcome.DELIVERED:

@@ -6,13 +6,12 @@ The facts are judged in the order of the chain, so that the first fault is named
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from notifications.draining import NO_PUSH_IS_TRIED
 from notifications.models import Attempt
 from xmpp_bridge.models import CanaryRun
 
 Link: TypeAlias = CanaryRun.Link
 Cause: TypeAlias = CanaryRun.Cause
-
-DRAINED = "an operator stopped delivery: no push is tried"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class Push:
 def push_trouble(push: Push) -> Diagnosis | None:
     """Return what is wrong with the push, if anything is."""
     if not push.has_attempt:
-        return Diagnosis(Link.GORUSH, Cause.WORKER, DRAINED if push.is_drained else "nobody tries the push")
+        return Diagnosis(Link.GORUSH, Cause.WORKER, NO_PUSH_IS_TRIED if push.is_drained else "nobody tries the push")
     if not push.outcome:
         return Diagnosis(Link.GORUSH, Cause.GORUSH, "it does not answer")
     if push.outcome != Attempt.Outcome.DELIVERED:
