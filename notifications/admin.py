@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from kit.admin.columns import NOTHING, age, full_hash, link, moment, number, short_hash, state, word
 from kit.admin.facts import FactAdmin, FactInline
-from kit.admin.filters import Alone, RecentValuesFilter, WordFilter, during
+from kit.admin.filters import Alone, OnlyFilter, RecentValuesFilter, WordFilter, during
 from kit.admin.operations import Operated
 from kit.admin.search import spellings
 from notifications import reports
@@ -247,17 +247,12 @@ def type_name(number: int) -> str:
     return NotificationType(number).name.lower().replace("_", " ") if known else f"type {number}"
 
 
-class FailedFilter(Alone, admin.SimpleListFilter):
+class FailedFilter(Alone, OnlyFilter):
     """A filter for the attempts that count as failures: neither dead tokens nor bad payloads."""
 
-    title = "failed"
-    parameter_name = "failed"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("yes", ", ".join(FAILURES))]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
-        return queryset.filter(outcome__in=FAILURES) if self.value() else queryset
+    title = parameter_name = "failed"
+    words = ", ".join(FAILURES)
+    condition = Q(outcome__in=FAILURES)
 
 
 @admin.register(Attempt)

@@ -24,7 +24,7 @@ from kit.admin.columns import (
     yes_no,
 )
 from kit.admin.facts import FactAdmin, FactInline
-from kit.admin.filters import Alone, LabelFilter, RecentValuesFilter, WordFilter, during
+from kit.admin.filters import Alone, LabelFilter, OnlyFilter, RecentValuesFilter, WordFilter, during
 from kit.admin.operations import Operated
 from kit.admin.search import by_hash, hash_digits
 from notifications.models import NotificationRequest
@@ -113,18 +113,13 @@ class InboundEnvelopeAdmin(Operated, FactAdmin):
         return super().matching(term) | Q(hash__in=list(requests[:MAX_REQUESTS]))
 
 
-class WaitingFilter(Alone, admin.SimpleListFilter):
+class WaitingFilter(Alone, OnlyFilter):
     """A filter for the faults that envelopes still wait for."""
 
     title = "envelopes"
     parameter_name = "waiting"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("yes", "some wait")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
-        failed = InboundEnvelope.objects.filter(state=InboundEnvelope.State.FAILED, fault=OuterRef("pk"))
-        return queryset.filter(Exists(failed)) if self.value() else queryset
+    words = "some wait"
+    condition = Q(Exists(InboundEnvelope.objects.filter(state=InboundEnvelope.State.FAILED, fault=OuterRef("pk"))))
 
 
 def failed_url(fault: EnvelopeFault) -> str:
@@ -183,17 +178,12 @@ class EnvelopeFaultAdmin(Operated, FactAdmin):
         )
 
 
-class LostFilter(Alone, admin.SimpleListFilter):
+class LostFilter(Alone, OnlyFilter):
     """A filter for the replies that no node took, or that no answering store had."""
 
-    title = "lost"
-    parameter_name = "lost"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("yes", "may not have reached anybody")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
-        return queryset.filter(LOST_REPLIES) if self.value() else queryset
+    title = parameter_name = "lost"
+    words = "may not have reached anybody"
+    condition = LOST_REPLIES
 
 
 @admin.register(OutboundReply)

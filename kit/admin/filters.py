@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Field, Model, QuerySet
+from django.db.models import Field, Model, Q, QuerySet
 from django.http import HttpRequest, QueryDict
 from django.utils import timezone
 
@@ -49,6 +49,19 @@ class LabelFilter(Alone, admin.ChoicesFieldListFilter):
 
 class YesNoFilter(Alone, admin.BooleanFieldListFilter):
     """A filter over a boolean field."""
+
+
+class OnlyFilter(admin.SimpleListFilter):
+    """A filter with one choice, ``words``: the rows that meet ``condition``."""
+
+    words = ""
+    condition = Q()
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [("yes", self.words)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
+        return queryset.filter(self.condition) if self.value() else queryset
 
 
 class WordFilter(LabelFilter):

@@ -15,6 +15,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kit.admin.columns import age, moment, number, state, word
 from kit.admin.facts import FactPage
+from kit.admin.filters import OnlyFilter
 from kit.admin.links import Link
 from kit.admin.operations import Done, Operation, Place, confirm
 from kit.admin.times import exact
@@ -113,17 +114,12 @@ def _with_shares(rows: QuerySet[Channel], shares: Sequence[Share]) -> QuerySet[C
     )
 
 
-class HaltedFilter(admin.SimpleListFilter):
+class HaltedFilter(OnlyFilter):
     """A filter for the channels that nothing is sent to, whoever stopped them."""
 
-    title = "halted"
-    parameter_name = "halted"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("yes", "paused or tripped")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Channel]) -> QuerySet[Channel]:  # noqa: ARG002
-        return queryset.exclude(state=Channel.State.RUNNING) if self.value() else queryset
+    title = parameter_name = "halted"
+    words = "paused or tripped"
+    condition = ~Q(state=Channel.State.RUNNING)
 
 
 @admin.register(Channel)
