@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import quantiles
+from typing import NamedTuple
 from urllib.parse import quote
 
 import aiohttp
@@ -106,33 +107,20 @@ class Paced:
         return quantiles(self.delays_ms, n=100, method="inclusive")[98]
 
 
+class Whole(NamedTuple):
+    """What the server does with a process for each core."""
+
+    registrations: Run
+    requests: Run
+    steady: Mapping[str, Paced]
+
+
 def run() -> dict[str, object]:
     """Measure everything, print it, and return the figures."""
-    result: dict[str, object] = {}
     floor = floors.measure()
-    with fleet() as running:
-        phones = Phones(PHONES)
-        _warm_up(running, phones)
-        registrations = _work_off(running, phones.registrations[1:])
-        _work_off(running, phones.requests(PHONES))  # nearly all phones of a real server have been notified before
-        with_keys = paced(running, phones, rate=100, seconds=SECONDS)
-        _forget_missing_keys(running)
-        requests = _work_off(running, phones.requests(BACKLOG))
-        steady_100 = paced(running, phones, rate=100, seconds=SECONDS)
-        steady_20 = paced(running, phones, rate=20, seconds=2 * SECONDS)
-    with fleet("--processes", "1") as running:
-        phones = Phones(PHONES // 4)
-        _warm_up(running, phones)
-        _work_off(running, phones.registrations[1:])
-        _work_off(running, phones.requests(PHONES // 4))
-        by_one = _work_off(running, phones.requests(BACKLOG // 2))
-    with fleet(ring_capacity=50) as running:
-        phones = Phones(PHONES // 4)
-        _warm_up(running, phones)
-        _publish_evenly_all(running, phones.registrations[1:], rate=100)
-        _publish_evenly_all(running, phones.requests(PHONES // 4), rate=100)
-        burst = paced(running, phones, rate=250, seconds=8)
-    result |= {
+    whole, by_one, burst = _with_all_cores(), _with_one_process(), _through_a_ring()
+    requests, registrations = whole.requests, whole.registrations
+    result: dict[str, object] = {
         "crypto_floor_ms": floor.crypto_ms,
         "http_floor_ms": floor.http_ms,
         "request_cpu_ms": requests.cpu_ms,
@@ -143,17 +131,52 @@ def run() -> dict[str, object]:
         "registrations_per_second": registrations.per_second,
         "growth_by_cpu": 2 * by_one.cpu_ms / requests.cpu_ms,
         "growth": requests.per_second / by_one.per_second,
-        **_figures("steady_100", steady_100),
-        **_figures("steady_100_with_keys", with_keys),
-        **_figures("steady_20", steady_20),
-        **_figures("ring_50_at_250", burst),
+    }
+    for name, found in {**whole.steady, "ring_50_at_250": burst}.items():
+        result |= _figures(name, found)
+    result |= {
         "request_by_process_ms": requests.by_process(),
         "registration_by_process_ms": registrations.by_process(),
-        "steady_100_by_process_ms": steady_100.run.by_process(),
-        "steady_20_by_process_ms": steady_20.run.by_process(),
+        "steady_100_by_process_ms": whole.steady["steady_100"].run.by_process(),
+        "steady_20_by_process_ms": whole.steady["steady_20"].run.by_process(),
     }
     _print(result, floor)
     return result
+
+
+def _with_all_cores() -> Whole:
+    with fleet() as running:
+        phones = Phones(PHONES)
+        _warm_up(running, phones)
+        registrations = _work_off(running, phones.registrations[1:])
+        _work_off(running, phones.requests(PHONES))  # nearly all phones of a real server have been notified before
+        with_keys = paced(running, phones, rate=100, seconds=SECONDS)
+        _forget_missing_keys(running)
+        requests = _work_off(running, phones.requests(BACKLOG))
+        steady = {
+            "steady_100": paced(running, phones, rate=100, seconds=SECONDS),
+            "steady_100_with_keys": with_keys,
+            "steady_20": paced(running, phones, rate=20, seconds=2 * SECONDS),
+        }
+    return Whole(registrations, requests, steady)
+
+
+def _with_one_process() -> Run:
+    with fleet("--processes", "1") as running:
+        phones = Phones(PHONES // 4)
+        _warm_up(running, phones)
+        _work_off(running, phones.registrations[1:])
+        _work_off(running, phones.requests(PHONES // 4))
+        return _work_off(running, phones.requests(BACKLOG // 2))
+
+
+def _through_a_ring() -> Paced:
+    with fleet(ring_capacity=50) as running:
+        phones = Phones(PHONES // 4)
+        _warm_up(running, phones)
+        _publish_evenly_all(running, phones.registrations[1:], rate=100)
+        _publish_evenly_all(running, phones.requests(PHONES // 4), rate=100)
+        return paced(running, phones, rate=250, seconds=8)
 
 
 def is_met(value: object, goal: str) -> bool:
