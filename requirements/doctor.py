@@ -202,13 +202,14 @@ def _index() -> str:
 
 
 def _pip_index() -> str:
-    told = subprocess.run(
-        [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "get", "global.index-url"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        check=False,
-    )
-    return told.stdout.decode().strip() or "https://pypi.org/simple"
+    """Return the index that pip asks: that of its configuration, or else its own."""
+    configured = _python("-m", "pip", "--disable-pip-version-check", "config", "get", "global.index-url")
+    return configured or _python("-c", "from pip._internal.models.index import PyPI; print(PyPI.simple_url)")
+
+
+def _python(*arguments: str) -> str:
+    told = subprocess.run([sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    return told.stdout.decode().strip()
 
 
 def _index_date() -> Optional[float]:
