@@ -49,7 +49,12 @@ def signature(error: str, device_token: str) -> str:
     """Return what is common to errors of this kind, at most 200 characters, or nothing when it may still show the
     token.
     """
-    text = _BARE_URL.sub(r"\1\2", without_token(error, device_token))
+    return signature_of(without_token(error, device_token), device_token)
+
+
+def signature_of(redacted: str, device_token: str) -> str:
+    """Return the `signature` of an error that is `without_token` already, which is half of the work."""
+    text = _BARE_URL.sub(r"\1\2", redacted)
     for pattern, placeholder in _PLACEHOLDERS:
         text = pattern.sub(placeholder, text)
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())[:MAX_SIGNATURE_LENGTH].strip()

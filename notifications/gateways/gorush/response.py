@@ -10,7 +10,7 @@ import orjson
 
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule, classify
 from notifications.gateways.gorush.faults import device_token
-from notifications.gateways.gorush.redaction import signature, without_token
+from notifications.gateways.gorush.redaction import signature_of, without_token
 from notifications.gateways.gorush.request import notif_id
 from notifications.messages import Outcome, Push, Result
 
@@ -95,11 +95,13 @@ def _is_about(entry: Mapping[str, Any], push: Push) -> bool:
 
 
 def _read_error(error: str, push: Push, rules: Sequence[ErrorRule]) -> Result:
-    rule = classify(push.channel.token_type, without_token(error, device_token(push)), rules)
+    token = device_token(push)
+    redacted = without_token(error, token)
+    rule = classify(push.channel.token_type, redacted, rules)
     if rule is UNKNOWN:
         # A token made of the words of Apple or Google hides them. Then the words count, as they would without it.
         rule = classify(push.channel.token_type, without_token(error, ""), rules)
-    text = signature(error, device_token(push))
+    text = signature_of(redacted, token)
     return Result(
         rule.outcome,
         rule.code,
