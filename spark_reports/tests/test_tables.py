@@ -6,6 +6,8 @@ from django.db import models
 
 from notifications.models import Attempt, Notification
 from registrations.models import RegistrationEvent
+from spark_reports import summary
+from spark_reports.jobs import anomalies, statistics
 from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, Table, Type
 from spark_reports.jobs.words import KNOWN
 from spark_reports.lake import arrow_schema
@@ -73,3 +75,9 @@ def test_the_words_that_jobs_judge_by_are_those_of_the_models() -> None:
 
 def test_the_lake_knows_every_type() -> None:
     assert all(isinstance(f.type, pa.DataType) for table in EVENT_TABLES for f in arrow_schema(table))
+
+
+def test_pages_call_usual_what_the_jobs_do() -> None:
+    """Pages are shown where no PySpark is, so they cannot ask the jobs."""
+    assert (summary.USUAL_DAYS, summary.MIN_USUAL_DAYS) == (statistics.USUAL_DAYS, statistics.MIN_USUAL_DAYS)
+    assert summary.MIN_TOTAL == anomalies.MIN_TOTAL
