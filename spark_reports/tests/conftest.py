@@ -3,16 +3,24 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import LazySettings
 
+from spark_reports import closing
 from spark_reports.tests.cluster import Cluster
 from spark_reports.tests.quick import QUICK_JAVA, write_quick_conf
 
 NO_JAVA = "Java is missing (apt-get install openjdk-17-jre-headless): Spark is not tested"
+
+
+@pytest.fixture
+def closed_at_midnight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close yesterday at midnight: in the minutes after it, tests by the real clock would be a day further back."""
+    monkeypatch.setattr(closing, "CLOSED_AFTER", timedelta(0))
 
 
 @pytest.fixture(scope="session")

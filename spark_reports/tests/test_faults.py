@@ -25,7 +25,7 @@ from spark_reports.models import ErrorRate, PublishedDay, ReportRun
 from spark_reports.runs import LOCK, SURVIVAL, Progress, RunError, make_plan, run_reports
 from tests import factories
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("closed_at_midnight")]
 State = ReportRun.State
 RATE = {
     "hour": None, "stage": "dispatch", "platform": "ios", "app_topic": "", "front_door": "waku",

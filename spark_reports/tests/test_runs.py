@@ -16,7 +16,7 @@ from spark_reports.tests.history import History
 
 State = ReportRun.State
 PLACE = ("platform", "app_topic", "front_door")
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("closed_at_midnight")]
 
 
 def sql(query: str, *values: Any) -> list[tuple[Any, ...]]:
