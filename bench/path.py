@@ -22,7 +22,6 @@ from rich.table import Table
 
 from bench import floors, servers
 from bench.floors import Floor
-from bench.servers import cpu_seconds
 
 ROUNDS = 8
 REQUESTS = 1000
@@ -102,10 +101,7 @@ def _measure_round(postgres: psutil.Process) -> dict[str, float]:
     """Return the CPU milliseconds per request of each stage, and of PostgreSQL for all of them."""
     from bench.path_stages import Stages  # noqa: PLC0415 - it imports models, so after Django is set up
 
-    stages = Stages(clients=CLIENTS, requests=REQUESTS, batch=BATCH, topic=TOPIC)
-    before = cpu_seconds(postgres)
-    seconds = stages.run()
-    seconds["postgres"] = cpu_seconds(postgres) - before
+    seconds = Stages(postgres, clients=CLIENTS, requests=REQUESTS, batch=BATCH, topic=TOPIC).run()
     return {name: each * 1000 / REQUESTS for name, each in seconds.items()}
 
 

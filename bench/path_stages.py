@@ -10,12 +10,14 @@ from time import process_time, thread_time
 from typing import LiteralString, TypeVar
 from uuid import uuid4
 
+import psutil
 from coincurve import PrivateKey
 from django.utils import timezone
 
+from bench.servers import cpu_seconds
+from bench.waiting import is_waku_over
 from kit.turns import Bell, Stage, Worker
 from notifications.messages import NotificationType, PushNotification, PushRequest
-from notifications.models import Notification
 from notifications.tasks import new_stages
 from registrations.messages import RegistrationMessage, TokenType
 from waku_bridge import inbox
@@ -25,7 +27,6 @@ from waku_bridge.codec.waku_message import message_hash
 from waku_bridge.identity import server_identity
 from waku_bridge.inbox import Envelope
 from waku_bridge.messages import WakuMessage
-from waku_bridge.models import InboundEnvelope, OutboundReply
 
 T = TypeVar("T")
 LOOP = "event loop: two POSTs"
@@ -59,7 +60,8 @@ class Timed:
 class Stages:
     """A server with registered clients, and requests on their way to them."""
 
-    def __init__(self, *, clients: int, requests: int, batch: int, topic: str) -> None:
+    def __init__(self, postgres: psutil.Process, *, clients: int, requests: int, batch: int, topic: str) -> None:
+        self._postgres = postgres
         self._batch = batch
         self._topic = topic
         self._sender = Identity(PrivateKey(os.urandom(32)))
@@ -70,17 +72,17 @@ class Stages:
         self._turn_until_done()
 
     def run(self) -> dict[str, float]:
-        """Let the requests go all the way; return the CPU seconds of this process, by what it did."""
-        process_started, started = process_time(), thread_time()
+        """Let the requests go all the way; return the CPU seconds of this process, by what it did, and PostgreSQL's."""
+        before, process_started, started = cpu_seconds(self._postgres), process_time(), thread_time()
         for batch in _batches(self._incoming, self._batch):
             inbox.store(batch, source="bench", now=timezone.now())
         stored = thread_time()
         self._seconds.clear()
-        self._turn_until_done()
+        spent = self._turn_until_done() - before
         looking_on = thread_time() - stored
         self._seconds["inbox"] = stored - started
         self._seconds[LOOP] = process_time() - process_started - looking_on - sum(self._seconds.values())
-        return dict(self._seconds)
+        return {**self._seconds, "postgres": spent}
 
     def _register(self) -> PushNotification:
         """Store one registration, and return what a sender would ask for it."""
@@ -116,30 +118,27 @@ class Stages:
             random_bytes=os.urandom,
         ).message
 
-    def _turn_until_done(self) -> None:
-        """Make turns until every push is over and every reply noted; the worker sleeps while it has nothing to do."""
+    def _turn_until_done(self) -> float:
+        """Make turns until every push is over and every reply noted; the worker sleeps while it has nothing to do.
+
+        Return what PostgreSQL had spent by then, in CPU seconds. It is asked before the worker closes its connection,
+        as nobody knows the time of a session that is just ending.
+        """
         bell = Bell()
         worker = Worker([Timed(stage, self._seconds) for stage in new_stages(bell)], bell)
         thread = threading.Thread(target=self._make_turns, args=[worker])
         thread.start()
-        while not _is_done():
+        while not is_waku_over():
             time.sleep(0.05)
+        spent = cpu_seconds(self._postgres)
         worker.stop(patience_seconds=30)
         thread.join()
+        return spent
 
     def _make_turns(self, worker: Worker) -> None:
         started = thread_time()
         worker.run()
         self._seconds["turns without their stages"] = thread_time() - started - sum(self._seconds.values())
-
-
-def _is_done() -> bool:
-    rows = (
-        InboundEnvelope.objects.filter(state__in=["received", "postponed"]),
-        Notification.objects.filter(finished_at__isnull=True),
-        OutboundReply.objects.filter(state="pending"),
-    )
-    return not any(waiting.exists() for waiting in rows)
 
 
 def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

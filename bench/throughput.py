@@ -52,7 +52,8 @@ WHY_MISSED = {
 }
 PUBLISHED = "SELECT count(*) FROM waku_bridge_outboundreply WHERE published_at IS NOT NULL"
 OPEN = """
-    SELECT (SELECT count(*) FROM notifications_notification WHERE finished_at IS NULL)
+    SELECT (SELECT count(*) FROM notifications_notification WHERE state IN ('pending', 'retrying', 'ambiguous'))
+         + (SELECT count(*) FROM notifications_notification WHERE state = 'in_flight')
          + (SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state = 'received')
          + (SELECT count(*) FROM waku_bridge_outboundreply WHERE state = 'pending')
 """

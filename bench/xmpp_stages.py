@@ -16,8 +16,8 @@ from django.db import connection
 from django.utils import timezone
 
 from bench.servers import cpu_seconds
+from bench.waiting import is_delivery_over
 from kit.turns import Bell, Worker
-from notifications.models import Notification
 from notifications.tasks import new_stages
 from registrations.messages import TokenType
 from registrations.models import Route
@@ -72,13 +72,13 @@ class Stages:
             answers = self._desk.answer(arrived[start : start + self._batch])
             assert not answers, "a push was refused"
         accepted, between = thread_time(), self._postgres_seconds()
-        turns = self._turn_until_done()
+        turns, after = self._turn_until_done()
         return {
             "parse": parsed - started,
             "desk": accepted - parsed,
             "desk: postgres": between - before,
             "turns and their POSTs": turns,
-            "turns: postgres": self._postgres_seconds() - between,
+            "turns: postgres": after - between,
         }
 
     def _postgres_seconds(self) -> float:
@@ -90,18 +90,21 @@ class Stages:
         names = {"id": uuid.uuid4().hex, "server": SERVER, "domain": DOMAIN}
         return STANZA.format(**names, client=client, iv=iv, text=text).encode()
 
-    def _turn_until_done(self) -> float:
-        """Make turns until every push is over; return the CPU seconds of the threads that did it."""
+    def _turn_until_done(self) -> tuple[float, float]:
+        """Make turns until every push is over; return the CPU seconds of the threads that did it, and what PostgreSQL
+        had spent by then, while it still had the worker's session.
+        """
         process_started, started = process_time(), thread_time()
         bell = Bell()
         worker = Worker(new_stages(bell), bell)
         thread = threading.Thread(target=worker.run)
         thread.start()
-        while Notification.objects.filter(finished_at__isnull=True).exists():
+        while not is_delivery_over():
             time.sleep(0.05)
+        postgres = self._postgres_seconds()
         worker.stop(patience_seconds=30)
         thread.join()
-        return process_time() - process_started - (thread_time() - started)
+        return process_time() - process_started - (thread_time() - started), postgres
 
 
 def _register(count: int) -> list[str]:

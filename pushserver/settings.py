@@ -145,8 +145,10 @@ WAKU_STORE_NODES = env.urls("WAKU_STORE_NODES") or WAKU_NODES
 WAKU_PUBSUB_TOPICS = env.items("WAKU_PUBSUB_TOPICS", "/waku/2/rs/16/32")
 if not all(topic.startswith("/waku/2/rs/") for topic in WAKU_PUBSUB_TOPICS):
     env.report("bad_pubsub_topic", "WAKU_PUBSUB_TOPICS holds a name that is no shard.", "Example: /waku/2/rs/16/32")
-# The value of --rest-relay-cache-capacity on the nodes: a page of half that size is an alarm.
-WAKU_RING_CAPACITY = env.count("WAKU_RING_CAPACITY", 50, minimum=1, maximum=1_000_000)
+# The value of --rest-relay-cache-capacity on the nodes: a page of half that size is an alarm. Nodes have 50 unless they
+# are told otherwise; the development node is told what stands here.
+USUAL_RING = 50 if env.text("WAKU_NODES") else 10_000
+WAKU_RING_CAPACITY = env.count("WAKU_RING_CAPACITY", USUAL_RING, minimum=1, maximum=1_000_000)
 # Stores: how often the last minute is read, how much of an outage is caught up with, how much of the past is searched
 # for a topic that is new.
 WAKU_STORE_PERIOD_SECONDS = env.number("WAKU_STORE_PERIOD_SECONDS", 3.0, minimum=0.5, maximum=60)

@@ -37,9 +37,10 @@ def valkey(data_dir: Path) -> EmbeddedPart:
     return EmbeddedPart("REDIS_URL", server.url, server.address, server.spec(), lambda: probing.pongs(server.url))
 
 
-def waku_node(data_dir: Path, pubsub_topics: Sequence[str]) -> EmbeddedPart:
-    """Describe the development node."""
+def waku_node(data_dir: Path, pubsub_topics: Sequence[str], *, ring_capacity: int) -> EmbeddedPart:
+    """Describe the development node, whose relay cache holds ``ring_capacity`` messages."""
     arguments = ["waku_bridge.devnode", "--data", str(data_dir / "devnode.sqlite3"), "--shard", *pubsub_topics]
+    arguments += ["--relay-cache-capacity", str(ring_capacity)]
     return _peer("node", "WAKU_NODES", arguments, "/health", data_dir)
 
 

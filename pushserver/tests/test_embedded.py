@@ -241,7 +241,8 @@ def test_root_is_told_why_postgres_cannot_run(monkeypatch, tmp_path):
         accounts.account_for(tmp_path / "postgres")
 
 
-def test_the_node_listens_to_every_configured_topic(tmp_path):
-    command = waku_node(tmp_path, ["/waku/2/rs/16/32", "/waku/2/rs/16/64"]).spec.command
+def test_the_node_listens_to_every_configured_topic_and_has_the_ring_that_we_count_on(tmp_path):
+    command = waku_node(tmp_path, ["/waku/2/rs/16/32", "/waku/2/rs/16/64"], ring_capacity=7000).spec.command
+    assert command[command.index("--relay-cache-capacity") + 1] == "7000"
     start = command.index("--shard")
     assert command[start + 1 : start + 3] == ["/waku/2/rs/16/32", "/waku/2/rs/16/64"]

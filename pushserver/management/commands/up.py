@@ -92,7 +92,8 @@ def _embedded_parts(cluster: EmbeddedPostgres | None) -> Iterator[parts.Embedded
     if not env.secret("REDIS_URL"):
         yield parts.valkey(settings.DATA_DIR)
     if not env.urls("WAKU_NODES"):
-        yield parts.waku_node(settings.DATA_DIR, settings.WAKU_PUBSUB_TOPICS)
+        capacity = settings.WAKU_RING_CAPACITY
+        yield parts.waku_node(settings.DATA_DIR, settings.WAKU_PUBSUB_TOPICS, ring_capacity=capacity)
     if not env.urls("GORUSH_URL"):
         yield parts.gorush(settings.DATA_DIR)
 

@@ -2,14 +2,15 @@
 
 import pytest
 
-from waku_bridge.reading.pace import BUSY_SECONDS, IDLE_SECONDS, Ring
+from waku_bridge.reading.pace import BUSY_FOR_SECONDS, BUSY_SECONDS, IDLE_SECONDS, Ring
 
 
 @pytest.mark.parametrize(
     ("capacity", "page", "elapsed", "pause"),
     [
         (200, 0, 1.0, IDLE_SECONDS),
-        (50, 0, 1.0, 0.05),  # a burst of 500 per second fills it by half in that time
+        (100, 0, 1.0, 0.1),  # a burst of 500 per second fills it by half in that time
+        (50, 0, 1.0, 0.05),
         (10, 0, 1.0, 0.01),
         (50, 1, 0.15, 0.05),  # 7 per second, and a burst may follow
         (200, 1, 0.15, BUSY_SECONDS),
@@ -28,8 +29,8 @@ def test_the_fuller_the_sooner(capacity, page, elapsed, pause):
 def test_while_messages_come_in_others_are_expected():
     ring = Ring(1000)
     ring.next_read(1, 0.1)
-    assert ring.next_read(0, 0.5) == BUSY_SECONDS
-    assert ring.next_read(0, 0.5) == IDLE_SECONDS
+    assert ring.next_read(0, BUSY_FOR_SECONDS / 2) == BUSY_SECONDS
+    assert ring.next_read(0, BUSY_FOR_SECONDS / 2) == IDLE_SECONDS
 
 
 @pytest.mark.parametrize("rate", [20, 250, 500, 1000])
