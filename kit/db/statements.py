@@ -21,7 +21,8 @@ def fetch(sql: LiteralString, parameters: Parameters = ()) -> list[tuple[Any, ..
     connection.ensure_connection()
     with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
         cursor.execute(sql, parameters, prepare=True, binary=True)
-        return cursor.fetchall() if cursor.description else []
+        # Not `cursor.description`, which makes an object for each column.
+        return cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []
 
 
 def new_ids(*wanted: tuple[str, int]) -> list[list[int]]:
