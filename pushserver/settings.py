@@ -541,6 +541,8 @@ SPECTACULAR_SETTINGS = {
         "CanaryState": "waku_bridge.models.CanaryRun.State",
         "CanaryLink": "waku_bridge.models.CanaryRun.Link",
         "CanaryCause": "waku_bridge.models.CanaryRun.Cause",
+        "XmppCanaryLink": "xmpp_bridge.models.CanaryRun.Link",
+        "XmppCanaryCause": "xmpp_bridge.models.CanaryRun.Cause",
     },
 }
 ROOT_URLCONF = "pushserver.urls"

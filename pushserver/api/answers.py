@@ -9,6 +9,7 @@ from notifications.models import Attempt, Channel, Notification, NotificationReq
 from registrations.models import Registration, Route
 from spark_reports.models import Anomaly, ErrorRate, TokenChurn
 from waku_bridge.models import CanaryRun
+from xmpp_bridge.models import CanaryRun as XmppCanaryRun
 
 
 @extend_schema_field({"type": "string", "pattern": "^[0-9a-f]*$"})
@@ -119,10 +120,32 @@ class CanaryRunAnswer(serializers.ModelSerializer[CanaryRun]):
 
     @extend_schema_field(LinkAnswer(many=True))
     def get_links(self, run: CanaryRun) -> list[dict[str, Any]]:
-        return [{"link": link, "result": _result(run, link, ms), "ms": ms} for link, ms in run.timings().items()]
+        return _links(run)
 
 
-def _result(run: CanaryRun, link: str, ms: int | None) -> str:
+class XmppLinkAnswer(LinkAnswer):
+    link = serializers.ChoiceField(choices=XmppCanaryRun.Link.choices)
+
+
+class XmppCanaryRunAnswer(serializers.ModelSerializer[XmppCanaryRun]):
+    """One round trip of the canary of XMPP, with every link in the order of the chain."""
+
+    links = serializers.SerializerMethodField()
+
+    class Meta:
+        model = XmppCanaryRun
+        fields: ClassVar = ["id", "state", "started_at", "finished_at", "broken_link", "cause", "detail", "links"]
+
+    @extend_schema_field(XmppLinkAnswer(many=True))
+    def get_links(self, run: XmppCanaryRun) -> list[dict[str, Any]]:
+        return _links(run)
+
+
+def _links(run: CanaryRun | XmppCanaryRun) -> list[dict[str, Any]]:
+    return [{"link": link, "result": _result(run, link, ms), "ms": ms} for link, ms in run.timings().items()]
+
+
+def _result(run: CanaryRun | XmppCanaryRun, link: str, ms: int | None) -> str:
     """Return the result of one link. A broken link may have a time: that of the failure that the sender was told."""
     if link == run.broken_link:
         return "broken"

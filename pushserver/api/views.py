@@ -23,6 +23,7 @@ from pushserver.models import ApiToken, OpenedRecord
 from registrations.models import Registration
 from spark_reports.models import Anomaly, ErrorRate, TokenChurn
 from waku_bridge.models import CanaryRun
+from xmpp_bridge.models import CanaryRun as XmppCanaryRun
 
 PROBLEMS: dict[Any, Any] = {
     (status, "application/problem+json"): OpenApiResponse(Problem, description)
@@ -153,6 +154,16 @@ class CanaryRuns(mixins.ListModelMixin, Reading):
     serializer_class = answers.CanaryRunAnswer
     filterset_class = filters.CanaryFilters
     queryset = CanaryRun.objects.defer("pseudonym", "work_ms")
+
+
+@extend_schema_view(list=describe(answers.XmppCanaryRunAnswer(many=True)))
+class XmppCanaryRuns(mixins.ListModelMixin, Reading):
+    """The last round trips through the operator's XMPP server, and which link of the chain broke."""
+
+    scope = Scope.STATUS
+    serializer_class = answers.XmppCanaryRunAnswer
+    filterset_class = filters.XmppCanaryFilters
+    queryset = XmppCanaryRun.objects.defer("device", "pseudonym")
 
 
 class ReportList(mixins.ListModelMixin, Reading):

@@ -282,6 +282,24 @@ def test_the_last_round_trips_of_the_canary_are_told_link_by_link(api: Api) -> N
     assert is_problem(api("canary/", state="sick"), 400)
 
 
+def test_so_are_those_through_the_xmpp_server(api: Api) -> None:
+    factories.make_xmpp_canary_run(register_ms=3, push_ms=8, gorush_ms=20, unregister_ms=4)
+    factories.make_xmpp_canary_run(state="broken", broken_link="push", cause="xmpp_server", register_ms=4)
+
+    broken, passed = api("xmpp-canary/").json()["results"]
+
+    assert (broken["state"], broken["broken_link"], broken["cause"]) == ("broken", "push", "xmpp_server")
+    assert [(link["link"], link["result"], link["ms"]) for link in broken["links"]] == [
+        ("register", "held", 4),
+        ("push", "broken", None),
+        ("gorush", "not reached", None),
+        ("unregister", "not reached", None),
+    ]
+    assert not {"device", "pseudonym"} & passed.keys()
+    assert [run["id"] for run in api("xmpp-canary/", state="passed").json()["results"]] == [passed["id"]]
+    assert is_problem(api("xmpp-canary/", state="sick"), 400)
+
+
 def test_what_was_read_of_people_is_noted(api: Api) -> None:
     notification = factories.make_notification()
 
