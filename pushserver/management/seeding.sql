@@ -113,6 +113,35 @@ INSERT INTO registrations_grant (id, registration_id, server_public_key, signatu
     updated_at
     FROM registrations_registration WHERE state = 'active';
 
+-- Of ten registrations one stands for a device of an XMPP app; the routes of these have the numbers above all others.
+CREATE FUNCTION pg_temp.is_device(device bigint) RETURNS boolean LANGUAGE sql IMMUTABLE
+    RETURN pg_temp.chance(device, 41) >= 500;
+
+INSERT INTO xmpp_bridge_app (id, slug, apn_topic, takes_firebase, style, text, sound, calls_as_alerts, passes_texts,
+    refuses_texts, is_retired, created_at)
+    SELECT n, 'app-' || n, CASE WHEN n = 1 THEN 'org.example.chat' ELSE '' END, true, 'generic', 'New message', 'default',
+    false, false, false, false, now() - interval '400 days'
+    FROM generate_series(1, 3) n;
+
+INSERT INTO registrations_route (id, gateway, token_type, apn_topic, address_encrypted, address_digest, state,
+    disabled_reason, disabled_at, generation, last_success_at, created_at)
+    SELECT pg_temp.registrations() + n, 'gorush', 2, '', pg_temp.device_token(), sha256(('device ' || n)::bytea),
+    CASE WHEN c < 700 THEN 'disabled' ELSE 'active' END, CASE WHEN c < 700 THEN 'dead' ELSE '' END,
+    CASE WHEN c < 700 THEN now() - c * interval '1 hour' END, 1,
+    CASE WHEN c < 9000 THEN now() - c * interval '1 minute' END, now() - interval '90 days' * c / 10000
+    FROM generate_series(1, pg_temp.registrations() / 10) n, LATERAL (SELECT pg_temp.chance(n, 40) AS c) r
+    WHERE pg_temp.is_device(n);
+
+INSERT INTO xmpp_bridge_device (id, app_id, domain, device_key, owner_key, route_id, state, announced_from, registered_at,
+    pushed_at, ended_at)
+    SELECT md5('device ' || n)::uuid, 1 + n % 3, 'server-' || n % 500 || '.example', sha256(('device key ' || n)::bytea),
+    sha256(('owner ' || n / 2)::bytea), CASE WHEN is_active THEN pg_temp.registrations() + n END,
+    CASE WHEN is_active THEN 'active' WHEN c < 300 THEN 'unregistered' ELSE 'expired' END, NULL,
+    now() - interval '90 days' * c / 10000, CASE WHEN c > 500 THEN date_trunc('day', now() - c * interval '1 minute') END,
+    CASE WHEN NOT is_active THEN now() - c * interval '1 hour' END
+    FROM generate_series(1, pg_temp.registrations() / 10) n, LATERAL (SELECT pg_temp.chance(n, 41) AS c) r,
+    LATERAL (SELECT pg_temp.is_device(n) AS is_active) s;
+
 INSERT INTO registrations_topickey (name, topic, key_encrypted, created_at)
     SELECT encode(key_hash, 'hex'), ('x' || encode(substr(key_hash, 1, 4), 'hex'))::bit(32)::bigint,
     CASE WHEN pg_temp.chance(n, 12) < 4000 THEN pg_temp.topic_key() END, now() - interval '400 days' * n / last

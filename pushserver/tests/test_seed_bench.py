@@ -14,6 +14,7 @@ from registrations.models import Registration, Route
 from tests import factories
 from waku_bridge.codec.keys import key_hash
 from waku_bridge.models import InboundEnvelope, OutboundReply
+from xmpp_bridge.models import Device
 
 pytestmark = pytest.mark.django_db
 
@@ -57,6 +58,15 @@ def test_registrations_have_routes_and_tokens_while_they_are_active() -> None:
     assert not Registration.objects.filter(active & ~whole | ~active & Q(route__isnull=False)).exists()
     token = Route.objects.values_list("address_encrypted", flat=True).first()
     assert keyring().decrypt(Purpose.ADDRESS, token).startswith(b"of no device")
+
+
+@pytest.mark.usefixtures("filled")
+def test_devices_of_xmpp_users_have_routes_while_they_are_active() -> None:
+    assert Device.objects.count() == 100
+    active = Q(state=Device.State.ACTIVE)
+    is_ended = ~active & Q(route=None, ended_at__isnull=False)
+    assert not Device.objects.exclude(active & Q(route__isnull=False, ended_at=None) | is_ended).exists()
+    assert not Route.objects.filter(registration=None, device=None).exists()
 
 
 @pytest.mark.usefixtures("filled")
