@@ -1,10 +1,11 @@
-"""A database that is not as it must be: each process says in one line what is wrong, and nothing is lost."""
+"""A database, a node or a gorush that is not as it must be: it is told in one line, and nothing is lost."""
 
 import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -37,6 +38,7 @@ LOOK_SECONDS = 3
 DISK_MIB = 64
 FULL = "the disk of PostgreSQL is full"
 REQUESTS = 200
+GORUSH = "gorush does not answer"
 
 NewFleet = Callable[[str], Fleet]
 
@@ -128,6 +130,23 @@ def test_a_full_disk_is_told_in_one_line_and_costs_nothing_but_time(
     told = [line for name in ("bridge", "worker") for line in fleet.log(name).splitlines() if FULL in line]
     assert told
     assert "envelope_failed" not in fleet.log("worker")
+
+
+def test_a_node_of_another_network_and_a_gorush_that_does_not_start_have_a_line_each(
+    postgres: EmbeddedPostgres, new_database: Callable[[str], str], new_fleet: NewFleet
+) -> None:
+    """A gorush without the keys of Apple and Google ends at once."""
+    fleet = new_fleet(postgres.url(new_database("odd_peers")))
+    node = processes.node(int(fleet.environment["WAKU_NODES"].rsplit(":", 1)[1]))
+    elsewhere = [part.replace(processes.PUBSUB_TOPIC, "/waku/2/rs/1/32") for part in node.command]
+    fleet.start(replace(node, command=elsewhere), processes.services(fleet.folder)["worker"])
+    wait_until(lambda: "wrong_cluster" in fleet.log("worker"), what="the node is told")
+    wait_until(lambda: "unreachable" in fleet.log("worker"), what="gorush is told")
+    told = [line for line in fleet.log("worker").splitlines() if "_deviates " in line]
+    assert [sum(word in line for line in told) for word in ("it is in cluster 1, and we read cluster 16", GORUSH)] == [
+        1,
+        1,
+    ]
 
 
 @contextmanager
