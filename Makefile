@@ -13,7 +13,7 @@ export REQUIRE_ALL SEED SEEDS SIEGE_SECONDS
 # Of the test suite: more would start more servers than they save time.
 PROCESSES ?= 2
 
-.PHONY: doctor check-deploy image-test restore-drill openapi screenshots help install install-reports dev run restart up test check bench lock format clean peers interop xmpp-interop chaos siege simulate fuzz audit
+.PHONY: doctor check-deploy image-test restore-drill openapi screenshots help install install-reports dev run restart up test check bench lock format clean peers interop xmpp-interop chaos siege simulate upgrade-test fuzz audit
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 21
@@ -55,6 +55,9 @@ siege: dev ## a thousand hostile keys for five minutes beside honest clients, on
 
 restore-drill: dev ## lose the database and restore it to a point in time (docs/backup.md), with figures; REGISTRATIONS=1000000
 	REGISTRATIONS=$(REGISTRATIONS) $(PYTHON) -m pytest -q -s tests/drills/test_restore.py
+
+upgrade-test: dev ## an upgrade from the last release and its way back under load, nothing lost or doubled, with figures (4 minutes)
+	$(PYTHON) -m pytest -q -m upgrade -s tests/upgrades $(ARGS)
 
 simulate: dev ## a simulated world with every kind of failure, one for each seed: SEEDS=10000 for many, SEED=7 for one
 	$(PYTHON) -m pytest -q -s tests/simulation

@@ -28,9 +28,10 @@ from typing import LiteralString, Protocol
 
 import psycopg
 import structlog
-from django.db import IntegrityError, InterfaceError, OperationalError, connection, transaction
+from django.db import IntegrityError, InterfaceError, OperationalError, ProgrammingError, connection, transaction
 
 from kit.db.clock import clock
+from kit.db.reasons import UNFIT, reason, sqlstate
 from kit.db.statements import fetch
 
 log = structlog.get_logger(__name__)
@@ -169,9 +170,9 @@ class Worker:
                 if not self.turn(now=clock.now()):
                     self._wait(started + PAUSE_SECONDS)
                 failures = 0
-            except (OperationalError, InterfaceError, psycopg.Error) as error:
+            except (OperationalError, InterfaceError, ProgrammingError, psycopg.Error) as error:
                 failures += 1
-                log.warning("turn_postponed", error=type(error).__name__)
+                log.warning("turn_postponed", error=type(error).__name__, reason=reason(error))
                 self._hang_up()
                 sleep(min(0.1 * 2**failures, MAX_BACKOFF_SECONDS))
         connection.close()
@@ -359,8 +360,10 @@ def is_database_away(error: Exception) -> bool:
     """Return whether an error is about the database rather than about what it was asked to store.
 
     A lock or an answer that did not come in time says nothing about an item either: it is worked off later, never set
-    aside.
+    aside. Neither does a table that was not migrated yet.
     """
+    if sqlstate(error) in UNFIT:
+        return True
     if not isinstance(error, OperationalError | InterfaceError):
         return False
     return not sqlstate(error).startswith(TOO_LARGE_FOR_IT) and sqlstate(error) not in CONFLICTS
@@ -369,8 +372,3 @@ def is_database_away(error: Exception) -> bool:
 def is_conflict(error: Exception) -> bool:
     """Return whether another worker was in the way, so that the same work succeeds when it is repeated."""
     return isinstance(error, IntegrityError) or sqlstate(error) in CONFLICTS
-
-
-def sqlstate(error: Exception) -> str:
-    """Return PostgreSQL's code of an error, or an empty string for errors that are not PostgreSQL's."""
-    return getattr(error.__cause__, "sqlstate", None) or ""

@@ -2,14 +2,16 @@
 
 A notification that is delivered has a row with its report. What is decided at once has none, because anybody may have
 us decide about a hundred at a time: it stands in its request's row, two bytes for each place of the request. The first
-is the verdict, or 0 where there is a row or no report at all, and the second the type (0 where it does not fit). A
-suppressed one is stored by the wish of the recipient that it was against; rows that are older have the verdict alone.
+is the verdict, or 0 where there is a row or no report at all, and the second the type (0 where it does not fit). The
+wishes of recipients that something was against stand behind all verdicts, again two bytes for each place: 0, and the
+wish. Version 0.1.0 passes over what begins with 0, and has to answer repeats of what this version decided.
 
 The key hash and the installation of such a place are those of the request itself. A repeat brings them along, and
 until the answer is fixed they are kept for a worker that has to answer in place of another one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 from typing import NamedTuple
 
 from notifications.messages import PushNotification, Report, ReportError
@@ -36,7 +38,7 @@ CODES = {
     Verdict.COALESCED: 6,
     Verdict.MUTED: 7,
 }
-# The bytes that stand for a suppressed notification, by the wish that it was against.
+# The byte that stands for the wish that a suppressed notification was against.
 WISH_CODES = {
     Wish.NOTIFICATIONS_OFF: 8,
     Wish.AUTHOR_BLOCKED: 9,
@@ -46,6 +48,7 @@ WISH_CODES = {
     Wish.MENTION_NOT_ALLOWED: 13,
 }
 _WISHES = {code: wish for wish, code in WISH_CODES.items()}
+# In rows of the days between 0.1.0 and the next release a wish stands in place of the verdict.
 VERDICTS = {code: verdict for verdict, code in CODES.items()} | dict.fromkeys(_WISHES, Verdict.SUPPRESSED)
 BYTES_EACH = 2
 LENGTH_BYTES = 4
@@ -60,29 +63,34 @@ class Decided(NamedTuple):
     wish: Wish | None = None
 
     @property
-    def code(self) -> int:
-        return WISH_CODES[self.wish] if self.wish else CODES[self.verdict]
-
-    @property
     def error(self) -> ReportError:
         return self.verdict.error or ReportError.NONE
 
 
 def pack(decided: Iterable[Decided]) -> bytes | None:
     """Return what is stored of these, or None when there is nothing."""
-    packed = bytearray()
+    verdicts, wishes = bytearray(), bytearray()
     for one in decided:
-        packed.extend(bytes(BYTES_EACH * (one.position + 1) - len(packed)))
-        packed[-BYTES_EACH:] = one.code, one.type if 0 < one.type < 256 else 0
-    return bytes(packed) or None
+        _put(verdicts, one.position, CODES[one.verdict], one.type if 0 < one.type < 256 else 0)
+        if one.wish:
+            _put(wishes, one.position, 0, WISH_CODES[one.wish])
+    return bytes(verdicts + wishes) or None
+
+
+def _put(packed: bytearray, position: int, *pair: int) -> None:
+    """Put the bytes of a place behind those of earlier places."""
+    packed.extend(bytes(BYTES_EACH * (position + 1) - len(packed)))
+    packed[-BYTES_EACH:] = pair
 
 
 def unpack(packed: bytes | None) -> list[Decided]:
     """Return what was decided at once, in the request's order."""
-    codes = (packed or b"")[::BYTES_EACH], (packed or b"")[1::BYTES_EACH]
+    firsts, seconds = (packed or b"")[::BYTES_EACH], (packed or b"")[1::BYTES_EACH]
+    codes = firsts.rstrip(b"\0")  # the last place has a verdict, and what follows begins with 0
+    types, wishes = seconds[: len(codes)], seconds[len(codes) :]
     return [
-        Decided(position, VERDICTS[code], type_, _WISHES.get(code))
-        for position, (code, type_) in enumerate(zip(*codes, strict=True))
+        Decided(position, VERDICTS[code], type_, _WISHES.get(wish) or _WISHES.get(code))
+        for position, (code, type_, wish) in enumerate(zip_longest(codes, types, wishes, fillvalue=0))
         if code
     ]
 

@@ -33,6 +33,15 @@ def keep_our_logging(**_kwargs: Any) -> None:
     """Keep the logging of `settings`: Celery sets up its own only while nothing is connected here."""
 
 
+@signals.worker_init.connect
+@signals.beat_init.connect
+def wait_for_what_fits(**_kwargs: Any) -> None:
+    """Take no message, and call nobody, before database, keys and code fit each other."""
+    from kit.starting import wait_until_fit  # noqa: PLC0415 - possible once apps are loaded
+
+    wait_until_fit()
+
+
 @signals.worker_ready.connect
 def watch_at_start(**_kwargs: Any) -> None:
     """Check gorush and the nodes soon after the start, as beat does so only minutes later.

@@ -19,7 +19,6 @@ import redis
 from django.conf import settings
 from django.core.cache import cache as shared_cache
 from django.db import connection
-from django.db.migrations.loader import MigrationLoader
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
@@ -29,6 +28,7 @@ from kit.http.urls import host_of
 from notifications import standstill
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from pushserver.celery import HEARTBEAT_KEY
+from pushserver.release import Migration, known_migrations
 from registrations.quotas import STORED_REGISTRATIONS
 from spark_reports.status import pinned
 from waku_bridge import canary
@@ -155,9 +155,13 @@ def _ask(query: LiteralString) -> list[tuple[Any, ...]]:
 
 
 @cache
-def _known_migrations() -> frozenset[tuple[str, str]]:
-    """Return the migrations of the code. They are read once, as they change only with a restart."""
-    return frozenset(MigrationLoader(None).graph.nodes)
+def _known_migrations() -> frozenset[Migration]:
+    """Return the migrations of the code. They are read once, as they change only with a restart.
+
+    Django's loader finds no migrations that depend on those of the console where that is not installed: in workers,
+    which ask for the lights.
+    """
+    return frozenset(known_migrations())
 
 
 def check_broker() -> Check:

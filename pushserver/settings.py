@@ -355,6 +355,9 @@ if REPORT_RECIPIENTS and not EMAIL_HOST:
         "Name the server that takes mail, or nobody.",
     )
 
+# Start ----------------------------------------------------------------------------------------------------------------
+STARTS_WHEN = "pushserver.stack.fitting"  # what `kit.starting` asks
+
 # Celery ---------------------------------------------------------------------------------------------------------------
 CELERY_BROKER_URL = REDIS_URL
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
@@ -372,6 +375,7 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
 CELERY_TASK_DEFAULT_QUEUE = "maintenance"
+CELERY_BEAT_SCHEDULER = "pushserver.beat.OneBeat"
 CELERY_BEAT_SCHEDULE = {
     "derive_topic_keys": {"task": "waku_bridge.tasks.derive_topic_keys", "schedule": 5.0, "options": {"expires": 5}},
     # Purges run often and briefly, so that the rows of a whole day never accumulate.

@@ -1,75 +1,24 @@
 """`manage.py up` as an operator meets it: one command, everything real, and nothing left when it ends."""
 
 import json
-import os
 import re
 import stat
-import subprocess
-import sys
 import time
 from signal import SIGKILL, SIGTERM, SIGUSR1
 
 import httpx
-import psutil
 import psycopg
 import pytest
 from django.conf import settings
 
 from pushserver.embedded.ports import free_port
 from tests.folders import open_folder
+from tests.up import Up
 
 pytestmark = pytest.mark.slow
 
-START_SECONDS = 90
 # The guard is among the children, too.
 PARTS_THAT_STAY = ("guard", "postgres", "valkey", "node", "gorush")
-CONFIGURED = {"DATABASE_URL", "REDIS_URL", "SECRET_KEY", "FIELD_ENCRYPTION_KEYS", "SERVER_PRIVATE_KEY"}
-MANAGE = [sys.executable, str(settings.BASE_DIR / "manage.py")]
-
-
-class Up:
-    """One life of `manage.py up`, with what it wrote."""
-
-    def __init__(self, data_dir, port, log):
-        unconfigured = {name: value for name, value in os.environ.items() if name not in CONFIGURED}
-        self.environment = {**unconfigured, "DATA_DIR": str(data_dir), "PORT": str(port)}
-        self.url = f"http://127.0.0.1:{port}"
-        self.log = log
-        with log.open("w") as out:
-            self.process = psutil.Popen([*MANAGE, "up"], env=self.environment, stdout=out, stderr=out)
-
-    def output(self):
-        return self.log.read_text(encoding="utf-8")
-
-    def says(self, pattern, seconds=START_SECONDS):
-        deadline = time.monotonic() + seconds
-        while not (found := re.search(pattern, self.output())):
-            assert self.process.poll() is None, self.output()
-            assert time.monotonic() < deadline, self.output()
-            time.sleep(0.1)
-        return found
-
-    def manage(self, *arguments):
-        command = [*MANAGE, *arguments]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=60)
-
-    def ends(self, number, seconds=60):
-        family = self.process.children(recursive=True)
-        self.process.send_signal(number)
-        code = self.process.wait(timeout=seconds)
-        deadline = time.monotonic() + 20
-        while alive := [process for process in family if is_alive(process)]:
-            assert time.monotonic() < deadline, (alive, self.output())
-            time.sleep(0.1)
-        return code
-
-
-def is_alive(process):
-    """A zombie is not: who inherits it, and reaps it when, is the machine's business."""
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.fixture
@@ -81,10 +30,11 @@ def open_path():
 @pytest.fixture
 def start(open_path):
     lives = []
-    port = free_port()
+    port, metrics_port = free_port(), free_port()
 
     def start_up():
-        lives.append(Up(open_path / "data", port, open_path / f"log{len(lives)}"))
+        own = {"METRICS_PORT": str(metrics_port)}
+        lives.append(Up(open_path / "data", port, open_path / f"log{len(lives)}", environment=own))
         return lives[-1]
 
     yield start_up
@@ -174,6 +124,9 @@ def assert_all_processes_are_replaced(up):
     assert len(new) == len(before) - len(PARTS_THAT_STAY)
     assert "Not replaced" not in up.output()
     assert httpx.get(f"{up.url}/readyz", timeout=30).status_code == 200
+    # The old bridge has the port until it ends, which is after the new one is at work.
+    assert "pushserver_" in httpx.get(f"http://127.0.0.1:{up.environment['METRICS_PORT']}/metrics").text
+    assert "metrics_port_not_opened" not in up.output()
 
 
 def assert_a_killed_database_comes_back(up):

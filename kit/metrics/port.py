@@ -1,6 +1,9 @@
 """A metrics port for a process that shares no METRICS_DIR with a web server. In containers each process has its own."""
 
 import os
+from errno import EADDRINUSE
+from threading import Thread
+from time import monotonic, sleep
 
 import structlog
 from django.conf import settings
@@ -8,20 +11,46 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from kit.metrics.files import Counted
 
+RETRY_SECONDS = 0.5
+# Longer than a process needs that was told to stop because this one replaces it.
+TOLD_AFTER_SECONDS = 30.0
 log = structlog.get_logger(__name__)
 
 
 def serve() -> None:
     """Show what this process and its children count at METRICS_HOST and METRICS_PORT, or nowhere when the port is 0.
 
-    A port that is taken does not keep the process from its work.
+    A port that is taken does not keep the process from its work. It is waited for: a process that is being replaced has
+    it until it ends, and it ends only when this one is at work.
     """
     if not settings.METRICS_PORT:
         return
     registry = CollectorRegistry()
     registry.register(Counted(settings.METRICS_DIR))
+    fault = _open(registry)
+    if fault == EADDRINUSE:
+        Thread(target=_open_later, args=(registry,), name="metrics-port", daemon=True).start()
+    elif fault:
+        _tell(fault)
+
+
+def _open(registry: CollectorRegistry) -> int:
+    """Open the port, and return 0 or why it cannot be opened."""
     try:
         start_http_server(settings.METRICS_PORT, settings.METRICS_HOST, registry)
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        log.error("metrics_port_not_opened", port=settings.METRICS_PORT, error=reason)  # noqa: TRY400 - nothing to trace
+        return error.errno or EADDRINUSE
+    return 0
+
+
+def _open_later(registry: CollectorRegistry) -> None:
+    told_at = monotonic() + TOLD_AFTER_SECONDS
+    while fault := _open(registry):
+        if monotonic() >= told_at:
+            told_at = float("inf")
+            _tell(fault)
+        sleep(RETRY_SECONDS)
+
+
+def _tell(fault: int) -> None:
+    log.error("metrics_port_not_opened", port=settings.METRICS_PORT, error=os.strerror(fault))

@@ -12,9 +12,10 @@ from django.conf import LazySettings
 from django.db import OperationalError, connection
 
 from kit.db.patience import MIGRATIONS, REPORTS, RETENTION, patience
+from kit.db.reasons import sqlstate
 from kit.db.statements import fetch
 from kit.patience import Patience
-from kit.turns import BaseStage, Bell, Worker, is_database_away, sqlstate
+from kit.turns import BaseStage, Bell, Worker, is_database_away
 from pushserver.embedded.postgres import SOCKET_NAME, EmbeddedPostgres
 from tests.silent import SilentProxy, silent_proxy
 from waku_bridge.reading import lock

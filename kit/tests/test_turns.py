@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from django.db import DataError, IntegrityError, OperationalError, connection, transaction
+from django.db import DataError, IntegrityError, OperationalError, ProgrammingError, connection, transaction
 from django.utils import timezone
 
 from kit.db.statements import fetch
@@ -277,7 +277,7 @@ def fails(error, *, times):
 
 
 def conflict(sqlstate):
-    error = OperationalError("conflict")
+    error = (ProgrammingError if sqlstate.startswith("42") else OperationalError)("conflict")
     error.__cause__ = psycopg.errors.lookup(sqlstate)()
     return error
 
@@ -316,7 +316,10 @@ def skip_known(stage, work, limit, now):
 
 @pytest.mark.parametrize(
     ("sqlstate", "is_away"),
-    [("57P01", True), ("08006", True), ("55P03", True), ("54000", False), ("40001", False), ("40P01", False)],
+    [
+        *((code, True) for code in ("57P01", "08006", "55P03", "53100", "42P01", "42703", "42501")),
+        *((code, False) for code in ("54000", "40001", "40P01", "42601")),
+    ],
 )
 def test_errors_are_told_apart_by_the_code_of_the_database(sqlstate, is_away):
     error = conflict(sqlstate)

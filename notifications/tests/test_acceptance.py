@@ -14,7 +14,7 @@ from notifications.delivery.settling import settle
 from notifications.messages import ChannelKey, PushNotification, PushRequest, ReportError
 from notifications.models import Attempt, Notification, NotificationRequest
 from notifications.policy import Verdict, Wish
-from notifications.reports import CODES, REPORT_ERRORS, WISH_CODES, unpack
+from notifications.reports import CODES, REPORT_ERRORS, WISH_CODES, Decided, pack, unpack
 from notifications.senders import own_senders
 from registrations.encryption import Keyring, Purpose
 from registrations.models import Registration, Route
@@ -80,6 +80,20 @@ def test_the_wish_that_a_notification_was_against_is_stored():
     assert [(d.verdict, d.wish) for d in stored] == [
         (Verdict.SUPPRESSED, Wish.CHAT_MUTED),
         (Verdict.WRONG_TOKEN, None),
+    ]
+
+
+def test_version_0_1_0_reads_the_verdicts_of_what_was_against_a_wish():
+    """While an upgrade goes on, or after it was taken back, it answers repeats of what this version decided."""
+    packed = pack([Decided(0, Verdict.WRONG_TOKEN, 1), Decided(2, Verdict.SUPPRESSED, 2, Wish.CHAT_MUTED)])
+    as_by_0_1_0 = [*enumerate(zip(packed[::2], packed[1::2], strict=True))]
+    assert [(place, *pair) for place, pair in as_by_0_1_0 if pair[0]] == [(0, 3, 1), (2, 1, 2)]
+
+
+def test_a_wish_in_place_of_a_verdict_is_read():
+    assert unpack(bytes([3, 1, 11, 2])) == [
+        Decided(0, Verdict.WRONG_TOKEN, 1),
+        Decided(1, Verdict.SUPPRESSED, 2, Wish.CHAT_MUTED),
     ]
 
 

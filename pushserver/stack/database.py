@@ -3,24 +3,22 @@
 This runs in a process of its own, because no connection may be open when other children are forked.
 """
 
-import importlib.util
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from itertools import chain
 
-from django.conf import settings
 from django.core.management import call_command
 from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 
+from kit.db.reasons import reason, sqlstate
 from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules_table import load_seed
 from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.release import compare
+from pushserver.release import compare, known_migrations
 from pushserver.roles import seed_roles
-from pushserver.stack.fitting import foreign_field_keys, foreign_private_key
+from pushserver.stack import fitting
 from pushserver.supervisor.processes import PROJECT
 
 START_SECONDS = 60.0
@@ -33,22 +31,27 @@ def bring_up_to_date(embedded: EmbeddedPostgres | None) -> None:
     if embedded is not None:
         _wait_for(embedded)
     try:
-        applied = set(MigrationRecorder(connection).applied_migrations())
+        _bring_up_to_date()
     except OperationalError as error:
-        raise SystemExit(f"PostgreSQL cannot be reached: {error}") from error
-    schema = compare(known_migrations(), applied)
-    if schema.newer:
-        print(f"The database was {schema.words}. Go back to that version soon.", file=sys.stderr)  # noqa: T201
-    if schema.missing:
+        raise SystemExit(_words(error)) from error
+
+
+def _words(error: OperationalError) -> str:
+    """Return what is wrong in one line. Only what libpq says of a connection says more than the code of the error."""
+    return reason(error) if sqlstate(error) else f"PostgreSQL cannot be reached: {' '.join(str(error).split())}"
+
+
+def _bring_up_to_date() -> None:
+    if compare(known_migrations(), set(MigrationRecorder(connection).applied_migrations())).missing:
         migrate()
     else:
         # Rows and roles that a version brings without a migration; `migrate` would have loaded them.
         load_seed(GatewayErrorRule)
         seed_roles()
-    for problem in foreign_field_keys():
-        raise SystemExit(problem)
-    for problem in foreign_private_key():
-        print(problem, file=sys.stderr)  # noqa: T201
+    for fault in chain.from_iterable(ask() for ask in fitting.FAULTS):
+        raise SystemExit(fault)
+    for oddity in chain.from_iterable(ask() for ask in fitting.ODDITIES):
+        print(oddity, file=sys.stderr)  # noqa: T201
     call_command("first_admin")
 
 
@@ -57,22 +60,6 @@ def migrate() -> None:
     command = [sys.executable, str(PROJECT / "manage.py"), "migrate", "--no-input"]
     if subprocess.run(command, check=False).returncode != 0:
         raise SystemExit("`manage.py migrate` failed; its messages are above.")
-
-
-def known_migrations() -> set[tuple[str, str]]:
-    """Return app and name of every migration of the whole server.
-
-    They are found as files, which is faster than importing them.
-    """
-    apps = {*settings.INSTALLED_APPS, *settings.PAGE_APPS, "django.contrib.admin"}
-    return {(name.rpartition(".")[2], file.stem) for name in apps for file in _migrations_of(name)}
-
-
-def _migrations_of(name: str) -> Iterator[Path]:
-    top, *below = name.partition(".apps.")[0].split(".")
-    spec = importlib.util.find_spec(top)
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        yield from Path(folder, *below, "migrations").glob("[0-9a-z]*.py")
 
 
 def _wait_for(embedded: EmbeddedPostgres) -> None:

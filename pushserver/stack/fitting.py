@@ -1,12 +1,18 @@
-"""Whether the secrets of the settings are those that the rows were written with. Asked before the first message.
+"""Whether database, secrets and clocks fit this version and each other. Asked before the first message.
 
-A server with other field keys would read no address and write rows that the right ones do not open. One with another
-private key would be a stranger to every client. Only the newest rows are asked about, so while keys are being changed
-those that are listed are enough.
+On tables that were not migrated every message would fail. A server with other field keys would read no address and
+write rows that the right ones do not open. One with another private key would be a stranger to every client. Only the
+newest rows are asked about, so while keys are being changed those that are listed are enough.
 """
 
 from collections.abc import Iterator
 
+from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
+from django.utils import timezone
+
+from kit.db.statements import fetch
+from pushserver.release import compare, known_migrations
 from registrations.encryption import DecryptionError, Purpose
 from registrations.keyring import keyring
 from registrations.models import Grant, Route
@@ -21,6 +27,39 @@ OTHER_PRIVATE_KEY = (
     "SERVER_PRIVATE_KEY is not the one that clients registered with: list the one of before in "
     "OTHER_SERVER_PRIVATE_KEYS, or they must all register anew."
 )
+# Stores refuse what is dated 20 seconds from their clock.
+MOST_SKEW_SECONDS = 20
+# Left behind by an index that was interrupted while it was made, or is being made right now.
+_UNFINISHED = """
+    SELECT class.relname FROM pg_index AS index JOIN pg_class AS class ON class.oid = index.indexrelid
+    WHERE NOT index.indisvalid AND class.relnamespace = current_schema()::regnamespace ORDER BY 1
+"""
+
+
+def unfit_schema() -> Iterator[str]:
+    """Yield what is wrong when migrations of this version were not applied, all of them or the last ones."""
+    schema = compare(known_migrations(), set(MigrationRecorder(connection).applied_migrations()))
+    if schema.missing:
+        yield f"The database is {schema.words}: run `manage.py migrate`, also where it was interrupted."
+
+
+def odd_schema() -> Iterator[str]:
+    """Yield what an operator should know of a database that can be used."""
+    schema = compare(known_migrations(), set(MigrationRecorder(connection).applied_migrations()))
+    if schema.newer:
+        yield f"The database was {schema.words}. Go back to that version soon."
+    for (name,) in fetch(_UNFINISHED):
+        yield f"The index {name} is not finished and not used: REINDEX INDEX CONCURRENTLY {name};"
+
+
+def clocks_apart() -> Iterator[str]:
+    """Yield a line when the clock of this machine and that of PostgreSQL's are apart."""
+    ours = timezone.now()
+    [(theirs,)] = fetch("SELECT clock_timestamp()")
+    ahead = (ours - theirs).total_seconds()
+    if abs(ahead) > MOST_SKEW_SECONDS:
+        words = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'}"
+        yield f"The clock of this machine is {words} PostgreSQL's: run NTP on both, or stores refuse what we send."
 
 
 def foreign_field_keys() -> Iterator[str]:
@@ -45,3 +84,8 @@ def foreign_private_key() -> Iterator[str]:
     ours = {identity.pub33 for identity in server_identities()}
     if newest and not ours & {bytes(key) for key in newest}:
         yield OTHER_PRIVATE_KEY
+
+
+# What keeps a process from its work, and what is told when it starts.
+FAULTS = (unfit_schema, foreign_field_keys)
+ODDITIES = (odd_schema, clocks_apart, foreign_private_key)

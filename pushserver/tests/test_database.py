@@ -7,12 +7,13 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
 from notifications.gateways.gorush.models import GatewayErrorRule
+from pushserver.release import known_migrations
 from pushserver.stack import database
 
 
 def test_the_files_are_the_migrations_that_django_finds():
     """Migrations of the console and its packages are among them, though processes that ask have not installed these."""
-    assert database.known_migrations() == set(MigrationLoader(None).disk_migrations)
+    assert known_migrations() == set(MigrationLoader(None).disk_migrations)
 
 
 @pytest.mark.django_db

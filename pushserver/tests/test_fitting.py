@@ -1,19 +1,26 @@
-"""Secrets of another server: one line before the first message, and nothing is written with them."""
+"""Secrets of another server, tables of another version, a wrong clock: told in one line before the first message."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from django.conf import LazySettings
 from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
+from django.db import IntegrityError, connection
+from django.db.migrations.recorder import MigrationRecorder
+from django.utils import timezone
 
-from pushserver.stack import database
+from pushserver.stack import database, fitting
 from pushserver.stack.fitting import (
     NEWEST,
     OTHER_FIELD_KEYS,
     OTHER_PRIVATE_KEY,
+    clocks_apart,
     foreign_field_keys,
     foreign_private_key,
+    odd_schema,
+    unfit_schema,
 )
 from registrations.keyring import keyring
 from tests import factories
@@ -65,3 +72,42 @@ def test_another_private_key_is_named_and_the_server_starts(capfd: pytest.Captur
     factories.make_grant()
     database.bring_up_to_date(None)
     assert capfd.readouterr().err.splitlines() == [OTHER_PRIVATE_KEY]
+
+
+# Tables, indexes and clocks -------------------------------------------------------------------------------------------
+
+
+def test_a_database_that_was_migrated_by_this_version_has_nothing_wrong() -> None:
+    assert [*unfit_schema(), *odd_schema(), *clocks_apart()] == []
+
+
+def test_a_migration_that_was_not_applied_is_named() -> None:
+    MigrationRecorder(connection).record_unapplied("notifications", "0017_ended_at")
+    [problem] = unfit_schema()
+    assert problem.startswith(
+        "The database is not up to date: 1 migrations are missing, the first is notifications.0017_"
+    )
+    assert "manage.py migrate" in problem
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_index_that_was_interrupted_is_named_with_what_mends_it() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE twice AS SELECT 1 AS number FROM generate_series(1, 2)")
+        try:
+            with pytest.raises(IntegrityError):
+                cursor.execute("CREATE UNIQUE INDEX CONCURRENTLY half_done ON twice (number)")
+            assert [problem.rpartition(": ")[2] for problem in odd_schema()] == [
+                "REINDEX INDEX CONCURRENTLY half_done;"
+            ]
+        finally:
+            cursor.execute("DROP TABLE twice")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(3600, "3600 s ahead of"), (-3600, "3600 s behind"), (10, ""), (-10, "")]
+)
+def test_a_clock_that_is_an_hour_off_is_told(seconds: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = timezone.now
+    monkeypatch.setattr(fitting.timezone, "now", lambda: now() + timedelta(seconds=seconds))
+    assert [words in problem for problem in clocks_apart()] == [True] * bool(words)

@@ -25,6 +25,7 @@ from notifications.metrics import PUSHES_STOPPED
 from notifications.models import Channel
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.embedded.ports import free_port
+from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.health import NEEDED_QUEUES
 from tests import factories
 from tests.gorush import serve_gorush
@@ -246,10 +247,14 @@ def test_not_being_ready_is_not_logged_as_an_error(
     ],
     ids=["prefork, some queues", "threads, all queues"],
 )
-def test_a_worker_tells_which_queues_it_serves(arguments: list[str], queues: set[str]) -> None:
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_tells_which_queues_it_serves(
+    arguments: list[str], queues: set[str], postgres: EmbeddedPostgres
+) -> None:
     cache.clear()
     command = [sys.executable, "-m", "celery", "--app=pushserver", "worker", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ) as worker:
+    environment = os.environ | {"DATABASE_URL": postgres.url(connection.settings_dict["NAME"])}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as worker:
         try:
             assert becomes_true(lambda: served_queues() == queues, seconds=30)
         finally:

@@ -7,7 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from django.db import connection
 
+from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.process import shows_pages
 from pushserver.supervisor.processes import PROJECT
 
@@ -122,3 +124,15 @@ from pushserver.stack.children import preload; preload()"""
 def test_the_web_server_imports_them():
     modules = loaded_by("import pushserver.wsgi; import pushserver.urls", "granian")
     assert modules.issuperset(NOT_FOR_WORKERS)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_looks_at_the_lights_without_the_console(postgres: EmbeddedPostgres) -> None:
+    """Migrations of ours depend on some of the console's, which a worker has not installed."""
+    program = """import sys; sys.argv = ["celery", "worker"]; import django; django.setup()
+from pushserver.tasks import count_traffic; count_traffic()"""
+    environment = os.environ | {"DATABASE_URL": postgres.url(connection.settings_dict["NAME"])}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -19,6 +19,7 @@ from django.db import Error as DjangoDatabaseError
 from django.utils import timezone
 from redis.exceptions import RedisError
 
+from kit.db.reasons import reason
 from waku_bridge.inbox import Path
 from waku_bridge.metrics import (
     LAST_MESSAGE_TIMESTAMP_SECONDS,
@@ -187,7 +188,7 @@ class LiveReader:
             taken = await self._intake.take(page, self.reader, path=Path.LIVE, received_at=received_at, is_live=True)
         except (DjangoDatabaseError, psycopg.Error) as error:
             if is_first:
-                log.warning("page_not_stored", node=self.reader.name, size=len(page), error=type(error).__name__)
+                log.warning("page_not_stored", node=self.reader.name, size=len(page), reason=reason(error))
             return False
         self._observe_skew(taken.selection, received_at)
         if len(page) >= self._longest_page:

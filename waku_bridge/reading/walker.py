@@ -20,6 +20,7 @@ import structlog
 from django.db import Error as DjangoDatabaseError
 from django.utils import timezone
 
+from kit.db.reasons import reason
 from waku_bridge.inbox import Path
 from waku_bridge.metrics import STORE_ERRORS, STORE_ONLY, STORE_WATERMARK_TIMESTAMP_SECONDS, STORE_WINDOW_SECONDS
 from waku_bridge.node import Busy, CursorLost, NodeError
@@ -108,7 +109,7 @@ class StoreWalker:
         except NodeError as error:
             return self._failed(error)
         except (DjangoDatabaseError, psycopg.Error) as error:
-            log.warning("store_postponed", node=self.reader.name, error=type(error).__name__)
+            log.warning("store_postponed", node=self.reader.name, reason=reason(error))
             return self._postpone(self._backoff.next())
         self._worked()
         return max(self._next_pass - monotonic(), 0.0)

@@ -8,8 +8,7 @@ from django.core.management.base import BaseCommand
 from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 
-from pushserver.release import compare, version
-from pushserver.stack.database import known_migrations
+from pushserver.release import compare, known_migrations, version
 
 
 class Command(BaseCommand):

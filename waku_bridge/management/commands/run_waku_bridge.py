@@ -19,6 +19,7 @@ from kit.http.connections import new_client
 from kit.http.urls import host_of
 from kit.metrics import port
 from kit.ready import tell_ready
+from kit.starting import wait_until_fit
 from waku_bridge.reading.bridge import MAX_PAGE_BYTES, STOP_SECONDS, TIMEOUT_SECONDS, Bridge, Plan
 
 # A thread that hangs in a database which does not answer cannot be stopped, and supervisors kill after ten seconds.
@@ -32,6 +33,7 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **_options: Any) -> None:
         if not settings.WAKU_NODES:
             raise CommandError("WAKU_NODES is not set, and no embedded node is running. Start `manage.py up`.")
+        wait_until_fit()
         port.serve()
         uvloop.run(_read_all(_plan()))
 

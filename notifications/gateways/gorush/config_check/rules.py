@@ -52,7 +52,7 @@ UNREACHABLE = Complaint(
     "unreachable",
     "gorush does not answer",
     "No push goes through it; with no other gorush, all pushes wait.",
-    "Start it, or correct GORUSH_URL.",
+    "Start it, or correct GORUSH_URL. Without the keys of Apple and Google it ends at once, as its log says.",
 )
 
 

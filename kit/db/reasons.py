@@ -1,0 +1,34 @@
+"""Why the database did not do what it was asked, in words that an operator can act on.
+
+Errors of PostgreSQL quote what was to be stored, so their text goes nowhere; its code (SQLSTATE) does.
+"""
+
+from django.db import Error
+
+REASONS = {
+    "25006": "PostgreSQL is read-only: this is a standby, or somebody made it so",
+    "28P01": "PostgreSQL refuses the password of DATABASE_URL",
+    "3D000": "the database of DATABASE_URL does not exist",
+    "42501": "the account of DATABASE_URL may not use a table: it must own all of them",
+    "42703": "a column is missing: run `manage.py migrate`",
+    "42P01": "a table is missing: run `manage.py migrate`",
+    "53100": "the disk of PostgreSQL is full: make room, nothing else has to be done",
+    "53200": "PostgreSQL has no memory left",
+    "53300": "PostgreSQL takes no more connections: raise max_connections",
+    "57P03": "PostgreSQL is starting or stopping",
+}
+AWAY = "PostgreSQL does not answer"
+# The database itself is not as it must be, whatever is stored there.
+UNFIT = {"42501", "42703", "42P01"}
+
+
+def sqlstate(error: BaseException) -> str:
+    """Return PostgreSQL's code of an error, or an empty string for errors that are not PostgreSQL's."""
+    cause = error.__cause__ if isinstance(error, Error) else error
+    return getattr(cause, "sqlstate", None) or ""
+
+
+def reason(error: BaseException) -> str:
+    """Return why a statement failed, or PostgreSQL's code where that says nothing to an operator."""
+    code = sqlstate(error)
+    return REASONS.get(code) or (f"PostgreSQL says {code}" if code else AWAY)

@@ -1,0 +1,68 @@
+"""The metrics port, with real sockets."""
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from django.conf import LazySettings
+from structlog.testing import capture_logs
+
+from kit.metrics import port
+
+
+@pytest.fixture
+def taken(settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """METRICS_PORT in the hands of another process. What is opened in this one is closed afterwards."""
+    opened = []
+    start = port.start_http_server
+    monkeypatch.setattr(port, "start_http_server", lambda *arguments: opened.append(start(*arguments)))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        settings.METRICS_HOST, settings.METRICS_PORT = other.getsockname()
+        settings.METRICS_DIR = tmp_path
+        yield other
+    for server, thread in opened:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_port_is_opened_once_the_process_ends_that_has_it(taken: socket.socket, settings: LazySettings) -> None:
+    with capture_logs() as logs:
+        port.serve()
+        time.sleep(2 * port.RETRY_SECONDS)
+        taken.close()
+        assert _answers_within(5, f"http://127.0.0.1:{settings.METRICS_PORT}/metrics")
+    assert logs == []
+
+
+def test_a_port_that_somebody_else_keeps_is_told_once(
+    taken: socket.socket, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port, "TOLD_AFTER_SECONDS", 0.0)
+    with capture_logs() as logs:
+        port.serve()
+        time.sleep(3 * port.RETRY_SECONDS)
+        taken.close()
+        assert _answers_within(5, f"http://127.0.0.1:{settings.METRICS_PORT}/metrics")
+    told = {"event": "metrics_port_not_opened", "log_level": "error", "port": settings.METRICS_PORT}
+    assert logs == [{**told, "error": "Address already in use"}]
+
+
+def test_an_address_that_is_not_ours_is_told_at_once(taken: socket.socket, settings: LazySettings) -> None:
+    settings.METRICS_HOST = "192.0.2.1"
+    with capture_logs() as logs:
+        port.serve()
+    assert [entry["error"] for entry in logs] == ["Cannot assign requested address"]
+
+
+def _answers_within(seconds: float, url: str) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            return httpx.get(url, trust_env=False).status_code == 200
+        except httpx.TransportError:
+            time.sleep(0.1)
+    return False

@@ -1,0 +1,57 @@
+"""Two beats: one works, the other says so and follows it. Both are real, with the database between them."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pushserver.beat import KEY
+from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.stack.plan import services
+from pushserver.supervisor.guard import Guard
+from tests.flows.fleet import Fleet, wait_until
+
+HOLDERS = """
+    SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND (classid::bigint << 32) | objid::bigint = %s
+"""
+
+
+@pytest.fixture
+def fleet(
+    postgres: EmbeddedPostgres, new_database: Callable[[str], str], guard: Guard, tmp_path: Path
+) -> Iterator[Fleet]:
+    running = Fleet(tmp_path, {"DATABASE_URL": postgres.url(new_database("beats"))}, guard)
+    yield running
+    running.kill(*running.running)
+
+
+def test_a_second_beat_says_so_in_one_line_and_follows_the_first(fleet: Fleet) -> None:
+    _start(fleet, "first")
+    wait_until(lambda: _holders(fleet) == 1, what="the first beat works")
+    _start(fleet, "second")
+    wait_until(lambda: "beat_stands_by" in fleet.log("second"), what="the second beat says so")
+    time.sleep(3)
+    assert fleet.log("second").count("beat_stands_by") == 1
+    assert "another beat works, and this one follows it when it ends" in fleet.log("second")
+    assert "beat_stands_by" not in fleet.log("first")
+    fleet.kill("first")
+    wait_until(lambda: "beat_works" in fleet.log("second"), what="the second beat follows")
+    assert _holders(fleet) == 1
+
+
+def _start(fleet: Fleet, name: str) -> None:
+    beat = services(data_dir=fleet.folder, cpus=1)[-1]
+    schedule = f"--schedule={fleet.folder / name}"
+    command = [*(part for part in beat.command if not part.startswith("--schedule")), schedule]
+    fleet.start(replace(beat, name=name, command=command))
+
+
+def _holders(fleet: Fleet) -> int:
+    with psycopg.connect(fleet.environment["DATABASE_URL"], autocommit=True) as connection:
+        [(count,)] = connection.execute(HOLDERS, [KEY]).fetchall()
+    return int(count)

@@ -1,0 +1,180 @@
+"""A database, a node or a gorush that is not as it must be: it is told in one line, and nothing is lost."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.embedded.valkey import EmbeddedValkey
+from pushserver.supervisor.guard import Guard
+from tests.databases import TEMPLATE
+from tests.flows import fleet as processes
+from tests.flows.conftest import SERVER, environment_of, start
+from tests.flows.fleet import Fleet, wait_until
+from tests.flows.load import prepare, pushes_by_message, replies_by_message, wait_until_worked_off
+from tests.flows.network import Network, android, new_sender, unregistered_phone
+from tests.folders import open_folder
+from waku_bridge.client import Destination
+from waku_bridge.messages import WakuMessage
+
+pytestmark = pytest.mark.slow
+PROCESSES = ("bridge", "worker", "reports", "beat")
+# As a migration leaves it that was interrupted in the middle.
+HALF_DONE = """
+    DROP INDEX notification_ended_at;
+    ALTER TABLE notifications_attempt DROP COLUMN error;
+    DELETE FROM django_migrations WHERE app = 'notifications' AND name >= '0016';
+"""
+MISSING = "2 migrations are missing, the first is notifications.0016_attempt_error: run `manage.py migrate`"
+LOOK_SECONDS = 3
+DISK_MIB = 64
+FULL = "the disk of PostgreSQL is full"
+REQUESTS = 200
+GORUSH = "gorush does not answer"
+
+NewFleet = Callable[[str], Fleet]
+
+
+@pytest.fixture
+def new_fleet(
+    valkey: EmbeddedValkey, guard: Guard, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[NewFleet]:
+    """Return ``new_fleet(database_url)``, a server that is not started yet."""
+    fleets: list[Fleet] = []
+
+    def make(database_url: str) -> Fleet:
+        redis_url = f"{valkey.url.removesuffix('/0')}/5"
+        fleets.append(Fleet(tmp_path, environment_of(database_url, redis_url, tmp_path_factory), guard))
+        return fleets[-1]
+
+    yield make
+    for fleet in fleets:
+        fleet.kill(*fleet.running)
+
+
+@pytest.fixture
+def disk(require_or_skip: Callable[[bool, str], None]) -> Iterator[Path]:
+    """A small one of its own."""
+    with open_folder() as folder:
+        mounting = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "small-disk", str(folder)]
+        mounted = subprocess.run(mounting, check=False, capture_output=True)
+        require_or_skip(mounted.returncode == 0, "nothing can be mounted here, which takes root's rights")
+        folder.chmod(0o711)
+        yield folder
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
+
+
+@pytest.fixture
+def on_the_disk(disk: Path, postgres: EmbeddedPostgres, new_database: object) -> Iterator[str]:
+    """The URL of a migrated database whose tables are on the small disk."""
+    name, tables = f"small_{uuid4().hex[:8]}", disk / "tables"
+    tables.mkdir(mode=0o700)
+    if postgres.account:
+        os.chown(tables, postgres.account.uid, postgres.account.gid)
+    with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
+        connection.execute(f"CREATE TABLESPACE {name} LOCATION '{tables}'")
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} TABLESPACE {name}")
+        yield postgres.url(name)
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        connection.execute(f"DROP TABLESPACE {name}")
+
+
+def network_of(fleet: Fleet) -> Network:
+    settings = fleet.environment
+    return Network(settings["WAKU_NODES"], settings["GORUSH_URL"], settings["DATABASE_URL"], SERVER.pub33)
+
+
+def test_on_a_half_done_migration_nothing_is_taken_before_it_is_done(
+    postgres: EmbeddedPostgres, new_database: Callable[[str], str], new_fleet: NewFleet
+) -> None:
+    url = postgres.url(new_database("half_done"))
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(HALF_DONE)
+    fleet = new_fleet(url)
+    start(fleet)
+    for name in PROCESSES:
+        wait_until(lambda name=name: MISSING in fleet.log(name), what=f"{name} says what is wrong")
+    with closing(network_of(fleet)) as network:
+        (envelope,) = network.publish(_request())
+        time.sleep(LOOK_SECONDS)
+        assert network.rows("SELECT count(*) FROM waku_bridge_inboundenvelope") == [(0,)]
+        fleet.run(processes.migrate())
+        assert network.how_it_ended(envelope) == ("processed", "")
+    for name in PROCESSES:
+        assert (fleet.log(name).count("start_waits"), "Traceback" in fleet.log(name)) == (1, False)
+
+
+def test_a_full_disk_is_told_in_one_line_and_costs_nothing_but_time(
+    disk: Path, on_the_disk: str, new_fleet: NewFleet
+) -> None:
+    fleet = new_fleet(on_the_disk)
+    start(fleet)
+    with closing(network_of(fleet)) as network:
+        load = prepare(network, REQUESTS)
+        with _filled(disk):
+            network.publish(*load.messages)
+            wait_until(lambda: FULL in fleet.log("bridge") + fleet.log("worker"), what="somebody says that it is full")
+            time.sleep(LOOK_SECONDS)
+        wait_until_worked_off(network, load)
+        pushes, replies = pushes_by_message(network, load), replies_by_message(network, load)
+        assert [len(pushes[each]) for each in load.message_ids] == [1] * REQUESTS
+        assert all(replies[each] for each in load.message_ids)
+    told = [line for name in ("bridge", "worker") for line in fleet.log(name).splitlines() if FULL in line]
+    assert told
+    assert "envelope_failed" not in fleet.log("worker")
+
+
+def test_a_node_of_another_network_and_a_gorush_that_does_not_start_have_a_line_each(
+    postgres: EmbeddedPostgres, new_database: Callable[[str], str], new_fleet: NewFleet
+) -> None:
+    """A gorush without the keys of Apple and Google ends at once."""
+    fleet = new_fleet(postgres.url(new_database("odd_peers")))
+    node = processes.node(int(fleet.environment["WAKU_NODES"].rsplit(":", 1)[1]))
+    elsewhere = [part.replace(processes.PUBSUB_TOPIC, "/waku/2/rs/1/32") for part in node.command]
+    fleet.start(replace(node, command=elsewhere), processes.services(fleet.folder)["worker"])
+    wait_until(lambda: "wrong_cluster" in fleet.log("worker"), what="the node is told")
+    wait_until(lambda: "unreachable" in fleet.log("worker"), what="gorush is told")
+    told = [line for line in fleet.log("worker").splitlines() if "_deviates " in line]
+    assert [sum(word in line for line in told) for word in ("it is in cluster 1, and we read cluster 16", GORUSH)] == [
+        1,
+        1,
+    ]
+
+
+@contextmanager
+def _filled(disk: Path) -> Iterator[None]:
+    """To the last byte."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(2**16)):
+                pass
+        except OSError:
+            pass
+    try:
+        yield
+    finally:
+        ballast.unlink()
+
+
+def _request() -> WakuMessage:
+    """About somebody whom the server does not know: it is answered with an error."""
+    phone, sender = unregistered_phone(), new_sender()
+    phone.change(android())
+    place = Destination(
+        client=phone.identity.pub33,
+        server=SERVER.pub33,
+        public_key_hash=phone.identity.key_hash,
+        installation_id=phone.installation_id,
+        access_token=phone.access_token,
+        version=phone.version,
+    )
+    return sender.request([place], sender.one_to_one(), os.urandom(32), timestamp_ns=time.time_ns()).message

@@ -1,0 +1,114 @@
+"""An installation of the last release at work: `manage.py up` from a folder of its own, between a node and a gorush."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL, SIGUSR1
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from pushserver.embedded.ports import free_port
+from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.embedded.valkey import EmbeddedValkey
+from pushserver.stack.plan import manage
+from pushserver.supervisor.guard import Guard
+from pushserver.supervisor.processes import Stage
+from tests.flows import fleet as processes
+from tests.flows.conftest import SERVER
+from tests.flows.fleet import Fleet
+from tests.flows.network import Network
+from tests.up import Up
+from tests.upgrades.releases import copy_working_tree, last_release, pull, unpack_release
+
+SECRETS = ("SECRET_KEY", "FIELD_ENCRYPTION_KEYS", "SERVER_PRIVATE_KEY")
+CANNOT = "this clone lacks the last release: `git fetch --unshallow --tags` gets it"
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """``folder`` is what the processes run from. ``old`` and ``new`` are the code that is put there."""
+
+    folder: Path
+    old: Path
+    new: Path
+    fleet: Fleet
+    up: Up
+    network: Network
+
+    @property
+    def replacements(self) -> int:
+        return self.up.output().count(" Replaced.")
+
+    def begin_to_replace(self, code: Path) -> None:
+        """As `git pull && make restart`."""
+        pull(code, self.folder)
+        self.up.process.send_signal(SIGUSR1)
+
+    def begin_load(self, file: Path, *, rate: int, seconds: int) -> None:
+        options = ["--devices=20", f"--rate={rate}", f"--seconds={seconds}", f"--json={file}"]
+        self.fleet.start(manage("load", "load", *options, stage=Stage.FRONT))
+
+    def end_load(self) -> None:
+        self.fleet.running["load"].wait(timeout=120)
+        self.fleet.kill("load")
+
+
+@pytest.fixture
+def installation(
+    require_or_skip: Callable[[bool, str], None],
+    postgres: EmbeddedPostgres,
+    valkey: EmbeddedValkey,
+    guard: Guard,
+    tmp_path: Path,
+) -> Iterator[Installation]:
+    release = last_release()
+    require_or_skip(bool(release), CANNOT)
+    folder, old, new = (tmp_path / name for name in ("installed", "old", "new"))
+    unpack_release(release, old)
+    copy_working_tree(new)
+    pull(old, folder)
+    (tmp_path / "logs").mkdir()
+    fleet = Fleet(tmp_path / "logs", _environment(postgres, valkey, tmp_path), guard)
+    up = Up(tmp_path / "data", free_port(), fleet.folder / "up.log", environment=fleet.environment, folder=folder)
+    try:
+        _start_peers(fleet)
+        up.says("Ready. Console: ")
+        settings = fleet.environment
+        network = Network(settings["WAKU_NODES"], settings["GORUSH_URL"], settings["DATABASE_URL"], SERVER.pub33)
+        yield Installation(folder, old, new, fleet, up, network)
+        network.close()
+    finally:
+        if up.process.poll() is None:
+            up.ends(SIGKILL)
+        fleet.kill(*fleet.running)
+
+
+def _environment(postgres: EmbeddedPostgres, valkey: EmbeddedValkey, folder: Path) -> dict[str, str]:
+    """A database with nothing in it, and usual settings but for limits: a few senders ask for more than anybody may."""
+    database = f"upgrade_{uuid4().hex[:8]}"
+    with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {database}")
+    return {
+        "DATABASE_URL": postgres.url(database),
+        "REDIS_URL": valkey.url.removesuffix("/0") + "/6",
+        "WAKU_NODES": f"http://127.0.0.1:{free_port()}",
+        "GORUSH_URL": f"http://127.0.0.1:{free_port()}",
+        "METRICS_DIR": str(folder / "metrics"),
+        "METRICS_PORT": str(free_port()),
+        "MAX_OPEN_PER_ROUTE": "10000",
+        **{name: os.environ[name] for name in SECRETS},
+        **{f"{name}_LIMITS": "1000000/1,100000000/60" for name in ("ROUTE", "ROUTE_APART", "SENDER", "GLOBAL")},
+    }
+
+
+def _start_peers(fleet: Fleet) -> None:
+    node_url, gorush_url = fleet.environment["WAKU_NODES"], fleet.environment["GORUSH_URL"]
+    fleet.start(processes.node(port_of(node_url)), processes.gorush(port_of(gorush_url)))
+    processes.wait_for_http(f"{node_url}/health", f"{gorush_url}/healthz")
+
+
+def port_of(url: str) -> int:
+    return int(url.rsplit(":", 1)[1])

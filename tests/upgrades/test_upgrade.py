@@ -1,0 +1,150 @@
+"""An upgrade under traffic, and its way back: nothing is lost or doubled, and nobody waits longer than clients do.
+
+`make upgrade-test`. It is done as an operator does it: `git pull`, then `make restart`. The new code migrates while the
+processes of the last release serve; each of them is replaced; and then the last release comes back on the new schema.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from notifications.messages import Report, ReportError
+from tests.flows.network import Network, Sender, android, new_sender, unregistered_phone
+from tests.upgrades.conftest import Installation
+from waku_bridge.client import Destination, Preferences
+from waku_bridge.codec.keys import author_hash
+
+pytestmark = pytest.mark.upgrade
+
+RATE_PER_SECOND = 20
+LOAD_SECONDS = 90
+CLIENTS_WAIT_SECONDS = 3.0
+REPLACE_SECONDS = 90
+MIGRATIONS = "SELECT count(*) FROM django_migrations"
+ACCEPTED = """
+    SELECT count(*) FILTER (WHERE received_at < %s), count(*) FILTER (WHERE received_at > %s)
+    FROM notifications_notificationrequest
+"""
+# A worker of 0.1.0 reads the folder of migrations when it looks at the lights, and finds those of the next version. The
+# task comes again within a minute, in a new worker.
+KNOWN_TROUBLE = re.compile(r".*count_traffic.*NodeNotFoundError.*\n.*Traceback.*\n")
+# Of lines of the log that need somebody.
+TROUBLE = re.compile(r"Traceback|\[(?:error|critical) |turn_split|Not replaced|did not stop in time")
+
+
+@dataclass(slots=True)
+class Memory:
+    """Requests with the answers to them, that are repeated later: whichever version decided, another answers alike."""
+
+    network: Network
+    sender: Sender = field(default_factory=new_sender)
+    answered: list[tuple[Sequence[Destination], bytes, tuple[Report, ...]]] = field(default_factory=list)
+
+    def ask(self) -> None:
+        """Of three places: one is delivered, one is against a wish, and one has the wrong token."""
+        mute = Preferences(muted_chats=(author_hash(self.sender.identity.pub33),))
+        phones = [self.network.phone(preferences=wishes) for wishes in (None, mute, None)]
+        places = [self.network.query(self.sender, phone)[0] for phone in phones]
+        places[2] = replace(places[2], access_token=unregistered_phone().access_token)
+        message_id = os.urandom(32)
+        reports = self.network.notify(self.sender, places, message_id=message_id)
+        assert [report.error for report in reports] == [ReportError.NONE, ReportError.NONE, ReportError.WRONG_TOKEN]
+        self.answered.append((places, message_id, reports))
+
+    def ask_again(self) -> None:
+        for places, message_id, reports in self.answered:
+            assert self.network.notify(self.sender, places, message_id=message_id) == reports
+
+
+def test_an_upgrade_and_its_way_back_lose_nothing_double_nothing_and_keep_nobody_waiting(
+    installation: Installation, tmp_path: Path
+) -> None:
+    network, memory = installation.network, Memory(installation.network)
+    memory.ask()
+    [(before,)] = network.rows(MIGRATIONS)
+    _under_load(installation, installation.new, tmp_path / "upgrade.json")
+    [(after,)] = network.rows(MIGRATIONS)
+    assert after > before, "the last release has this schema: nothing was migrated"
+    memory.ask()
+    memory.ask_again()
+    _under_load(installation, installation.old, tmp_path / "way_back.json")
+    memory.ask()
+    memory.ask_again()
+    log = KNOWN_TROUBLE.sub("", installation.up.output())
+    assert [line for line in log.splitlines() if TROUBLE.search(line)] == []
+
+
+def _under_load(installation: Installation, code: Path, file: Path) -> None:
+    """Replace the code while requests come, of which some are accepted before that, and some after it."""
+    asked_at = datetime.now(UTC)
+    installation.begin_load(file, rate=RATE_PER_SECOND, seconds=LOAD_SECONDS)
+    _wait_for_requests(installation.network, asked_at)
+    asked_at = datetime.now(UTC)
+    waits = _replace(installation, code)
+    replaced_at = datetime.now(UTC)
+    installation.end_load()
+    [(early, late)] = installation.network.rows(ACCEPTED, asked_at, replaced_at)
+    result = json.loads(file.read_text())
+    _say(file.stem, (replaced_at - asked_at).total_seconds(), early, late, waits, result)
+    assert early
+    assert late
+    _judge(result, waits)
+
+
+def _judge(result: dict[str, object], waits: Sequence[float]) -> None:
+    for kind in ("pushes", "replies"):
+        found = result[kind]
+        assert isinstance(found, dict)
+        assert (found["lost"], found["doubled"]) == (0, 0), kind
+        assert kind == "pushes" or found["latency_ms"]["max"] <= CLIENTS_WAIT_SECONDS * 1000
+    assert result["failed"] == 0
+    assert max(waits) <= CLIENTS_WAIT_SECONDS
+
+
+def _wait_for_requests(network: Network, since: datetime) -> None:
+    came = "SELECT count(*) > 20 FROM notifications_notificationrequest WHERE received_at > %s"
+    deadline = time.monotonic() + 60
+    while network.rows(came, since) != [(True,)]:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def _replace(installation: Installation, code: Path) -> list[float]:
+    """Return how long people waited who registered, looked up and notified one another meanwhile."""
+    waits: list[float] = []
+    due, deadline = installation.replacements + 1, time.monotonic() + REPLACE_SECONDS
+    installation.begin_to_replace(code)
+    while installation.replacements < due:
+        assert time.monotonic() < deadline, installation.up.output()
+        waits += _come_and_go(installation.network)
+        time.sleep(0.3)
+    return waits
+
+
+def _come_and_go(network: Network) -> list[float]:
+    times, sender = [time.monotonic()], new_sender()
+    phone = network.phone(android())
+    times.append(time.monotonic())
+    destinations = network.query(sender, phone)
+    times.append(time.monotonic())
+    assert [report.success for report in network.notify(sender, destinations)] == [True]
+    times.append(time.monotonic())
+    return [after - before for before, after in pairwise(times)]
+
+
+def _say(name: str, seconds: float, early: int, late: int, waits: Sequence[float], result: dict[str, object]) -> None:
+    console = Console(width=140)
+    console.print(f"{name}: all processes replaced in {seconds:.0f} s; {early} requests before that, {late} after it")
+    console.print(
+        f"{len(waits)} people waited {max(waits):.2f} s at most, half of them {sorted(waits)[len(waits) // 2]:.2f} s"
+    )
+    console.print({kind: result[kind] for kind in ("pushes", "replies", "failed")})
