@@ -27,6 +27,7 @@ from bench import (
     scale,
     throughput,
     topics,
+    tracing,
     walker,
     xmpp,
 )
@@ -35,6 +36,7 @@ RESULTS = Path(__file__).parent / "results"
 BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "codec": codec.run,
     "path": path.run,
+    "tracing": tracing.run,
     "xmpp": xmpp.run,
     "topics": topics.run,
     "live": live.run,

@@ -1,0 +1,114 @@
+"""What tracing costs a request on its whole way: the benchmark of the path, in turns without traces and with them.
+
+Off and on take turns in one process, so that what else the machine does hits both alike. Counted is the CPU time of the
+process (turns, event loop, the thread that exports) and of PostgreSQL; the collector runs beside it and is not. To what
+a worker does the first span is added, which the bridge tells; not the last two, as nobody waits for the stores here.
+Every figure is the median of the rounds. Run alone with ``python -m bench tracing``.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from statistics import median
+from time import process_time, time_ns
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from bench import servers
+from bench.path import BATCH, CLIENTS, REQUESTS, TOPIC, servers_of_one_process
+from bench.servers import cpu_seconds
+from pushserver.embedded.ports import free_port
+
+ROUNDS = 12
+# By the share of messages that are traced. The second one without traces tells how much of a difference is chance.
+SHARES: Sequence[tuple[str, float]] = (("off", 0.0), ("10 %", 0.1), ("off again", 0.0), ("100 %", 1.0))
+GOAL_PERCENT = 3.0
+
+
+def run() -> dict[str, object]:
+    """Measure, print and return the figures."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    os.environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_BSP_SCHEDULE_DELAY": "500"}
+    command = [sys.executable, "-m", "bench.tracing", str(port)]
+    with servers.process(command), servers_of_one_process() as postgres:
+        servers.wait_until(lambda: servers.answers(url))
+        spent: dict[str, list[float]] = {name: [] for name, _ in SHARES}
+        for _ in range(ROUNDS + 1):
+            for name, share in SHARES:
+                spent[name].append(_round(share, postgres))
+    milliseconds = {name: median(times[1:]) for name, times in spent.items()}  # the first ones import and connect
+    base = median([*spent["off"][1:], *spent["off again"][1:]])
+    percent = {name: 100 * (each / base - 1) for name, each in milliseconds.items()}
+    _print(milliseconds, percent)
+    return {"milliseconds": milliseconds, "percent": percent}
+
+
+def _round(share: float, postgres: psutil.Process) -> float:
+    """Return the CPU milliseconds of one request, while this share of them is traced."""
+    from django.conf import settings  # noqa: PLC0415 - once Django is set up
+
+    from bench.path_stages import Stages  # noqa: PLC0415
+
+    settings.TRACES, settings.TRACES_SHARE = False, share
+    stages = Stages(clients=CLIENTS, requests=REQUESTS, batch=BATCH, topic=TOPIC)
+    settings.TRACES = share > 0
+    before = process_time() + cpu_seconds(postgres)
+    _begin([envelope.hash for envelope in stages.incoming])
+    stages.run()
+    if settings.TRACES:
+        _flush()
+    return (process_time() + cpu_seconds(postgres) - before) * 1000 / REQUESTS
+
+
+def _begin(hashes: Sequence[bytes]) -> None:
+    """Begin the traces, as the bridge does."""
+    from kit.tracing.steps import Role, step  # noqa: PLC0415
+
+    began_ns = time_ns()
+    for each in hashes:
+        step("read", each, {"path": "live"}, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
+
+
+def _flush() -> None:
+    from kit.tracing.steps import spans  # noqa: PLC0415
+
+    spans().flush()
+
+
+def _print(milliseconds: dict[str, float], percent: dict[str, float]) -> None:
+    table = Table(title="One request, inbox → gorush → reply: CPU time by the share that is traced")
+    for column in ("traced", "ms", "more than off"):
+        table.add_column(column, justify="left" if column == "traced" else "right")
+    for name, each in milliseconds.items():
+        goal = f" (≤ {GOAL_PERCENT:g} %)" if name == "10 %" else ""
+        table.add_row(name, f"{each:.3f}", f"{percent[name]:+.1f} %{goal}")
+    Console().print(table)
+
+
+class _Sink(BaseHTTPRequestHandler):
+    """A collector that reads everything and keeps nothing."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer()
+
+    def _answer(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_args: object) -> None:
+        """Say nothing."""
+
+
+if __name__ == "__main__":
+    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), _Sink).serve_forever()
