@@ -25,6 +25,7 @@ from bench import (
     reports,
     retention,
     scale,
+    sizes,
     throughput,
     topics,
     tracing,
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "console": console.run,
     "throughput": throughput.run,
     "scale": scale.run,
+    "sizes": sizes.run,
 }
 
 

@@ -3,14 +3,15 @@
 Off and on take turns in one process, so that what else the machine does hits both alike. Counted is the CPU time of the
 process (turns, event loop, the thread that exports) and of PostgreSQL; the collector runs beside it and is not. To what
 a worker does the first span is added, which the bridge tells; not the last two, as nobody waits for the stores here.
-Every figure is the median of the rounds. Run alone with ``python -m bench tracing``.
+Every figure is the median of the rounds, every percentage that of what a round took more than those beside it. Run
+alone with ``python -m bench tracing``.
 """
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from statistics import median
+from statistics import mean, median
 from time import process_time, time_ns
 
 import psutil
@@ -22,7 +23,7 @@ from bench.path import BATCH, CLIENTS, REQUESTS, TOPIC, servers_of_one_process
 from bench.servers import cpu_seconds
 from pushserver.embedded.ports import free_port
 
-ROUNDS = 12
+ROUNDS = 10
 # By the share of messages that are traced. The second one without traces tells how much of a difference is chance.
 SHARES: Sequence[tuple[str, float]] = (("off", 0.0), ("10 %", 0.1), ("off again", 0.0), ("100 %", 1.0))
 GOAL_PERCENT = 3.0
@@ -40,11 +41,18 @@ def run() -> dict[str, object]:
         for _ in range(ROUNDS + 1):
             for name, share in SHARES:
                 spent[name].append(_round(share, postgres))
-    milliseconds = {name: median(times[1:]) for name, times in spent.items()}  # the first ones import and connect
-    base = median([*spent["off"][1:], *spent["off again"][1:]])
-    percent = {name: 100 * (each / base - 1) for name, each in milliseconds.items()}
+    rounds = [dict(zip(spent, times, strict=True)) for times in zip(*spent.values(), strict=True)][
+        1:
+    ]  # the first warms up
+    milliseconds = {name: median(each[name] for each in rounds) for name in spent}
+    percent = {name: median(_more(each, name) for each in rounds) for name in spent}
     _print(milliseconds, percent)
     return {"milliseconds": milliseconds, "percent": percent}
+
+
+def _more(times: Mapping[str, float], name: str) -> float:
+    """Return by how many percent a round took more than those without traces beside it."""
+    return 100 * (times[name] / mean([times["off"], times["off again"]]) - 1)
 
 
 def _round(share: float, postgres: psutil.Process) -> float:

@@ -35,8 +35,6 @@ LOGGERS = {
     "celery.beat": {"level": "WARNING"},
     "httpx": {"level": "WARNING"},
     "django.request": {"level": "ERROR"},
-    # A collector that is away is complained of once a minute, not with each batch.
-    "opentelemetry": {"level": "CRITICAL"},
     # Logged statements would quote what they store.
     "django.db.backends": {"level": "WARNING"},
 }

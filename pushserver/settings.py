@@ -437,6 +437,9 @@ if METRICS_TOKEN and not re.fullmatch(r"[A-Za-z0-9._~+/-]{16,200}=*", METRICS_TO
 OTLP_URL = next(iter(env.urls("OTEL_EXPORTER_OTLP_ENDPOINT")), "")
 OTLP_HEADERS = env.headers("OTEL_EXPORTER_OTLP_HEADERS")
 OTLP_SERVICE = env.text("OTEL_SERVICE_NAME", "pushserver")
+OTLP_RESOURCE = env.headers("OTEL_RESOURCE_ATTRIBUTES")
+# Spans and errors are sent so often.
+OTLP_EVERY_SECONDS = env.number("OTEL_BSP_SCHEDULE_DELAY", 5000, minimum=10, maximum=60_000) / 1000
 OTLP_VERSION = version() if OTLP_URL else ""
 TRACES = bool(OTLP_URL) and env.choice("OTEL_TRACES_EXPORTER", "otlp", "none") == "otlp"
 TRACES_ERRORS = bool(OTLP_URL) and env.choice("OTEL_LOGS_EXPORTER", "otlp", "none") == "otlp"

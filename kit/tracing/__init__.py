@@ -5,5 +5,5 @@
     what a process does for a message ───────┴──▶ span ──▶ gate (`allowed`) ──▶ collector
 
 So nothing is stored for a trace or handed from process to process, and nothing is done at all while tracing is off: the
-libraries of OpenTelemetry are imported with the first span. This package knows none of the apps.
+protocol of OpenTelemetry is imported with the first span. This package knows none of the apps.
 """

@@ -17,8 +17,8 @@ from kit.tracing.traces import Trace, trace_of
 if TYPE_CHECKING:
     from kit.tracing.exporting import Errors
 
-# Those that export: their errors would be exported.
-OWN = ("opentelemetry", "urllib3", "requests", "kit.tracing")
+# What exports: its errors would be exported.
+OWN = "kit.tracing"
 # Of a stack so many calls are told, the innermost.
 MOST_CALLS = 20
 LIBRARY_ERROR = "library_error"

@@ -1,125 +1,46 @@
-"""Spans and errors on their way out, in the words of OpenTelemetry: the only module that imports it.
+"""Spans and errors on their way out, in the messages of OpenTelemetry's protocol: the only module that knows it.
 
-It is imported with the first span or error. Batches go out on a thread of the SDK; when the collector is away, they are
-dropped, and nobody waits for it.
+It is imported with the first span or error. Both are built as they are sent, which takes a few microseconds each: the
+tracer of OpenTelemetry's SDK takes ten times as long (docs/decisions/0033).
 """
 
-import atexit
-import threading
-from collections.abc import Iterable, Mapping, Sequence
-from time import monotonic
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import structlog
 from django.conf import settings
-from opentelemetry._logs import LogRecord, SeverityNumber
-from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk._logs import LoggerProvider, ReadableLogRecord
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExportResult
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.trace import (
-    Link,
-    NonRecordingSpan,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    set_span_in_context,
-)
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs, SeverityNumber
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
 from kit.tracing import allowed
+from kit.tracing.sending import Sender
 from kit.tracing.steps import Attributes, Role, Stage
-from kit.tracing.traces import Trace
+from kit.tracing.traces import SPAN_BYTES, TRACE_BYTES, Trace
 
 log = structlog.get_logger(__name__)
 
-# How long one batch may take, tries and all, and how long a process that ends waits for its last ones.
-EXPORT_SECONDS = 5.0
-LAST_SECONDS = 2.0
-# A collector that is away is told of so often.
-COMPLAIN_EVERY_SECONDS = 60.0
-SCOPE = "pushserver"
-ROLES = {Role.INTERNAL: SpanKind.INTERNAL, Role.CLIENT: SpanKind.CLIENT, Role.CONSUMER: SpanKind.CONSUMER}
-SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-
-
-class Ids(RandomIdGenerator):
-    """Gives the first span of a message's trace the ids that every process knows, and random ones to all others."""
-
-    def __init__(self) -> None:
-        self._given = threading.local()
-
-    def give(self, trace: Trace) -> None:
-        """Let the next span of this thread be the first one of its trace."""
-        self._given.trace = trace
-
-    def generate_trace_id(self) -> int:
-        trace: Trace | None = getattr(self._given, "trace", None)
-        return trace.id if trace else super().generate_trace_id()
-
-    def generate_span_id(self) -> int:
-        trace: Trace | None = self._given.__dict__.pop("trace", None)
-        return trace.first_span_id if trace else super().generate_span_id()
-
-
-class Complaints:
-    """Says that the collector takes nothing, now and then."""
-
-    def __init__(self) -> None:
-        self._next_at = float("-inf")
-
-    def note(self, what: str, count: int) -> None:
-        """Log that so many spans or errors were lost, unless that was said a moment ago."""
-        if monotonic() >= self._next_at:
-            self._next_at = monotonic() + COMPLAIN_EVERY_SECONDS
-            log.warning("collector_takes_nothing", what=what, count=count)
-
-
-class Gate(SpanExporter):
-    """Lets spans out to another exporter, but none with an attribute that `allowed` does not know."""
-
-    def __init__(self, exporter: SpanExporter) -> None:
-        self._exporter = exporter
-        self._complaints = Complaints()
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = self._exporter.export([span for span in spans if _may_leave(span)])
-        if result is SpanExportResult.FAILURE:
-            self._complaints.note("spans", len(spans))
-        return result
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-
-def _may_leave(span: ReadableSpan) -> bool:
-    found = [
-        *(span.attributes or {}).items(),
-        *(item for link in span.links for item in (link.attributes or {}).items()),
-    ]
-    refused = sorted(name for name, value in found if not allowed.is_allowed(name, value))
-    if refused or span.events or span.status.description:
-        log.error("span_refused", span=span.name, attributes=refused)
-        return False
-    return True
+SCOPE = InstrumentationScope(name="pushserver")
+ROLES = {
+    Role.INTERNAL: Span.SPAN_KIND_INTERNAL,
+    Role.CLIENT: Span.SPAN_KIND_CLIENT,
+    Role.CONSUMER: Span.SPAN_KIND_CONSUMER,
+}
+FAILED = Status(code=Status.STATUS_CODE_ERROR)
+SEVERITIES = {"ERROR": SeverityNumber.SEVERITY_NUMBER_ERROR, "CRITICAL": SeverityNumber.SEVERITY_NUMBER_FATAL}
+Link: TypeAlias = Span.Link
 
 
 class Spans:
     """The spans of this process."""
 
-    def __init__(self, exporter: SpanExporter) -> None:
-        self._ids = Ids()
-        self._processor = BatchSpanProcessor(Gate(exporter))
-        provider = TracerProvider(ALWAYS_ON, _resource(), shutdown_on_exit=False, id_generator=self._ids)
-        provider.add_span_processor(self._processor)
-        self._tracer = provider.get_tracer(SCOPE)
-        atexit.register(self.close)
+    def __init__(self) -> None:
+        self._sender = Sender("spans", f"{settings.OTLP_URL}/v1/traces", settings.OTLP_HEADERS, _spans_of(_resource()))
+        self.close, self.flush = self._sender.close, self._sender.flush
 
     def step(
         self,
@@ -129,125 +50,126 @@ class Spans:
         ended_ns: int,
         attributes: Attributes,
         *,
-        role: Role,
-        is_first: bool,
-        is_error: bool,
+        role: Role = Role.INTERNAL,
+        is_first: bool = False,
+        is_error: bool = False,
         links: Sequence[Link] = (),
     ) -> None:
-        """Tell a span in the trace of a message."""
-        if is_first:
-            self._ids.give(trace)
-        context = Context() if is_first else _within(trace)
-        told = allowed.exported(attributes)
-        span = self._tracer.start_span(name, context, ROLES[role], told, links, began_ns)  # type: ignore[arg-type]
-        if is_error:
-            span.set_status(Status(StatusCode.ERROR))
-        span.end(ended_ns)
+        """Tell a span in the trace of a message. One with an attribute that `allowed` does not know is not told."""
+        told = _told(name, attributes)
+        if told is None:
+            return
+        first = trace.first_span_id.to_bytes(SPAN_BYTES)
+        span = Span(
+            trace_id=trace.id.to_bytes(TRACE_BYTES),
+            span_id=first if is_first else os.urandom(SPAN_BYTES),
+            parent_span_id=b"" if is_first else first,
+            name=name,
+            kind=ROLES[role],
+            start_time_unix_nano=began_ns,
+            end_time_unix_nano=ended_ns,
+            attributes=told,
+            links=links,
+            status=FAILED if is_error else None,
+        )
+        self._sender.add(span)
 
     def turn(self, began_ns: int, ended_ns: int, stages: Iterable[Stage]) -> None:
         """Tell a turn with its stages, and in the trace of each message what a stage did for it."""
-        turn = self._tracer.start_span("turn", Context(), start_time=began_ns)
-        within = set_span_in_context(turn, Context())
+        trace_id, span_id = os.urandom(TRACE_BYTES), os.urandom(SPAN_BYTES)
         for stage in stages:
-            self._stage(stage, within)
-        turn.end(ended_ns)
+            self._stage(stage, trace_id, span_id)
+        turn = Span(trace_id=trace_id, span_id=span_id, name="turn", kind=Span.SPAN_KIND_INTERNAL)
+        turn.start_time_unix_nano, turn.end_time_unix_nano = began_ns, ended_ns
+        self._sender.add(turn)
 
-    def _stage(self, stage: Stage, within: Context) -> None:
-        links = [Link(_context_of(trace)) for trace in dict.fromkeys(trace for trace, _ in stage.noted)]
-        span = self._tracer.start_span(stage.name, within, links=links, start_time=stage.began_ns)
-        span.end(stage.ended_ns)
-        back = [Link(span.get_span_context())]
+    def _stage(self, stage: Stage, trace_id: bytes, turn_id: bytes) -> None:
+        span = Span(
+            trace_id=trace_id,
+            span_id=os.urandom(SPAN_BYTES),
+            parent_span_id=turn_id,
+            name=stage.name,
+            kind=Span.SPAN_KIND_INTERNAL,
+            start_time_unix_nano=stage.began_ns,
+            end_time_unix_nano=stage.ended_ns,
+            links=[_link_to(trace) for trace in dict.fromkeys(trace for trace, _ in stage.noted)],
+        )
+        self._sender.add(span)
+        back = [Link(trace_id=trace_id, span_id=span.span_id)]
         for trace, attributes in stage.noted:
-            self.step(
-                stage.name,
-                trace,
-                stage.began_ns,
-                stage.ended_ns,
-                attributes,
-                role=Role.INTERNAL,
-                is_first=False,
-                is_error=False,
-                links=back,
-            )
-
-    def flush(self) -> None:
-        """Send what has been told so far, however long that takes."""
-        self._processor.force_flush()
-
-    def close(self) -> None:
-        """Send what is left, for a short while."""
-        _close(self._processor)
-
-
-def _within(trace: Trace) -> Context:
-    return set_span_in_context(NonRecordingSpan(_context_of(trace)), Context())
-
-
-def _context_of(trace: Trace) -> SpanContext:
-    return SpanContext(trace.id, trace.first_span_id, is_remote=True, trace_flags=SAMPLED)
+            self.step(stage.name, trace, stage.began_ns, stage.ended_ns, attributes, links=back)
 
 
 class Errors:
     """The errors that this process logs."""
 
     def __init__(self) -> None:
-        self._processor = BatchLogRecordProcessor(_LogExporter())
-        provider = LoggerProvider(_resource(), shutdown_on_exit=False)
-        provider.add_log_record_processor(self._processor)
-        self._logger = provider.get_logger(SCOPE)
-        atexit.register(self.close)
+        self._sender = Sender("errors", f"{settings.OTLP_URL}/v1/logs", settings.OTLP_HEADERS, _logs_of(_resource()))
+        self.close, self.flush = self._sender.close, self._sender.flush
 
     def tell(
         self, event: str, attributes: Mapping[str, object], *, at_ns: int, severity: str, trace: Trace | None
     ) -> None:
         """Tell an error. What of its attributes may not leave stays here."""
         record = LogRecord(
-            timestamp=at_ns,
-            observed_timestamp=at_ns,
-            context=_within(trace) if trace else Context(),
+            time_unix_nano=at_ns,
+            observed_time_unix_nano=at_ns,
+            severity_number=SEVERITIES.get(severity, SEVERITIES["ERROR"]),
             severity_text=severity,
-            severity_number=SeverityNumber.FATAL if severity == "CRITICAL" else SeverityNumber.ERROR,
-            body=event,
-            attributes=allowed.only_allowed(attributes),
+            body=AnyValue(string_value=event),
             event_name=event,
+            attributes=[_key_value(*item) for item in allowed.only_allowed(attributes).items()],
         )
-        self._logger.emit(record)
-
-    def close(self) -> None:
-        """Send what is left, for a short while."""
-        _close(self._processor)
-
-
-class _LogExporter(OTLPLogExporter):
-    """The exporter of the SDK, which says now and then that the collector takes nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(_url("logs"), headers=settings.OTLP_HEADERS, timeout=EXPORT_SECONDS)
-        self._complaints = Complaints()
-
-    def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
-        result = super().export(batch)
-        if result is LogRecordExportResult.FAILURE:
-            self._complaints.note("errors", len(batch))
-        return result
+        if trace:
+            record.trace_id, record.span_id = (
+                trace.id.to_bytes(TRACE_BYTES),
+                trace.first_span_id.to_bytes(SPAN_BYTES),
+            )
+        self._sender.add(record)
 
 
-def new_spans() -> Spans:
-    """Return spans that go to the collector of the settings."""
-    return Spans(OTLPSpanExporter(_url("traces"), headers=settings.OTLP_HEADERS, timeout=EXPORT_SECONDS))
+def _told(name: str, attributes: Attributes) -> list[KeyValue] | None:
+    """Return the attributes of a span as they leave, or None when one of them may not."""
+    named = allowed.exported(attributes)
+    refused = sorted(word for word, value in named.items() if not allowed.is_allowed(word, value))
+    if refused:
+        log.error("span_refused", span=name, attributes=refused)
+        return None
+    return [_key_value(word, value) for word, value in named.items()]
 
 
-def _url(what: str) -> str:
-    return f"{settings.OTLP_URL}/v1/{what}"
+def _key_value(name: str, value: object) -> KeyValue:
+    match value:
+        case bool():
+            return KeyValue(key=name, value=AnyValue(bool_value=value))
+        case int():
+            return KeyValue(key=name, value=AnyValue(int_value=value))
+        case float():
+            return KeyValue(key=name, value=AnyValue(double_value=value))
+    return KeyValue(key=name, value=AnyValue(string_value=str(value)))
+
+
+def _link_to(trace: Trace) -> Link:
+    return Link(trace_id=trace.id.to_bytes(TRACE_BYTES), span_id=trace.first_span_id.to_bytes(SPAN_BYTES))
 
 
 def _resource() -> Resource:
-    """Return what every span and error says of this server: its name and version, and OTEL_RESOURCE_ATTRIBUTES."""
-    return Resource.create({"service.name": settings.OTLP_SERVICE, "service.version": settings.OTLP_VERSION})
+    """Return what every span and error says of this server: its name and version, and what the operator adds."""
+    own = {"service.name": settings.OTLP_SERVICE, "service.version": settings.OTLP_VERSION}
+    return Resource(attributes=[_key_value(*item) for item in (settings.OTLP_RESOURCE | own).items()])
 
 
-def _close(processor: BatchSpanProcessor | BatchLogRecordProcessor) -> None:
-    """Send what is left. The SDK would wait half a minute for a collector that hangs, and gives no way to say how long
-    but this one.
-    """
-    processor._batch_processor.shutdown(timeout_millis=int(LAST_SECONDS * 1000))  # noqa: SLF001 - see above
+def _spans_of(resource: Resource) -> Callable[[Sequence[Span]], bytes]:
+    def encode(spans: Sequence[Span]) -> bytes:
+        group = ResourceSpans(resource=resource, scope_spans=[ScopeSpans(scope=SCOPE, spans=spans)])
+        return ExportTraceServiceRequest(resource_spans=[group]).SerializeToString()
+
+    return encode
+
+
+def _logs_of(resource: Resource) -> Callable[[Sequence[LogRecord]], bytes]:
+    def encode(records: Sequence[LogRecord]) -> bytes:
+        group = ResourceLogs(resource=resource, scope_logs=[ScopeLogs(scope=SCOPE, log_records=records)])
+        return ExportLogsServiceRequest(resource_logs=[group]).SerializeToString()
+
+    return encode

@@ -156,14 +156,14 @@ def _tell_turn(began_ns: int, stages: Iterable[Stage]) -> None:
 
 
 def close() -> None:
-    """Send what has not been sent, for a second or two. For processes that end without Python's help."""
+    """Send what has not been sent, for a second or two. For processes that end without what Python does at the end."""
     if is_on():
         spans().close()
 
 
 @once
 def spans() -> "Spans":
-    """Return what this process tells its spans to. With it come the libraries of OpenTelemetry."""
-    from kit.tracing.exporting import new_spans  # noqa: PLC0415 - costs a process that traces nothing nothing
+    """Return what this process tells its spans to. With it comes the protocol of OpenTelemetry."""
+    from kit.tracing.exporting import Spans  # noqa: PLC0415 - costs a process that traces nothing nothing
 
-    return new_spans()
+    return Spans()
