@@ -25,8 +25,10 @@ from bench import (
     reports,
     retention,
     scale,
+    sizes,
     throughput,
     topics,
+    tracing,
     walker,
     xmpp,
 )
@@ -35,6 +37,7 @@ RESULTS = Path(__file__).parent / "results"
 BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "codec": codec.run,
     "path": path.run,
+    "tracing": tracing.run,
     "xmpp": xmpp.run,
     "topics": topics.run,
     "live": live.run,
@@ -47,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "console": console.run,
     "throughput": throughput.run,
     "scale": scale.run,
+    "sizes": sizes.run,
 }
 
 

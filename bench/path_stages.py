@@ -67,14 +67,14 @@ class Stages:
         self._sender = Identity(PrivateKey(os.urandom(32)))
         self._notifications = [self._register() for _ in range(clients)]
         envelopes = (self._request(number) for number in range(requests))
-        self._incoming = [Envelope(message_hash(topic, message), topic, message) for message in envelopes]
+        self.incoming = [Envelope(message_hash(topic, message), topic, message) for message in envelopes]
         self._seconds: dict[str, float] = defaultdict(float)
         self._turn_until_done()
 
     def run(self) -> dict[str, float]:
         """Let the requests go all the way; return the CPU seconds of this process, by what it did, and PostgreSQL's."""
         before, process_started, started = cpu_seconds(self._postgres), process_time(), thread_time()
-        for batch in _batches(self._incoming, self._batch):
+        for batch in _batches(self.incoming, self._batch):
             inbox.store(batch, source="bench", now=timezone.now())
         stored = thread_time()
         self._seconds.clear()

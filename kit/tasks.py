@@ -19,6 +19,8 @@ PURGE_SECONDS = 20.0
 class TaskFailed(Exception):  # noqa: N818 - says what happened
     """Replaces the exception that ended a task, and names its type and place only."""
 
+    quotes_nothing = True  # its text may be told to whoever collects errors
+
 
 class MessageTask(Task):  # type: ignore[type-arg]  # only generic for the type checker
     """A task that repeats what a restart of the database or a deadlock interrupted.

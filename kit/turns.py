@@ -33,6 +33,7 @@ from django.db import IntegrityError, InterfaceError, OperationalError, Programm
 from kit.db.clock import clock
 from kit.db.reasons import UNFIT, reason, sqlstate
 from kit.db.statements import fetch
+from kit.tracing import steps
 
 log = structlog.get_logger(__name__)
 
@@ -260,11 +261,12 @@ class Worker:
         left: set[int] = set()
         worked: list[Stage] = []
         waited, self._with_rows = self._with_rows, set()  # what is announced from now on is for the next turn
+        turn = steps.begin_turn()
         try:
             with transaction.atomic(durable=True):
                 for place, stage in self._due(waited):
                     worked.append(stage)
-                    if stage.work(LIMIT, now=now) and not self._stopping.is_set():
+                    if _work(stage, LIMIT, turn, now=now) and not self._stopping.is_set():
                         left.add(place)
                 if left and self._is_on_duty:
                     fetch(f"NOTIFY {CALL_FOR_HELP}")
@@ -273,6 +275,7 @@ class Worker:
             self._undo()
             raise
         _tell_committed(worked)
+        turn.committed()
         self._with_rows |= left
         return bool(self._with_rows)
 
@@ -302,12 +305,13 @@ class Worker:
 
     def _has_worked(self, stage: Stage, limit: int, *, now: datetime) -> bool:
         followers = [other for other in self._stages if other.follows]
+        turn = steps.begin_turn()
         try:
             with transaction.atomic(durable=True):
-                stage.work(limit, now=now)
+                _work(stage, limit, turn, now=now)
                 followers = [other for other in followers if _is_due(other)]
                 for other in followers:
-                    other.work(limit, now=now)
+                    _work(other, limit, turn, now=now)
         except Exception as error:
             self._undo()
             if is_database_away(error):
@@ -318,6 +322,7 @@ class Worker:
                 stage.set_aside(error, now=now)
         else:
             _tell_committed((stage, *followers))
+            turn.committed()
         return True
 
     def _next_at(self) -> float | None:
@@ -340,6 +345,11 @@ class Worker:
             self._bell.hush()
         if self._listening is not None and self._listening.fileno() in readable:
             self._hear()
+
+
+def _work(stage: Stage, limit: int, turn: steps.Turn, *, now: datetime) -> bool:
+    with turn.stage(type(stage).__name__):
+        return stage.work(limit, now=now)
 
 
 def _tell_committed(stages: Iterable[Stage]) -> None:

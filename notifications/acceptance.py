@@ -469,7 +469,7 @@ def _store(front_door: str, requests: Sequence[_Request], sending: Sending, *, n
     }
     notifications = _notification_columns(requests, lease_until=now + sending.lease, now=now)
     fetch(_STORE, common | _request_columns(requests, now=now) | notifications | _attempt_columns(claimed))
-    observe(metrics.DISPATCH_SECONDS, [0.0] * len(claimed))
+    observe(metrics.DISPATCH_SECONDS, [0.0] * len(claimed))  # at once is no example of anything
 
 
 def _number(requests: Sequence[_Request], drafts: Sequence[_Draft], claimed: Sequence[_Draft]) -> None:
@@ -568,6 +568,7 @@ def _claim(request: _Request, draft: _Draft, *, now: datetime) -> Claim:
         lane=draft.lane,
         is_route_noted=bool(addressee.is_route_noted),
         is_route_proven=addressee.is_route_proven,
+        source_key=request.incoming.source_key,
     )
 
 

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from kit.once import once
 from kit.tasks import MessageTask, run_for_a_while
+from kit.tracing import steps
 from kit.turns import Bell, Stage, Worker
 from notifications import budgets, front_doors, retention, senders
 from notifications.delivery.desk import Delivery
@@ -84,6 +85,7 @@ def stop_turns(**_kwargs: object) -> None:
     """Finish what is under way before the process ends."""
     if any(thread.name == "turns" for thread in threading.enumerate()):
         own_turns().stop()
+        steps.close()  # children of a pool end without what Python does at the end
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment

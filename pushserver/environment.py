@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from notifications.limits import Limit
 
@@ -90,6 +90,22 @@ class Environment:
                 return limits
             self.report("bad_limits", f"{name} is not two limits.", f"The default is {default}: count/seconds, twice.")
         return ()
+
+    def choice(self, name: str, default: str, *others: str) -> str:
+        """Return one of some words; any other one is a problem."""
+        text = self.text(name, default)
+        if text in {default, *others}:
+            return text
+        self.report("bad_choice", f"{name} is none of {', '.join([default, *others])}.", f"The default is {default}.")
+        return default
+
+    def headers(self, name: str) -> dict[str, str]:
+        """Return headers of HTTP, given as ``name=value,name=value`` with values as in a URL. They may be secret."""
+        items = [item.partition("=") for item in self.items_of(self.secret(name))]
+        if all(key.strip() and value for key, _, value in items):
+            return {key.strip(): unquote(value.strip()) for key, _, value in items}
+        self.report("bad_headers", f"{name} holds what is no header.", "Example: authorization=Bearer%20abc")
+        return {}
 
     def urls(self, name: str, default: str = "") -> list[str]:
         """Return a comma list of http(s) base URLs, without their trailing slashes."""

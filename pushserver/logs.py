@@ -40,8 +40,10 @@ LOGGERS = {
 }
 
 
-def configure_logging(*, as_json: bool, level: str) -> None:
-    """Set up structlog and the logging of all libraries on standard error. An unknown ``level`` means INFO."""
+def configure_logging(*, as_json: bool, level: str, tells_errors: bool = False) -> None:
+    """Set up structlog and the logging of all libraries on standard error, and for errors also at a collector if it
+    ``tells_errors``. An unknown ``level`` means INFO.
+    """
     structlog.configure(
         processors=[*SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -61,8 +63,14 @@ def configure_logging(*, as_json: bool, level: str) -> None:
             "version": 1,
             "disable_existing_loggers": False,
             "formatters": {"structlog": formatter},
-            "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structlog"}},
-            "root": {"handlers": ["stderr"], "level": level if level in LEVELS else "INFO"},
+            "handlers": {
+                "stderr": {"class": "logging.StreamHandler", "formatter": "structlog"},
+                **({"collector": {"class": "kit.tracing.errors.ErrorHandler"}} if tells_errors else {}),
+            },
+            "root": {
+                "handlers": ["stderr", *(["collector"] if tells_errors else [])],
+                "level": level if level in LEVELS else "INFO",
+            },
             "loggers": LOGGERS,
         }
     )

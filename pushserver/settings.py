@@ -16,6 +16,7 @@ from kit.patience import Patience, milliseconds
 from pushserver.environment import Environment, GeneratedSecrets, is_near, no_generation
 from pushserver.logs import configure_logging
 from pushserver.process import is_server, shows_pages
+from pushserver.release import version
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = Environment(os.environ)
@@ -438,6 +439,30 @@ if METRICS_TOKEN and not re.fullmatch(r"[A-Za-z0-9._~+/-]{16,200}=*", METRICS_TO
     )
     METRICS_TOKEN = ""
 
+# Traces and errors for a collector that speaks OTLP over HTTP, by the names that OpenTelemetry gives its variables ----
+OTLP_URL = next(iter(env.urls("OTEL_EXPORTER_OTLP_ENDPOINT")), "")
+OTLP_HEADERS = env.headers("OTEL_EXPORTER_OTLP_HEADERS")
+OTLP_SERVICE = env.text("OTEL_SERVICE_NAME", "pushserver")
+OTLP_RESOURCE = env.headers("OTEL_RESOURCE_ATTRIBUTES")
+# Spans and errors are sent so often.
+OTLP_EVERY_SECONDS = env.number("OTEL_BSP_SCHEDULE_DELAY", 5000, minimum=10, maximum=60_000) / 1000
+OTLP_VERSION = version() if OTLP_URL else ""
+TRACES = bool(OTLP_URL) and env.choice("OTEL_TRACES_EXPORTER", "otlp", "none") == "otlp"
+TRACES_ERRORS = bool(OTLP_URL) and env.choice("OTEL_LOGS_EXPORTER", "otlp", "none") == "otlp"
+# The share of messages that are traced.
+TRACES_SHARE = env.number("OTEL_TRACES_SAMPLER_ARG", 0.1, minimum=0, maximum=1)
+# Ids of traces are digests with this key: the same in all processes, and nobody else can tell what they are of.
+TRACES_KEY = hmac.digest(SERVER_PRIVATE_KEY, b"ids of traces", "sha256")
+# Where people look at a trace: its id replaces {trace_id}.
+TRACE_PAGE = env.text("TRACE_PAGE")
+if TRACE_PAGE and not (TRACE_PAGE.startswith(("http://", "https://")) and "{trace_id}" in TRACE_PAGE):
+    env.report(
+        "bad_trace_page",
+        "TRACE_PAGE is no URL with {trace_id} in it.",
+        "Example: https://jaeger.example.org/trace/{trace_id}",
+    )
+    TRACE_PAGE = ""
+
 # Django ---------------------------------------------------------------------------------------------------------------
 SHOWS_PAGES = shows_pages(sys.argv)
 # The console, the API and what only they need. Importing this takes longer than importing everything else.
@@ -615,7 +640,11 @@ else:
 
 # Logging --------------------------------------------------------------------------------------------------------------
 LOGGING_CONFIG = None
-configure_logging(as_json=env.text("LOG_FORMAT", "text") == "json", level=env.text("LOG_LEVEL", "INFO").upper())
+configure_logging(
+    as_json=env.text("LOG_FORMAT", "text") == "json",
+    level=env.text("LOG_LEVEL", "INFO").upper(),
+    tells_errors=TRACES_ERRORS,
+)
 
 
 def _share_metrics() -> None:

@@ -19,6 +19,7 @@ from django.db import transaction
 from kit.db.clock import clock
 from kit.db.statements import fetch
 from kit.metrics.batches import count, observe
+from kit.tracing.steps import note
 from notifications import acceptance
 from notifications.acceptance import Accepted, Sending
 from notifications.messages import PushRequest
@@ -243,9 +244,17 @@ def _tell(items: Sequence[Item]) -> None:
         return
     count(ENVELOPES_PROCESSED, ((_type_of(item), item.reason or "accepted") for item in closed))
     decided_at = clock.now()
-    observe(INBOX_WAIT_SECONDS, [(decided_at - item.envelope.received_at).total_seconds() for item in closed])
+    waited = {item.hash: (decided_at - item.envelope.received_at).total_seconds() for item in closed}
+    observe(INBOX_WAIT_SECONDS, waited.values(), of=waited)
+    note((item.hash, _facts(item, waited[item.hash])) for item in closed)
     outcomes = Counter(item.reason or "accepted" for item in closed)
     (log.debug if outcomes.keys() == {"accepted"} else log.info)("envelopes_processed", **outcomes)
+
+
+def _facts(item: Item, waited_seconds: float) -> dict[str, object]:
+    """Return what the trace of a message says about the decision."""
+    outcome = item.reason or "accepted"
+    return {"message_type": _type_of(item), "outcome": outcome, "wait_ms": round(waited_seconds * 1000)}
 
 
 def _drop_unusable(item: Item, body: Body) -> None:

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from time import time_ns
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
@@ -16,6 +17,7 @@ from django.db import transaction
 
 from kit.db.statements import fetch
 from kit.metrics.batches import count
+from kit.tracing.steps import Role, step
 from notifications import direct
 from notifications.admission import own_admission
 from notifications.direct import DirectPush
@@ -88,6 +90,7 @@ class Inbound:
 
         Raises the errors of the database; nothing is stored or counted then.
         """
+        began_ns = time_ns()
         try:
             with transaction.atomic():
                 items = self._decide_all(pushes, now=now)
@@ -96,6 +99,9 @@ class Inbound:
             self._limits.take_back()
             raise
         self._limits.keep()
+        for push in (item.to_store for item in items if item.to_store):
+            said = {"front_door": FRONT_DOOR}
+            step("accept", push.key, said, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
         return [item.verdict for item in items]
 
     def _decide_all(self, pushes: Iterable[PushNotification], *, now: datetime) -> list[Item]:

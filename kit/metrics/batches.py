@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from django.db import transaction
 from prometheus_client import Counter as Metric
 
+from kit.metrics import exemplars
 from kit.metrics.kinds import BatchHistogram
+from kit.tracing.traces import is_on
 
 Labels = tuple[str, ...]
 
@@ -26,11 +28,17 @@ def _add(metric: Metric, counts: Mapping[Labels, int]) -> None:
         metric.labels(*labels).inc(number)
 
 
-def observe(histogram: BatchHistogram, values: Iterable[float], *labels: str) -> None:
-    """Add the values of a batch to a histogram, once the batch is committed."""
+def observe(histogram: BatchHistogram, values: Iterable[float], *labels: str, of: Iterable[bytes] = ()) -> None:
+    """Add the values of a batch to a histogram, once the batch is committed.
+
+    ``of`` are the keys by which the messages that the values are of are traced: those are examples of their bucket.
+    """
     kept = list(values)
     if kept:
         transaction.on_commit(lambda: _observe(histogram, kept, labels), robust=True)
+        if is_on():
+            examples = list(exemplars.of(kept, of))
+            transaction.on_commit(lambda: exemplars.keep(histogram, labels, examples), robust=True)
 
 
 def _observe(histogram: BatchHistogram, values: Iterable[float], labels: Labels) -> None:

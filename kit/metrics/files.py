@@ -17,6 +17,8 @@ from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from kit.metrics import exemplars
+
 NAME = re.compile(r"(?P<kind>counter|histogram|gauge_[a-z]+)_(?P<pid>\d+)\.db")
 DEAD = "dead"
 
@@ -37,12 +39,14 @@ class Counted(Collector):
             _bury_the_dead(self._folder)
             # A process that starts makes its file first, and gives it a size a moment later.
             files = [str(file) for file in self._folder.glob("*.db") if file.stat().st_size]
-            return list(MultiProcessCollector.merge(files, accumulate=True))
+            merged = list(MultiProcessCollector.merge(files, accumulate=True))
+            exemplars.show(merged, exemplars.read(self._folder))
+            return merged
 
 
 def clear(folder: Path) -> None:
     """Remove all counts. It may be called only while no process counts there."""
-    for file in folder.glob("*.db"):
+    for file in (*folder.glob("*.db"), *folder.glob("exemplars_*")):
         file.unlink(missing_ok=True)
 
 
@@ -65,6 +69,9 @@ def _bury_the_dead(folder: Path) -> None:
         if int(found["pid"]) not in living:
             if not found["kind"].startswith("gauge") and file.stat().st_size:
                 _fold(file, folder / f"{found['kind']}_{DEAD}.db")
+            file.unlink()
+    for file in folder.iterdir():
+        if (found := exemplars.NAME.fullmatch(file.name)) and not _is_alive(int(found["pid"])):
             file.unlink()
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.utils import floatToGoString
 
 
 class BatchHistogram(Histogram):
@@ -23,6 +24,12 @@ class BatchHistogram(Histogram):
             self._buckets[position].inc(count)
         if counts:
             self._sum.inc(total)
+
+    def bucket_of(self, value: float, labels: Sequence[str]) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """Return the bucket of a value as samples name it: its name, and its labels in the order of their names."""
+        bound = floatToGoString(self._upper_bounds[bisect_left(self._upper_bounds, value)])  # type: ignore[no-untyped-call]
+        named = dict(zip(self._labelnames, labels, strict=True)) | {"le": bound}
+        return f"{self._name}_bucket", tuple(sorted(named.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import structlog
 
 from kit.db.statements import fetch
 from kit.metrics.batches import observe
+from kit.tracing.traces import is_on
 from notifications import channels, outages
 from notifications.channels import Channels
 from notifications.delivery.lanes import Lanes, lane_of_push
@@ -47,6 +48,8 @@ class Claim:
     is_route_proven: bool = False  # something was delivered to its route before
     # It probes a tripped channel, whose breaker a success closes, or a gateway that could not be reached.
     is_probe: bool = False
+    # Of its request, only for traces: what is due later lacks it while nothing is traced.
+    source_key: bytes = field(default=b"", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,12 +274,22 @@ def _write(claimable: Sequence[Claimable], *, now: datetime, lease: timedelta) -
         ],
     )
     ids: dict[int, int] = dict(attempts)
+    keys = _source_keys(claimable) if is_on() else {}
     first = [c.due for c in claimable if not c.due.attempt_count]
-    observe(DISPATCH_SECONDS, ((now - due.created_at).total_seconds() for due in first))
-    return [_claim(c, ids[c.due.notification_id]) for c in claimable]
+    waited = ((now - due.created_at).total_seconds() for due in first)
+    observe(DISPATCH_SECONDS, waited, of=(keys.get(due.request_id, b"") for due in first))
+    return [_claim(c, ids[c.due.notification_id], keys.get(c.due.request_id, b"")) for c in claimable]
 
 
-def _claim(claimable: Claimable, attempt_id: int) -> Claim:
+_FIND_SOURCE_KEYS = "SELECT id, source_key FROM notifications_notificationrequest WHERE id = ANY (%b::bigint[])"
+
+
+def _source_keys(claimable: Sequence[Claimable]) -> dict[int, bytes]:
+    """Return by which keys the requests are traced."""
+    return dict(fetch(_FIND_SOURCE_KEYS, [list({c.due.request_id for c in claimable})]))
+
+
+def _claim(claimable: Claimable, attempt_id: int, source_key: bytes) -> Claim:
     due = claimable.due
     return Claim(
         notification_id=due.notification_id,
@@ -293,6 +306,7 @@ def _claim(claimable: Claimable, attempt_id: int) -> Claim:
         is_route_noted=bool(due.is_route_noted),
         is_route_proven=due.is_route_proven,
         is_probe=claimable.is_probe,
+        source_key=source_key,
     )
 
 

@@ -9,6 +9,7 @@ import structlog
 
 from kit.db.clock import clock
 from kit.metrics import batches
+from kit.tracing.steps import note
 from kit.turns import BaseStage, Bell, Stage
 from notifications import channels, outages
 from notifications.delivery import recording, settling
@@ -49,6 +50,7 @@ class Delivery:
 
     def answer(self, answers: Sequence[Answer], *, now: datetime) -> None:
         """Hand answers to the front doors that took their requests."""
+        note((answer.source_key, {"count": len(answer.reports)}) for answer in answers)
         for name, door in self.front_doors.items():
             own = [answer for answer in answers if answer.front_door == name]
             if own:
@@ -99,6 +101,7 @@ class Due(BaseStage):
             lease=self._delivery.lease,
             lanes=self._delivery.lanes,
         )
+        note((each.source_key, {"attempt": each.push.attempt_number}) for each in self._claimed.claims)
         return self._claimed.is_more_left and bool(self._claimed.claims or self._claimed.halted_ids)
 
     def committed(self) -> None:
@@ -132,6 +135,7 @@ class Results(BaseStage):
 
     def work(self, limit: int, *, now: datetime) -> bool:
         self._results = self._delivery.flights.peek(limit)
+        note((claim.source_key, {"outcome": result.outcome.value}) for claim, result in self._results)
         # A request whose last result this is can then be answered in the same commit.
         self._delivery.waiting.note(recording.record(self._results, now=now))
         return False

@@ -5,17 +5,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from itertools import islice
-from time import monotonic
+from time import monotonic, time_ns
 
 import structlog
 
 from kit.db.clock import clock
 from kit.http.connections import call_on_loop
+from kit.tracing.steps import Role, step
 from kit.turns import Bell
 from notifications.delivery.claim import Claim
 from notifications.delivery.lanes import Lanes
 from notifications.gateways.interface import Gateway
-from notifications.messages import Outcome, Result
+from notifications.messages import FAILURES, Outcome, Result
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +104,11 @@ class Flights:
             task.add_done_callback(lambda done: _forget(done, tasks, timer))
 
     async def _send(self, claim: Claim) -> None:
+        began_ns = time_ns()
         result = await _try(self._gateway_for, claim)
+        is_error = result.outcome in FAILURES
+        said = _said(claim, result)
+        step("send", claim.source_key, said, began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
         if not self._done:
             self._first_done_at = monotonic()
         self._done.append((claim, result))
@@ -121,6 +126,16 @@ async def _try(gateway_for: Callable[[str], Gateway], claim: Claim) -> Result:
     except Exception as error:  # noqa: BLE001 - a fault of ours must not leave anybody waiting for a result
         log.warning("gateway_failed", gateway=claim.gateway, error=type(error).__name__)
         return Result(Outcome.AMBIGUOUS, "gateway_failed")
+
+
+def _said(claim: Claim, result: Result) -> dict[str, object]:
+    """Return what the trace of a message says about one push."""
+    return {
+        "gateway": claim.gateway,
+        "attempt": claim.push.attempt_number,
+        "outcome": result.outcome.value,
+        "code": result.code,
+    }
 
 
 def _cancel_all(tasks: "set[asyncio.Task[None]]") -> None:

@@ -302,8 +302,12 @@ def _recorded(claim: Claim, change: Change) -> Recorded:
 def _measure(results: Sequence[Done], known: Channels) -> None:
     count(ATTEMPTS, ((r.outcome, platform(c.channel.token_type), _app(c.channel, known)) for c, r in results))
     for token_type in {claim.channel.token_type for claim, _ in results}:
-        sent = (r.latency_ms / 1000 for c, r in results if c.channel.token_type == token_type and r.latency_ms)
-        observe(GATEWAY_SECONDS, sent, platform(token_type))
+        sent = [
+            (c.source_key, r.latency_ms / 1000)
+            for c, r in results
+            if c.channel.token_type == token_type and r.latency_ms
+        ]
+        observe(GATEWAY_SECONDS, (took for _, took in sent), platform(token_type), of=(key for key, _ in sent))
 
 
 def _app(channel: ChannelKey, known: Channels) -> str:

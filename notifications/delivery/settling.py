@@ -136,8 +136,13 @@ def answer_ended(requests: Sequence[WaitingRequest], *, now: datetime) -> list[A
     rows = fetch(_ANSWER, {"now": now, "ids": [request.request_id for request in requests]})
     answered = {request_id for (request_id,) in rows}
     ours = [request for request in requests if request.request_id in answered]
-    observe(ANSWER_SECONDS, ((now - request.received_at).total_seconds() for request in ours))
+    _measure(ours, now=now)
     return [request.answer() for request in ours]
+
+
+def _measure(answered: Sequence["WaitingRequest | Stored"], *, now: datetime) -> None:
+    waited = ((now - request.received_at).total_seconds() for request in answered)
+    observe(ANSWER_SECONDS, waited, of=(request.source_key for request in answered))
 
 
 class Stored(NamedTuple):
@@ -201,7 +206,7 @@ def settle(request_ids: Iterable[int], *, now: datetime) -> list[Answer]:
     settled = [request for request in waiting if _is_answerable(request, by_request[request.id], now=now)]
     reports = _fix_reports([n for request in settled for n in by_request[request.id]])
     fetch(_ANSWER, {"now": now, "ids": [request.id for request in settled]})
-    observe(ANSWER_SECONDS, ((now - request.received_at).total_seconds() for request in settled))
+    _measure(settled, now=now)
     return [_answer(request, {n.position: reports[n.id] for n in by_request[request.id]}) for request in settled]
 
 

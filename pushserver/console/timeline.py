@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
@@ -27,6 +28,7 @@ from kit.admin.labels import label
 from kit.admin.links import Link
 from kit.admin.times import exact
 from kit.http.urls import host_of
+from kit.tracing.traces import trace_of
 from notifications import draining
 from notifications.admin import notification_url, request_url, type_name
 from notifications.gateways.gorush.models import GatewayErrorRule, GatewayPlatform
@@ -400,7 +402,8 @@ def _facts(story: Story) -> list[tuple[str, object]]:
         ("attempts", notification.attempt_count or "none"),
     ]
     if notification.grade:
-        return [*facts, ("grade", notification.grade), ("device", as_digits(notification.installation_id))]
+        device = ("device", as_digits(notification.installation_id))
+        return [*facts, ("grade", notification.grade), device, *_trace(story.request)]
     return [*facts, ("installation", as_digits(notification.installation_id)), *_ids(story.request)]
 
 
@@ -409,7 +412,18 @@ def _ids(request: NotificationRequest) -> list[tuple[str, object]]:
         ("Status message", as_digits(hex_of(request.message_id))),
         ("metadata message", as_digits(hex_of(request.request_key))),
         ("envelope", as_digits(hex_of(request.source_key))),
+        *_trace(request),
     ]
+
+
+def _trace(request: NotificationRequest) -> Iterator[tuple[str, object]]:
+    """Yield the trace of a request, if it is traced: its id, linked to where people look at it."""
+    trace = trace_of(bytes(request.source_key))
+    if trace is None:
+        return
+    digits = as_digits(trace.id_hex)
+    page = settings.TRACE_PAGE.replace("{trace_id}", trace.id_hex)
+    yield "trace", format_html('<a href="{}">{}</a>', page, digits) if page else digits
 
 
 def _links(story: Story) -> Iterator[Link]:

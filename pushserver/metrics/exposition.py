@@ -6,7 +6,8 @@ from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 
 from kit.metrics.files import Counted
 from kit.once import once
@@ -24,7 +25,9 @@ def metrics(request: HttpRequest) -> HttpResponse:
         raise Http404
     if settings.METRICS_TOKEN and not _is_authentic(request):
         return HttpResponse(status=401, headers={"WWW-Authenticate": "Bearer"})
-    return HttpResponse(generate_latest(_everything()), content_type=CONTENT_TYPE_LATEST)
+    # Only the newer of Prometheus' two formats has exemplars; who collects says which one it reads.
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return HttpResponse(encode(_everything()), content_type=content_type)
 
 
 def _is_authentic(request: HttpRequest) -> bool:

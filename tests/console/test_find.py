@@ -13,9 +13,11 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from kit.tracing.traces import trace_of
 from notifications import draining
 from notifications.models import Channel
 from pushserver.console.find import hits_for
+from pushserver.console.links import request_timeline_url
 from pushserver.models import OpenedRecord
 from tests import factories
 from waku_bridge.codec.keys import chat_key, key_hash
@@ -282,6 +284,20 @@ def test_a_timeline_goes_from_the_envelope_to_the_reply(admin_client: Client) ->
     assert "+40 ms" in text
     assert "+2.5 s" in text  # between publishing and confirming
     assert "Nothing: it is over." in text
+
+
+def test_a_timeline_shows_the_trace_of_its_request_where_it_is_traced(admin_client: Client, settings) -> None:
+    notification = make_story()
+    assert " Trace " not in timeline(admin_client, notification)
+    settings.TRACES, settings.TRACES_SHARE = True, 1.0
+    trace_id = trace_of(notification.request.source_key).id_hex
+    assert f" Trace {trace_id} " in timeline(admin_client, notification)
+    settings.TRACE_PAGE = "https://jaeger.example.org/trace/{trace_id}"
+    for url in (f"/admin/timelines/{notification.pk}/", request_timeline_url(notification.request_id)):
+        html = admin_client.get(url).content.decode()
+        assert f'href="https://jaeger.example.org/trace/{trace_id}"' in html
+    settings.TRACES_SHARE = 0.0
+    assert trace_id not in timeline(admin_client, notification)
 
 
 def make_push(**fields):

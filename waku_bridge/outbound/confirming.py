@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from heapq import heappop, heappush
-from time import monotonic
+from time import monotonic, time_ns
 
 import structlog
 from django.db.models import QuerySet
@@ -20,6 +20,7 @@ from prometheus_client import Counter
 
 from kit.db.statements import fetch
 from kit.http.connections import submit
+from kit.tracing.steps import Role, step
 from kit.turns import Bell
 from waku_bridge.metrics import REPLIES_ABANDONED, REPLIES_CONFIRMED, REPLIES_UNCHECKED, REPLIES_UNCONFIRMED
 from waku_bridge.models import OutboundReply
@@ -62,6 +63,7 @@ class Checked:
     node: str
     repeat_count: int
     published_at: datetime
+    envelope_hash: bytes = b""
 
 
 def judge(taker: str, known_by: Mapping[str, bool]) -> Verdict:
@@ -117,11 +119,15 @@ class Confirmations:
 
     async def _ask(self, due: Sequence[Checked]) -> None:
         answers: dict[bytes, dict[str, bool]] = {}
+        began_ns = time_ns()
         try:
             answers = await _ask_all(due, self._stores)
         except Exception as error:  # noqa: BLE001 - a fault of ours: nothing is known, and it is asked again
             log.error("stores_not_asked", error=type(error).__name__)  # noqa: TRY400 - nothing to trace
         self._asked = [(reply, judge(reply.node, answers.get(reply.hash, {}))) for reply in due]
+        for reply, verdict in self._asked:
+            said, is_error = {"outcome": verdict.name.lower()}, verdict is not Verdict.CONFIRMED
+            step("confirm", reply.envelope_hash, said, began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
         self.is_asking = False
         self._bell.ring()
 
@@ -146,14 +152,14 @@ _TAKE_UP = """
         SELECT id FROM waku_bridge_outboundreply WHERE state = 'published' AND next_attempt_at <= %(late)s
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
-    RETURNING id, message_hash, node, repeat_count, published_at
+    RETURNING id, message_hash, node, repeat_count, published_at, envelope_hash
 """
 
 
 def take_up_unconfirmed(*, limit: int, now: datetime) -> list[Checked]:
     """Take the replies that the process which published them does not ask for any more."""
     rows = fetch(_TAKE_UP, {"limit": limit, "late": now - LATE, "again_at": now + ASK_AGAIN_AFTER})
-    return [Checked(pk, known_as or b"", node, count, at or now) for pk, known_as, node, count, at in rows]
+    return [Checked(pk, known_as or b"", node, count, at or now, to) for pk, known_as, node, count, at, to in rows]
 
 
 async def _ask_all(replies: Iterable[Checked], stores: Nodes) -> dict[bytes, dict[str, bool]]:

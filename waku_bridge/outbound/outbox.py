@@ -14,6 +14,7 @@ from typing import LiteralString
 
 from kit.db.clock import clock
 from kit.metrics import batches
+from kit.tracing.steps import note
 from kit.turns import BaseStage, Bell, Stage
 from notifications.metrics import LEFT_BEHIND
 from waku_bridge.outbound.confirming import (
@@ -75,6 +76,7 @@ class Recording(BaseStage):
 
     def work(self, limit: int, *, now: datetime) -> bool:  # noqa: ARG002 - all belong to this commit
         self._outgoing = record(self._outbox.replies, now=now, retry_after=RETRY_AFTER)
+        note((reply.envelope_hash, {}) for reply in self._outgoing)
         self._outbox.replies.clear()
         return False
 
@@ -98,6 +100,7 @@ class LeftBehind(BaseStage):
 
     def work(self, limit: int, *, now: datetime) -> bool:
         self._outgoing = claim_pending(limit=limit, now=now)
+        note((reply.envelope_hash, {"attempt": reply.attempt_count}) for reply in self._outgoing)
         never_published = sum(not reply.published_at for reply in self._outgoing)
         batches.count(LEFT_BEHIND, {("replies",): never_published})
         return len(self._outgoing) == limit
@@ -126,6 +129,7 @@ class Noting(BaseStage):
 
     def work(self, limit: int, *, now: datetime) -> bool:
         self._tried = self._publisher.peek(limit)
+        note((tried.reply.envelope_hash, {}) for tried in self._tried)
         record_published([tried.published for tried in self._tried if tried.published])
         record_refused([tried.reply for tried in self._tried if not tried.published], now=now)
         return len(self._tried) == limit
@@ -135,7 +139,9 @@ class Noting(BaseStage):
         tell(refusal for tried in self._tried for refusal in tried.refusals)
         for reply, published, _ in self._tried:
             if published:
-                checked = Checked(reply.id, published.hash, published.node, reply.repeat_count, published.at)
+                checked = Checked(
+                    reply.id, published.hash, published.node, reply.repeat_count, published.at, reply.envelope_hash
+                )
                 self._confirmations.expect([checked], at=published.at + check_after(reply))
 
     def set_aside(self, error: Exception, *, now: datetime) -> None:
@@ -158,7 +164,9 @@ class Confirming(BaseStage):
         return None if due_at is None else monotonic() + (due_at + ASK_EVERY - clock.now()).total_seconds()
 
     def work(self, limit: int, *, now: datetime) -> bool:  # noqa: ARG002 - bounded by what is asked for
-        self._later = record_verdicts(self._confirmations.verdicts(), now=now)
+        verdicts = self._confirmations.verdicts()
+        note((reply.envelope_hash, {"outcome": verdict.name.lower()}) for reply, verdict in verdicts)
+        self._later = record_verdicts(verdicts, now=now)
         return False
 
     def committed(self) -> None:

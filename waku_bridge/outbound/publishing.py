@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from time import monotonic
+from time import monotonic, time_ns
 from typing import NamedTuple
 
 import structlog
@@ -20,6 +20,7 @@ from kit.db.clock import clock
 from kit.db.statements import fetch
 from kit.http.connections import call_on_loop
 from kit.metrics.batches import count, observe
+from kit.tracing.steps import Role, step
 from kit.turns import Bell
 from waku_bridge.codec.waku_message import message_hash
 from waku_bridge.metrics import (
@@ -120,16 +121,26 @@ class Publisher:
             task.add_done_callback(self._tasks.discard)
 
     async def _publish(self, reply: Outgoing) -> None:
-        tried = Tried(reply)
+        tried, began_ns = Tried(reply), time_ns()
         try:
             tried = await publish_one(reply, self._nodes)
         except Exception as error:  # noqa: BLE001 - a fault of ours: the reply stays in the outbox
             log.error("publishing_failed", error=type(error).__name__)  # noqa: TRY400 - it may quote the reply
+        is_error = tried.published is None
+        step("publish", reply.envelope_hash, _said(tried), began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
         if not self._tried:
             self.first_tried_at = monotonic()
         self._tried.append(tried)
         if len(self._tried) == 1:
             self._bell.ring()
+
+
+def _said(tried: Tried) -> dict[str, object]:
+    """Return what the trace of a message says about offering its reply to the nodes."""
+    taken, attempt = tried.published, tried.reply.attempt_count
+    if taken is None:
+        return {"attempt": attempt, "outcome": "refused"}
+    return {"attempt": attempt, "outcome": "taken", "node": taken.name, "path": taken.way}
 
 
 async def publish_one(reply: Outgoing, nodes: Nodes) -> Tried:
@@ -195,7 +206,8 @@ def record_published(taken: Sequence[Published]) -> None:
     first = [published for published in taken if not published.reply.published_at]
     count(REPLIES_PUBLISHED, [(published.name, published.way) for published in taken])
     count(REPLIES_REPUBLISHED, [_form(published) for published in taken if published.reply.published_at])
-    observe(PUBLISH_SECONDS, [(published.at - published.reply.created_at).total_seconds() for published in first])
+    took = [(published.at - published.reply.created_at).total_seconds() for published in first]
+    observe(PUBLISH_SECONDS, took, of=(published.reply.envelope_hash for published in first))
 
 
 def _form(published: Published) -> tuple[str]:
@@ -231,7 +243,7 @@ _CLAIM = """
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     RETURNING id, pubsub_topic, content_topic, payload, timestamp_ns, created_at, attempt_count, repeat_count, node,
-        message_hash, published_at
+        message_hash, published_at, envelope_hash
 """
 
 

@@ -59,6 +59,7 @@ class Outgoing(NamedTuple):
     node: str = ""  # URL of the node that took it last
     message_hash: bytes | None = None  # by which stores know it, once a node took it
     published_at: datetime | None = None
+    envelope_hash: bytes = b""  # of the envelope that it answers
 
     @property
     def message(self) -> WakuMessage:
@@ -139,7 +140,13 @@ def _outgoing(sealed: Iterable[_Sealed], ids: dict[tuple[bytes, int], int], *, n
         if reply_id is not None:
             message = reply.message
             yield Outgoing(
-                reply_id, reply.pubsub_topic, message.content_topic, message.payload, message.timestamp_ns, now
+                reply_id,
+                reply.pubsub_topic,
+                message.content_topic,
+                message.payload,
+                message.timestamp_ns,
+                now,
+                envelope_hash=reply.envelope_hash,
             )
 
 

@@ -6,13 +6,15 @@ not be asked for them.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
 
+from kit.tracing.steps import Role, step
+from kit.tracing.traces import is_on
 from waku_bridge import inbox
 from waku_bridge.identity import own_content_topics
 from waku_bridge.inbox import Envelope, Path
@@ -64,6 +66,7 @@ class Intake:
         if is_live:
             self.seen.add([*(envelope.hash for envelope in selection.envelopes), *selection.foreign()])
         _count(page, selection, reader)
+        _trace(new, reader, path, received_at)
         return Taken(selection, new)
 
     async def known(self, hashes: Sequence[bytes]) -> set[bytes]:
@@ -102,6 +105,14 @@ class Intake:
         oldest_ns = int((received_at - self._keep).timestamp()) * NS_PER_SECOND
         now_ns = int(received_at.timestamp()) * NS_PER_SECOND
         return select(page, pubsub_topic, self._topics, oldest_ns=oldest_ns, now_ns=now_ns)
+
+
+def _trace(new: Iterable[bytes], reader: Reader, path: Path, received_at: datetime) -> None:
+    """Begin the traces of these envelopes with the page that brought them."""
+    began_ns = int(received_at.timestamp() * NS_PER_SECOND)
+    for message_hash in new if is_on() else ():
+        said = {"node": reader.name, "path": path.value}
+        step("read", message_hash, said, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
 
 
 def _count(page: Sequence[Any], selection: Selection, reader: Reader) -> None:

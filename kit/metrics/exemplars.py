@@ -1,0 +1,96 @@
+"""Exemplars: of each bucket of a histogram the newest value that was measured of a message which is traced.
+
+prometheus_client has none where several processes count. So each process writes its own into a file beside those that
+it counts in, at most every few seconds, and whoever collects the metrics adds them. Without tracing there is no file.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, time
+
+from django.conf import settings
+from prometheus_client import Metric
+from prometheus_client.samples import Exemplar, Sample
+
+from kit.metrics.kinds import BatchHistogram
+from kit.once import once
+from kit.tracing.traces import Trace, trace_of
+
+NAME = re.compile(r"exemplars_(?P<pid>\d+)\.json")
+WRITE_EVERY_SECONDS = 5.0
+# A scrape comes every minute or so. What is older is an example of another time.
+KEPT_SECONDS = 600.0
+Labels = tuple[str, ...]
+# A bucket, as samples name it: the name of the sample, and its labels in the order of their names.
+Bucket = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def of(values: Iterable[float], keys: Iterable[bytes]) -> Iterator[tuple[float, Trace]]:
+    """Yield the values that are of traced messages, each with its trace."""
+    for value, key in zip(values, keys, strict=False):
+        if key and (trace := trace_of(key)):
+            yield value, trace
+
+
+@dataclass(slots=True)
+class Kept:
+    """The exemplars of this process."""
+
+    folder: Path
+    by_bucket: dict[Bucket, tuple[float, float, str]] = field(default_factory=dict)
+    _written_at: float = float("-inf")
+
+    def add(self, bucket: Bucket, value: float, trace: Trace) -> None:
+        """Take the value as the example of its bucket."""
+        self.by_bucket[bucket] = (value, time(), trace.id_hex)
+
+    def write(self) -> None:
+        """Write the file again, unless that was done a moment ago. Who reads it sees all of it or nothing."""
+        if monotonic() < self._written_at + WRITE_EVERY_SECONDS:
+            return
+        self._written_at = monotonic()
+        file = self.folder / f"exemplars_{os.getpid()}.json"
+        unfinished = file.with_suffix(".new")
+        unfinished.write_text(json.dumps([[*bucket, *example] for bucket, example in self.by_bucket.items()]))
+        unfinished.replace(file)
+
+
+@once
+def _own() -> Kept:
+    return Kept(settings.METRICS_DIR)
+
+
+def keep(histogram: BatchHistogram, labels: Labels, examples: Iterable[tuple[float, Trace]]) -> None:
+    """Keep the newest example of each bucket."""
+    own, is_any = _own(), False
+    for value, trace in examples:
+        own.add(histogram.bucket_of(value, labels), value, trace)
+        is_any = True
+    if is_any:
+        own.write()
+
+
+def read(folder: Path) -> dict[Bucket, Exemplar]:
+    """Return the newest example of each bucket that any process has kept."""
+    found = [example for file in folder.glob("exemplars_*.json") for example in json.loads(file.read_text())]
+    newest = sorted((at, trace_id, value, name, labels) for name, labels, value, at, trace_id in found)
+    return {
+        (name, tuple((key, text) for key, text in labels)): Exemplar({"trace_id": trace_id}, value, at)
+        for at, trace_id, value, name, labels in newest
+        if at > time() - KEPT_SECONDS
+    }
+
+
+def show(metrics: Iterable[Metric], examples: Mapping[Bucket, Exemplar]) -> None:
+    """Add the examples to the samples of their buckets."""
+    for metric in metrics if examples else ():
+        metric.samples = [_with_example(sample, examples) for sample in metric.samples]
+
+
+def _with_example(sample: Sample, examples: Mapping[Bucket, Exemplar]) -> Sample:
+    example = examples.get((sample.name, tuple(sorted(sample.labels.items()))))
+    return sample._replace(exemplar=example) if example else sample

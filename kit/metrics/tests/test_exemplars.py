@@ -1,0 +1,89 @@
+"""Exemplars: a traced message as the example of its bucket, beside what all processes have counted."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from kit.metrics import exemplars
+from kit.metrics.batches import observe
+from kit.metrics.exemplars import Kept
+from kit.metrics.files import Counted, clear
+from kit.metrics.kinds import BatchHistogram
+from kit.tracing.traces import trace_of
+
+KEYS = [b"a" * 32, b"b" * 32, b"c" * 32]
+HISTOGRAM = BatchHistogram("test_took_seconds", "A test.", ["platform"], buckets=(1, 2), registry=CollectorRegistry())
+
+
+@pytest.fixture
+def folder(settings, monkeypatch):
+    """The folder of the process, which has kept nothing yet."""
+    settings.TRACES, settings.TRACES_SHARE = True, 1.0
+    own = Kept(settings.METRICS_DIR)
+    monkeypatch.setattr(exemplars, "_own", lambda: own)
+    yield settings.METRICS_DIR
+    (settings.METRICS_DIR / f"exemplars_{os.getpid()}.json").unlink(missing_ok=True)
+
+
+def told(folder):
+    """The exemplars of the histogram, as who reads the page of metrics finds them, by bucket."""
+    registry = CollectorRegistry()
+    registry.register(Counted(folder))
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    samples = [sample for family in families if family.name == "test_took_seconds" for sample in family.samples]
+    return {sample.labels["le"]: sample.exemplar for sample in samples if sample.exemplar}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_bucket_shows_the_trace_of_a_message_that_fell_into_it(folder):
+    observe(HISTOGRAM, [0.5, 1.5, 9], "ios", of=KEYS)
+    shown = told(folder)
+    assert {bound: example.labels["trace_id"] for bound, example in shown.items()} == {
+        bound: trace_of(key).id_hex for bound, key in zip(("1.0", "2.0", "+Inf"), KEYS, strict=True)
+    }
+    assert shown["2.0"].value == 1.5
+
+
+@pytest.mark.django_db(transaction=True)
+def test_without_tracing_there_is_no_file(folder, settings):
+    settings.TRACES = False
+    observe(HISTOGRAM, [0.5], "ios", of=KEYS)
+    assert list(folder.glob("exemplars_*")) == []
+    assert told(folder) == {}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_not_known_or_not_traced_is_no_example(folder, settings):
+    observe(HISTOGRAM, [0.5], "ios", of=[b""])
+    observe(HISTOGRAM, [0.5], "ios")
+    settings.TRACES_SHARE = 0.0
+    observe(HISTOGRAM, [0.5], "ios", of=KEYS)
+    assert told(folder) == {}
+
+
+def test_of_several_processes_the_newest_example_is_shown_and_none_that_is_old(tmp_path):
+    labels = [["le", "1.0"], ["platform", "ios"]]
+    now = time.time()
+    for pid, at in ((1, now - 60), (2, now - 5), (3, now - 3600)):
+        row = ["test_took_seconds_bucket", labels, 0.5, at, f"{pid:032x}"]
+        (tmp_path / f"exemplars_{pid}.json").write_text(json.dumps([row]))
+    (example,) = exemplars.read(tmp_path).values()
+    assert example.labels == {"trace_id": f"{2:032x}"}
+    clear(tmp_path)
+    assert exemplars.read(tmp_path) == {}
+
+
+def test_examples_of_a_process_go_with_it(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    file = tmp_path / f"exemplars_{ended.pid}.json"
+    file.write_text("[]")
+    assert Counted(tmp_path).collect() == []
+    assert not file.exists()

@@ -1,0 +1,175 @@
+"""Spans and errors on their way out, in the messages of OpenTelemetry's protocol: the only module that knows it.
+
+It is imported with the first span or error. Both are built as they are sent, which takes a few microseconds each: the
+tracer of OpenTelemetry's SDK takes ten times as long (docs/decisions/0033).
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import structlog
+from django.conf import settings
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs, SeverityNumber
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
+
+from kit.tracing import allowed
+from kit.tracing.sending import Sender
+from kit.tracing.steps import Attributes, Role, Stage
+from kit.tracing.traces import SPAN_BYTES, TRACE_BYTES, Trace
+
+log = structlog.get_logger(__name__)
+
+SCOPE = InstrumentationScope(name="pushserver")
+ROLES = {
+    Role.INTERNAL: Span.SPAN_KIND_INTERNAL,
+    Role.CLIENT: Span.SPAN_KIND_CLIENT,
+    Role.CONSUMER: Span.SPAN_KIND_CONSUMER,
+}
+FAILED = Status(code=Status.STATUS_CODE_ERROR)
+SEVERITIES = {"ERROR": SeverityNumber.SEVERITY_NUMBER_ERROR, "CRITICAL": SeverityNumber.SEVERITY_NUMBER_FATAL}
+Link: TypeAlias = Span.Link
+
+
+class Spans:
+    """The spans of this process."""
+
+    def __init__(self) -> None:
+        self._sender = Sender("spans", f"{settings.OTLP_URL}/v1/traces", settings.OTLP_HEADERS, _spans_of(_resource()))
+        self.close, self.flush = self._sender.close, self._sender.flush
+
+    def step(
+        self,
+        name: str,
+        trace: Trace,
+        began_ns: int,
+        ended_ns: int,
+        attributes: Attributes,
+        *,
+        role: Role = Role.INTERNAL,
+        is_first: bool = False,
+        is_error: bool = False,
+        links: Sequence[Link] = (),
+    ) -> None:
+        """Tell a span in the trace of a message. One with an attribute that `allowed` does not know is not told."""
+        told = _told(name, attributes)
+        if told is None:
+            return
+        first = trace.first_span_id.to_bytes(SPAN_BYTES)
+        span = Span(
+            trace_id=trace.id.to_bytes(TRACE_BYTES),
+            span_id=first if is_first else os.urandom(SPAN_BYTES),
+            parent_span_id=b"" if is_first else first,
+            name=name,
+            kind=ROLES[role],
+            start_time_unix_nano=began_ns,
+            end_time_unix_nano=ended_ns,
+            attributes=told,
+            links=links,
+            status=FAILED if is_error else None,
+        )
+        self._sender.add(span)
+
+    def turn(self, began_ns: int, ended_ns: int, stages: Iterable[Stage]) -> None:
+        """Tell a turn with its stages, and in the trace of each message what a stage did for it."""
+        trace_id, span_id = os.urandom(TRACE_BYTES), os.urandom(SPAN_BYTES)
+        for stage in stages:
+            self._stage(stage, trace_id, span_id)
+        turn = Span(trace_id=trace_id, span_id=span_id, name="turn", kind=Span.SPAN_KIND_INTERNAL)
+        turn.start_time_unix_nano, turn.end_time_unix_nano = began_ns, ended_ns
+        self._sender.add(turn)
+
+    def _stage(self, stage: Stage, trace_id: bytes, turn_id: bytes) -> None:
+        span = Span(
+            trace_id=trace_id,
+            span_id=os.urandom(SPAN_BYTES),
+            parent_span_id=turn_id,
+            name=stage.name,
+            kind=Span.SPAN_KIND_INTERNAL,
+            start_time_unix_nano=stage.began_ns,
+            end_time_unix_nano=stage.ended_ns,
+            links=[_link_to(trace) for trace in dict.fromkeys(trace for trace, _ in stage.noted)],
+        )
+        self._sender.add(span)
+        back = [Link(trace_id=trace_id, span_id=span.span_id)]
+        for trace, attributes in stage.noted:
+            self.step(stage.name, trace, stage.began_ns, stage.ended_ns, attributes, links=back)
+
+
+class Errors:
+    """The errors that this process logs."""
+
+    def __init__(self) -> None:
+        self._sender = Sender("errors", f"{settings.OTLP_URL}/v1/logs", settings.OTLP_HEADERS, _logs_of(_resource()))
+        self.close, self.flush = self._sender.close, self._sender.flush
+
+    def tell(
+        self, event: str, attributes: Mapping[str, object], *, at_ns: int, severity: str, trace: Trace | None
+    ) -> None:
+        """Tell an error. What of its attributes may not leave stays here."""
+        record = LogRecord(
+            time_unix_nano=at_ns,
+            observed_time_unix_nano=at_ns,
+            severity_number=SEVERITIES.get(severity, SEVERITIES["ERROR"]),
+            severity_text=severity,
+            body=AnyValue(string_value=event),
+            event_name=event,
+            attributes=[_key_value(*item) for item in allowed.only_allowed(attributes).items()],
+        )
+        if trace:
+            record.trace_id, record.span_id = (
+                trace.id.to_bytes(TRACE_BYTES),
+                trace.first_span_id.to_bytes(SPAN_BYTES),
+            )
+        self._sender.add(record)
+
+
+def _told(name: str, attributes: Attributes) -> list[KeyValue] | None:
+    """Return the attributes of a span as they leave, or None when one of them may not."""
+    named = allowed.exported(attributes)
+    refused = sorted(word for word, value in named.items() if not allowed.is_allowed(word, value))
+    if refused:
+        log.error("span_refused", span=name, attributes=refused)
+        return None
+    return [_key_value(word, value) for word, value in named.items()]
+
+
+def _key_value(name: str, value: object) -> KeyValue:
+    match value:
+        case bool():
+            return KeyValue(key=name, value=AnyValue(bool_value=value))
+        case int():
+            return KeyValue(key=name, value=AnyValue(int_value=value))
+        case float():
+            return KeyValue(key=name, value=AnyValue(double_value=value))
+    return KeyValue(key=name, value=AnyValue(string_value=str(value)))
+
+
+def _link_to(trace: Trace) -> Link:
+    return Link(trace_id=trace.id.to_bytes(TRACE_BYTES), span_id=trace.first_span_id.to_bytes(SPAN_BYTES))
+
+
+def _resource() -> Resource:
+    """Return what every span and error says of this server: its name and version, and what the operator adds."""
+    own = {"service.name": settings.OTLP_SERVICE, "service.version": settings.OTLP_VERSION}
+    return Resource(attributes=[_key_value(*item) for item in (settings.OTLP_RESOURCE | own).items()])
+
+
+def _spans_of(resource: Resource) -> Callable[[Sequence[Span]], bytes]:
+    def encode(spans: Sequence[Span]) -> bytes:
+        group = ResourceSpans(resource=resource, scope_spans=[ScopeSpans(scope=SCOPE, spans=spans)])
+        return ExportTraceServiceRequest(resource_spans=[group]).SerializeToString()
+
+    return encode
+
+
+def _logs_of(resource: Resource) -> Callable[[Sequence[LogRecord]], bytes]:
+    def encode(records: Sequence[LogRecord]) -> bytes:
+        group = ResourceLogs(resource=resource, scope_logs=[ScopeLogs(scope=SCOPE, log_records=records)])
+        return ExportLogsServiceRequest(resource_logs=[group]).SerializeToString()
+
+    return encode

@@ -1,0 +1,198 @@
+"""Spans and errors, as a collector gets them."""
+
+import logging
+import subprocess
+import sys
+from time import time_ns
+
+import pytest
+import structlog
+
+from kit.tasks import TaskFailed
+from kit.tracing import errors, exporting, steps
+from kit.tracing.steps import Role, begin_turn, note, step
+from kit.tracing.traces import trace_of
+from tests.collector import attributes, collector
+
+A, B = b"a" * 32, b"b" * 32
+
+
+@pytest.fixture
+def collecting(settings, monkeypatch):
+    """A collector that everything of this process goes to, of every message."""
+    with collector() as running:
+        settings.TRACES, settings.TRACES_SHARE, settings.OTLP_URL = True, 1.0, running.url
+        settings.OTLP_HEADERS = {"authorization": "Bearer abc"}
+        spans, told = exporting.Spans(), exporting.Errors()
+        monkeypatch.setattr(steps, "spans", lambda: spans)
+        monkeypatch.setattr(errors, "_errors", lambda: told)
+        running.finish = lambda: (spans.flush(), told.flush())
+        yield running
+        running.finish()
+
+
+def test_steps_of_a_message_are_one_trace_below_its_first(collecting):
+    began_ns = time_ns()
+    step("read", A, {"node": "127.0.0.1:8645"}, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
+    step("send", A, {"outcome": "transient"}, began_ns=began_ns, role=Role.CLIENT, is_error=True)
+    collecting.finish()
+    first, second = collecting.spans
+    trace = trace_of(A)
+    assert (first.trace_id.hex(), first.span_id, first.parent_span_id) == (
+        trace.id_hex,
+        trace.first_span_id.to_bytes(8),
+        b"",
+    )
+    assert (second.trace_id, second.parent_span_id) == (first.trace_id, first.span_id)
+    assert second.span_id != first.span_id
+    assert (first.kind, second.kind, second.status.code) == (5, 3, 2)
+    assert attributes(first.attributes) == {"server.address": "127.0.0.1:8645"}
+    assert first.start_time_unix_nano == began_ns <= first.end_time_unix_nano
+    assert collecting.headers[0]["authorization"] == "Bearer abc"
+    assert collecting.resources[0]["service.name"] == "pushserver"
+
+
+def test_a_turn_is_a_trace_with_its_stages_and_links_to_the_messages_and_back(collecting):
+    turn = begin_turn()
+    with turn.stage("Inbox"):
+        note([(A, {"outcome": "accepted"}), (B, {"outcome": "accepted"})])
+    with turn.stage("Results"):
+        note([])
+    turn.committed()
+    collecting.finish()
+    by_name = {(span.name, span.trace_id): span for span in collecting.spans}
+    (whole,) = [span for span in collecting.spans if span.name == "turn"]
+    inbox, results = by_name["Inbox", whole.trace_id], by_name["Results", whole.trace_id]
+    assert inbox.parent_span_id == results.parent_span_id == whole.span_id
+    firsts = [(trace.id.to_bytes(16), trace.first_span_id.to_bytes(8)) for trace in (trace_of(A), trace_of(B))]
+    assert [(link.trace_id, link.span_id) for link in inbox.links] == firsts
+    for trace_id, span_id in firsts:
+        own = by_name["Inbox", trace_id]
+        assert own.parent_span_id == span_id
+        assert [(link.trace_id, link.span_id) for link in own.links] == [(whole.trace_id, inbox.span_id)]
+    assert list(results.links) == []
+
+
+def test_a_turn_that_was_rolled_back_or_had_no_traced_message_is_not_told(collecting, settings):
+    rolled_back, other = begin_turn(), begin_turn()
+    with rolled_back.stage("Inbox"):
+        note([(A, {})])
+    settings.TRACES_SHARE = 0.0
+    with other.stage("Inbox"):
+        note([(B, {})])
+    other.committed()
+    collecting.finish()
+    assert collecting.spans == []
+
+
+def test_what_is_noted_outside_of_a_turn_is_not_looked_at():
+    note(pytest.fail("looked at") for _ in range(1))
+
+
+def test_while_tracing_is_off_a_turn_looks_at_nothing(settings):
+    settings.TRACES = False
+    turn = begin_turn()
+    with turn.stage("Inbox"):
+        note(pytest.fail("looked at") for _ in range(1))
+    turn.committed()
+
+
+def test_a_span_with_an_attribute_that_is_not_allowed_does_not_leave(collecting, caplog):
+    step("send", A, {"code": "ab" * 32}, began_ns=time_ns())
+    step("send", A, {"device_token": "x"}, began_ns=time_ns())
+    step("send", A, {"code": "fine"}, began_ns=time_ns())
+    collecting.finish()
+    assert [attributes(span.attributes) for span in collecting.spans] == [{"pushserver.code": "fine"}]
+    assert "abab" not in caplog.text
+    assert "pushserver.code" in caplog.text
+
+
+def test_a_collector_that_takes_nothing_costs_spans_and_is_complained_of_once(collecting, caplog):
+    collecting.status = 400
+    for _ in range(2):
+        step("send", A, {}, began_ns=time_ns())
+        steps.spans().flush()
+    assert collecting.spans == []
+    assert caplog.text.count("collector_takes_nothing") == 1
+
+
+def test_a_fault_of_tracing_does_not_reach_who_is_traced(settings, monkeypatch, caplog):
+    settings.TRACES, settings.TRACES_SHARE = True, 1.0
+    monkeypatch.setattr(steps, "spans", lambda: 1 / 0)
+    step("send", A, {}, began_ns=time_ns())
+    assert "ZeroDivisionError" in caplog.text
+
+
+def told(collecting, say):
+    """What the collector gets of an error that ``say`` logs."""
+    handler = errors.ErrorHandler()
+    logging.getLogger().addHandler(handler)
+    try:
+        say()
+    finally:
+        logging.getLogger().removeHandler(handler)
+    collecting.finish()
+    return collecting.errors
+
+
+def fail(error):
+    raise error
+
+
+def test_an_error_is_told_with_its_words_and_the_trace_of_its_envelope(collecting):
+    log = structlog.get_logger("waku_bridge.inbound")
+    (error,) = told(collecting, lambda: log.error("envelope_failed", envelope_hash=A.hex(), error="KeyError"))
+    assert (error.body.string_value, error.event_name, error.severity_text) == ("envelope_failed",) * 2 + ("ERROR",)
+    assert error.trace_id.hex() == trace_of(A).id_hex
+    assert attributes(error.attributes)["error.type"] == "KeyError"
+    assert A.hex() not in str(error)
+    assert attributes(error.attributes)["pushserver.logger"] == "waku_bridge.inbound"
+
+
+def test_of_an_exception_it_is_told_where_it_came_from_and_not_what_it_says(collecting):
+    def say():
+        try:
+            fail(ValueError("token " + "ab" * 32))
+        except ValueError:
+            logging.getLogger("some.library").exception("Cannot store %s", "5ecret")
+
+    (error,) = told(collecting, say)
+    said = attributes(error.attributes)
+    assert (error.body.string_value, said["exception.type"]) == (errors.LIBRARY_ERROR, "ValueError")
+    assert said["exception.stacktrace"].endswith("in fail")
+    assert not [word for word in ("5ecret", "abab", "Cannot store") if word in str(error)]
+
+
+def test_a_task_that_failed_says_where(collecting):
+    def say():
+        try:
+            fail(TaskFailed("KeyError at tasks.py:3 > rows.py:7"))
+        except TaskFailed:
+            logging.getLogger("celery.app.trace").exception("Task %s raised", "name")
+
+    (error,) = told(collecting, say)
+    assert attributes(error.attributes)["exception.stacktrace"] == "KeyError at tasks.py:3 > rows.py:7"
+
+
+def test_warnings_and_errors_of_exporting_stay_here(collecting):
+    def say():
+        structlog.get_logger("kit.tracing.exporting").error("span_refused")
+        structlog.get_logger("kit.turns").warning("turn_split")
+
+    assert told(collecting, say) == []
+
+
+STARTED = """
+import sys
+import django
+django.setup()
+import notifications.tasks, waku_bridge.reading.bridge, xmpp_bridge.inbound, waku_bridge.front_door, pushserver.celery
+print(sorted(name for name in sys.modules if name.startswith("opentelemetry.proto")))
+"""
+
+
+@pytest.mark.parametrize("endpoint", ["", "http://127.0.0.1:1"])
+def test_a_process_imports_nothing_that_exports_before_its_first_span(endpoint, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+    ended = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout == "[]\n"

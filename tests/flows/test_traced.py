@@ -1,0 +1,154 @@
+"""One trace from the page of a node to gorush's answer and the confirmed reply, made by the processes of a server.
+
+A server of its own, with its web server, that traces every message for a collector in this process.
+"""
+
+import secrets
+from collections.abc import Callable, Iterator
+
+import httpx
+import psycopg
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from pushserver.embedded.ports import free_port
+from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.embedded.valkey import EmbeddedValkey
+from pushserver.stack import plan
+from pushserver.supervisor.guard import Guard
+from tests.collector import Collector, attributes, collector
+from tests.flows.conftest import SERVER, environment_of, start
+from tests.flows.fleet import Fleet, wait_for_http, wait_until
+from tests.flows.network import Network, iphone, new_sender
+from tests.flows.test_privacy_of_answers import digests, kept
+from tests.flows.traces import Traces, found
+
+METRICS_TOKEN = secrets.token_urlsafe(20)
+# What is done for a request, in its order, by the bridge, the turns of a worker and its event loop.
+WAY = ["read", "Inbox", "send", "Results", "Settling", "Recording", "publish", "Noting", "confirm", "Confirming"]
+# Whatever names somebody in the database, though not all of it is secret.
+NAMES = """
+    SELECT public_key_hash FROM registrations_registration
+    UNION ALL SELECT convert_to(installation_id, 'UTF8') FROM registrations_registration
+    UNION ALL SELECT hash FROM waku_bridge_inboundenvelope
+    UNION ALL SELECT convert_to(content_topic, 'UTF8') FROM waku_bridge_inboundenvelope
+    UNION ALL SELECT convert_to(pubsub_topic, 'UTF8') FROM waku_bridge_inboundenvelope
+    UNION ALL SELECT message_id FROM notifications_notificationrequest
+    UNION ALL SELECT request_key FROM notifications_notificationrequest
+    UNION ALL SELECT message_hash FROM waku_bridge_outboundreply
+"""
+
+
+@pytest.fixture(scope="module")
+def collecting() -> Iterator[Collector]:
+    with collector() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def own_fleet(
+    postgres: EmbeddedPostgres,
+    valkey: EmbeddedValkey,
+    guard: Guard,
+    new_database: Callable[[str], str],
+    collecting: Collector,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Fleet]:
+    database_url = postgres.url(new_database("traced"))
+    environment = environment_of(database_url, f"{valkey.url.removesuffix('/0')}/9", tmp_path_factory)
+    environment |= {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collecting.url,
+        "OTEL_TRACES_SAMPLER_ARG": "1",
+        "OTEL_BSP_SCHEDULE_DELAY": "200",
+        "METRICS_TOKEN": METRICS_TOKEN,
+    }
+    fleet = Fleet(tmp_path_factory.mktemp("traced"), environment, guard)
+    try:
+        start(fleet)
+        yield fleet
+    finally:
+        fleet.stop(*fleet.running)
+
+
+@pytest.fixture(scope="module")
+def own_network(own_fleet: Fleet) -> Iterator[Network]:
+    urls = [own_fleet.environment[name] for name in ("WAKU_NODES", "GORUSH_URL", "DATABASE_URL")]
+    network = Network(*urls, SERVER.pub33)
+    yield network
+    network.close()
+
+
+def requests_of(collecting: Collector) -> list[list[Span]]:
+    """The traces of requests, as far as they have come."""
+    return [spans for spans in collecting.traces().values() if "send" in [span.name for span in spans]]
+
+
+@pytest.mark.slow
+def test_one_trace_leads_from_the_page_of_a_node_to_the_confirmed_reply(
+    own_network: Network, collecting: Collector
+) -> None:
+    sender = new_sender()
+    phone = own_network.phone(iphone())
+    own_network.notify(sender, own_network.query(sender, phone))
+    wait_until(lambda: "Confirming" in [s.name for spans in requests_of(collecting) for s in spans], what="the last")
+    (trace,) = requests_of(collecting)
+    first, *others = trace
+    assert [span.name for span in trace] == WAY
+    assert {span.parent_span_id for span in others} == {first.span_id}
+    assert first.parent_span_id == b""
+    said = {span.name: attributes(span.attributes) for span in trace}
+    assert said["read"]["pushserver.path"] in {"live", "store"}
+    assert said["Inbox"]["pushserver.message_type"] == "request"
+    assert said["send"] == {
+        "pushserver.gateway": "gorush",
+        "pushserver.attempt": 1,
+        "pushserver.outcome": "delivered",
+        "pushserver.code": "",
+    }
+    assert said["publish"]["pushserver.outcome"] == "taken"
+    assert said["confirm"] == {"pushserver.outcome": "confirmed"}
+    assert_linked(trace, collecting)
+
+
+def assert_linked(trace: list[Span], collecting: Collector) -> None:
+    """What a stage did for the message leads to the stage of its turn, and that leads to the message."""
+    stages = {(span.trace_id, span.span_id): span for span in collecting.spans if span.trace_id != trace[0].trace_id}
+    for span in trace:
+        if span.name[0].isupper():
+            (link,) = span.links
+            stage = stages[link.trace_id, link.span_id]
+            assert stage.name == span.name
+            assert (trace[0].trace_id, trace[0].span_id) in [(each.trace_id, each.span_id) for each in stage.links]
+
+
+@pytest.mark.slow
+def test_nothing_of_anybody_leaves_for_the_collector(
+    own_fleet: Fleet, own_network: Network, collecting: Collector
+) -> None:
+    traces = Traces(own_network)
+    wait_until(lambda: len(requests_of(collecting)) >= len(traces.phones), what="a trace of each")
+    with psycopg.connect(own_fleet.environment["DATABASE_URL"]) as database:
+        names = {f"name {number}": bytes(name) for number, (name,) in enumerate(database.execute(NAMES)) if name}
+    sent = b"".join(collecting.bodies).decode("latin-1")
+    hidden = {**traces.secrets(), **kept(own_fleet), **digests(traces), **names}
+    assert len(names) > 30
+    assert list(found(hidden, "what was sent", sent)) == []
+
+
+@pytest.mark.slow
+def test_metrics_show_traces_as_examples(own_fleet: Fleet, own_network: Network, collecting: Collector) -> None:
+    port = free_port()
+    own_fleet.start(plan.web("127.0.0.1", port))
+    url = f"http://127.0.0.1:{port}"
+    wait_for_http(f"{url}/healthz")
+    headers = {"Authorization": f"Bearer {METRICS_TOKEN}", "Accept": "application/openmetrics-text; version=1.0.0"}
+    text = httpx.get(f"{url}/metrics", headers=headers, trust_env=False).text
+    own_fleet.stop("web")
+    shown = [line for line in text.splitlines() if "# {trace_id=" in line]
+    assert {line.split("_bucket{")[0] for line in shown} >= {
+        "pushserver_inbox_wait_seconds",
+        "pushserver_gateway_seconds",
+        "pushserver_request_answer_seconds",
+    }
+    known = {trace_id.hex() for trace_id in collecting.traces()}
+    assert {line.split('# {trace_id="')[1][:32] for line in shown} <= known
