@@ -6,11 +6,24 @@ import sys
 
 import django
 from django.core.management import call_command, execute_from_command_line
+from django.db import OperationalError
 
-if __name__ == "__main__":
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "pushserver.settings")
+from kit.db.reasons import words
+
+
+def main() -> None:
     if sys.argv[1:] == ["version"]:  # Django would tell its own
         django.setup()
         call_command("version")
     else:
         execute_from_command_line(sys.argv)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "pushserver.settings")
+    try:
+        main()
+    except OperationalError as error:
+        if not words(error):
+            raise
+        sys.exit(f"manage.py: {words(error)}")

@@ -32,3 +32,13 @@ def reason(error: BaseException) -> str:
     """Return why a statement failed, or PostgreSQL's code where that says nothing to an operator."""
     code = sqlstate(error)
     return REASONS.get(code) or (f"PostgreSQL says {code}" if code else AWAY)
+
+
+def words(error: BaseException) -> str:
+    """Return the same in one line for somebody who sits at a terminal, or nothing where the error itself says more.
+
+    What libpq says of a connection that could not be made quotes no row.
+    """
+    if sqlstate(error):
+        return REASONS.get(sqlstate(error), "")
+    return f"PostgreSQL cannot be reached: {' '.join(str(error).split())}"

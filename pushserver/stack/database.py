@@ -12,7 +12,7 @@ from django.core.management import call_command
 from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 
-from kit.db.reasons import reason, sqlstate
+from kit.db.reasons import reason, words
 from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules_table import load_seed
 from pushserver.embedded.postgres import EmbeddedPostgres
@@ -33,12 +33,7 @@ def bring_up_to_date(embedded: EmbeddedPostgres | None) -> None:
     try:
         _bring_up_to_date()
     except OperationalError as error:
-        raise SystemExit(_words(error)) from error
-
-
-def _words(error: OperationalError) -> str:
-    """Return what is wrong in one line. Only what libpq says of a connection says more than the code of the error."""
-    return reason(error) if sqlstate(error) else f"PostgreSQL cannot be reached: {' '.join(str(error).split())}"
+        raise SystemExit(words(error) or reason(error)) from error
 
 
 def _bring_up_to_date() -> None:

@@ -1,5 +1,9 @@
 """The database before anything uses it."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from django.contrib.auth.models import Group, User
 from django.db import connection
@@ -7,7 +11,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
 from notifications.gateways.gorush.models import GatewayErrorRule
-from pushserver.release import known_migrations
+from pushserver.release import PROJECT, known_migrations
 from pushserver.stack import database
 
 
@@ -39,3 +43,12 @@ def test_a_database_of_a_newer_version_is_named_in_one_line_and_used(capfd):
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 1
     assert said[0].startswith("The database was migrated by a newer version: notifications.9999_later is not known to ")
+
+
+def test_a_command_that_finds_no_database_says_so_in_one_line():
+    environment = os.environ | {"DATABASE_URL": "postgresql://nobody:secret@127.0.0.1:1/nothing"}
+    command = [sys.executable, str(PROJECT / "manage.py"), "migrate", "--no-input"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    [line] = done.stderr.splitlines()
+    assert line.startswith("manage.py: PostgreSQL cannot be reached: connection failed: ")
+    assert (done.returncode, "secret" in line) == (1, False)
