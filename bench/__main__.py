@@ -17,6 +17,7 @@ from pathlib import Path
 from bench import (
     codec,
     console,
+    growth,
     life,
     live,
     load,
@@ -50,6 +51,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "console": console.run,
     "throughput": throughput.run,
     "scale": scale.run,
+    "growth": growth.run,
     "sizes": sizes.run,
 }
 

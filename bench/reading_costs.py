@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,18 +44,19 @@ READ = "pushserver_bridge_messages_read_total"
 
 def run() -> dict[str, object]:
     """Measure, print and return the figures."""
-    with _world() as world:
+    with a_world() as world:
         result: dict[str, object] = {name: world.measure(rate, seconds) for name, (rate, seconds) in PHASES.items()}
     _print(result)
     return result
 
 
 class World:
-    """A bridge that reads, and what it and its servers have used so far."""
+    """A bridge that reads, and what it and its servers have used so far. All of its nodes hear every message."""
 
-    def __init__(self, folder: Path, url: str, database: Any, processes: dict[str, psutil.Process]) -> None:
+    def __init__(self, folder: Path, urls: Sequence[str], database: Any, processes: dict[str, psutil.Process]) -> None:
         self._metrics = folder / "data" / "metrics"
-        self._client = httpx.Client(base_url=url, trust_env=False)
+        self._urls = urls
+        self._client = httpx.Client(trust_env=False)
         self._database = database
         self._processes = processes
 
@@ -67,7 +68,7 @@ class World:
         while (elapsed := time.perf_counter() - began) < seconds:
             wave = [_message(is_ours=number % 2 == 0) for number in range(sent, round(elapsed * rate))]
             if wave:
-                self._client.post("/dev/gossip", json=wave).raise_for_status()
+                self.gossip(wave)
             sent, ours = sent + len(wave), ours + sum(each["isOurs"] for each in wave)
             time.sleep(max(0.0, began + elapsed + WAVE_SECONDS - time.perf_counter()))
         spent = {name: value - cpu[name] for name, value in self._cpu().items()}
@@ -79,6 +80,11 @@ class World:
             figures |= {f"{name}_ms": value / sent * 1e3 for name, value in spent.items()}
             figures |= {"messages": sent, "reads": (self._reads() - reads) / sent}
         return figures
+
+    def gossip(self, wave: Sequence[dict[str, Any]]) -> None:
+        """Let all nodes hear these messages."""
+        for url in self._urls:
+            self._client.post(f"{url}/dev/gossip", json=wave).raise_for_status()
 
     def known(self) -> int:
         """Return the number of envelopes in the inbox."""
@@ -99,7 +105,8 @@ class World:
 
 
 @contextmanager
-def _world() -> Iterator[World]:
+def a_world(stores: int = 1) -> Iterator[World]:
+    """Run a bridge that reads one node live, and so many stores, that of this node first."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         folder.chmod(0o755)
@@ -107,14 +114,14 @@ def _world() -> Iterator[World]:
         before = set(psutil.Process().children())
         redis_url = stack.enter_context(servers.valkey(folder))
         [valkey] = set(psutil.Process().children()) - before
-        node_url = stack.enter_context(servers.node("--shard", SHARD))
-        environment = environment_for(folder, database_url, redis_url, node_url)
+        urls = [stack.enter_context(servers.node("--shard", SHARD)) for _ in range(stores)]
+        environment = environment_for(folder, database_url, redis_url, urls[0]) | {"WAKU_STORE_NODES": ",".join(urls)}
         manage("migrate", "--verbosity=0", environment=environment)
         command = [sys.executable, "manage.py", "run_waku_bridge"]
         bridge = psutil.Process(stack.enter_context(servers.process(command, env=environment)).pid)
         database = stack.enter_context(psycopg.connect(database_url, autocommit=True))
-        world = World(folder, node_url, database, {"bridge": bridge, "postgres": postgres, "valkey": valkey})
-        httpx.post(f"{node_url}/dev/gossip", json=[_message(is_ours=True)], trust_env=False).raise_for_status()
+        world = World(folder, urls, database, {"bridge": bridge, "postgres": postgres, "valkey": valkey})
+        world.gossip([_message(is_ours=True)])
         servers.wait_until(lambda: world.known() == 1)
         yield world
 

@@ -119,7 +119,7 @@ class Whole(NamedTuple):
 def run() -> dict[str, object]:
     """Measure everything, print it, and return the figures."""
     floor = floors.measure()
-    whole, by_one, burst = _with_all_cores(), _with_one_process(), _through_a_ring()
+    whole, by_one, burst = _with_all_cores(), with_processes(1), _through_a_ring()
     requests, registrations = whole.requests, whole.registrations
     result: dict[str, object] = {
         "crypto_floor_ms": floor.crypto_ms,
@@ -162,8 +162,9 @@ def _with_all_cores() -> Whole:
     return Whole(registrations, requests, steady)
 
 
-def _with_one_process() -> Run:
-    with fleet("--processes", "1") as running:
+def with_processes(number: int) -> Run:
+    """Return what requests cost at saturation while so many processes make turns."""
+    with fleet("--processes", str(number)) as running:
         phones = Phones(PHONES // 4)
         _warm_up(running, phones)
         _work_off(running, phones.registrations[1:])

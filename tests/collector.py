@@ -3,15 +3,19 @@
 import gzip
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
+import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from kit.tracing import errors, exporting, steps
 
 
 class Collector:
@@ -25,6 +29,7 @@ class Collector:
         self.spans: list[Span] = []
         self.errors: list[LogRecord] = []
         self.resources: list[dict[str, object]] = []
+        self.finish: Callable[[], object] = lambda: None
 
     def take(self, path: str, headers: dict[str, str], body: bytes) -> None:
         self.bodies.append(body)
@@ -78,3 +83,16 @@ def collector() -> Iterator[Collector]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def collected(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    """Run a collector that everything of this process goes to, of every message; ``finish`` sends what waits."""
+    with collector() as running:
+        settings.TRACES, settings.TRACES_SHARE, settings.OTLP_URL = True, 1.0, running.url
+        spans, told = exporting.Spans(), exporting.Errors()
+        monkeypatch.setattr(steps, "spans", lambda: spans)
+        monkeypatch.setattr(errors, "_errors", lambda: told)
+        running.finish = lambda: (spans.flush(), told.flush())
+        yield running
+        running.finish()

@@ -9,26 +9,19 @@ import pytest
 import structlog
 
 from kit.tasks import TaskFailed
-from kit.tracing import errors, exporting, steps
+from kit.tracing import errors, steps
 from kit.tracing.steps import Role, begin_turn, note, step
 from kit.tracing.traces import trace_of
-from tests.collector import attributes, collector
+from tests.collector import attributes, collected
 
 A, B = b"a" * 32, b"b" * 32
 
 
 @pytest.fixture
 def collecting(settings, monkeypatch):
-    """A collector that everything of this process goes to, of every message."""
-    with collector() as running:
-        settings.TRACES, settings.TRACES_SHARE, settings.OTLP_URL = True, 1.0, running.url
-        settings.OTLP_HEADERS = {"authorization": "Bearer abc"}
-        spans, told = exporting.Spans(), exporting.Errors()
-        monkeypatch.setattr(steps, "spans", lambda: spans)
-        monkeypatch.setattr(errors, "_errors", lambda: told)
-        running.finish = lambda: (spans.flush(), told.flush())
+    settings.OTLP_HEADERS = {"authorization": "Bearer abc"}
+    with collected(settings, monkeypatch) as running:
         yield running
-        running.finish()
 
 
 def test_steps_of_a_message_are_one_trace_below_its_first(collecting):
