@@ -1,12 +1,13 @@
-"""Stream the rows of one query from PostgreSQL by COPY through pyarrow into one Parquet file.
+"""Stream the rows of one query from PostgreSQL by COPY through pyarrow into Parquet files of bounded size.
 
 Memory holds a few chunks, whatever the table's size: a thread reads from the database while another parses and writes.
 """
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from itertools import chain
 from queue import Full, Queue
 from typing import Any
 
@@ -21,6 +22,8 @@ from spark_reports.lake import Lake, arrow_schema
 
 CHUNK_SIZE = 8 * 1024 * 1024
 CHUNKS_AHEAD = 3
+# A file is full at this size: far below the 5 GiB that object stores copy or take at once, and much for Spark to read.
+FULL_FILE = 512 * 1024 * 1024
 # How long a reader waits for room before it checks whether the writer has failed.
 PATIENCE_SECONDS = 0.2
 OTHER = "(other)"
@@ -38,15 +41,21 @@ _TEXT = pa.dictionary(pa.int32(), pa.string())
 
 
 def copy_table(
-    connection: psycopg.Connection[Any], query: str, table: Table, lake: Lake, path: str, on_rows: Callable[[int], None]
-) -> int:
-    """Write the rows of ``query`` and return how many there were. ``on_rows`` is told about each part.
+    connection: psycopg.Connection[Any],
+    query: str,
+    table: Table,
+    lake: Lake,
+    begin: Callable[[], str],
+    on_rows: Callable[[int], None],
+) -> list[tuple[str, int]]:
+    """Write the rows of ``query`` and return the path of each file with its rows; at least one, if there are none.
 
-    What the writer raises, a full disk for instance, ends the reading at once.
+    ``begin`` returns the path of the next file, and ``on_rows`` is told about each chunk. What the writer raises, a
+    full disk for instance, ends the reading at once.
     """
     chunks: Queue[bytes | None] = Queue(CHUNKS_AHEAD)
     with ThreadPoolExecutor(1, thread_name_prefix="parquet") as writer, closing(_read(connection, query)) as parts:
-        written = writer.submit(_write, chunks, table, lake, path, on_rows)
+        written = writer.submit(_write, chunks, table, lake, begin, on_rows)
         try:
             for chunk in parts:
                 if not _hand_over(chunk, chunks, written):
@@ -56,7 +65,7 @@ def copy_table(
         return written.result()
 
 
-def _hand_over(chunk: bytes | None, chunks: Queue[bytes | None], written: Future[int]) -> bool:
+def _hand_over(chunk: bytes | None, chunks: Queue[bytes | None], written: Future[Any]) -> bool:
     """Wait for room and hand over a chunk. Return False once the writer has ended and makes no room any more."""
     while not written.done():
         try:
@@ -80,16 +89,32 @@ def _read(connection: psycopg.Connection[Any], query: str) -> Generator[bytes]:
     yield b"".join(lines)
 
 
-def _write(chunks: Queue[bytes | None], table: Table, lake: Lake, path: str, on_rows: Callable[[int], None]) -> int:
+def _write(
+    chunks: Queue[bytes | None], table: Table, lake: Lake, begin: Callable[[], str], on_rows: Callable[[int], None]
+) -> list[tuple[str, int]]:
+    written: list[tuple[str, int]] = []
+    parts = iter(chunks.get, None)
+    for first in parts:
+        if first or not written:
+            path = begin()
+            written.append((path, _write_file(chain([first], parts), table, lake, path, on_rows)))
+    return written
+
+
+def _write_file(
+    parts: Iterable[bytes | None], table: Table, lake: Lake, path: str, on_rows: Callable[[int], None]
+) -> int:
+    """Write chunks until there are no more of them or the file is full. Return how many rows it has."""
     schema = arrow_schema(table)
     total = 0
     with lake.writing(path) as out, closing(pq.ParquetWriter(out, schema, compression="zstd")) as parquet:
-        for chunk in iter(chunks.get, None):
-            if chunk:
-                part = parse(chunk, table)
-                parquet.write_table(part)
-                total += part.num_rows
-                on_rows(part.num_rows)
+        for chunk in filter(None, parts):
+            part = parse(chunk, table)
+            parquet.write_table(part)
+            total += part.num_rows
+            on_rows(part.num_rows)
+            if out.tell() >= FULL_FILE:
+                break
     return total
 
 

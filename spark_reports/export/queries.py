@@ -11,7 +11,9 @@ notification that is retried for a day) are exported as they are; exporting the 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import pairwise
 
 from notifications.models import Notification
 from notifications.policy import Verdict
@@ -44,12 +46,37 @@ _CANARY_PSEUDONYMS = """
 _CANARY_DEVICES = "SELECT device::text FROM xmpp_bridge_canaryrun WHERE device IS NOT NULL"
 
 
-def _of_day(column: str, day: date, *, envelope: str = "", notification: str = "", told_by: str = "") -> str:
-    """Return the condition that every table of facts shares: the rows of a day that are real traffic.
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """Which hours of a day a query selects: all of them, or a part of those whose rows need no others.
+
+    A part is of whole hours, because rows with pseudonyms have nothing more exact, and the file they are in must not.
+    """
+
+    day: date
+    first: int = 0
+    end: int = 24
+
+    @property
+    def start_at(self) -> datetime:
+        return datetime.combine(self.day, time(), UTC) + timedelta(hours=self.first)
+
+    @property
+    def end_at(self) -> datetime:
+        return datetime.combine(self.day, time(), UTC) + timedelta(hours=self.end)
+
+    def parts(self, number: int) -> list["Hours"]:
+        """Return a day in parts that follow each other, at most one for each hour."""
+        bounds = [24 * n // min(number, 24) for n in range(min(number, 24) + 1)]
+        return [Hours(self.day, first, end) for first, end in pairwise(bounds)]
+
+
+def _in(column: str, hours: Hours, *, envelope: str = "", notification: str = "", told_by: str = "") -> str:
+    """Return the condition that every table of facts shares: the rows of these hours that are real traffic.
 
     The canaries' rows are left out by their envelope, by the recipient of their notification, or by the pseudonym.
     """
-    conditions = [f"{column} >= '{day}Z' AND {column} < '{day + timedelta(days=1)}Z'"]
+    conditions = [f"{column} >= '{hours.start_at}' AND {column} < '{hours.end_at}'"]
     if envelope:
         conditions.append(f"{envelope} NOT IN (SELECT hash FROM waku_bridge_canaryenvelope)")
     if notification:
@@ -110,15 +137,15 @@ def _message_type(column: str) -> str:
     return f"CASE {column} {names} ELSE 'unknown' END"
 
 
-def envelopes(day: date) -> str:
+def envelopes(hours: Hours) -> str:
     """Select the envelopes of a day."""
     return f"""
         SELECT {_minute("received_at")}, {_message_type("message_type")}, state, reason,
             {_microseconds("received_at", "processed_at")}
-        FROM waku_bridge_inboundenvelope WHERE {_of_day("received_at", day, envelope="hash")}"""
+        FROM waku_bridge_inboundenvelope WHERE {_in("received_at", hours, envelope="hash")}"""
 
 
-def notifications(day: date) -> str:
+def notifications(hours: Hours) -> str:
     """Select the notifications of a day, without anything of theirs that was measured: see `notification_times`.
 
     One whose installation unregistered has lost its route, and with it its platform.
@@ -132,8 +159,8 @@ def notifications(day: date) -> str:
         JOIN notifications_notificationrequest request ON request.id = n.request_id
         LEFT JOIN registrations_route route ON route.id = n.route_id
         CROSS JOIN report_keys k
-        WHERE {_of_day("n.created_at", day, notification="n")}
-        UNION ALL {_decided(day)}"""
+        WHERE {_in("n.created_at", hours, notification="n")}
+        UNION ALL {_decided(hours)}"""
 
 
 # What was decided at once about the requests of a day stands in their rows (`reports`), one place for each.
@@ -144,7 +171,7 @@ def _decided_byte(number: int) -> str:
     return f"get_byte(request.decided, {BYTES_EACH} * place + {number})"
 
 
-def _decided(day: date) -> str:
+def _decided(hours: Hours) -> str:
     """Select what was decided at once."""
     verdict, type_ = _decided_byte(0), _decided_byte(1)
     state = " ".join(f"WHEN {code} THEN '{_STATES.get(v, State.REFUSED).value}'" for code, v in VERDICTS.items())
@@ -157,10 +184,10 @@ def _decided(day: date) -> str:
             CASE {verdict} {state} END, CASE {verdict} {report} END, 0,
             NULL::bigint, {_pseudonym(Subject.SENDER, "request.sender_digest")}
         FROM notifications_notificationrequest request CROSS JOIN report_keys k CROSS JOIN {_PLACES}
-        WHERE {_of_day("request.received_at", day, envelope="request.source_key")} AND {verdict} > 0"""
+        WHERE {_in("request.received_at", hours, envelope="request.source_key")} AND {verdict} > 0"""
 
 
-def notification_times(day: date) -> str:
+def notification_times(hours: Hours) -> str:
     """Select how long the answers and deliveries of a day took: rows without a pseudonym, and exact."""
     answered = _microseconds("request.received_at", "request.answered_at")
     deadline = _microseconds("request.received_at", "request.reply_due_at")
@@ -171,16 +198,16 @@ def notification_times(day: date) -> str:
         FROM notifications_notification n
         JOIN notifications_notificationrequest request ON request.id = n.request_id
         LEFT JOIN registrations_route route ON route.id = n.route_id
-        WHERE {_of_day("n.created_at", day, notification="n")} AND {_OF_STATUS}
+        WHERE {_in("n.created_at", hours, notification="n")} AND {_OF_STATUS}
             AND (n.state = 'delivered' OR (n.position = 0 AND request.answered_at IS NOT NULL))
         UNION ALL
         SELECT {_minute("request.received_at")}, 'none', request.front_door, NULL::bigint, {answered}, {deadline}
         FROM notifications_notificationrequest request
-        WHERE {_of_day("request.received_at", day, envelope="request.source_key")}
+        WHERE {_in("request.received_at", hours, envelope="request.source_key")}
             AND length(request.decided) > 0 AND get_byte(request.decided, 0) > 0 AND request.answered_at IS NOT NULL"""
 
 
-def attempts(day: date) -> str:
+def attempts(hours: Hours) -> str:
     """Select the attempts of a day, without the canaries'."""
     queued = _microseconds("n.created_at", "a.started_at")
     return f"""
@@ -190,10 +217,10 @@ def attempts(day: date) -> str:
         FROM notifications_attempt a
         JOIN notifications_notification n ON n.id = a.notification_id
         JOIN notifications_notificationrequest request ON request.id = n.request_id
-        WHERE {_of_day("a.started_at", day, notification="n")}"""
+        WHERE {_in("a.started_at", hours, notification="n")}"""
 
 
-def replies(day: date) -> str:
+def replies(hours: Hours) -> str:
     """Select the replies of a day.
 
     `published_at` is the last publication, which is the first one only where nothing was repeated.
@@ -205,10 +232,10 @@ def replies(day: date) -> str:
             k.deadline_us
         FROM waku_bridge_outboundreply r LEFT JOIN waku_bridge_inboundenvelope e ON e.hash = r.envelope_hash
         CROSS JOIN report_keys k
-        WHERE {_of_day("r.created_at", day, envelope="r.envelope_hash")}"""
+        WHERE {_in("r.created_at", hours, envelope="r.envelope_hash")}"""
 
 
-def registration_events(day: date) -> str:
+def registration_events(hours: Hours) -> str:
     """Select the events of a day with the state before each: that after an earlier event of the day, or of the history
     before the day.
     """
@@ -218,11 +245,11 @@ def registration_events(day: date) -> str:
     return f"""
         WITH today AS MATERIALIZED (
             SELECT id, at, kind, pseudonym, token_type, apn_topic, front_door FROM registrations_registrationevent
-            WHERE {_of_day("at", day, told_by="pseudonym")}
+            WHERE {_in("at", hours, told_by="pseudonym")}
         ), before AS (
             SELECT DISTINCT ON (pseudonym) p.pseudonym, p.kind, p.token_type, p.apn_topic
             FROM registrations_registrationevent p JOIN (SELECT DISTINCT pseudonym FROM today) known USING (pseudonym)
-            WHERE p.at < '{day}Z' ORDER BY pseudonym, p.at DESC, p.id DESC
+            WHERE p.at < '{hours.start_at}' ORDER BY pseudonym, p.at DESC, p.id DESC
         )
         SELECT {_hour("e.at")}, e.kind, {_platform("e.token_type")}, {_app_topic("e.token_type", "e.apn_topic")},
             e.front_door,
@@ -237,11 +264,12 @@ def _history(day: date) -> str:
     return f"at < '{day + timedelta(days=1)}Z' AND pseudonym NOT IN ({_CANARY_PSEUDONYMS})"
 
 
-def active_tokens(day: date) -> str:
+def active_tokens(hours: Hours) -> str:
     """Count active tokens by the last event of each installation before 00:00 and before 24:00.
 
     They are counted over the whole history and not from the events of the day, because the two must agree.
     """
+    day = hours.day
     start = f"'{day}Z'"
     return f"""
         SELECT {_platform("token_type")}, {_app_topic("token_type", "apn_topic")}, front_door,
@@ -255,13 +283,14 @@ def active_tokens(day: date) -> str:
         GROUP BY 1, 2, 3"""
 
 
-def token_spells(day: date) -> str:
+def token_spells(hours: Hours) -> str:
     """Select how long the device tokens of the last weeks lived, each of them once: from its first registration to the
     first thing that ended it or took it out of sight.
 
     A token begins with an event that brings it and lasts to the next one of its installation. It may die, be refreshed
     and die again: it ends once. It is counted where it began.
     """
+    day = hours.day
     oldest = day - timedelta(days=day.weekday() + 7 * (LIFETIME_WEEKS - 1))
     place = f"""{_platform("token_type")} AS platform, {_app_topic("token_type", "apn_topic")} AS app_topic"""
     return f"""
@@ -290,11 +319,12 @@ def token_spells(day: date) -> str:
         FROM spells WHERE began_at >= '{oldest}Z' GROUP BY 1, 2, 3, 4, 5, 6"""
 
 
-def unknown_errors(day: date) -> str:
+def unknown_errors(hours: Hours) -> str:
     """Select the counters of unknown errors.
 
     The counters know no days: once the next day is closed they tell nothing about this one, and none is exported.
     """
+    day = hours.day
     next_closed = datetime.combine(day + timedelta(days=2), time(), UTC) + CLOSED_AFTER
     return f"""
         SELECT platform, signature, count, {_hour("first_seen_at")}, {_hour("last_seen_at")}
@@ -302,7 +332,9 @@ def unknown_errors(day: date) -> str:
         WHERE first_seen_at < '{day + timedelta(days=1)}Z' AND now() < '{next_closed}'"""
 
 
-QUERIES: dict[str, Callable[[date], str]] = {
+# Tables whose rows need no others of their day, so that parts of the day can be read beside each other.
+IN_PARTS = frozenset({"envelopes", "notifications", "notification_times", "attempts", "replies"})
+QUERIES: dict[str, Callable[[Hours], str]] = {
     "envelopes": envelopes,
     "notifications": notifications,
     "notification_times": notification_times,

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 import psycopg
@@ -342,17 +343,20 @@ def test_the_command_says_what_is_wrong(lake_url: str, no_java: None) -> None:
         call_command("run_reports", "--day", "2026-11-20", "--from", "2026-11-20")
 
 
+@pytest.mark.parametrize("of_the_day", [True, False])
 @pytest.mark.parametrize("command", ["run_reports", "export_events"])
 def test_a_database_that_goes_away_is_told_in_one_line(
-    lake: Lake, day: date, command: str, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, day: date, command: str, of_the_day: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session is ended from outside when the export begins to read."""
+    """A session is ended from outside when the export begins to read: that of the day, or one that reads a part."""
 
     def end_session(*_args: object, **_options: object) -> None:
+        if of_the_day is not (current_thread() is main_thread()):
+            return
         with psycopg.connect(**connection.get_connection_params()) as other:
             other.execute("SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid])
 
-    monkeypatch.setattr("spark_reports.export.days._hand_over", end_session)
+    monkeypatch.setattr("spark_reports.export.sessions._hand_over", end_session)
     with pytest.raises(CommandError, match=r"The database failed \((OperationalError|AdminShutdown)\)"):
         call_command(command)
     connection.close()

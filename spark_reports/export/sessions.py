@@ -1,0 +1,180 @@
+"""Read a day by several sessions of PostgreSQL that see one moment, each writing files of its own.
+
+    session of the day: BEGIN, pg_export_snapshot() ──▶ parts, the dearest first ──▶ one queue
+    each thread:        BEGIN, SET TRANSACTION SNAPSHOT, then part after part: COPY ──▶ files, until the queue is empty
+
+A part is a table, or some hours of a large one. The first fault ends all sessions.
+"""
+
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from threading import Lock
+from typing import Any
+
+import psycopg
+from django.conf import settings
+from django.db import connection, transaction
+
+from spark_reports.export.copying import copy_table
+from spark_reports.export.pseudonyms import PseudonymKey, Subject
+from spark_reports.export.queries import IN_PARTS, QUERIES, Hours
+from spark_reports.jobs.tables import EVENT_TABLES, Table
+from spark_reports.lake import File, Kind, Lake, folder_of
+
+Session = psycopg.Connection[Any]
+OnRows = Callable[[str, int], None]
+
+# PostgreSQL and this process share the work of a session about evenly.
+SESSIONS = min(4, os.cpu_count() or 1)
+ROWS_PER_PART = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one COPY reads."""
+
+    table: Table
+    hours: Hours
+
+    @property
+    def query(self) -> str:
+        return QUERIES[self.table.name](self.hours)
+
+
+@dataclass(slots=True)
+class Export:
+    """The export of one day, which its threads share."""
+
+    day: date
+    lake: Lake
+    key: PseudonymKey
+    on_rows: OnRows
+    waiting: deque[Part] = field(default_factory=deque)
+    sessions: list[Session] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)  # paths of all files, complete or not
+    files: dict[Part, list[File]] = field(default_factory=dict)
+    telling: Lock = field(default_factory=Lock)
+
+    def run(self) -> dict[str, list[File]]:
+        """Write all files of the day and return them by table. When anything fails none of them stays."""
+        try:
+            with _session(self.key) as session:
+                self.waiting.extend(_parts(session, self.day))
+                self._in_threads(_value(session, "SELECT pg_export_snapshot()"))
+        except BaseException:
+            for path in self.begun:
+                self.lake.remove(path)
+            raise
+        return {table.name: self._files_of(table) for table in EVENT_TABLES}
+
+    def _in_threads(self, snapshot: str) -> None:
+        with ThreadPoolExecutor(SESSIONS, thread_name_prefix="export") as pool:
+            threads = [pool.submit(self._copy_all, snapshot) for _ in range(min(SESSIONS, len(self.waiting)))]
+            try:
+                _wait_for(threads)
+            except BaseException:
+                self._end()
+                raise
+
+    def _copy_all(self, snapshot: str) -> None:
+        """Copy part after part within one session, until none is left."""
+        with closing(connection), _session(self.key, snapshot) as session:
+            self.sessions.append(session)
+            while self.waiting:
+                try:
+                    part = self.waiting.popleft()
+                except IndexError:  # another thread took the last one
+                    return
+                self.files[part] = self._copy(session, part)
+
+    def _copy(self, session: Session, part: Part) -> list[File]:
+        def begin() -> str:
+            self.begun.append(_new_path(part.table, self.day))
+            return self.begun[-1]
+
+        def on_rows(number: int) -> None:
+            with self.telling:
+                self.on_rows(part.table.name, number)
+
+        written = copy_table(session, part.query, part.table, self.lake, begin, on_rows)
+        return [self.lake.describe(path, rows) for path, rows in written]
+
+    def _end(self) -> None:
+        """Give up the parts that wait, and end the queries that go on."""
+        self.waiting.clear()
+        for session in self.sessions:
+            session.cancel_safe(timeout=5)
+
+    def _files_of(self, table: Table) -> list[File]:
+        parts = sorted((part for part in self.files if part.table == table), key=lambda part: part.hours.first)
+        return [file for part in parts for file in self.files[part]]
+
+
+def _wait_for(threads: Sequence[Future[None]]) -> None:
+    """Wait until all are done, or raise what the first one raises that fails."""
+    for thread in as_completed(threads):
+        thread.result()
+
+
+def _new_path(table: Table, day: date) -> str:
+    """Return a new name, which nobody reads until the manifest makes it count.
+
+    The file is not moved afterwards: an object store would copy it.
+    """
+    return f"{folder_of(Kind.FACTS, table, day)}/{secrets.token_hex(8)}.parquet"
+
+
+def _parts(session: Session, day: date) -> list[Part]:
+    """Return what is to be read, the dearest first, so that no session ends long after the others.
+
+    How many rows a table has is what PostgreSQL expects: counting them would cost as much as a pass.
+    """
+    parts: list[tuple[float, Part]] = []
+    for table in EVENT_TABLES:
+        plan = _value(session, f"EXPLAIN (FORMAT JSON) {QUERIES[table.name](Hours(day))}")[0]["Plan"]
+        number = 1 + int(plan["Plan Rows"] // ROWS_PER_PART) if table.name in IN_PARTS else 1
+        hours = Hours(day).parts(number)
+        parts.extend((plan["Total Cost"] / len(hours), Part(table, each)) for each in hours)
+    return [part for _, part in sorted(parts, key=lambda pair: pair[0], reverse=True)]
+
+
+def _value(session: Session, query: str) -> Any:
+    with psycopg.Cursor(session) as cursor:
+        row = cursor.execute(query.encode()).fetchone()
+    return row[0] if row else None
+
+
+@contextmanager
+def _session(key: PseudonymKey, snapshot: str = "") -> Iterator[Session]:
+    """Open a transaction of this thread that sees one moment, with the keys in a table that vanishes with it.
+
+    With ``snapshot`` it sees what the transaction sees that exported it.
+    """
+    with transaction.atomic(durable=True):
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            if snapshot:
+                cursor.execute("SET TRANSACTION SNAPSHOT %s", [snapshot])
+            cursor.execute("SET LOCAL TIME ZONE 'UTC'")
+            cursor.execute("SET LOCAL datestyle = 'ISO'")
+            cursor.execute("SET LOCAL work_mem = '128MB'")
+            columns = ", ".join(f"{subject} bytea" for subject in Subject)
+            cursor.execute(
+                f"CREATE TEMPORARY TABLE report_keys (outer_key bytea, deadline_us bigint, {columns}) ON COMMIT DROP"
+            )
+        session: Session = connection.connection
+        _hand_over(session, key)
+        yield session
+
+
+def _hand_over(session: Session, key: PseudonymKey) -> None:
+    """Hand the keys over by COPY, because parameters and statements may appear in the database's log."""
+    with psycopg.Cursor(session) as cursor, cursor.copy("COPY report_keys FROM STDIN") as copy:
+        deadline_us = round(settings.REPLY_DEADLINE_SECONDS * 10**6)
+        copy.write_row([key.outer, deadline_us, *[key.prefix(subject) for subject in Subject]])
