@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from kit.once import once
 from kit.tasks import MessageTask, run_for_a_while
-from kit.tracing import steps
+from kit.tracing import errors, steps
 from kit.turns import Bell, Stage, Worker
 from notifications import budgets, front_doors, retention, senders
 from notifications.delivery.desk import Delivery
@@ -57,6 +57,7 @@ class Turns(threading.Thread):
             self._worker.run()
         except BaseException as error:  # noqa: BLE001 - the process ends
             log.critical("turns_ended", error=type(error).__name__)
+            errors.close()
             os._exit(SOFTWARE_ERROR)
 
     def stop(self) -> None:
@@ -85,7 +86,8 @@ def stop_turns(**_kwargs: object) -> None:
     """Finish what is under way before the process ends."""
     if any(thread.name == "turns" for thread in threading.enumerate()):
         own_turns().stop()
-        steps.close()  # children of a pool end without what Python does at the end
+        for told in (steps, errors):  # children of a pool end without what Python does at the end
+            told.close()
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment

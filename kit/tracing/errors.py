@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from django.conf import settings
+
 from kit.once import once
 from kit.tracing.traces import Trace, trace_of
 
@@ -72,6 +74,12 @@ def _trace_of(event: Mapping[str, object]) -> Trace | None:
     """Return the trace of the envelope that an error is about, if it is about one that is traced."""
     envelope_hash = event.get("envelope_hash")
     return trace_of(bytes.fromhex(envelope_hash)) if isinstance(envelope_hash, str) else None
+
+
+def close() -> None:
+    """Send what has not been sent, for a second or two. For processes that end without what Python does at the end."""
+    if settings.TRACES_ERRORS:
+        _errors().close()
 
 
 @once

@@ -72,7 +72,7 @@ class Sender(Generic[T]):
     def close(self) -> None:
         """Send what waits, for a short while."""
         until = monotonic() + LAST_SECONDS
-        if self._waiting and self._sending.acquire(timeout=LAST_SECONDS):
+        if self._is_started and self._sending.acquire(timeout=LAST_SECONDS):
             while self._waiting and monotonic() < until:
                 self._send(max(until - monotonic(), 0.1))
             self._sending.release()

@@ -3,13 +3,13 @@
 import logging
 import subprocess
 import sys
-from time import time_ns
+from time import monotonic, time_ns
 
 import pytest
 import structlog
 
 from kit.tasks import TaskFailed
-from kit.tracing import errors, steps
+from kit.tracing import errors, exporting, sending, steps
 from kit.tracing.steps import Role, begin_turn, note, step
 from kit.tracing.traces import trace_of
 from tests.collector import attributes, collected
@@ -107,6 +107,21 @@ def test_a_collector_that_takes_nothing_costs_spans_and_is_complained_of_once(co
         steps.spans().flush()
     assert collecting.spans == []
     assert caplog.text.count("collector_takes_nothing") == 1
+
+
+def test_who_ends_sends_what_waits_and_does_not_wait_for_a_collector_that_is_gone(collecting, settings, monkeypatch):
+    step("send", A, {}, began_ns=time_ns())
+    steps.close()
+    assert [span.name for span in collecting.spans] == ["send"]
+    settings.OTLP_URL = "http://127.0.0.1:1"
+    spans = exporting.Spans()
+    monkeypatch.setattr(steps, "spans", lambda: spans)
+    for _ in range(sending.MOST_WAITING + 10):
+        step("send", A, {}, began_ns=time_ns())
+    before = monotonic()
+    steps.close()
+    assert monotonic() - before < sending.LAST_SECONDS + 1
+    assert not spans._sender._waiting
 
 
 def test_a_fault_of_tracing_does_not_reach_who_is_traced(settings, monkeypatch, caplog):
