@@ -25,9 +25,10 @@ doctor: ## what this machine lacks: Python, disk, memory, port, clock, programs,
 	@command -v python3 >/dev/null || { echo "!! python3 is missing: install Python 3.11 or newer."; exit 1; }
 	@python3 requirements/doctor.py
 
-install-reports: ## install what nightly reports need, too: PySpark, PyArrow, Java 17 (400 MB)
+install-reports: ## install what nightly reports need, too: PySpark, PyArrow, Java 17 (400 MB); S3=1: Spark's connector to S3 (690 MB)
 	@requirements/install.sh reports
 	@requirements/system.sh java
+	@if [ -n "$(S3)" ]; then requirements/s3.sh; fi
 
 run: install ## the server with everything it needs, and clients that keep it busy (manage.py demo)
 	@exec $(PYTHON) manage.py demo

@@ -1,5 +1,6 @@
-"""Another place for Spark: a server of Spark Connect."""
+"""Other places: Spark in a server of Spark Connect, the lake on S3."""
 
+import shutil
 import socket
 import subprocess
 import time
@@ -15,6 +16,7 @@ from django.utils import timezone
 
 from pushserver.embedded.ports import free_port
 from spark_reports.export import last_closed_day
+from spark_reports.lake import Kind, Lake
 from spark_reports.models import DataQuality, ErrorRate, PublishedDay
 from spark_reports.runs import Progress, run_reports
 from spark_reports.spark import environment, spark_home
@@ -88,3 +90,48 @@ def connect(
 
 def test_reports_are_made_by_a_server_of_spark_connect(connect: None, day: date) -> None:
     assert_published(day)
+
+
+# S3 -------------------------------------------------------------------------------------------------------------------
+S3 = Path(__file__).parents[2] / "tests" / "reports" / "s3"
+
+
+@pytest.fixture
+def s3_lake(
+    lake_url: str,
+    spark_conf: Path,
+    tmp_path: Path,
+    settings: LazySettings,
+    monkeypatch: pytest.MonkeyPatch,
+    require_or_skip: Callable[[bool, str], None],
+) -> Iterator[None]:
+    """Have the lake in a bucket of a server that speaks S3, and refuse to have it anywhere else."""
+    go = shutil.which("go")
+    require_or_skip(go is not None, "the S3 that reports are tested with is made with Go")
+    server, port = tmp_path / "s3", free_port()
+    subprocess.run([str(go), "build", "-mod=readonly", "-o", str(server), "."], cwd=S3, check=True)
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "nobody",
+        "AWS_SECRET_ACCESS_KEY": "nothing",
+        "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+        "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
+    }.items():
+        monkeypatch.setenv(name, value)
+    settings.REPORTS_LAKE = "s3a://lake/push"
+    with listening([str(server), f"127.0.0.1:{port}"], port, tmp_path / "s3.log"):
+        yield
+
+
+def test_reports_are_made_of_a_lake_on_s3(s3_lake: None, day: date) -> None:
+    assert_published(day)
+    lake = Lake("s3a://lake/push")
+    for kind in Kind:
+        manifest = lake.manifest(kind, day)
+        assert manifest is not None
+        lake.verify(kind, day, manifest)
+    assert lake.parquet_files("incoming") == []
+
+    run_reports(day, day, progress=Progress(), replace=True)
+    assert PublishedDay.objects.get().day == day

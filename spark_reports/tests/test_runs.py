@@ -67,6 +67,8 @@ AGAIN = {
     "again_token_lifetime": "spark_reports_tokenlifetime",
     "again_latency": "spark_reports_latency",
     "again_load_profile": "spark_reports_loadprofile",
+    "again_heavy_actors": "spark_reports_heavyactor",
+    "again_failure_signatures": "(SELECT * FROM spark_reports_failuresignature WHERE source = 'code') AS codes",
 }
 
 

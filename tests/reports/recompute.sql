@@ -264,3 +264,17 @@ CREATE TEMPORARY VIEW again_load_profile AS
         sum(tried)::bigint AS tried, sum(attempts)::bigint AS attempts,
         (sum(attempts) / nullif(sum(tried), 0))::float AS retry_amplification
     FROM placed GROUP BY 1, 2;
+
+-- Of actors with as many notifications which has which rank is not said: pseudonyms are not made again here.
+CREATE TEMPORARY VIEW again_heavy_actors AS
+    SELECT * FROM (
+        SELECT day, role, row_number() OVER (PARTITION BY role ORDER BY notifications DESC) AS rank, notifications,
+            (notifications / sum(notifications) OVER (PARTITION BY role))::float AS share
+        FROM actors
+    ) AS ranked WHERE rank <= 20;
+
+-- Failures --------------------------------------------------------------------------------------------------------------
+-- The gateway's codes. Texts that no rule knows have counters, of which the lake keeps what they were each night.
+CREATE TEMPORARY VIEW again_failure_signatures AS
+    SELECT day, 'code' AS source, platform, code AS signature, sum(events)::bigint AS events FROM again_error_rates
+    WHERE hour IS NULL AND stage = 'dispatch' AND is_failure GROUP BY 1, 2, 3, 4;
