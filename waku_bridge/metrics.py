@@ -100,6 +100,7 @@ STORE_ERRORS = Counter(
 MESSAGE_SKEW_SECONDS = BatchHistogram(
     "pushserver_bridge_message_skew_seconds",
     "Our clock at reception minus the sender's timestamp, of live messages of ours; negative is a clock ahead. "
+    "It has no `_sum` and `_count`, as OpenMetrics wants it of what goes below zero: the bucket `+Inf` is the count. "
     "When it moves: all senders at once means our clock or the node's is wrong; stores refuse what is 20 s off.",
     ["node"],
     buckets=(-20, -5, -1, -0.25, 0, 0.1, 0.25, 0.5, 1, 2.5, 5, 20, 60),

@@ -40,8 +40,19 @@ class Counted(Collector):
             # A process that starts makes its file first, and gives it a size a moment later.
             files = [str(file) for file in self._folder.glob("*.db") if file.stat().st_size]
             merged = list(MultiProcessCollector.merge(files, accumulate=True))
+            _leave_out_sums_below_zero(merged)
             exemplars.show(merged, exemplars.read(self._folder))
             return merged
+
+
+def _leave_out_sums_below_zero(metrics: Iterable[Metric]) -> None:
+    """Leave out sum and count of histograms that have buckets below zero.
+
+    OpenMetrics forbids both, and who reads it strictly would take nothing of the page. The last bucket is the count.
+    """
+    for metric in metrics:
+        if any(sample.labels.get("le", "").startswith("-") for sample in metric.samples):
+            metric.samples = [sample for sample in metric.samples if "le" in sample.labels]
 
 
 def clear(folder: Path) -> None:

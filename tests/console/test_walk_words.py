@@ -34,6 +34,7 @@ def world(settings: LazySettings, transactional_db: None) -> World:
 
 
 def test_menu_title_and_documentation_have_one_word_for_each_thing(world: World, operator: Page) -> None:
+    operator.locator("#nav-sidebar li a").first.wait_for()
     items = operator.locator("#nav-sidebar li a").all()
     menu = {item.inner_text().split("\n")[-1].strip(): item.get_attribute("href") for item in items}
     documented = (settings.BASE_DIR / "docs" / "console.md").read_text(encoding="utf-8")

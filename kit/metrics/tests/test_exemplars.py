@@ -20,6 +20,7 @@ from kit.tracing.traces import trace_of
 
 KEYS = [b"a" * 32, b"b" * 32, b"c" * 32]
 HISTOGRAM = BatchHistogram("test_took_seconds", "A test.", ["platform"], buckets=(1, 2), registry=CollectorRegistry())
+SKEW = BatchHistogram("test_skew_seconds", "A test.", buckets=(-1, 1), registry=CollectorRegistry())
 
 
 @pytest.fixture
@@ -49,6 +50,16 @@ def test_a_bucket_shows_the_trace_of_a_message_that_fell_into_it(folder):
         bound: trace_of(key).id_hex for bound, key in zip(("1.0", "2.0", "+Inf"), KEYS, strict=True)
     }
     assert shown["2.0"].value == 1.5
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_goes_below_zero_has_no_sum_so_that_strict_readers_take_the_page(folder):
+    observe(SKEW, [-3, 0.5, 0.5])
+    registry = CollectorRegistry()
+    registry.register(Counted(folder))
+    families = {each.name: each for each in text_string_to_metric_families(generate_latest(registry).decode())}
+    told = {(sample.name, sample.labels["le"]): sample.value for sample in families["test_skew_seconds"].samples}
+    assert told == {("test_skew_seconds_bucket", bound): n for bound, n in {"-1.0": 1, "1.0": 3, "+Inf": 3}.items()}
 
 
 @pytest.mark.django_db(transaction=True)
