@@ -20,6 +20,7 @@ from spark_reports.lake import Kind, Lake
 from spark_reports.models import DataQuality, ErrorRate, PublishedDay
 from spark_reports.runs import Progress, run_reports
 from spark_reports.spark import environment, spark_home
+from spark_reports.tests.cluster import Cluster
 from spark_reports.tests.history import History
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
@@ -124,8 +125,17 @@ def s3_lake(
         yield
 
 
-def test_reports_are_made_of_a_lake_on_s3(s3_lake: None, day: date) -> None:
+@pytest.fixture
+def beside_s3(s3_lake: None, request: pytest.FixtureRequest, settings: LazySettings) -> Cluster:
+    """Two workers, started when the environment names the S3 already, as they ask it with that."""
+    cluster: Cluster = request.getfixturevalue("cluster")
+    settings.SPARK_MASTER = cluster.url
+    return cluster
+
+
+def test_reports_are_made_by_two_workers_of_a_lake_on_s3(beside_s3: Cluster, day: date, settings: LazySettings) -> None:
     assert_published(day)
+    assert beside_s3.workers_used() == 2
     lake = Lake("s3a://lake/push")
     for kind in Kind:
         manifest = lake.manifest(kind, day)
@@ -133,5 +143,6 @@ def test_reports_are_made_of_a_lake_on_s3(s3_lake: None, day: date) -> None:
         lake.verify(kind, day, manifest)
     assert lake.parquet_files("incoming") == []
 
+    settings.SPARK_MASTER = "local[2]"
     run_reports(day, day, progress=Progress(), replace=True)
     assert PublishedDay.objects.get().day == day
