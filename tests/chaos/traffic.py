@@ -26,7 +26,7 @@ from waku_bridge.messages import WakuMessage
 
 WAVES_PER_SECOND = 10
 FOREIGN_PER_OURS = 0.5
-# Of a version that nobody sends: a dead letter. Few, as only sixty per minute are kept, from whichever path.
+# Of a version that nobody sends: a dead letter. Few, as a bridge keeps only ten in a minute.
 NONSENSE_EVERY = 2000
 PAYLOAD_BYTES = 560
 RETRY_SECONDS = 0.1

@@ -2,13 +2,21 @@
 
 import json
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 
 from tests.conversation import PUBSUB_TOPIC
 from waku_bridge.models import DeadLetter
-from waku_bridge.reading.dead_letters import MAX_PER_MINUTE, MAX_RAW_CHARACTERS, DeadLetters, without_payloads
+from waku_bridge.reading.dead_letters import (
+    MAX_LOOKED_AT,
+    MAX_PER_MINUTE,
+    MAX_RAW_CHARACTERS,
+    DeadLetters,
+    without_payloads,
+)
 from waku_bridge.reading.pages import Rejected
 from waku_bridge.reading.reader import Reader
 
@@ -49,6 +57,32 @@ def test_keeps_only_so_many_per_minute():
     assert DeadLetter.objects.count() == MAX_PER_MINUTE
     keep(letters, "of the next minute", now=NOW + timedelta(minutes=1))
     assert DeadLetter.objects.count() == MAX_PER_MINUTE + 1
+
+
+def test_those_that_come_again_take_no_room():
+    """Live path and stores bring each of them several times."""
+    letters = DeadLetters()
+    for raw in range(MAX_PER_MINUTE):
+        for _ in range(5):
+            keep(letters, raw)
+    assert DeadLetter.objects.count() == MAX_PER_MINUTE
+
+
+def test_what_comes_again_is_looked_at_only_so_often():
+    letters = DeadLetters()
+    keep(letters, *["again"] * MAX_LOOKED_AT, "another one")
+    assert DeadLetter.objects.count() == 1
+
+
+def test_what_could_not_be_stored_takes_no_room(monkeypatch):
+    letters = DeadLetters()
+    with monkeypatch.context() as patched:
+        patched.setattr(DeadLetter.objects, "bulk_create", Mock(side_effect=OperationalError))
+        for _ in range(MAX_LOOKED_AT + 1):
+            with pytest.raises(OperationalError):
+                keep(letters, "kept later")
+    keep(letters, "kept later")
+    assert DeadLetter.objects.count() == 1
 
 
 def test_days_of_them_fit_on_any_disk():
