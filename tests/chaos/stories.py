@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from notifications.policy import WORKER_LOST, is_left_alone
+from notifications.reports import unpack
 from tests.flows.network import Network
 
 STORIES = """
-    SELECT request.message_id, notification.state, coalesce(route.state, ''),
+    SELECT request.message_id, notification.state, request.decided, coalesce(route.state, ''),
         array(SELECT code FROM notifications_attempt
               WHERE notification_id = notification.id AND outcome = 'ambiguous' ORDER BY number),
         array(SELECT extract(epoch FROM started_at)::float8 FROM notifications_attempt
@@ -23,8 +24,8 @@ STORIES = """
         extract(epoch FROM request.answered_at),
         extract(epoch FROM reply.published_at),
         extract(epoch FROM notification.finished_at)
-    FROM notifications_notification AS notification
-    JOIN notifications_notificationrequest AS request ON request.id = notification.request_id
+    FROM notifications_notificationrequest AS request
+    LEFT JOIN notifications_notification AS notification ON notification.request_id = request.id
     LEFT JOIN registrations_route AS route ON route.id = notification.route_id
     LEFT JOIN waku_bridge_inboundenvelope AS envelope ON envelope.hash = request.source_key
     LEFT JOIN waku_bridge_outboundreply AS reply ON reply.envelope_hash = request.source_key
@@ -105,17 +106,25 @@ def collect(network: Network, fates: Mapping[bytes, str]) -> dict[bytes, Story]:
     stories = {
         bytes(message_id): Story(
             fates[bytes(message_id)],
-            state,
+            _end(state, decided),
             route_state,
             tuple(doubts),
             tuple(accepted[bytes(message_id)]),
             tuple(starts),
             *(None if at is None else float(at) for at in times),
         )
-        for message_id, state, route_state, doubts, starts, *times in rows
+        for message_id, state, decided, route_state, doubts, starts, *times in rows
     }
-    assert len(stories) == len(rows) == len(fates), "not one notification each"
+    assert len(stories) == len(rows) == len(fates), f"{len(rows)} ends of {len(stories)} notifications of {len(fates)}"
     return stories
+
+
+def _end(state: str | None, decided: bytes | None) -> str:
+    """Return the state of a notification, or what was decided at once about one that has no row for that."""
+    if state:
+        return state
+    [only] = unpack(decided)
+    return "refused" if only.error else str(only.verdict)
 
 
 def show(title: str, stories: Iterable[Story]) -> None:
