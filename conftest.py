@@ -43,23 +43,9 @@ POSTGRES = EmbeddedPostgres(
 )
 VALKEY = EmbeddedValkey(DATA_DIR / "valkey", free_port())
 
+SERVERS = {"WAKU_NODES", "WAKU_STORE_NODES", "GORUSH_URL", "METRICS_DIR", "METRICS_PORT", "METRICS_TOKEN"}
 for variable in list(os.environ):
-    if (
-        variable.endswith("_FILE")
-        or variable.startswith("OTEL_")
-        or variable
-        in {
-            "DEBUG",
-            "HOST",
-            "PORT",
-            "WAKU_NODES",
-            "WAKU_STORE_NODES",
-            "GORUSH_URL",
-            "METRICS_DIR",
-            "METRICS_PORT",
-            "METRICS_TOKEN",
-        }
-    ):
+    if variable in SERVERS | {"DEBUG", "HOST", "PORT"} or variable.endswith("_FILE") or variable.startswith("OTEL_"):
         del os.environ[variable]
 os.environ |= {
     "DJANGO_SETTINGS_MODULE": "pushserver.settings",

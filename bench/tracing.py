@@ -20,7 +20,6 @@ from rich.table import Table
 
 from bench import servers
 from bench.path import BATCH, CLIENTS, REQUESTS, TOPIC, servers_of_one_process
-from bench.servers import cpu_seconds
 from pushserver.embedded.ports import free_port
 
 ROUNDS = 10
@@ -41,9 +40,7 @@ def run() -> dict[str, object]:
         for _ in range(ROUNDS + 1):
             for name, share in SHARES:
                 spent[name].append(_round(share, postgres))
-    rounds = [dict(zip(spent, times, strict=True)) for times in zip(*spent.values(), strict=True)][
-        1:
-    ]  # the first warms up
+    [_to_warm_up, *rounds] = [dict(zip(spent, times, strict=True)) for times in zip(*spent.values(), strict=True)]
     milliseconds = {name: median(each[name] for each in rounds) for name in spent}
     percent = {name: median(_more(each, name) for each in rounds) for name in spent}
     _print(milliseconds, percent)
@@ -64,12 +61,12 @@ def _round(share: float, postgres: psutil.Process) -> float:
     settings.TRACES, settings.TRACES_SHARE = False, share
     stages = Stages(postgres, clients=CLIENTS, requests=REQUESTS, batch=BATCH, topic=TOPIC)
     settings.TRACES = share > 0
-    before = process_time() + cpu_seconds(postgres)
+    before = process_time()
     _begin([envelope.hash for envelope in stages.incoming])
-    stages.run()
+    of_postgres = stages.run()["postgres"]
     if settings.TRACES:
         _flush()
-    return (process_time() + cpu_seconds(postgres) - before) * 1000 / REQUESTS
+    return (process_time() - before + of_postgres) * 1000 / REQUESTS
 
 
 def _begin(hashes: Sequence[bytes]) -> None:

@@ -9,14 +9,12 @@ import time
 from itertools import chain
 
 from django.core.management import call_command
-from django.db import OperationalError, connection
-from django.db.migrations.recorder import MigrationRecorder
+from django.db import OperationalError
 
 from kit.db.reasons import reason, words
 from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules_table import load_seed
 from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.release import compare, known_migrations
 from pushserver.roles import seed_roles
 from pushserver.stack import fitting
 from pushserver.supervisor.processes import PROJECT
@@ -37,7 +35,7 @@ def bring_up_to_date(embedded: EmbeddedPostgres | None) -> None:
 
 
 def _bring_up_to_date() -> None:
-    if compare(known_migrations(), set(MigrationRecorder(connection).applied_migrations())).missing:
+    if fitting.schema().missing:
         migrate()
     else:
         # Rows and roles that a version brings without a migration; `migrate` would have loaded them.

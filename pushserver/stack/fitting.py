@@ -12,7 +12,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from kit.db.statements import fetch
-from pushserver.release import compare, known_migrations
+from pushserver.release import Schema, compare, known_migrations
 from registrations.encryption import DecryptionError, Purpose
 from registrations.keyring import keyring
 from registrations.models import Grant, Route
@@ -36,18 +36,23 @@ _UNFINISHED = """
 """
 
 
+def schema() -> Schema:
+    """Return how the database stands to the migrations of this version."""
+    return compare(known_migrations(), set(MigrationRecorder(connection).applied_migrations()))
+
+
 def unfit_schema() -> Iterator[str]:
     """Yield what is wrong when migrations of this version were not applied, all of them or the last ones."""
-    schema = compare(known_migrations(), set(MigrationRecorder(connection).applied_migrations()))
-    if schema.missing:
-        yield f"The database is {schema.words}: run `manage.py migrate`, also where it was interrupted."
+    found = schema()
+    if found.missing:
+        yield f"The database is {found.words}: run `manage.py migrate`, also where it was interrupted."
 
 
 def odd_schema() -> Iterator[str]:
     """Yield what an operator should know of a database that can be used."""
-    schema = compare(known_migrations(), set(MigrationRecorder(connection).applied_migrations()))
-    if schema.newer:
-        yield f"The database was {schema.words}. Go back to that version soon."
+    found = schema()
+    if found.newer:
+        yield f"The database was {found.words}. Go back to that version soon."
     for (name,) in fetch(_UNFINISHED):
         yield f"The index {name} is not finished and not used: REINDEX INDEX CONCURRENTLY {name};"
 

@@ -1,6 +1,7 @@
 """A whole server for the flow tests: every process real, on a database and a broker database of its own."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -63,12 +64,19 @@ def fleet(
     tmp_path_factory: pytest.TempPathFactory,
     pytestconfig: pytest.Config,
 ) -> Iterator[Fleet]:
-    running = pytestconfig.stash[RUNNING] = Fleet(tmp_path_factory.mktemp("flows"), environment, guard)
-    try:
-        start(running)
+    with served(Fleet(tmp_path_factory.mktemp("flows"), environment, guard)) as running:
+        pytestconfig.stash[RUNNING] = running
         yield running
+
+
+@contextmanager
+def served(fleet: Fleet) -> Iterator[Fleet]:
+    """Start the server, and stop in the end whatever of it runs then."""
+    try:
+        start(fleet)
+        yield fleet
     finally:
-        running.stop(*running.running)
+        fleet.stop(*fleet.running)
 
 
 def start(fleet: Fleet) -> None:
@@ -84,7 +92,11 @@ def _port(url: str) -> int:
 
 @pytest.fixture(scope="session")
 def network(fleet: Fleet) -> Iterator[Network]:
-    settings = fleet.environment
-    network = Network(settings["WAKU_NODES"], settings["GORUSH_URL"], settings["DATABASE_URL"], SERVER.pub33)
-    yield network
-    network.close()
+    with closing(network_of(fleet)) as network:
+        yield network
+
+
+def network_of(fleet: Fleet) -> Network:
+    """The node, gorush and database of a server."""
+    urls = [fleet.environment[name] for name in ("WAKU_NODES", "GORUSH_URL", "DATABASE_URL")]
+    return Network(*urls, SERVER.pub33)

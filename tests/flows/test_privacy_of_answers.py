@@ -7,7 +7,7 @@ everything left behind.
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from itertools import chain
@@ -29,7 +29,7 @@ from pushserver.stack import plan
 from pushserver.supervisor.guard import Guard
 from pushserver.supervisor.processes import Stage
 from tests.console.routes import Page, console_pages, patterns
-from tests.flows.conftest import SERVER, environment_of, start
+from tests.flows.conftest import environment_of, network_of, served
 from tests.flows.fleet import Fleet, wait_for_http
 from tests.flows.network import Network
 from tests.flows.traces import Traces, found
@@ -63,20 +63,14 @@ def own_fleet(
     database_url = postgres.url(new_database("privacy"))
     environment = environment_of(database_url, f"{valkey.url.removesuffix('/0')}/8", tmp_path_factory)
     environment |= {"LOG_FORMAT": "json", "METRICS_TOKEN": METRICS_TOKEN, "API_CALLS_PER_MINUTE": "100000"}
-    fleet = Fleet(tmp_path_factory.mktemp("privacy"), environment, guard)
-    try:
-        start(fleet)
+    with served(Fleet(tmp_path_factory.mktemp("privacy"), environment, guard)) as fleet:
         yield fleet
-    finally:
-        fleet.stop(*fleet.running)
 
 
 @pytest.fixture
 def own_network(own_fleet: Fleet) -> Iterator[Network]:
-    urls = [own_fleet.environment[name] for name in ("WAKU_NODES", "GORUSH_URL", "DATABASE_URL")]
-    network = Network(*urls, SERVER.pub33)
-    yield network
-    network.close()
+    with closing(network_of(own_fleet)) as network:
+        yield network
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ A server of its own, with its web server, that traces every message for a collec
 
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import httpx
 import psycopg
@@ -17,7 +18,7 @@ from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.stack import plan
 from pushserver.supervisor.guard import Guard
 from tests.collector import Collector, attributes, collector
-from tests.flows.conftest import SERVER, environment_of, start
+from tests.flows.conftest import environment_of, network_of, served
 from tests.flows.fleet import Fleet, wait_for_http, wait_until
 from tests.flows.network import Network, iphone, new_sender
 from tests.flows.test_privacy_of_answers import digests, kept
@@ -62,20 +63,14 @@ def own_fleet(
         "OTEL_BSP_SCHEDULE_DELAY": "200",
         "METRICS_TOKEN": METRICS_TOKEN,
     }
-    fleet = Fleet(tmp_path_factory.mktemp("traced"), environment, guard)
-    try:
-        start(fleet)
+    with served(Fleet(tmp_path_factory.mktemp("traced"), environment, guard)) as fleet:
         yield fleet
-    finally:
-        fleet.stop(*fleet.running)
 
 
 @pytest.fixture(scope="module")
 def own_network(own_fleet: Fleet) -> Iterator[Network]:
-    urls = [own_fleet.environment[name] for name in ("WAKU_NODES", "GORUSH_URL", "DATABASE_URL")]
-    network = Network(*urls, SERVER.pub33)
-    yield network
-    network.close()
+    with closing(network_of(own_fleet)) as network:
+        yield network
 
 
 def requests_of(collecting: Collector) -> list[list[Span]]:

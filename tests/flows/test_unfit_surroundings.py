@@ -17,10 +17,10 @@ from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.guard import Guard
 from tests.databases import TEMPLATE
 from tests.flows import fleet as processes
-from tests.flows.conftest import SERVER, environment_of, start
+from tests.flows.conftest import SERVER, environment_of, network_of, start
 from tests.flows.fleet import Fleet, wait_until
 from tests.flows.load import prepare, pushes_by_message, replies_by_message, wait_until_worked_off
-from tests.flows.network import Network, android, new_sender, unregistered_phone
+from tests.flows.network import android, new_sender, unregistered_phone
 from tests.folders import open_folder
 from waku_bridge.client import Destination
 from waku_bridge.messages import WakuMessage
@@ -85,11 +85,6 @@ def on_the_disk(disk: Path, postgres: EmbeddedPostgres, new_database: object) ->
         yield postgres.url(name)
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
         connection.execute(f"DROP TABLESPACE {name}")
-
-
-def network_of(fleet: Fleet) -> Network:
-    settings = fleet.environment
-    return Network(settings["WAKU_NODES"], settings["GORUSH_URL"], settings["DATABASE_URL"], SERVER.pub33)
 
 
 def test_on_a_half_done_migration_nothing_is_taken_before_it_is_done(

@@ -21,7 +21,7 @@ from kit.http.connections import new_client
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.guard import Guard
-from tests.flows.conftest import SERVER, environment_of, start
+from tests.flows.conftest import SERVER, environment_of, served
 from tests.flows.fleet import PUBSUB_TOPIC, Fleet
 from tests.siege.watching import Memory, inbox, stored
 from waku_bridge.client import Session
@@ -82,12 +82,8 @@ def fleet(
     url = postgres.url(new_database("siege"))
     environment = environment_of(url, f"{valkey.url.removesuffix('/0')}/9", tmp_path_factory)
     environment = {name: value for name, value in environment.items() if not name.endswith(UNSET)}
-    running = Fleet(tmp_path_factory.mktemp("siege"), environment, guard)
-    try:
-        start(running)
+    with served(Fleet(tmp_path_factory.mktemp("siege"), environment, guard)) as running:
         yield running
-    finally:
-        running.stop(*running.running)
 
 
 async def hold_out(fleet: Fleet) -> Siege:

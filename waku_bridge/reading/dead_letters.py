@@ -44,13 +44,14 @@ class DeadLetters:
         self._begin_minute(now)
         looked_at = rejected[: self._looks if self._room > 0 else 0]
         letters = (_letter(each, reader, path, now) for each in looked_at)
-        rows = list(islice((letter for letter in letters if letter.digest not in self._kept), max(self._room, 0)))
+        new = {letter.digest: letter for letter in letters if letter.digest not in self._kept}
+        rows = sorted(islice(new.values(), max(self._room, 0)), key=lambda row: row.digest)
         if rows:
-            DeadLetter.objects.bulk_create(sorted(rows, key=lambda row: row.digest), ignore_conflicts=True)
+            DeadLetter.objects.bulk_create(rows, ignore_conflicts=True)
             count(DEAD_LETTERS, ((row.reason,) for row in rows))
+            self._remember(row.digest for row in rows)
         self._looks -= len(looked_at)
         self._room -= len(rows)
-        self._remember(row.digest for row in rows)
 
     def _remember(self, digests: Iterable[bytes]) -> None:
         self._kept |= dict.fromkeys(digests)

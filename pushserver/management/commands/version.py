@@ -5,10 +5,10 @@ from typing import Any
 
 import django
 from django.core.management.base import BaseCommand
-from django.db import OperationalError, connection
-from django.db.migrations.recorder import MigrationRecorder
+from django.db import OperationalError
 
-from pushserver.release import compare, known_migrations, version
+from pushserver.release import version
+from pushserver.stack.fitting import schema
 
 
 class Command(BaseCommand):
@@ -23,7 +23,6 @@ class Command(BaseCommand):
 
 def _database() -> str:
     try:
-        applied = set(MigrationRecorder(connection).applied_migrations())
+        return schema().words
     except OperationalError:
         return "cannot be reached"
-    return compare(known_migrations(), applied).words

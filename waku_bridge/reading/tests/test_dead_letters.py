@@ -70,8 +70,8 @@ def test_those_that_come_again_take_no_room():
 
 def test_what_comes_again_is_looked_at_only_so_often():
     letters = DeadLetters()
-    keep(letters, *["again"] * MAX_LOOKED_AT, "another one")
-    assert DeadLetter.objects.count() == 1
+    keep(letters, *["again"] * (MAX_LOOKED_AT - 1), "the last that is looked at", "one more")
+    assert DeadLetter.objects.count() == 2
 
 
 def test_what_could_not_be_stored_takes_no_room(monkeypatch):
