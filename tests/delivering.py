@@ -55,7 +55,7 @@ class Desk:
     def __init__(self, gateway=None, *, gateways=None, lease=LEASE, lane_width=1000) -> None:
         self.bell = Bell()
         self.gateway = gateway or RecordingGateway()
-        self.delivery = Delivery(gateways or (lambda _: self.gateway), self.bell, lease=lease, lane_width=lane_width)
+        self.delivery = Delivery(gateways or (lambda _: self.gateway), self.bell, lease=lease, lanes=Lanes(lane_width))
         self.worker = Worker(self.delivery.stages(), self.bell)
 
     def open(self, name, open_it) -> None:

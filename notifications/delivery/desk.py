@@ -35,9 +35,9 @@ class TakesAnswers(Protocol):
 class Delivery:
     """What the stages of a process share: pushes under way, room in lanes, and requests that wait for an answer."""
 
-    def __init__(self, gateway_for: Callable[[str], Gateway], bell: Bell, *, lease: timedelta, lane_width: int) -> None:
+    def __init__(self, gateway_for: Callable[[str], Gateway], bell: Bell, *, lease: timedelta, lanes: Lanes) -> None:
         self.lease = lease
-        self.lanes = Lanes(lane_width)
+        self.lanes = lanes
         self.flights = Flights(gateway_for, bell, self.lanes, lease=lease)
         self.waiting = WaitingRequests()
         self.front_doors: Mapping[str, TakesAnswers] = {}

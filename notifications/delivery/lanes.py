@@ -6,6 +6,10 @@ delivered to yet: tokens can be made up without end, and must not take the room 
 platform share one lane: clients choose the app topic, and a client that makes up many of them must not get a lane for
 each. Lanes are counted per process and not for the fleet, because a hanging channel uses up the connections of a
 process.
+
+A lane is narrow at first, and wider by one for every few answers that come while more waits than it has room for, as
+TCP starts slowly. What is under way when a process dies is sent again, so that a process that just started must not
+send all at once what waited for it.
 """
 
 from collections import Counter, deque
@@ -18,6 +22,8 @@ from notifications.messages import ChannelKey
 UNPROVEN = "(unproven)"
 # It stands before the app topic for addresses that are not proven. No app topic has such letters.
 NEW = "(new) "
+# So many answers make a lane wider by one: with fewer, a backlog fills it before anything is known of the gateway.
+ANSWERS_TO_WIDEN = 8
 
 
 def lane_of(channel: ChannelKey, proven: Container[ChannelKey]) -> ChannelKey:
@@ -40,11 +46,14 @@ class FullLanes(NamedTuple):
 
 
 class Lanes:
-    """A counter of the pushes in each lane, at most ``width`` in one."""
+    """A counter of the pushes in each lane: at most ``width`` in one, and ``first_width`` in a new one."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, first_width: int | None = None) -> None:
         self._width = width
+        self._first_width = width if first_width is None else first_width
         self._taken: Counter[ChannelKey] = Counter()
+        # Only proven channels have lanes that are long in use, so that these are few.
+        self._answers: Counter[ChannelKey] = Counter()  # that came while the lane was crowded
         self._new: list[ChannelKey] = []  # entered by a turn that is not committed yet
         self._crowded: set[ChannelKey] = set()  # somebody found no room in them
         self._landed: deque[ChannelKey] = deque()  # the loop appends, turns take away
@@ -52,7 +61,7 @@ class Lanes:
     def enter(self, lane: ChannelKey) -> bool:
         """Take room for one push, and return whether there was any."""
         self._take_back_landed()
-        if self._taken[lane] >= self._width:
+        if not self._has_room(lane):
             self._crowded.add(lane)
             return False
         self._taken[lane] += 1
@@ -75,17 +84,23 @@ class Lanes:
 
     def _take_back_landed(self) -> None:
         while self._landed:
-            self._leave(self._landed.popleft())
+            lane = self._landed.popleft()
+            self._leave(lane)
+            if lane in self._crowded:
+                self._answers[lane] += 1
 
     def _leave(self, lane: ChannelKey) -> None:
         self._taken[lane] -= 1
         if self._taken[lane] <= 0:  # clients choose the app topic, so there is no end of lanes
             del self._taken[lane]
 
+    def _has_room(self, lane: ChannelKey) -> bool:
+        return self._taken[lane] < min(self._width, self._first_width + self._answers[lane] // ANSWERS_TO_WIDEN)
+
     def pass_over_full(self) -> FullLanes:
         """Return the lanes that have no room. From now on these count as crowded, and no others."""
         self._take_back_landed()
-        full = [lane for lane, taken in self._taken.items() if taken >= self._width]
+        full = [lane for lane in self._taken if not self._has_room(lane)]
         self._crowded = set(full)
         return FullLanes(
             [lane for lane in full if lane.apn_topic != UNPROVEN],
@@ -95,4 +110,4 @@ class Lanes:
     def has_room_again(self) -> bool:
         """Return whether a lane in which somebody found no room has some now."""
         self._take_back_landed()
-        return any(self._taken[lane] < self._width for lane in self._crowded)
+        return any(self._has_room(lane) for lane in self._crowded)

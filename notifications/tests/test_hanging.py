@@ -10,7 +10,7 @@ from django.utils import timezone
 from kit.turns import BaseStage, Worker
 from notifications import channels
 from notifications.delivery.flights import Flights
-from notifications.delivery.lanes import NEW, UNPROVEN, FullLanes, Lanes, lane_of
+from notifications.delivery.lanes import ANSWERS_TO_WIDEN, NEW, UNPROVEN, FullLanes, Lanes, lane_of
 from notifications.delivery.recording import take_up_lost
 from notifications.messages import ChannelKey, Outcome, Push, Result
 from notifications.models import Attempt, Notification
@@ -74,6 +74,18 @@ def room_in(lanes, lane):
         count += 1
     lanes.give_back()
     return count
+
+
+def carry(lanes, lane, *, at_once):
+    """Let so many pushes come, and be answered as far as there was room. Return how wide the lane is then."""
+    lanes.pass_over_full()
+    entered = [lanes.enter(lane) for _ in range(at_once)]
+    lanes.keep()
+    for _ in range(entered.count(True)):
+        lanes.land(lane)
+    lanes.has_room_again()
+    lanes.pass_over_full()
+    return room_in(lanes, lane)
 
 
 def delivered(desk, *notifications):
@@ -326,6 +338,18 @@ def test_a_lane_that_was_passed_over_counts_as_crowded(lanes):
     assert lanes.has_room_again()
     assert lanes.pass_over_full() == FullLanes([], [2])
     assert not lanes.has_room_again()
+
+
+def test_a_new_lane_is_narrow_and_widens_with_answers_while_more_waits_than_it_has_room_for():
+    lanes = Lanes(5, first_width=2)
+    rounds = [carry(lanes, APPLE, at_once=6) for _ in range(11)]
+    assert rounds == [2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 5]
+    assert room_in(lanes, GOOGLE) == 2
+
+
+def test_a_lane_that_has_room_for_what_comes_does_not_widen():
+    lanes = Lanes(5, first_width=2)
+    assert {carry(lanes, APPLE, at_once=2) for _ in range(3 * ANSWERS_TO_WIDEN)} == {2}
 
 
 def test_a_turn_that_fails_gives_back_what_it_took_and_nothing_else(lanes):

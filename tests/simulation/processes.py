@@ -20,6 +20,7 @@ from kit.turns import Stage, Worker
 from notifications.admission import Admission
 from notifications.budgets import Budgets
 from notifications.delivery.desk import Delivery
+from notifications.delivery.lanes import Lanes
 from notifications.messages import Push, Result
 from notifications.senders import Senders
 from tests.conversation import PUBSUB_TOPIC
@@ -142,7 +143,7 @@ class SimulatedWorker(Process):
         gateway = SimulatedGateway(
             scene.providers, lambda push: note(self, push), lambda push, result: answered(self, push, result)
         )
-        self.delivery = Delivery(lambda _: gateway, bell, lease=LEASE, lane_width=LANE_WIDTH)
+        self.delivery = Delivery(lambda _: gateway, bell, lease=LEASE, lanes=Lanes(LANE_WIDTH, first_width=2))
         nodes: Any = scene.network.nodes
         door = WakuDoor(self.delivery, bell, nodes=Nodes(nodes), stores=Nodes(nodes))
         self.delivery.front_doors = {"waku": door}
