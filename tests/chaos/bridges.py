@@ -2,12 +2,10 @@
 other tests but the broker.
 """
 
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from signal import SIGQUIT
 
 import orjson
 import psycopg
@@ -18,6 +16,7 @@ from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.guard import Guard
 from pushserver.supervisor.processes import ProcessSpec, Stage, python
+from tests.clusters import UNSYNCED, Cluster
 from tests.flows import fleet as processes
 from tests.flows.fleet import PUBSUB_TOPIC, RING_CAPACITY, Fleet, wait_for_http, wait_until
 from tests.interop.servers import ask
@@ -26,8 +25,6 @@ NODES = ("node-a", "node-b")
 BRIDGES = ("bridge-a", "bridge-b")
 # `reports` derives the keys of query topics.
 WORKERS = ("worker", "reports", "beat")
-# What a killed process has written, the system still has; what it has only promised (synchronous_commit) would be lost.
-UNSYNCED = {"fsync": "off", "shared_buffers": "64MB"}
 START_SECONDS = 60
 OWNERS = """
     SELECT split_part(application_name, ' ', 3) FROM pg_locks JOIN pg_stat_activity USING (pid)
@@ -35,36 +32,12 @@ OWNERS = """
 """
 
 
-@dataclass(slots=True)
-class Database:
-    """A cluster of its own, and the process that serves it."""
-
-    server: EmbeddedPostgres
-    guard: Guard
-    process: "subprocess.Popen[bytes] | None" = None
-
-    def start(self) -> None:
-        spec = self.server.spec()
-        spec.prepare()
-        with self.server.data_dir.with_name("postgres.log").open("ab") as log:
-            self.process = subprocess.Popen(spec.command, stdout=log, stderr=log, **spec.arguments())
-        self.guard.watch(self.process.pid, spec.stop_signal)
-        wait_until(self.server.is_ready, seconds=START_SECONDS, what="the database answers")
-
-    def kill(self) -> None:
-        """All its processes at once and nothing written any more: the next start recovers from the log."""
-        assert self.process is not None
-        self.process.send_signal(SIGQUIT)
-        self.process.wait()
-        self.guard.forget(self.process.pid)
-
-
 @dataclass(frozen=True, slots=True)
 class Bridges:
     """Names are those of the processes in ``fleet``. ``urls`` are the nodes', by name."""
 
     fleet: Fleet
-    database: Database
+    cluster: Cluster
     urls: Mapping[str, str]
 
     @property
@@ -72,7 +45,7 @@ class Bridges:
         return self.fleet.environment["DATABASE_URL"]
 
     def start(self) -> None:
-        self.database.start()
+        self.cluster.start()
         self.fleet.run(processes.migrate())
         self.start_nodes(*NODES)
         self.start_bridges(*BRIDGES)
@@ -81,7 +54,7 @@ class Bridges:
 
     def stop(self) -> None:
         self.fleet.kill(*self.fleet.running)
-        self.database.kill()
+        self.cluster.kill()
 
     def start_nodes(self, *names: str) -> None:
         self.fleet.start(*(self._node(name) for name in names))
@@ -129,18 +102,18 @@ class Bridges:
 
 def new_bridges(folder: Path, valkey: EmbeddedValkey, guard: Guard) -> Bridges:
     """Nothing is started yet."""
-    database = Database(EmbeddedPostgres(folder / "postgres", UNSYNCED), guard)
+    cluster = Cluster(EmbeddedPostgres(folder / "postgres", UNSYNCED), guard)
     urls = {name: f"http://127.0.0.1:{free_port()}" for name in NODES}
     redis_url = valkey.url.removesuffix("/0") + "/9"
     with redis.Redis.from_url(redis_url) as client:
         client.flushdb()
     environment = {
-        "DATABASE_URL": database.server.url(),
+        "DATABASE_URL": cluster.server.url(),
         "REDIS_URL": redis_url,
         "WAKU_NODES": ",".join(urls.values()),
         "WAKU_RING_CAPACITY": str(RING_CAPACITY),
     }
-    return Bridges(Fleet(folder, environment, guard), database, urls)
+    return Bridges(Fleet(folder, environment, guard), cluster, urls)
 
 
 @dataclass(slots=True)

@@ -83,16 +83,16 @@ class Outages:
         return self.bridges.seconds_until_owned()
 
     def _kill_database(self) -> float:
-        self.bridges.database.kill()
+        self.bridges.cluster.kill()
         time.sleep(self.rng.uniform(0, 3))
-        self.bridges.database.start()
+        self.bridges.cluster.start()
         return self.bridges.seconds_until_owned()
 
     def _take_database_away(self) -> float:
         """For a minute, in which the nodes have everything that comes in, and nobody else."""
-        self.bridges.database.kill()
+        self.bridges.cluster.kill()
         time.sleep(60 * self.scale)
-        self.bridges.database.start()
+        self.bridges.cluster.start()
         return self.bridges.seconds_until_owned()
 
     def _kill_worker(self) -> None:

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
 
 import psycopg
 import pytest
 
+from pushserver.embedded.accounts import own_folder
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.guard import Guard
-from tests.databases import TEMPLATE
+from tests.clusters import UNSYNCED, Cluster
 from tests.flows import fleet as processes
 from tests.flows.conftest import SERVER, environment_of, network_of, start
 from tests.flows.fleet import Fleet, wait_until
@@ -73,18 +73,28 @@ def disk(require_or_skip: Callable[[bool, str], None]) -> Iterator[Path]:
 
 
 @pytest.fixture
-def on_the_disk(disk: Path, postgres: EmbeddedPostgres, new_database: object) -> Iterator[str]:
-    """The URL of a migrated database whose tables are on the small disk."""
-    name, tables = f"small_{uuid4().hex[:8]}", disk / "tables"
-    tables.mkdir(mode=0o700)
-    if postgres.account:
-        os.chown(tables, postgres.account.uid, postgres.account.gid)
-    with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
-        connection.execute(f"CREATE TABLESPACE {name} LOCATION '{tables}'")
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} TABLESPACE {name}")
-        yield postgres.url(name)
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-        connection.execute(f"DROP TABLESPACE {name}")
+def cluster(guard: Guard) -> Iterator[Cluster]:
+    """A PostgreSQL server whose data are on a disk with room. Sessions of the shared one that run other tests would
+    have to write to the full disk, too, when they need a page of its buffers.
+    """
+    with open_folder() as folder:
+        cluster = Cluster(EmbeddedPostgres(folder / "postgres", UNSYNCED), guard)
+        cluster.start()
+        yield cluster
+        cluster.kill()
+
+
+@pytest.fixture
+def on_the_disk(disk: Path, cluster: Cluster, new_fleet: NewFleet) -> Fleet:
+    """A server, not started yet, with a migrated database whose tables are on the small disk."""
+    tables = disk / "tables"
+    own_folder(tables, cluster.server.account, below=disk)
+    with psycopg.connect(cluster.server.url("postgres"), autocommit=True) as connection:
+        connection.execute(f"CREATE TABLESPACE small LOCATION '{tables}'")
+        connection.execute("CREATE DATABASE small TABLESPACE small")
+    fleet = new_fleet(cluster.server.url("small"))
+    fleet.run(processes.migrate())
+    return fleet
 
 
 def test_on_a_half_done_migration_nothing_is_taken_before_it_is_done(
@@ -107,10 +117,8 @@ def test_on_a_half_done_migration_nothing_is_taken_before_it_is_done(
         assert (fleet.log(name).count("start_waits"), "Traceback" in fleet.log(name)) == (1, False)
 
 
-def test_a_full_disk_is_told_in_one_line_and_costs_nothing_but_time(
-    disk: Path, on_the_disk: str, new_fleet: NewFleet
-) -> None:
-    fleet = new_fleet(on_the_disk)
+def test_a_full_disk_is_told_in_one_line_and_costs_nothing_but_time(disk: Path, on_the_disk: Fleet) -> None:
+    fleet = on_the_disk
     start(fleet)
     with closing(network_of(fleet)) as network:
         load = prepare(network, REQUESTS)
