@@ -22,7 +22,7 @@ from tests.clusters import UNSYNCED, Cluster
 from tests.flows import fleet as processes
 from tests.flows.conftest import SERVER, environment_of, network_of, start
 from tests.flows.fleet import Fleet, wait_until
-from tests.flows.load import Load, prepare, pushes_by_message, replies_by_message, wait_until_worked_off
+from tests.flows.load import RECIPIENTS, Load, prepare, pushes_by_message, replies_by_message, wait_until_worked_off
 from tests.flows.network import Network, android, new_sender, unregistered_phone
 from tests.folders import open_folder
 from waku_bridge.client import Destination
@@ -46,21 +46,24 @@ WITHOUT_IT = {"bridge": "page_not_stored", "worker": "turn_postponed", "beat": "
 REQUESTS = 200
 # PostgreSQL prepares a few beforehand.
 ENOUGH_SEGMENTS = 20
+TRIPPED = "SELECT count(*) FROM notifications_channel WHERE state = 'tripped'"
+DISABLED = "SELECT count(*) FROM registrations_route WHERE state = 'disabled'"
 GORUSH = "gorush does not answer"
 
-NewFleet = Callable[[str], Fleet]
+NewFleet = Callable[..., Fleet]
 
 
 @pytest.fixture
 def new_fleet(
     valkey: EmbeddedValkey, guard: Guard, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[NewFleet]:
-    """Return ``new_fleet(database_url)``, a server that is not started yet."""
+    """Return ``new_fleet(database_url, **settings)``, a server that is not started yet."""
     fleets: list[Fleet] = []
 
-    def make(database_url: str) -> Fleet:
+    def make(database_url: str, **settings: str) -> Fleet:
         redis_url = f"{valkey.url.removesuffix('/0')}/5"
-        fleets.append(Fleet(tmp_path, environment_of(database_url, redis_url, tmp_path_factory), guard))
+        environment = environment_of(database_url, redis_url, tmp_path_factory) | settings
+        fleets.append(Fleet(tmp_path, environment, guard))
         return fleets[-1]
 
     yield make
@@ -190,6 +193,26 @@ def test_a_node_of_another_network_and_a_gorush_that_does_not_start_have_a_line_
         1,
         1,
     ]
+
+
+def test_credentials_that_apple_and_google_refuse_are_told_and_blamed_on_no_token(
+    postgres: EmbeddedPostgres, new_database: Callable[[str], str], new_fleet: NewFleet
+) -> None:
+    """What comes meanwhile waits, and is delivered with those that are right: what was refused, a minute later."""
+    fleet = new_fleet(postgres.url(new_database("refused")), CHANNEL_PROBE_SECONDS="1")
+    start(fleet)
+    with closing(network_of(fleet)) as network:
+        load = prepare(network, REQUESTS, senders_count=RECIPIENTS)
+        network.break_gorush(refuses_keys=True)
+        network.publish(*load.messages)
+        wait_until(lambda: network.rows(TRIPPED) == [(2,)], what="the channels of both are stopped")
+        time.sleep(LOOK_SECONDS)
+        assert network.rows(DISABLED) == [(0,)]
+        network.mend_gorush()
+        _all_are_worked_off_once(network, load)
+        assert network.rows(DISABLED) == [(0,)]
+    told = [line for line in fleet.log("worker").splitlines() if "channel_tripped" in line]
+    assert [sum(code in line for line in told) for code in ("InvalidProviderToken", "permission")] == [1, 1]
 
 
 def _all_are_worked_off_once(network: Network, load: Load) -> None:
