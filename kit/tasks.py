@@ -6,11 +6,15 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+import structlog
 from celery import Task
-from celery.exceptions import TaskPredicate
+from celery.exceptions import Ignore, TaskPredicate
 from django.db import InterfaceError, OperationalError
 
 from kit.db.patience import RETENTION, patience
+from kit.db.reasons import is_closed, reason
+
+log = structlog.get_logger(__name__)
 
 # A purge takes so long at most, and of that every other moment: the database has others to serve.
 PURGE_SECONDS = 20.0
@@ -25,7 +29,8 @@ class TaskFailed(Exception):  # noqa: N818 - says what happened
 class MessageTask(Task):  # type: ignore[type-arg]  # only generic for the type checker
     """A task that repeats what a restart of the database or a deadlock interrupted.
 
-    Celery acknowledges a failed task, so that without this its messages would wait for the sweep.
+    Celery acknowledges a failed task, so that without this its messages would wait for the sweep. While PostgreSQL
+    serves nobody that is told in one line: the task comes again, and where it ended says nothing.
     """
 
     autoretry_for = (OperationalError, InterfaceError)
@@ -39,6 +44,9 @@ class MessageTask(Task):  # type: ignore[type-arg]  # only generic for the type 
         except TaskPredicate:
             raise
         except Exception as error:  # noqa: BLE001 - no error may reach the log with its text
+            if is_closed(error):
+                log.warning("task_postponed", task=self.name, reason=reason(error))
+                raise Ignore from None
             # Celery logs the text of what it gets, and the database's errors quote the values they are about.
             raise TaskFailed(_describe(error)) from None
 

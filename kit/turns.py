@@ -162,18 +162,17 @@ class Worker:
         self._stop_at = float("inf")
 
     def run(self) -> None:
-        """Make turns until `stop`. A database that is away is waited for."""
-        failures = 0
+        """Make turns until `stop`. A database that is away is waited for, and why is told whenever it changes."""
+        failures, told = 0, ""
         while not self._is_over():
             started = monotonic()
             try:
                 self._listen()
                 if not self.turn(now=clock.now()):
                     self._wait(started + PAUSE_SECONDS)
-                failures = 0
+                failures, told = 0, _go_on(told)
             except (OperationalError, InterfaceError, ProgrammingError, psycopg.Error) as error:
-                failures += 1
-                log.warning("turn_postponed", error=type(error).__name__, reason=reason(error))
+                failures, told = failures + 1, _postpone(error, told)
                 self._hang_up()
                 sleep(min(0.1 * 2**failures, MAX_BACKOFF_SECONDS))
         connection.close()
@@ -345,6 +344,20 @@ class Worker:
             self._bell.hush()
         if self._listening is not None and self._listening.fileno() in readable:
             self._hear()
+
+
+def _postpone(error: Exception, told: str) -> str:
+    """Say why there are no turns, unless that was said last; return what was said."""
+    if (why := reason(error)) != told:
+        log.warning("turn_postponed", error=type(error).__name__, reason=why)
+    return why
+
+
+def _go_on(told: str) -> str:
+    """Say that there are turns again where something else was said last; return that nothing is to be said."""
+    if told:
+        log.info("turns_go_on")
+    return ""
 
 
 def _work(stage: Stage, limit: int, turn: steps.Turn, *, now: datetime) -> bool:

@@ -34,3 +34,6 @@ class Cluster:
         self.process.send_signal(SIGQUIT)
         self.process.wait()
         self.guard.forget(self.process.pid)
+
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None

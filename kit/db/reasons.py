@@ -3,7 +3,7 @@
 Errors of PostgreSQL quote what was to be stored, so their text goes nowhere; its code (SQLSTATE) does.
 """
 
-from django.db import Error
+from django.db import Error, InterfaceError, OperationalError
 
 REASONS = {
     "25006": "PostgreSQL is read-only: this is a standby, or somebody made it so",
@@ -12,14 +12,18 @@ REASONS = {
     "42501": "the account of DATABASE_URL may not use a table: it must own all of them",
     "42703": "a column is missing: run `manage.py migrate`",
     "42P01": "a table is missing: run `manage.py migrate`",
-    "53100": "the disk of PostgreSQL is full: make room, nothing else has to be done",
+    "53100": "the disk of PostgreSQL is full: make room, and start it if it has ended",
     "53200": "PostgreSQL has no memory left",
     "53300": "PostgreSQL takes no more connections: raise max_connections",
+    "57P01": "PostgreSQL is stopping, or somebody ended this session",
+    "57P02": "PostgreSQL ended all its sessions after a fault of its own: its log says which",
     "57P03": "PostgreSQL is starting or stopping",
 }
 AWAY = "PostgreSQL does not answer"
 # The database itself is not as it must be, whatever is stored there.
 UNFIT = {"42501", "42703", "42P01"}
+# It serves nobody now, whoever asks for what.
+CLOSED = {"53100", "53300", "57P01", "57P02", "57P03"}
 
 
 def sqlstate(error: BaseException) -> str:
@@ -32,6 +36,12 @@ def reason(error: BaseException) -> str:
     """Return why a statement failed, or PostgreSQL's code where that says nothing to an operator."""
     code = sqlstate(error)
     return REASONS.get(code) or (f"PostgreSQL says {code}" if code else AWAY)
+
+
+def is_closed(error: BaseException) -> bool:
+    """Return whether PostgreSQL has failed everybody, so that the place where it failed says nothing."""
+    code = sqlstate(error)
+    return code in CLOSED or (not code and isinstance(error, OperationalError | InterfaceError))
 
 
 def words(error: BaseException) -> str:

@@ -3,12 +3,15 @@
 import logging
 from itertools import count
 
+import psycopg
 import pytest
 from celery import shared_task
 from celery.exceptions import Retry
 from django.db import IntegrityError, InterfaceError, OperationalError
+from structlog.testing import capture_logs
 
 from kit import tasks
+from kit.db.reasons import reason
 from kit.tasks import MessageTask, TaskFailed
 
 NUMBERS = count()
@@ -53,7 +56,23 @@ def test_what_the_database_interrupted_is_repeated_soon(error):
     assert caught.value.when <= 8
 
 
-@pytest.mark.django_db
+@pytest.mark.parametrize("cause", [None, psycopg.errors.DiskFull(SECRET), psycopg.errors.AdminShutdown(SECRET)])
+def test_while_postgresql_serves_nobody_a_periodic_task_says_so_in_one_line(cause, caplog):
+    error = OperationalError(SECRET)
+    error.__cause__ = cause
+    with caplog.at_level(logging.ERROR), capture_logs() as logs:
+        result = raising(error, autoretry_for=()).apply()
+    assert (result.state, caplog.text) == ("IGNORED", "")
+    assert [(entry["event"], entry["reason"]) for entry in logs] == [("task_postponed", reason(error))]
+
+
+def test_a_statement_that_took_too_long_is_told_with_its_place():
+    error = OperationalError(SECRET)
+    error.__cause__ = psycopg.errors.QueryCanceled()
+    with pytest.raises(TaskFailed, match=r"test_tasks\.py"):
+        raising(error, autoretry_for=())()
+
+
 @pytest.mark.django_db
 def test_a_purge_leaves_the_rest_for_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "PURGE_SECONDS", -1)

@@ -10,7 +10,9 @@ import psycopg
 import pytest
 from django.db import DataError, IntegrityError, OperationalError, ProgrammingError, connection, transaction
 from django.utils import timezone
+from structlog.testing import capture_logs
 
+from kit.db.reasons import REASONS
 from kit.db.statements import fetch
 from kit.turns import CHANNEL, LIMIT, BaseStage, Bell, Worker, is_conflict, is_database_away, wake
 from registrations.models import TopicKey
@@ -477,6 +479,21 @@ def test_while_the_database_is_away_nothing_is_lost_and_turns_go_on(running):
     add_row()
     wake()
     eventually(lambda: sum(rows.counts) == 1)
+
+
+@in_threads
+def test_what_keeps_turns_from_being_made_is_told_once_and_so_is_its_end(running):
+    refusals = iter([psycopg.errors.DiskFull, psycopg.errors.DiskFull, psycopg.errors.CannotConnectNow])
+
+    def refuse(_number):
+        for kind in refusals:
+            raise OperationalError from kind()
+
+    with capture_logs() as logs:
+        running(Numbers(1, hook=refuse))
+        eventually(lambda: [entry["event"] for entry in logs][-1:] == ["turns_go_on"])
+    assert [entry.get("reason") for entry in logs] == [REASONS["53100"], REASONS["57P03"], None]
+    assert written() == names(1)
 
 
 @in_threads

@@ -11,6 +11,7 @@ from aiohttp.typedefs import Handler
 from notifications.gateways.gorush.devserver import api, server
 from notifications.gateways.gorush.devserver.__main__ import main
 from notifications.gateways.gorush.devserver.gateway import GATEWAY, Gateway, Settings, Settled
+from notifications.gateways.gorush.devserver.outcomes import Platform, Refusal, refuse
 from notifications.gateways.gorush.devserver.request import Notification
 from tests.faulty.gorush_faults import Faults, InvalidFaultError
 
@@ -19,19 +20,23 @@ routes = web.RouteTableDef()
 
 
 def create_app(settings: Settings) -> web.Application:
-    app = server.create_app(settings, gateway=SlowGateway, middlewares=[strike], routes=routes)
+    app = server.create_app(settings, gateway=FaultyGateway, middlewares=[strike], routes=routes)
     app[FAULTS] = app[GATEWAY].faults
     return app
 
 
-class SlowGateway(Gateway):
-    """One whose pushes wait, on their way to Apple and Google. A caller who hangs up does not stop them."""
+class FaultyGateway(Gateway):
+    """One whose pushes wait on their way to Apple and Google, or are refused there. A caller who hangs up does not stop
+    them.
+    """
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self.faults = Faults()
 
     async def _push(self, notification: Notification, token: str) -> Settled:
+        if self.faults.refuses_keys:
+            return self._settle(notification, token, refuse(Refusal.CONFIG, Platform(notification.platform), token))
         if not self.faults.delay_ms:
             return await super()._push(notification, token)
         return await asyncio.shield(self._push_later(notification, token))

@@ -10,10 +10,11 @@ class InvalidFaultError(ValueError):
 
 @dataclass(slots=True)
 class Faults:
-    """All of them strike before anything is pushed, and stay until they are set again."""
+    """All of them strike before anything is delivered, and stay until they are set again."""
 
     down: bool = False  # every connection but the ones to /dev/ is cut
     delay_ms: int = 0  # every push waits this long
+    refuses_keys: bool = False  # Apple and Google refuse every push for the credentials that gorush has
     status: int = 0  # every push is answered with this status and an empty body
 
     def update(self, switches: Mapping[str, object]) -> None:

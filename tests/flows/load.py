@@ -26,10 +26,10 @@ class Load:
     since_ns: int
 
 
-def prepare(network: Network, count: int) -> Load:
+def prepare(network: Network, count: int, *, senders_count: int = SENDERS) -> Load:
     """Stores admit messages for 20 s after they were dated, so publish them at once."""
     phones = [network.phone(iphone() if number % 2 else android()) for number in range(RECIPIENTS)]
-    senders = [new_sender() for _ in range(SENDERS)]
+    senders = [new_sender() for _ in range(senders_count)]
     pairs = [(sender, network.query(sender, phone)) for phone, sender in zip(phones, cycle(senders), strict=False)]
     since_ns, message_ids = time.time_ns(), [os.urandom(32) for _ in range(count)]
     messages = [

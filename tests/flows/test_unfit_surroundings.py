@@ -1,16 +1,19 @@
 """A database, a node or a gorush that is not as it must be: it is told in one line, and nothing is lost."""
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from kit.db.reasons import AWAY
 from pushserver.embedded.accounts import own_folder
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
@@ -19,8 +22,8 @@ from tests.clusters import UNSYNCED, Cluster
 from tests.flows import fleet as processes
 from tests.flows.conftest import SERVER, environment_of, network_of, start
 from tests.flows.fleet import Fleet, wait_until
-from tests.flows.load import prepare, pushes_by_message, replies_by_message, wait_until_worked_off
-from tests.flows.network import android, new_sender, unregistered_phone
+from tests.flows.load import RECIPIENTS, Load, prepare, pushes_by_message, replies_by_message, wait_until_worked_off
+from tests.flows.network import Network, android, new_sender, unregistered_phone
 from tests.folders import open_folder
 from waku_bridge.client import Destination
 from waku_bridge.messages import WakuMessage
@@ -35,24 +38,32 @@ HALF_DONE = """
 """
 MISSING = "2 migrations are missing, the first is notifications.0016_attempt_error: run `manage.py migrate`"
 LOOK_SECONDS = 3
-DISK_MIB = 64
+DISK_MIB = 160
 FULL = "the disk of PostgreSQL is full"
+REASON = re.compile(r"reason='([^']*)'")
+# What each process says when it cannot work without PostgreSQL.
+WITHOUT_IT = {"bridge": "page_not_stored", "worker": "turn_postponed", "beat": "beat_stands_by"}
 REQUESTS = 200
+# PostgreSQL prepares a few beforehand.
+ENOUGH_SEGMENTS = 20
+TRIPPED = "SELECT count(*) FROM notifications_channel WHERE state = 'tripped'"
+DISABLED = "SELECT count(*) FROM registrations_route WHERE state = 'disabled'"
 GORUSH = "gorush does not answer"
 
-NewFleet = Callable[[str], Fleet]
+NewFleet = Callable[..., Fleet]
 
 
 @pytest.fixture
 def new_fleet(
     valkey: EmbeddedValkey, guard: Guard, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[NewFleet]:
-    """Return ``new_fleet(database_url)``, a server that is not started yet."""
+    """Return ``new_fleet(database_url, **settings)``, a server that is not started yet."""
     fleets: list[Fleet] = []
 
-    def make(database_url: str) -> Fleet:
+    def make(database_url: str, **settings: str) -> Fleet:
         redis_url = f"{valkey.url.removesuffix('/0')}/5"
-        fleets.append(Fleet(tmp_path, environment_of(database_url, redis_url, tmp_path_factory), guard))
+        environment = environment_of(database_url, redis_url, tmp_path_factory) | settings
+        fleets.append(Fleet(tmp_path, environment, guard))
         return fleets[-1]
 
     yield make
@@ -97,6 +108,15 @@ def on_the_disk(disk: Path, cluster: Cluster, new_fleet: NewFleet) -> Fleet:
     return fleet
 
 
+@pytest.fixture
+def wholly_on_the_disk(disk: Path, guard: Guard) -> Iterator[Cluster]:
+    """A PostgreSQL server that has nothing elsewhere."""
+    cluster = Cluster(EmbeddedPostgres(disk / "postgres", UNSYNCED), guard)
+    cluster.start()
+    yield cluster
+    cluster.kill()
+
+
 def test_on_a_half_done_migration_nothing_is_taken_before_it_is_done(
     postgres: EmbeddedPostgres, new_database: Callable[[str], str], new_fleet: NewFleet
 ) -> None:
@@ -126,13 +146,36 @@ def test_a_full_disk_is_told_in_one_line_and_costs_nothing_but_time(disk: Path, 
             network.publish(*load.messages)
             wait_until(lambda: FULL in fleet.log("bridge") + fleet.log("worker"), what="somebody says that it is full")
             time.sleep(LOOK_SECONDS)
-        wait_until_worked_off(network, load)
-        pushes, replies = pushes_by_message(network, load), replies_by_message(network, load)
-        assert [len(pushes[each]) for each in load.message_ids] == [1] * REQUESTS
-        assert all(replies[each] for each in load.message_ids)
-    told = [line for name in ("bridge", "worker") for line in fleet.log(name).splitlines() if FULL in line]
-    assert told
+        _all_are_worked_off_once(network, load)
     assert "envelope_failed" not in fleet.log("worker")
+    assert "Traceback" not in fleet.log("bridge") + fleet.log("worker")
+
+
+def test_a_full_disk_that_ends_postgresql_is_told_in_one_line_and_costs_nothing_but_time(
+    disk: Path, wholly_on_the_disk: Cluster, new_fleet: NewFleet
+) -> None:
+    """Without room for its WAL PostgreSQL gives up at once, and again when it recovers."""
+    cluster = wholly_on_the_disk
+    fleet = new_fleet(cluster.server.url())
+    fleet.run(processes.migrate())
+    start(fleet)
+    with closing(network_of(fleet)) as network:
+        load = prepare(network, REQUESTS)
+        with _filled(disk):
+            network.publish(*load.messages)
+            _need_another_segment(cluster)
+            wait_until(lambda: not cluster.is_running(), what="PostgreSQL has ended")
+            for name in WITHOUT_IT:
+                wait_until(lambda name=name: _reasons(fleet, name), what=f"{name} says so")
+    cluster.start()
+    with closing(network_of(fleet)) as network:
+        _all_are_worked_off_once(network, load)
+    for name in WITHOUT_IT:
+        told = _reasons(fleet, name)
+        assert any(AWAY in why or FULL in why for why in told), told
+        assert all(before != after for before, after in pairwise(told)), told
+    for name in PROCESSES:
+        assert "Traceback" not in fleet.log(name)
 
 
 def test_a_node_of_another_network_and_a_gorush_that_does_not_start_have_a_line_each(
@@ -150,6 +193,46 @@ def test_a_node_of_another_network_and_a_gorush_that_does_not_start_have_a_line_
         1,
         1,
     ]
+
+
+def test_credentials_that_apple_and_google_refuse_are_told_and_blamed_on_no_token(
+    postgres: EmbeddedPostgres, new_database: Callable[[str], str], new_fleet: NewFleet
+) -> None:
+    """What comes meanwhile waits, and is delivered with those that are right: what was refused, a minute later."""
+    fleet = new_fleet(postgres.url(new_database("refused")), CHANNEL_PROBE_SECONDS="1")
+    start(fleet)
+    with closing(network_of(fleet)) as network:
+        load = prepare(network, REQUESTS, senders_count=RECIPIENTS)
+        network.break_gorush(refuses_keys=True)
+        network.publish(*load.messages)
+        wait_until(lambda: network.rows(TRIPPED) == [(2,)], what="the channels of both are stopped")
+        time.sleep(LOOK_SECONDS)
+        assert network.rows(DISABLED) == [(0,)]
+        network.mend_gorush()
+        _all_are_worked_off_once(network, load)
+        assert network.rows(DISABLED) == [(0,)]
+    told = [line for line in fleet.log("worker").splitlines() if "channel_tripped" in line]
+    assert [sum(code in line for line in told) for code in ("InvalidProviderToken", "permission")] == [1, 1]
+
+
+def _all_are_worked_off_once(network: Network, load: Load) -> None:
+    wait_until_worked_off(network, load)
+    pushes, replies = pushes_by_message(network, load), replies_by_message(network, load)
+    assert [len(pushes[each]) for each in load.message_ids] == [1] * REQUESTS
+    assert all(replies[each] for each in load.message_ids)
+
+
+def _need_another_segment(cluster: Cluster) -> None:
+    """As the archive does each minute, whatever is written."""
+    with psycopg.connect(cluster.server.url(), autocommit=True) as connection, suppress(psycopg.OperationalError):
+        for _ in range(ENOUGH_SEGMENTS):
+            connection.execute("SELECT pg_logical_emit_message(true, 'tests', ''), pg_switch_wal()")
+
+
+def _reasons(fleet: Fleet, name: str) -> list[str]:
+    """Why a process could not work, line by line."""
+    lines = [line for line in fleet.log(name).splitlines() if WITHOUT_IT[name] in line]
+    return [found[1] for line in lines if (found := REASON.search(line))]
 
 
 @contextmanager

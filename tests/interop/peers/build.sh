@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds real peers from their Go modules into .peers:  tests/interop/peers/build.sh gorush waku
-# A folder here is a module whose go.mod names its peer as a tool; go.sum fixes every byte that goes into it. Quick when
-# there is nothing to do. Without Go nothing is built, without a C compiler no Waku node; with REQUIRE_ALL=1 that is a
+# Builds real peers from their Go modules into .peers:  tests/interop/peers/build.sh gorush waku collector
+# A folder here is a module whose go.mod names its peer as a tool; go.sum fixes every byte that goes into it. The
+# collector comes as a library, and names the program beside its go.mod. Quick when there is nothing to do. Without Go nothing is built, without a C compiler no Waku node; with REQUIRE_ALL=1 that is a
 # failure.
 set -eu
 cd "$(dirname "$0")/../../.."
@@ -15,7 +15,7 @@ missing() {   # requirements/system.sh has said what to do
 command -v go >/dev/null || { missing Go; exit; }
 for peer in "$@"; do
     module=tests/interop/peers/$peer
-    key=$(cat "$module/go.mod" "$module/go.sum" | sha256sum)
+    key=$(cat "$module"/* | sha256sum)
     if [ -x ".peers/$peer" ] && [ "$(cat ".peers/$peer.key" 2>/dev/null)" = "$key" ]; then continue; fi
     case $peer in
         waku) export CGO_ENABLED=1   # its signatures are C

@@ -1,0 +1,84 @@
+"""Traces and errors as a real OpenTelemetry Collector understands them: it writes down what it was sent, in full."""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pushserver.embedded.ports import free_port
+from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.embedded.valkey import EmbeddedValkey
+from pushserver.supervisor.guard import Guard
+from pushserver.supervisor.processes import ProcessSpec, Stage
+from tests.flows.conftest import environment_of, network_of, served
+from tests.flows.fleet import Fleet, wait_until
+from tests.flows.network import iphone, new_sender
+from tests.flows.test_traced import WAY
+
+pytestmark = pytest.mark.peers
+PROGRAM = Path(os.environ.get("PEERS") or ".").resolve() / "collector"
+CONFIGURATION = """
+receivers: {{otlp: {{protocols: {{http: {{endpoint: "127.0.0.1:{port}"}}}}}}}}
+exporters: {{debug: {{verbosity: detailed}}}}
+service:
+  telemetry: {{metrics: {{level: none}}}}
+  pipelines:
+    traces: {{receivers: [otlp], exporters: [debug]}}
+    logs: {{receivers: [otlp], exporters: [debug]}}
+"""
+SPAN = re.compile(r"Trace ID +: (\w{32})\n +Parent ID +: (\w*)\n +ID +: \w{16}\n +Name +: (\S+)")
+
+
+@pytest.fixture
+def fleet(
+    require_or_skip: Callable[[bool, str], None],
+    postgres: EmbeddedPostgres,
+    valkey: EmbeddedValkey,
+    guard: Guard,
+    new_database: Callable[[str], str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Fleet]:
+    """A server that traces every message, and stops a channel after two refusals."""
+    require_or_skip(PROGRAM.exists(), "there is no real collector: `make peers` builds it")
+    url = postgres.url(new_database("collected"))
+    environment = environment_of(url, valkey.url.removesuffix("/0") + "/9", tmp_path_factory)
+    folder, port = tmp_path_factory.mktemp("collected"), free_port()
+    (folder / "collector.yaml").write_text(CONFIGURATION.format(port=port))
+    environment |= {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+        "OTEL_TRACES_SAMPLER_ARG": "1",
+        "OTEL_BSP_SCHEDULE_DELAY": "200",
+        "CONFIG_TRIP_COUNT": "2",
+    }
+    fleet = Fleet(folder, environment, guard)
+    command = [str(PROGRAM), "--config", str(folder / "collector.yaml")]
+    fleet.start(ProcessSpec(name="collector", command=command, stage=Stage.PEER))
+    wait_until(lambda: "Everything is ready" in fleet.log("collector"), what="the collector")
+    with served(fleet) as running:
+        yield running
+
+
+def test_a_real_collector_reads_the_trace_of_a_request_and_an_error(fleet: Fleet) -> None:
+    with closing(network_of(fleet)) as network:
+        phone = network.phone(iphone())
+        network.notify(sender := new_sender(), network.query(sender, phone))
+        wait_until(lambda: set(WAY) in _traces(fleet), what="the whole way of the request")
+        network.break_gorush(refuses_keys=True)
+        for sender in (new_sender(), new_sender()):
+            network.notify(sender, network.query(sender, phone))
+        wait_until(lambda: "Body: Str(channel_tripped)" in fleet.log("collector"), what="the error")
+    written = fleet.log("collector")
+    assert "SeverityText: ERROR" in written
+    assert "service.name: Str(" in written
+
+
+def _traces(fleet: Fleet) -> list[set[str]]:
+    """The names of the spans of each trace."""
+    traces = defaultdict(set)
+    for trace_id, _, name in SPAN.findall(fleet.log("collector")):
+        traces[trace_id].add(name)
+    return list(traces.values())
