@@ -2,6 +2,7 @@
 
 import random
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -77,7 +78,11 @@ class History:
         self.senders = [b"\x02" + secrets.token_bytes(32) for _ in range(10)]
         self.secrets += self.recipients + self.senders
 
-    def add_day(self, day: date, *, events: int = 150, requests: int = 120) -> None:
+    def add_day(
+        self, day: date, *, events: int = 150, requests: int = 120, tries: Sequence[int] = (1, 1, 1, 2, 3)
+    ) -> None:
+        """Add a day. ``tries`` are how many attempts a push takes, each as often as another."""
+        self.tries = tries
         midnight = datetime.combine(day, time(), UTC)
         moments = sorted(
             midnight + timedelta(microseconds=self.random.randrange(86_400 * 10**6)) for _ in range(events)
@@ -87,6 +92,24 @@ class History:
             self._request(midnight + timedelta(milliseconds=self.random.randrange(86_400_000)))
         for _ in range(requests // 4):
             self._push_of_xmpp(midnight + timedelta(milliseconds=self.random.randrange(86_400_000)))
+
+    def register(self, at: datetime, number: int) -> list[UUID]:
+        """Register installations of the first place that do nothing else, and return their pseudonyms."""
+        pseudonyms = [uuid4() for _ in range(number)]
+        self._all_at_once(Kind.REGISTERED, at, pseudonyms)
+        return pseudonyms
+
+    def kill(self, at: datetime, pseudonyms: Sequence[UUID]) -> None:
+        """Have tokens of the first place die."""
+        self._all_at_once(Kind.TOKEN_DIED, at, pseudonyms)
+
+    def _all_at_once(self, kind: Kind, at: datetime, pseudonyms: Sequence[UUID]) -> None:
+        token_type, apn_topic, front_door = PLACES[0]
+        facts = {"token_type": token_type, "apn_topic": apn_topic, "front_door": front_door, "at": at}
+        RegistrationEvent.objects.bulk_create(
+            RegistrationEvent(kind=kind, pseudonym=each, **facts) for each in pseudonyms
+        )
+        self.secrets += [each.bytes for each in pseudonyms]
 
     def _event(self, at: datetime) -> RegistrationEvent:
         installation = self.random.choice(self.installations)
@@ -178,7 +201,7 @@ class History:
     def _notification(self, request: NotificationRequest, position: int, at: datetime, **facts: Any) -> None:
         route = self.random.choice([route for route in self.routes if route.front_door == request.front_door])
         is_refused = self.random.random() < 0.1
-        tries = 0 if is_refused else self.random.choice([1, 1, 1, 2, 3])
+        tries = 0 if is_refused else self.random.choice(self.tries)
         notification = factories.make_notification(
             request=request,
             position=position,

@@ -278,3 +278,42 @@ CREATE TEMPORARY VIEW again_heavy_actors AS
 CREATE TEMPORARY VIEW again_failure_signatures AS
     SELECT day, 'code' AS source, platform, code AS signature, sum(events)::bigint AS events FROM again_error_rates
     WHERE hour IS NULL AND stage = 'dispatch' AND is_failure GROUP BY 1, 2, 3, 4;
+
+-- Anomalies -----------------------------------------------------------------------------------------------------------
+-- All failures of a stage whatever their code, and the tokens that were lost, against the same figure of the seven days
+-- before: the median of the days that have it, of which there must be three.
+CREATE TEMPORARY VIEW again_anomalies AS
+    WITH failing AS (
+        SELECT day, stage, platform, app_topic, front_door, total, events, is_failure
+        FROM again_error_rates WHERE hour IS NULL
+        UNION ALL SELECT e.day, stage, platform, app_topic, front_door, total, events, is_failure
+        FROM spark_reports_errorrate e JOIN asked ON e.day BETWEEN asked.day - 7 AND asked.day - 1 WHERE hour IS NULL
+    ), leaving AS (
+        SELECT day, platform, app_topic, front_door, unregistered + died + expired AS events, active_at_start
+        FROM again_token_churn WHERE active_at_start > 0
+        UNION ALL SELECT c.day, platform, app_topic, front_door, unregistered + died + expired, active_at_start
+        FROM spark_reports_tokenchurn c JOIN asked ON c.day BETWEEN asked.day - 7 AND asked.day - 1 WHERE active_at_start > 0
+    ), figures AS (
+        SELECT day, 'error_rate' AS figure, stage, platform, app_topic, front_door,
+            coalesce(sum(events) FILTER (WHERE is_failure), 0)::bigint AS events, total FROM failing GROUP BY 1, 2, 3, 4, 5, 6, total
+        UNION ALL SELECT day, 'churn_rate', 'churn', platform, app_topic, front_door, events, active_at_start FROM leaving
+    ), rates AS (
+        SELECT *, events / total::float AS value FROM figures
+    ), usual AS (
+        SELECT figure, stage, platform, app_topic, front_door, count(*)::int AS usual_days,
+            percentile_cont(0.5) WITHIN GROUP (ORDER BY value) AS usual
+        FROM rates JOIN asked ON rates.day < asked.day GROUP BY 1, 2, 3, 4, 5 HAVING count(*) >= 3
+    ), spread AS (
+        SELECT u.*, (SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY abs(r.value - u.usual)) FROM rates r, asked
+            WHERE r.day < asked.day AND (r.figure, r.stage, r.platform, r.app_topic, r.front_door)
+                = (u.figure, u.stage, u.platform, u.app_topic, u.front_door)) AS deviation
+        FROM usual u
+    ), scaled AS (
+        SELECT r.*, s.usual, s.usual_days, greatest(1.4826 * s.deviation, sqrt(smoothed * (1 - smoothed) / total)) AS scale
+        FROM rates r JOIN asked ON r.day = asked.day JOIN spread s USING (figure, stage, platform, app_topic, front_door),
+            LATERAL (SELECT (s.usual * total + 0.5) / (total + 1) AS smoothed) half_an_event
+    )
+    SELECT day, figure, stage, platform, app_topic, front_door, events, total, value, usual,
+        greatest(0, usual - 3.5 * scale) AS band_low, least(1, usual + 3.5 * scale) AS band_high,
+        (value - usual) / scale AS z_score, usual_days
+    FROM scaled WHERE abs(value - usual) > 3.5 * scale AND total >= 50 AND abs(events - usual * total) >= 10;
