@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from django.contrib.postgres.aggregates import BoolOr
@@ -70,6 +71,11 @@ def _by_day(choice: Choice, values: Mapping[Hashable, Mapping[date, float | None
     return [Series(str(name), [found.get(day) for day in choice.days]) for name, found in values.items()]
 
 
+def _newest_first(rows: Iterable[Any], moment: Callable[[Any], Any]) -> list[Any]:
+    """Return the rows of the newest moment first, and those of one moment in the order they had, as in the legend."""
+    return sorted(rows, key=moment, reverse=True)  # a reversed sort leaves equal ones as they were
+
+
 def _chart(title: str, labels: Sequence[str], series: Sequence[Series], show: Callable[..., str]) -> Chart | None:
     """Return a chart of lines. One moment is no line: its figures stand in the table."""
     return line_chart(title, labels, series, show) if len(labels) > 1 else None
@@ -108,7 +114,7 @@ def _rates_table(title: str, moment: str, sums: Sequence[Mapping[str, Any]]) -> 
             f.percent(row["failures"] / row["total"]),
             f.interval(*f.wilson(row["failures"], row["total"])),
         )
-        for row in reversed(sums)
+        for row in _newest_first(sums, itemgetter(moment))
     ]
     headers = (f"{moment} (UTC)", "stage", "events#", "failures#", "rate#", "95 % interval#")
     return _cut(title, headers, rows)
@@ -203,7 +209,7 @@ def token_lifetime(choice: Choice) -> Sequence[Panel]:
     cells = [_lifetime_cells(found) for found in cohorts.values()]
     headers = (
         *("platform", "app topic", "front door", "first registered in week of", "tokens#", "weeks seen#"),
-        *(f"{age} w#" for age in AGES),
+        *(f"{age}\u00a0w#" for age in AGES),
         "95 % interval of the last#",
     )
     note = "Kaplan-Meier: the share of tokens that are neither dead, expired nor replaced at this age."
@@ -273,7 +279,7 @@ def _latency_table(rows: Sequence[Latency]) -> Table:
             *(f.milliseconds(value) for value in (row.p50_ms, row.p90_ms, row.p95_ms, row.p99_ms, row.max_us / 1000)),
             f.percent(row.within_deadline),
         )
-        for row in reversed(rows)
+        for row in _newest_first(rows, attrgetter("day"))
     ]
     headers = (
         *("day", "stage", "platform", "front door", "events#"),
@@ -346,7 +352,7 @@ def load_profile(choice: Choice) -> Sequence[Panel]:
             *(row.day, row.role, f.count(row.actors), f.count(row.notifications), f.count(row.top_actors)),
             *(f.percent(row.top_share), f.count(row.tried), f.count(row.attempts), f.ratio(row.retry_amplification)),
         )
-        for row in reversed(rows)
+        for row in _newest_first(rows, attrgetter("day"))
     ]
     headers = (
         *("day", "role", "actors#", "notifications#", "heaviest 1 %#", "their share#"),

@@ -107,6 +107,33 @@ def test_a_page_can_be_narrowed_to_one_front_door(admin_client: Client, slug: st
     assert ">1,111<" not in of_xmpp
 
 
+@pytest.mark.parametrize(
+    ("slug", "names"),
+    [
+        ("error-rates", ["dispatch", "query"]),
+        ("latency", ["answer", "reply"]),
+        ("load-profile", ["recipient", "sender"]),
+    ],
+)
+def test_the_newest_day_is_first_and_has_its_rows_in_the_order_of_the_legend(
+    admin_client: Client, slug: str, names: list[str]
+) -> None:
+    days = [DAY - timedelta(days=1), DAY]
+    for day in days:
+        rows.publish(day)
+        for stage in ("query", "dispatch"):
+            rows.make_rate(day, stage=stage)
+        for stage in ("reply", "answer"):
+            rows.make_latency(day, stage=stage)
+        for role in ("sender", "recipient"):
+            rows.make_load(day, role=role)
+
+    html = html_of(admin_client, f"{slug}/")
+
+    found = re.findall(r'<th scope="row">(20[\d-]+)</th><td>(\w+)</td>', html)
+    assert found[:4] == [(str(day), name) for day in reversed(days) for name in names]
+
+
 def test_a_single_day_is_drawn_by_hour(admin_client: Client) -> None:
     rows.make_night(DAY)
 

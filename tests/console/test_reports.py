@@ -102,6 +102,14 @@ def run_tasks_at_once(task: Any) -> None:
         task.app.conf.task_always_eager = before
 
 
+CUT_CAPTIONS = """[...document.querySelectorAll('.table-scroll caption')].filter(
+    caption => caption.getBoundingClientRect().right > caption.closest('div').getBoundingClientRect().right + 1
+).map(caption => caption.innerText)"""
+# In pixels of the screen: charts are drawn in units of their own.
+LETTER_SIZES = """[...document.querySelectorAll('svg.plot text')].map(
+    text => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"""
+
+
 def test_every_report_is_reached_from_the_menu_in_light_dark_and_on_a_phone(operator: Page) -> None:
     for days_ago in range(20):
         make_busy_night(DAY - timedelta(days=days_ago), days_ago)
@@ -118,6 +126,8 @@ def test_every_report_is_reached_from_the_menu_in_light_dark_and_on_a_phone(oper
             expect(operator.locator("svg.plot").first).to_be_visible()
             expect(operator.locator("h1").first).to_contain_text(page.title)
             assert operator.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+            assert operator.evaluate(CUT_CAPTIONS) == []
+            assert min(operator.evaluate(LETTER_SIZES)) > 9
             show(operator, f"reports-{slug}-{look}")
 
 
