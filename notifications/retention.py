@@ -8,11 +8,14 @@ from kit.db.deleting import SET_SIZE, remove
 from notifications.models import Notification
 from notifications.transitions import DUE
 
+# OFFSET 0 has the notifications of each request looked up by index. Where hardly anything is under way, PostgreSQL may
+# otherwise read all notifications first, in every step: 2 s instead of 40 ms with 40 million of them.
 _PURGE: LiteralString = f"""
     WITH old AS (
         SELECT id FROM notifications_notificationrequest AS request
         WHERE state = 'answered' AND received_at < %(before)s AND NOT EXISTS (
-            SELECT FROM notifications_notification WHERE request_id = request.id AND state = ANY (%(under_way)s::text[])
+            SELECT FROM notifications_notification
+            WHERE request_id = request.id AND state = ANY (%(under_way)s::text[]) OFFSET 0
         )
         ORDER BY received_at LIMIT {SET_SIZE} FOR UPDATE SKIP LOCKED
     ), attempts AS (

@@ -76,3 +76,13 @@ def test_what_somebody_works_on_is_left_for_the_next_time_and_not_waited_for() -
 
     assert [request.pk for request in NotificationRequest.objects.all()] == [held.pk]
     assert free.pk != held.pk
+
+
+def test_what_is_under_way_is_looked_up_by_request_however_many_notifications_there_are() -> None:
+    """PostgreSQL chooses between a look-up for each request and reading all notifications by what it guesses."""
+    with connection.cursor() as cursor:
+        facts = {"before": NOW, "under_way": [str(Notification.State.PENDING)]}
+        cursor.execute(f"EXPLAIN {retention._PURGE}", facts)
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "SubPlan" in plan
+    assert "Anti Join" not in plan
