@@ -49,5 +49,5 @@ def test_a_target_that_is_not_on_this_machine_is_refused(fleet: Fleet, option: s
 
 def test_a_node_that_is_away_is_told_in_a_line(fleet: Fleet) -> None:
     assert run(fleet, "--node=http://127.0.0.1:9", "--devices=1") == 1
-    last_line = fleet.log("load").strip().splitlines()[-1]
-    assert last_line.startswith("CommandError: The load did not begin: 127.0.0.1:9 cannot be reached")
+    log = fleet.log("load").strip()
+    assert log.splitlines()[-1].startswith("CommandError: The load did not begin: 127.0.0.1:9 cannot be reached"), log
