@@ -1,8 +1,8 @@
 #!/bin/sh
 # Builds real peers from their Go modules into .peers:  tests/interop/peers/build.sh gorush waku collector
 # A folder here is a module whose go.mod names its peer as a tool; go.sum fixes every byte that goes into it. The
-# collector comes as a library, and names the program beside its go.mod. Quick when there is nothing to do. Without Go nothing is built, without a C compiler no Waku node; with REQUIRE_ALL=1 that is a
-# failure.
+# collector comes as a library, and names the program beside its go.mod. Quick when there is nothing to do. Without Go
+# nothing is built, without a C compiler no Waku node; with REQUIRE_ALL=1 that is a failure.
 set -eu
 cd "$(dirname "$0")/../../.."
 export GOTOOLCHAIN=auto   # an older Go fetches the one that go.mod asks for
