@@ -37,13 +37,16 @@ class Command(BaseCommand):
         if problems:
             sys.exit(1)
         log = MergedLog(sys.stdout, coloured=sys.stdout.isatty())
+        fault = ""  # told below: Python 3.11.2 wraps what is raised in `except*`, sys.exit too, in a group
         try:
             with only_one(settings.DATA_DIR):
                 files.clear(settings.METRICS_DIR)
                 plan = self._plan(options)
                 run(plan, log=log, embedded_file=settings.EMBEDDED_FILE, private_key=settings.SERVER_PRIVATE_KEY)
         except* StartError as errors:
-            self.stderr.write(_first_line(errors))
+            fault = _first_line(errors)
+        if fault:
+            self.stderr.write(fault)
             sys.exit(1)
 
     def _plan(self, options: dict[str, Any]) -> Plan:

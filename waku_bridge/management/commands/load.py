@@ -79,10 +79,13 @@ class Command(BaseCommand):
         job = _job(options)
         is_json_only = options["json"] == "-"
         console = Console(stderr=is_json_only)
+        fault: str | None = None  # raised below: Python 3.11.2 wraps what is raised in `except*` in a group
         try:
             result = asyncio.run(_run(job, console))
         except* (NodeError, SessionError) as errors:
-            raise CommandError(f"The load did not begin: {_first(errors)}") from None
+            fault = _first(errors)
+        if fault is not None:
+            raise CommandError(f"The load did not begin: {fault}")
         _write(job, result, options["json"], console, is_json_only=is_json_only)
         if not result.is_clean:
             sys.exit(1)
