@@ -174,7 +174,11 @@ class World:
             process.pass_by()
 
     def _let_another_turn(self, process: Process) -> None:
-        """Have another worker make a whole turn in the middle of this one's."""
+        """Have another worker make a whole turn in the middle of this one's.
+
+        What that turn wrote is looked at before this one goes on: the next look sees the work of both, and an answer
+        that was true when it was given may not be by then.
+        """
         others = [w for w in self.workers if w is not process and w.is_alive and not w.is_turning]
         if others and self.network.is_troubled and self.random.random() < 0.01:
             self._is_nested = True
@@ -182,6 +186,8 @@ class World:
                 self.random.choice(others).turn()
             finally:
                 self._is_nested = False
+            with self._remembering_what_breaks():
+                self.ledger.check()
 
     def _replace_dead(self) -> None:
         for processes, start in ((self.workers, self.start_worker), (self.bridges, self.start_bridge)):
