@@ -5,7 +5,7 @@ Anybody can publish such messages, as many as they like, so their number and the
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from hashlib import sha256
 from itertools import islice
@@ -21,8 +21,9 @@ from waku_bridge.reading.reader import Reader
 # Long enough for every message of an honest client. With ENVELOPE_RETENTION_DAYS at 3 a bridge keeps 177 MB at most.
 MAX_RAW_CHARACTERS = 4 * 1024
 MAX_PER_MINUTE = 10
-# Live path and stores bring each message several times. So many are looked at in a minute to find those that are new.
-MAX_LOOKED_AT = 100
+# Live path and stores bring each message dozens of times. So much is looked at in a minute to find what is new: a tenth
+# of a second of CPU time at most.
+MAX_LOOKED_AT_CHARACTERS = 16 * 1024**2
 REMEMBERED = 1000
 # A value named payload, whatever it is, and every long value under another name, or none.
 _PAYLOAD = re.compile(r"""(?<="payload": )(?:"(?:[^"\\]|\\.)*"?|\[[^\]]*\]?)|[A-Za-z0-9+/=_-]{70,}""")
@@ -36,32 +37,44 @@ class DeadLetters:
 
     def __init__(self) -> None:
         self._minute: datetime | None = None
-        self._room = self._looks = 0
-        self._kept: dict[bytes, None] = {}  # digests, the oldest first
+        self._room = self._characters = 0  # that are left in this minute
+        self._known: dict[bytes, None] = {}  # digests of what is stored, the oldest first
 
-    def keep(self, rejected: Sequence[Rejected], reader: Reader, *, path: Path, now: datetime) -> None:
+    def keep(self, rejected: Iterable[Rejected], reader: Reader, *, path: Path, now: datetime) -> None:
         """Store as many of these messages as there is room for in this minute."""
         self._begin_minute(now)
-        looked_at = rejected[: self._looks if self._room > 0 else 0]
-        letters = (_letter(each, reader, path, now) for each in looked_at)
-        new = {letter.digest: letter for letter in letters if letter.digest not in self._kept}
-        rows = sorted(islice(new.values(), max(self._room, 0)), key=lambda row: row.digest)
+        letters = (_letter(each, reader, path, now) for each in rejected)
+        new = self._without_stored({letter.digest: letter for letter in self._look_at(letters)})
+        rows = sorted(islice(new.values(), self._room), key=lambda row: row.digest)
         if rows:
             DeadLetter.objects.bulk_create(rows, ignore_conflicts=True)
             count(DEAD_LETTERS, ((row.reason,) for row in rows))
             self._remember(row.digest for row in rows)
-        self._looks -= len(looked_at)
         self._room -= len(rows)
 
+    def _look_at(self, letters: Iterator[DeadLetter]) -> Iterator[DeadLetter]:
+        """Yield the letters that this process does not know, while there is room in this minute."""
+        while self._room and self._characters > 0 and (letter := next(letters, None)):
+            self._characters -= max(letter.size_bytes, MAX_RAW_CHARACTERS)  # a short one costs a look, too
+            if letter.digest not in self._known:
+                yield letter
+
+    def _without_stored(self, letters: dict[bytes, DeadLetter]) -> dict[bytes, DeadLetter]:
+        """Return those that no other bridge has stored, before this one was started or from another node."""
+        stored = DeadLetter.objects.filter(digest__in=letters).values_list("digest", flat=True) if letters else ()
+        found = {bytes(digest) for digest in stored}
+        self._remember(found)
+        return {digest: letter for digest, letter in letters.items() if digest not in found}
+
     def _remember(self, digests: Iterable[bytes]) -> None:
-        self._kept |= dict.fromkeys(digests)
-        for digest in list(self._kept)[: max(len(self._kept) - REMEMBERED, 0)]:
-            self._kept.pop(digest, None)
+        self._known |= dict.fromkeys(digests)
+        for digest in list(self._known)[: max(len(self._known) - REMEMBERED, 0)]:
+            self._known.pop(digest, None)
 
     def _begin_minute(self, now: datetime) -> None:
         minute = now.replace(second=0, microsecond=0)
         if minute != self._minute:
-            self._minute, self._room, self._looks = minute, MAX_PER_MINUTE, MAX_LOOKED_AT
+            self._minute, self._room, self._characters = minute, MAX_PER_MINUTE, MAX_LOOKED_AT_CHARACTERS
 
 
 def _letter(rejected: Rejected, reader: Reader, path: Path, now: datetime) -> DeadLetter:

@@ -11,7 +11,7 @@ from django.utils import timezone
 from tests.conversation import PUBSUB_TOPIC
 from waku_bridge.models import DeadLetter
 from waku_bridge.reading.dead_letters import (
-    MAX_LOOKED_AT,
+    MAX_LOOKED_AT_CHARACTERS,
     MAX_PER_MINUTE,
     MAX_RAW_CHARACTERS,
     DeadLetters,
@@ -68,9 +68,24 @@ def test_those_that_come_again_take_no_room():
     assert DeadLetter.objects.count() == MAX_PER_MINUTE
 
 
-def test_what_comes_again_is_looked_at_only_so_often():
+def test_those_that_come_dozens_of_times_leave_others_to_be_seen():
     letters = DeadLetters()
-    keep(letters, *["again"] * (MAX_LOOKED_AT - 1), "the last that is looked at", "one more")
+    keep(letters, *["again"] * 1000, "another")
+    assert DeadLetter.objects.count() == 2
+
+
+def test_those_that_another_bridge_has_stored_take_no_room():
+    """A bridge that was started again reads the last minutes, and knows nothing of them."""
+    keep(DeadLetters(), *range(MAX_PER_MINUTE))
+    keep(DeadLetters(), *range(2 * MAX_PER_MINUTE))
+    assert DeadLetter.objects.count() == 2 * MAX_PER_MINUTE
+
+
+def test_only_so_much_is_looked_at_in_a_minute():
+    letters, large = DeadLetters(), "x" * (MAX_LOOKED_AT_CHARACTERS // 2)
+    keep(letters, large, large, "one more")
+    assert DeadLetter.objects.count() == 1
+    keep(letters, "one more", now=NOW + timedelta(minutes=1))
     assert DeadLetter.objects.count() == 2
 
 
@@ -78,7 +93,7 @@ def test_what_could_not_be_stored_takes_no_room(monkeypatch):
     letters = DeadLetters()
     with monkeypatch.context() as patched:
         patched.setattr(DeadLetter.objects, "bulk_create", Mock(side_effect=OperationalError))
-        for _ in range(MAX_LOOKED_AT + 1):
+        for _ in range(MAX_PER_MINUTE + 1):
             with pytest.raises(OperationalError):
                 keep(letters, "kept later")
     keep(letters, "kept later")
