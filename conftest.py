@@ -97,8 +97,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if PROCESS:
-        items.sort(key=lambda item: schedule.order(item.nodeid))
+    """Sort the tests also for one process: what shares a server must not be interrupted by what does not."""
+    items.sort(key=lambda item: schedule.order(item.nodeid))
 
 
 @pytest.fixture(scope="session")

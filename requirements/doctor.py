@@ -132,7 +132,8 @@ def java() -> Finding:
 
 def chromium() -> Finding:
     """Look for Chromium, which only the tests need."""
-    names = [name for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)]
+    known = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+    names = [name for name in known if shutil.which(name)]
     return (OK, "Chromium") if names else (OPTIONAL, "no Chromium: no browser tests (`make test` installs it as root)")
 
 

@@ -8,18 +8,30 @@ from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
 
-# A whole server; a Spark session; development servers.
+# Flows with a server of their own.
+APART = (
+    "tests/flows/test_unfit_surroundings.py",
+    "tests/flows/test_killed_at_each_statement.py",
+    "tests/flows/test_privacy_of_answers.py",
+    "tests/flows/test_xmpp_canary.py",
+    "tests/flows/test_traced.py",
+)
+# One whole server; a Spark session; development servers.
 TOGETHER = {
+    **{file: file for file in APART},
     "tests/flows/": "tests/flows/",
     "spark_reports/tests/test_reconciliation.py": "spark session",
     "spark_reports/tests/test_statistics.py": "spark session",
+    "spark_reports/tests/test_survival.py": "spark session",
     "spark_reports/tests/test_transforms.py": "spark session",
     "tests/interop/": "tests/interop/",
 }
 LONGEST_FIRST = (
+    *APART,
     "tests/flows/",
-    "spark_reports/tests/test_runs.py",
+    "spark_reports/tests/test_places.py",
     "tests/console/test_look.py",
+    "spark_reports/tests/test_runs.py",
     "tests/test_up.py",
     "tests/console/test_reports.py",
     "spark_reports/",
@@ -30,11 +42,15 @@ LONGEST_FIRST = (
 )
 
 
+def group(nodeid: str) -> str:
+    """Return the name of what the test must stay together with."""
+    file, *_ = nodeid.split("::")
+    return next((name for start, name in TOGETHER.items() if file.startswith(start)), file)
+
+
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     def _split_scope(self, nodeid: str) -> str:
-        """Return the name of what the test must stay together with."""
-        file, *_ = nodeid.split("::")
-        return next((name for start, name in TOGETHER.items() if file.startswith(start)), file)
+        return group(nodeid)
 
 
 def scheduler(config: Any, log: Any) -> Scheduling:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 from coincurve import PrivateKey
@@ -14,6 +13,7 @@ from pushserver.supervisor.guard import Guard
 from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet
 from tests.flows.network import Network
+from tests.schedule import group
 from waku_bridge.codec.keys import Identity
 
 SERVER = Identity(PrivateKey(b"\x02" * 32))  # SERVER_PRIVATE_KEY of the test session
@@ -22,8 +22,8 @@ RUNNING = pytest.StashKey[Fleet]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Stop the server after the last test of this folder: what follows would have to share two cores with it."""
-    if RUNNING in item.config.stash and (nextitem is None or Path(__file__).parent not in nextitem.path.parents):
+    """Stop the server after the last test that shares it: what follows would have to share two cores with it."""
+    if RUNNING in item.config.stash and (nextitem is None or group(nextitem.nodeid) != group(item.nodeid)):
         fleet = item.config.stash[RUNNING]
         fleet.stop(*fleet.running)
 

@@ -18,8 +18,10 @@ def has_more_fields(data: bytes, most: int) -> bool:
 def _skip(data: bytes, at: int) -> int:
     """Return where the field that begins here ends.
 
-    Raises IndexError beyond the end, and ValueError for a group: nobody writes those any more, and parsing one costs
-    little.
+    Where a group begins and where it ends count as a field each. Left to the parser, one group before a hundred
+    thousand entries would hide them from the count.
+
+    Raises IndexError beyond the end, and ValueError for what is no wire type.
     """
     tag, at = _varint(data, at)
     match tag & 7:
@@ -30,9 +32,11 @@ def _skip(data: bytes, at: int) -> int:
         case 2:
             length, at = _varint(data, at)
             return at + length
+        case 3 | 4:
+            return at
         case 5:
             return at + 4
-    raise ValueError("a group, or no wire type at all")
+    raise ValueError("no wire type at all")
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -134,7 +134,10 @@ def test_as_many_entries_as_are_allowed_are_read() -> None:
         (b"\x08\x01", 1, False),
         (b"\x08\xff\xff\xff\x01\x11" + bytes(8) + b"\x1d" + bytes(4) + b"\x22\x02ab", 3, True),
         (b"\x08\xff\xff\xff\x01\x11" + bytes(8) + b"\x1d" + bytes(4) + b"\x22\x02ab", 4, False),
-        (b"\x0b\x0c" * 10, 1, False),  # groups are the parser's
+        (b"\x0b\x0c" * 10, 19, True),
+        (b"\x0b\x0c" * 10, 20, False),
+        (b"\x0b\x0c" + b"\x0a\x00" * 10, 11, True),
+        (b"\x0e", 0, False),
         (b"\x08" + b"\xff" * 20, 0, False),
         (b"\x08", 0, False),
     ],
