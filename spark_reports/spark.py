@@ -71,7 +71,9 @@ def submit(submission: Submission) -> str:
         tempfile.TemporaryDirectory(prefix="push-reports-") as name,
         _running(
             _command(submission, *package(Path(name)), _write_plan(submission, Path(name))),
-            environment(submission.master, submission.rows) | _for_remote(submission.master, Path(name)),
+            environment(submission.master, submission.rows)
+            | _memory_at_once(submission)
+            | _for_remote(submission.master, Path(name)),
         ) as process,
     ):
         code = _follow(process, submission, log)
@@ -178,6 +180,15 @@ def environment(master: str, rows: int = 0) -> dict[str, str]:
         return passed_on | ours
     quick = {"JDK_JAVA_OPTIONS": QUICK_JAVA} if rows < MANY_ROWS else {}
     return passed_on | ours | quick | {"SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def _memory_at_once(submission: Submission) -> dict[str, str]:
+    """Return the options by which the driver has its memory from the beginning.
+
+    It would get it little by little, and collect garbage a hundred times meanwhile. The launcher does not read them.
+    """
+    options = f"-Xms{submission.driver_memory} -XX:MetaspaceSize=192m"
+    return {"SPARK_SUBMIT_OPTS": options} if _is_here(submission.master) else {}
 
 
 @contextmanager
