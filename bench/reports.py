@@ -145,13 +145,8 @@ def _submit(lake: Lake, manifest: Manifest, reports: dict[str, float]) -> None:
             name, seconds, _ = line.split()
             reports[name] = float(seconds)
 
-    with lake.writing("incoming/bench/plan.json") as out:
-        out.write(make_plan(lake, {DAY: manifest}, "incoming/bench").to_json().encode())
-    submit(
-        Submission(
-            "local[2]", DRIVER_MEMORY, lake.url, "incoming/bench/plan.json", 3600, sum(manifest.rows.values()), on_line
-        )
-    )
+    plan = make_plan(lake, {DAY: manifest}, "incoming/bench").to_json()
+    submit(Submission("local[2]", DRIVER_MEMORY, lake.url, plan, 3600, sum(manifest.rows.values()), on_line))
 
 
 @contextmanager

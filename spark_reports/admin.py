@@ -1,6 +1,7 @@
 """The log of runs: what each run read and wrote, how long it took, and why it failed."""
 
 from collections.abc import Iterable
+from datetime import date
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -26,6 +27,9 @@ def from_run(run: ReportRun) -> Iterable[Link]:
 @admin.register(ReportRun)
 class ReportRunAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no types
     """The runs, none of which can be changed."""
+
+    class Media:
+        css: ClassVar[Any] = {"all": ("spark_reports/runs.css",)}
 
     list_display = (
         "days",
@@ -64,7 +68,8 @@ class ReportRunAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has 
 
     @admin.display(description="days")
     def days(self, run: ReportRun) -> str:
-        return str(run.from_day) if run.from_day == run.to_day else f"{run.from_day} to {run.to_day}"
+        first, last = _in_one_line(run.from_day), _in_one_line(run.to_day)
+        return first if first == last else format_html("{} to {}", first, last)
 
     @admin.display(description="took")
     def duration(self, run: ReportRun) -> str:
@@ -86,4 +91,9 @@ class ReportRunAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has 
 
     @admin.display(description="end of Spark's log")
     def log(self, run: ReportRun) -> str:
-        return format_html('<pre class="overflow-x-auto text-xs">{}</pre>', run.log_excerpt or formats.NOTHING)
+        return format_html('<pre class="spark-log">{}</pre>', run.log_excerpt or formats.NOTHING)
+
+
+def _in_one_line(day: date) -> str:
+    """Return a day that is not broken at its hyphens."""
+    return format_html('<span class="whitespace-nowrap">{}</span>', day)

@@ -192,10 +192,6 @@ def _export(run: ReportRun, lake: Lake, days: Sequence[date], progress: Progress
 
 
 def _compute(run: ReportRun, lake: Lake, facts: _Facts, output: str, progress: Progress) -> str:
-    plan_path = f"{output}/plan.json"
-    with lake.writing(plan_path) as out:
-        out.write(make_plan(lake, facts.manifests, output).to_json().encode())
-
     def on_line(line: str) -> None:
         _beat(run)
         progress.beat()
@@ -207,7 +203,7 @@ def _compute(run: ReportRun, lake: Lake, facts: _Facts, output: str, progress: P
             master=settings.SPARK_MASTER,
             driver_memory=settings.SPARK_DRIVER_MEMORY,
             lake=lake.url,
-            plan=plan_path,
+            plan=make_plan(lake, facts.manifests, output).to_json(),
             timeout_seconds=settings.REPORTS_TIMEOUT_SECONDS,
             rows=sum(facts.event_counts.values()),
             on_line=on_line,

@@ -51,8 +51,8 @@ class SparkError(Exception):
 class Submission:
     """What to run.
 
-    ``rows`` is how many facts there are to read. ``on_line`` gets each line of the job's progress, and an empty one now
-    and then while there is none.
+    ``plan`` is its text, which the driver reads here. ``rows`` is how many facts there are to read. ``on_line`` gets
+    each line of the job's progress, and an empty one now and then while there is none.
     """
 
     master: str
@@ -70,8 +70,10 @@ def submit(submission: Submission) -> str:
     with (
         tempfile.TemporaryDirectory(prefix="push-reports-") as name,
         _running(
-            _command(submission, *package(Path(name))),
-            environment(submission.master, submission.rows) | _for_remote(submission.master, Path(name)),
+            _command(submission, *package(Path(name)), _write_plan(submission, Path(name))),
+            environment(submission.master, submission.rows)
+            | _memory_at_once(submission)
+            | _for_remote(submission.master, Path(name)),
         ) as process,
     ):
         code = _follow(process, submission, log)
@@ -90,6 +92,13 @@ def package(folder: Path) -> tuple[Path, Path]:
     return archive, entry
 
 
+def _write_plan(submission: Submission, folder: Path) -> Path:
+    """Write the plan for the driver, which runs beside us: from the lake it would be read by a job of Spark's."""
+    plan = folder / "plan.json"
+    plan.write_text(submission.plan, encoding="utf-8")
+    return plan
+
+
 def spark_home() -> Path:
     """Return the folder of Spark. Raises SparkError when something that Spark needs is not installed."""
     found = importlib.util.find_spec("pyspark")
@@ -98,9 +107,9 @@ def spark_home() -> Path:
     return Path(found.origin).parent
 
 
-def _command(submission: Submission, archive: Path, entry: Path) -> list[str]:
+def _command(submission: Submission, archive: Path, entry: Path, plan: Path) -> list[str]:
     tether = [sys.executable, "-I", str(PACKAGE / "tether.py")]
-    arguments = [str(entry), "--lake", submission.lake, "--plan", submission.plan]
+    arguments = [str(entry), "--lake", submission.lake, "--plan", str(plan)]
     if is_remote(submission.master):
         return [*tether, sys.executable, *arguments]
     return [
@@ -171,6 +180,15 @@ def environment(master: str, rows: int = 0) -> dict[str, str]:
         return passed_on | ours
     quick = {"JDK_JAVA_OPTIONS": QUICK_JAVA} if rows < MANY_ROWS else {}
     return passed_on | ours | quick | {"SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def _memory_at_once(submission: Submission) -> dict[str, str]:
+    """Return the options by which the driver has its memory from the beginning.
+
+    It would get it little by little, and collect garbage a hundred times meanwhile. The launcher does not read them.
+    """
+    options = f"-Xms{submission.driver_memory} -XX:MetaspaceSize=192m"
+    return {"SPARK_SUBMIT_OPTS": options} if _is_here(submission.master) else {}
 
 
 @contextmanager

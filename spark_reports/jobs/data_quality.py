@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_reports.jobs import words
-from spark_reports.jobs.sources import is_duration, is_within_day, union
+from spark_reports.jobs.sources import is_duration, is_within_day, local_rows, union
 
 DURATIONS = (
     "processed_us",
@@ -28,6 +29,8 @@ DURATIONS = (
     "published_us",
     "since_received_us",
 )
+EXPECTED = StructType().add("day", "date").add("subject", "string").add("expected", "long")
+COMPARED = StructType([*EXPECTED.fields, StructField("found", LongType())])
 Counts = Mapping[str, Mapping[str, int]]
 
 
@@ -49,37 +52,40 @@ def transform(expected_rows: DataFrame, found: DataFrame, churn: DataFrame, earl
 def history(spark: SparkSession, days: Mapping[str, Mapping[str, Sequence[int]]]) -> DataFrame:
     """Return a check for each report and day that looks back. ``days``: expected and found, by report and day."""
     flat = [(day, report, *pair) for report, by_day in days.items() for day, pair in by_day.items()]
-    frame = spark.createDataFrame(flat, "day string, subject string, expected bigint, found bigint")
-    return _check("history", frame.withColumn("day", F.to_date("day")))
+    return _check("history", local_rows(spark, flat, COMPARED))
 
 
 def incomplete(spark: SparkSession, days: Sequence[str]) -> DataFrame:
     """Return a failed check for each day that was exported after its rows began to be removed."""
-    frame = spark.createDataFrame(
-        [(day, "facts", 1, 0) for day in days], "day string, subject string, expected bigint, found bigint"
-    )
-    return _check("retention", frame.withColumn("day", F.to_date("day")))
+    flat = [(day, "facts", 1, 0) for day in days]
+    return _check("retention", local_rows(spark, flat, COMPARED))
 
 
 def expected_rows(spark: SparkSession, rows: Counts) -> DataFrame:
     """Return the row counts of the manifests (by table and day) as a frame."""
     flat = [(day, table, number) for table, days in rows.items() for day, number in days.items()]
-    frame = spark.createDataFrame(flat, "day string, subject string, expected bigint")
-    return frame.withColumn("day", F.to_date("day"))
+    return local_rows(spark, flat, EXPECTED)
 
 
 def count_all(facts: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the counts of all tables, as they were read."""
-    return union([count(name, frame) for name, frame in facts.items()])
+    """Count the rows of all tables by day as they were read, the absurd ones and those with an unknown word.
 
-
-def count(name: str, facts: DataFrame) -> DataFrame:
-    """Count the rows of one table by day, the absurd ones and those with an unknown word, in one scan."""
-    return facts.groupBy("day").agg(
-        F.lit(name).alias("subject"),
+    Each table is scanned once, and all of them are counted together: a count of its own would be a shuffle of its own.
+    """
+    rows = union([_judged(name, frame) for name, frame in facts.items()])
+    return rows.groupBy("day", "subject").agg(
         F.count("*").alias("found"),
-        F.count_if(_is_absurd(facts.columns)).alias("absurd"),
-        F.count_if(_is_unknown(name)).alias("unknown"),
+        F.count_if("is_absurd").alias("absurd"),
+        F.count_if("is_unknown").alias("unknown"),
+    )
+
+
+def _judged(name: str, facts: DataFrame) -> DataFrame:
+    return facts.select(
+        "day",
+        F.lit(name).alias("subject"),
+        _is_absurd(facts.columns).alias("is_absurd"),
+        _is_unknown(name).alias("is_unknown"),
     )
 
 

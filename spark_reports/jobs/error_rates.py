@@ -10,7 +10,7 @@ later (``open``, ``waiting``) changes with the next export and run of that day. 
 for the seven days before, so a backfill runs from its oldest day.
 """
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_reports.jobs import tables, words
@@ -134,9 +134,10 @@ def whole_days(hourly: DataFrame) -> DataFrame:
 
 def with_rates(counts: DataFrame) -> DataFrame:
     """Add the total of each cell, the rate of each outcome in it, and its Wilson interval."""
-    cells = counts.groupBy("day", *CELL).agg(F.sum("events").alias("total"))
+    # A window and no join with the sums, which would make the counts a second time.
+    cell = Window.partitionBy("day", *CELL)
     events, total = F.col("events"), F.col("total")
-    return counts.join(cells, on=["day", *CELL], how="inner").select(
+    return counts.withColumn("total", F.sum("events").over(cell)).select(
         "day",
         *CELL,
         *OUTCOME,

@@ -1,8 +1,9 @@
 """What spark-submit runs: every report of the days of a plan.
 
-    spark-submit --py-files jobs.zip nightly.py --lake URL --plan PATH
+    spark-submit --py-files jobs.zip nightly.py --lake URL --plan FILE
 
-It reads what the plan names below the lake and writes to the plan's output folder. It knows no database.
+The plan is a file of the driver's machine. It reads what the plan names below the lake and writes to the plan's output
+folder. It knows no database.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -130,14 +132,14 @@ class Nightly:
         return written
 
 
-def check_lake(spark: SparkSession, lake: str, plan: str) -> None:
+def check_lake(spark: SparkSession, lake: str, plan: Plan) -> None:
     """Have many tasks read and write the lake before any work. Raises LakeNotShared when what they do is not seen here.
 
     Threads of one machine need no check.
     """
     if (spark.conf.get("spark.master", "") or "").startswith("local"):
         return
-    folder = f"{lake}/{plan.rpartition('/')[0]}/check"
+    folder = f"{lake}/{plan.output}/check"
     spark.range(CHECK_TASKS).repartition(CHECK_TASKS).write.parquet(folder)
     if (found := spark.read.schema("id bigint").parquet(folder).count()) != CHECK_TASKS:
         raise LakeNotShared(
@@ -161,10 +163,11 @@ def main() -> None:
     parser.add_argument("--lake", required=True)
     parser.add_argument("--plan", required=True)
     arguments = parser.parse_args()
+    plan = Plan.from_json(Path(arguments.plan).read_text(encoding="utf-8"))
     spark = make_session("push reports")
     try:
-        check_lake(spark, arguments.lake, arguments.plan)
-        Nightly(spark, arguments.lake, sources.read_plan(spark, arguments.lake, arguments.plan)).run()
+        check_lake(spark, arguments.lake, plan)
+        Nightly(spark, arguments.lake, plan).run()
     finally:
         spark.stop()
 

@@ -1,7 +1,7 @@
 """What one run reads and writes, decided and verified by the server before Spark starts.
 
-A JSON file in the lake. Jobs read the files it names and no others, so that what a broken export left behind, or a
-second export of the same day, is never counted. Plain Python.
+A JSON file beside the driver. Jobs read the files it names and no others, so that what a broken export left behind, or
+a second export of the same day, is never counted. Plain Python.
 """
 
 import json

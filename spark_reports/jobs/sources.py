@@ -1,10 +1,12 @@
 """Reading: the files a plan names, with their declared schemas, and only rows whose time can be true."""
 
+import json
+from collections.abc import Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, StructType
 
 from spark_reports.jobs.plan import Files, Plan
 from spark_reports.jobs.schemas import schema_of
@@ -12,11 +14,6 @@ from spark_reports.jobs.tables import Table
 
 # A longer duration means that a clock jumped, as retention ends earlier.
 MAX_DURATION_US = 31 * 86_400 * 10**6
-
-
-def read_plan(spark: SparkSession, lake: str, path: str) -> Plan:
-    [row] = spark.read.text(f"{lake}/{path}", wholetext=True).collect()
-    return Plan.from_json(row["value"])
 
 
 def read_facts(spark: SparkSession, lake: str, plan: Plan, table: Table) -> DataFrame:
@@ -49,8 +46,20 @@ def is_duration(name: str) -> Column:
 def _read(spark: SparkSession, base: str, lake: str, files: Files, schema: StructType) -> DataFrame:
     paths = [f"{lake}/{path}" for day in sorted(files) for path in files[day]]
     if not paths:
-        return spark.createDataFrame([], schema)
+        return local_rows(spark, [], schema)
     return spark.read.schema(schema).option("basePath", base).parquet(*paths).select(schema.fieldNames())
+
+
+def local_rows(spark: SparkSession, rows: Sequence[Sequence[object]], schema: StructType) -> DataFrame:
+    """Return a few rows of Python's as a frame; dates are told as text.
+
+    They go as a literal of the plan. What `createDataFrame` returns is read by Python on the executors, which have to
+    start it, and counts as large.
+    """
+    told = json.dumps([dict(zip(schema.fieldNames(), row, strict=True)) for row in rows])
+    one = spark.range(0, 1, 1, 1).where(F.lit(bool(rows)))  # the optimizer sees that there are none
+    frame = one.select(F.from_json(F.lit(told), ArrayType(schema), {"mode": "FAILFAST"}).alias("rows"))
+    return frame.select(F.inline("rows"))
 
 
 def union(frames: list[DataFrame]) -> DataFrame:

@@ -174,7 +174,6 @@ def test_no_java_is_said_in_one_line_and_old_reports_stay(lake: Lake, day: date,
     assert run is not None
     assert (run.state, run.step) == (State.FAILED, ReportRun.Step.COMPUTE)
     assert list(ErrorRate.objects.values_list("events", flat=True)) == [1]
-    assert not list((Path(lake.url) / "incoming").glob("*/plan.json"))
 
 
 def test_what_a_killed_run_left_in_the_lake_goes_with_the_next(lake: Lake, day: date, no_java: None) -> None:

@@ -84,7 +84,7 @@ def test_a_word_that_this_version_does_not_know_is_told_and_not_guessed_at(spark
 
     assert {(row.outcome, row.is_failure) for row in counted.collect()} == {("unknown", False)}
     assert rows_of(token_churn.transform(events, active), "died", "unexplained") == [(0, 1)]
-    assert data_quality.count("registration_events", events).first()["unknown"] == 1
+    assert data_quality.count_all({"registration_events": events}).first()["unknown"] == 1
 
 
 def test_a_message_that_asks_for_nothing_is_not_accepted(spark: Any) -> None:
@@ -507,6 +507,21 @@ def test_missing_rows_and_absurd_times_are_found(spark: Any) -> None:
         ("timestamps", "attempts", False, 0, 3),
         ("unknown_values", "attempts", False, 0, 4),
     ]
+
+
+def test_rows_of_the_plan_start_no_python_on_executors(spark: Any) -> None:
+    from py4j.protocol import Py4JJavaError
+
+    from spark_reports.jobs.data_quality import EXPECTED
+    from spark_reports.jobs.sources import local_rows
+
+    some, none = local_rows(spark, [(DAY.isoformat(), "attempts", 5)], EXPECTED), local_rows(spark, [], EXPECTED)
+
+    assert [tuple(row) for row in some.collect()] == [(DAY, "attempts", 5)]
+    assert (none.collect(), none.columns) == ([], EXPECTED.names)
+    assert "ExistingRDD" not in some._jdf.queryExecution().executedPlan().toString()
+    with pytest.raises(Py4JJavaError, match="MALFORMED_RECORD"):
+        local_rows(spark, [(DAY.isoformat(), "attempts", "many")], EXPECTED).collect()
 
 
 def test_a_report_that_rests_on_fewer_days_than_it_could_is_found(spark: Any) -> None:

@@ -132,12 +132,18 @@ def test_every_report_is_reached_from_the_menu_in_light_dark_and_on_a_phone(oper
 
 
 def test_a_night_is_asked_for_again_with_a_reason(operator: Page) -> None:
-    rows.make_run(DAY, state="failed", error="Spark failed: no room on the disk", log_excerpt="java.io.IOException")
+    log = "26/11/20 02:00:01 WARN TaskSetManager: Lost task 0.0\njava.io.IOException: " + "/a-long-folder" * 12
+    rows.make_run(DAY, state="failed", error="Spark failed: no room on the disk", log_excerpt=log)
     operator.goto("/admin/spark_reports/reportrun/")
+    day = operator.locator("#result_list tbody th a").first
+    assert day.evaluate("link => link.querySelector('span').getClientRects().length") == 1  # not broken at its hyphens
     show(operator, "reports-runs")
-    operator.locator("#result_list tbody th a").first.click()
+    day.click()
     expect(operator.locator("#content")).to_contain_text("java.io.IOException")
-    show(operator, "reports-run")
+    for width in (390, 1400):
+        operator.set_viewport_size({"width": width, "height": 900})
+        assert operator.locator(".spark-log").evaluate("log => log.scrollWidth <= log.clientWidth")
+        show(operator, f"reports-run-{width}")
     operator.get_by_role("link", name="Run again").click()
     show(operator, "reports-run-again")
     operator.get_by_label("Why").fill("the disk was cleared")
