@@ -66,7 +66,7 @@ for part in "$@"; do
     case $part in
         java) has_java || { echo "Installing Java ..."; install_first_of openjdk-17-jre-headless openjdk-21-jre-headless; } ||
             echo "Java 17 or 21 is missing (on Debian: apt-get install openjdk-17-jre-headless): no Spark reports." >&2 ;;
-        chromium) has_chromium || { echo "Installing Chromium ..."; install_first_of chromium-headless-shell chromium; } ||
+        chromium) has_chromium || { echo "Installing Chromium ..."; install_first_of chromium; } ||
             echo "Chromium is missing (on Debian: apt-get install chromium): no browser tests." >&2 ;;
         go) has_go || { offers_go && echo "Installing Go ..." && install_first_of golang-go; } ||
             echo "Go 1.25 or newer is missing (go.dev/dl; golang-go of Debian 12 is too old): no real peers." >&2 ;;
