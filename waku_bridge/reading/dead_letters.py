@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from hashlib import sha256
 from itertools import islice
+from threading import Lock
 from typing import Any
 
 from kit.metrics.batches import count
@@ -32,18 +33,23 @@ _PAYLOAD = re.compile(r"""(?<="payload": )(?:"(?:[^"\\]|\\.)*"?|\[[^\]]*\]?)|[A-
 class DeadLetters:
     """Keeps at most `MAX_PER_MINUTE` letters of one process, not counting those that come again.
 
-    The others are only counted as skipped, as all of them are.
+    The others are only counted as skipped, as all of them are. Readers share it, each in a thread of its own.
     """
 
     def __init__(self) -> None:
+        self._lock = Lock()
         self._minute: datetime | None = None
         self._room = self._characters = 0  # that are left in this minute
         self._known: dict[bytes, None] = {}  # digests of what is stored, the oldest first
 
     def keep(self, rejected: Iterable[Rejected], reader: Reader, *, path: Path, now: datetime) -> None:
         """Store as many of these messages as there is room for in this minute."""
-        self._begin_minute(now)
         letters = (_letter(each, reader, path, now) for each in rejected)
+        with self._lock:
+            self._begin_minute(now)
+            self._store(letters)
+
+    def _store(self, letters: Iterator[DeadLetter]) -> None:
         new = self._without_stored({letter.digest: letter for letter in self._look_at(letters)})
         rows = sorted(islice(new.values(), self._room), key=lambda row: row.digest)
         if rows:

@@ -126,6 +126,14 @@ def test_as_many_entries_as_are_allowed_are_read() -> None:
         decode(payloads[101], [SERVER], SERVER, accepted=ACCEPTED)
 
 
+@pytest.mark.parametrize("message_type", [MessageType.REQUEST, MessageType.QUERY])
+def test_a_group_before_them_hides_no_entries(message_type: MessageType) -> None:
+    """The parser would object to the end of this body, so it was not asked."""
+    body = b"\x7b\x7c" + many(b"\x0a\x00", 10_000) + b"\x07"
+    with pytest.raises(TooLarge):
+        decode(sealed(body, message_type), [SERVER], SERVER, accepted=ACCEPTED)
+
+
 @pytest.mark.parametrize(
     ("data", "most", "has_more"),
     [

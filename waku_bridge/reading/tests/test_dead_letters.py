@@ -1,11 +1,14 @@
 """What nobody can read is kept, but not all of it."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
+from threading import Barrier, BrokenBarrierError
 from unittest.mock import Mock
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.utils import timezone
 
 from tests.conversation import PUBSUB_TOPIC
@@ -87,6 +90,28 @@ def test_only_so_much_is_looked_at_in_a_minute():
     assert DeadLetter.objects.count() == 1
     keep(letters, "one more", now=NOW + timedelta(minutes=1))
     assert DeadLetter.objects.count() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_readers_share_the_room_of_a_minute(monkeypatch):
+    letters, meeting, store = DeadLetters(), Barrier(2, timeout=0.3), DeadLetter.objects.bulk_create
+
+    def store_beside_another(*args, **options):
+        with suppress(BrokenBarrierError):  # nobody else comes as far as here
+            meeting.wait()
+        return store(*args, **options)
+
+    def read(first):
+        try:
+            keep(letters, *range(first, first + MAX_PER_MINUTE))
+        finally:
+            connection.close()
+
+    monkeypatch.setattr(DeadLetter.objects, "bulk_create", store_beside_another)
+    with ThreadPoolExecutor(2) as readers:
+        [*_] = readers.map(read, (0, 100))
+    keep(letters, "one more")
+    assert DeadLetter.objects.count() == MAX_PER_MINUTE
 
 
 def test_what_could_not_be_stored_takes_no_room(monkeypatch):
