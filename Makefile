@@ -58,6 +58,7 @@ restore-drill: dev ## lose the database and restore it to a point in time (docs/
 	REGISTRATIONS=$(REGISTRATIONS) $(PYTHON) -m pytest -q -s tests/drills/test_restore.py
 
 upgrade-test: dev ## an upgrade from the last release and its way back under load, nothing lost or doubled, with figures (4 minutes)
+	@requirements/system.sh prosody
 	$(PYTHON) -m pytest -q -m upgrade -s tests/upgrades $(ARGS)
 
 simulate: dev ## a simulated world with every kind of failure, one for each seed: SEEDS=10000 for many, SEED=7 for one

@@ -20,6 +20,7 @@ from rich.console import Console
 from notifications.messages import Report, ReportError
 from tests.flows.network import Network, Sender, android, new_sender, unregistered_phone
 from tests.upgrades.conftest import Installation
+from tests.upgrades.xmpp import Traffic
 from waku_bridge.client import Destination, Preferences
 from waku_bridge.codec.keys import author_hash
 
@@ -71,14 +72,19 @@ def test_an_upgrade_and_its_way_back_lose_nothing_double_nothing_and_keep_nobody
     network, memory = installation.network, Memory(installation.network)
     memory.ask()
     [(before,)] = network.rows(MIGRATIONS)
-    _under_load(installation, installation.new, tmp_path / "upgrade.json")
+    traffic = Traffic(installation.xmpp)
+    with traffic.flowing():
+        _under_load(installation, installation.new, tmp_path / "upgrade.json")
     [(after,)] = network.rows(MIGRATIONS)
     assert after > before, "the last release has this schema: nothing was migrated"
     memory.ask()
     memory.ask_again()
-    _under_load(installation, installation.old, tmp_path / "way_back.json")
+    with (traffic_back := Traffic(installation.xmpp)).flowing():
+        _under_load(installation, installation.old, tmp_path / "way_back.json")
     memory.ask()
     memory.ask_again()
+    for each in (traffic, traffic_back):
+        Console(width=140).print(each.judge())
     log = KNOWN_TROUBLE.sub("", installation.up.output())
     assert [line for line in log.splitlines() if TROUBLE.search(line)] == []
 
