@@ -21,6 +21,8 @@ from waku_bridge.node import BadNodeMessage, NodeError, WakuNode, from_json
 POLL_SECONDS = 0.05
 # Replies are archived nearly in the order of their dates. One that is later than this is read at the end.
 OVERLAP_NS = 500_000_000
+# The key of the ciphertext in what a phone gets. Pushes of other front doors have none.
+CIPHERTEXT_KEY = "encryptedMessage"
 
 # The message id, whether it was a success, and when it was read (Unix nanoseconds).
 Heard = tuple[bytes, bool, int]
@@ -138,9 +140,10 @@ async def pushes_recorded(
         page = orjson.loads(answer.content)
         if not page["pushes"]:
             return pushes, since
-        pushes += [(_carried(push), push["received_ms"] * 1_000_000) for push in page["pushes"] if not push["error"]]
+        accepted = (push for push in page["pushes"] if not push["error"] and CIPHERTEXT_KEY in (push["data"] or {}))
+        pushes += [(_carried(push), push["received_ms"] * 1_000_000) for push in accepted]
         since = page["last_id"]
 
 
 def _carried(push: dict[str, Any]) -> bytes:
-    return bytes.fromhex(str(push["data"]["encryptedMessage"]).removeprefix("0x"))
+    return bytes.fromhex(str(push["data"][CIPHERTEXT_KEY]).removeprefix("0x"))

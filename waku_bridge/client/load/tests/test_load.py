@@ -6,10 +6,23 @@ import time
 from dataclasses import replace
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
+from kit.http.connections import new_client
+from notifications.gateways.gorush.devserver.gateway import Settings
+from notifications.gateways.gorush.devserver.server import create_app
 from notifications.messages import Report
 from waku_bridge.client.core import new_identity
-from waku_bridge.client.load import Ear, LoadRequests, Shots, distribution, evaluate, is_loopback, shoot
+from waku_bridge.client.load import (
+    Ear,
+    LoadRequests,
+    Shots,
+    distribution,
+    evaluate,
+    is_loopback,
+    pushes_recorded,
+    shoot,
+)
 from waku_bridge.codec.envelope import encode_reply
 from waku_bridge.messages import PushResponse, WakuMessage
 from waku_bridge.node import NodeError
@@ -109,6 +122,18 @@ def test_a_gorush_without_a_record_is_told_apart_from_one_that_lost_everything()
     result = evaluate(load_requests(0), Shots(wall_seconds=1), [(*arrival(0, 0)[:1], True, 1 * MS)], None)
     assert result.pushes is None
     assert result.is_clean
+
+
+def test_pushes_of_other_front_doors_are_none_of_the_load():
+    async def main():
+        async with TestClient(TestServer(create_app(Settings()))) as gorush, new_client(timeout_seconds=30) as client:
+            for data in ({"encryptedMessage": "0x0a0b"}, {"e": "AAAA"}):
+                note = {"platform": 2, "tokens": ["ok-1"], "data": data}
+                assert (await gorush.post("/api/push", json={"notifications": [note]})).status == 200
+            return await pushes_recorded(str(gorush.make_url("")), client, since=0)
+
+    pushes, since = asyncio.run(main())
+    assert ([carried for carried, _ in pushes], since) == ([b"\x0a\x0b"], 2)
 
 
 class Store:
