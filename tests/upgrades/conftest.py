@@ -10,6 +10,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from pushserver.embedded import prosody
 from pushserver.embedded.ports import free_port
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
@@ -20,6 +21,8 @@ from tests.flows import fleet as processes
 from tests.flows.conftest import SERVER
 from tests.flows.fleet import Fleet
 from tests.flows.network import Network
+from tests.interop.xmpp import peers
+from tests.interop.xmpp.service import APP, Service
 from tests.up import Up
 from tests.upgrades.releases import copy_working_tree, last_release, pull, unpack_release
 
@@ -37,6 +40,7 @@ class Installation:
     fleet: Fleet
     up: Up
     network: Network
+    xmpp: Service
 
     @property
     def replacements(self) -> int:
@@ -71,19 +75,24 @@ def installation(
     copy_working_tree(new)
     pull(old, folder)
     (tmp_path / "logs").mkdir()
-    fleet = Fleet(tmp_path / "logs", _environment(postgres, valkey, tmp_path), guard)
+    require_or_skip(prosody.is_installed(), "there is no Prosody: `make xmpp-interop` as root installs it")
+    xmpp = peers.prosody(Fleet(tmp_path / "logs", {}, guard))
+    fleet = Fleet(tmp_path / "logs", _environment(postgres, valkey, tmp_path) | peers.component_of(xmpp), guard)
     up = Up(tmp_path / "data", free_port(), fleet.folder / "up.log", environment=fleet.environment, folder=folder)
     try:
         _start_peers(fleet)
         up.says("Ready. Console: ")
         settings = fleet.environment
         network = Network(settings["WAKU_NODES"], settings["GORUSH_URL"], settings["DATABASE_URL"], SERVER.pub33)
-        yield Installation(folder, old, new, fleet, up, network)
+        service = Service(xmpp, fleet)
+        service.add_app(APP)
+        yield Installation(folder, old, new, fleet, up, network, service)
         network.close()
     finally:
         if up.process.poll() is None:
             up.ends(SIGKILL)
         fleet.kill(*fleet.running)
+        xmpp.stop()
 
 
 def _environment(postgres: EmbeddedPostgres, valkey: EmbeddedValkey, folder: Path) -> dict[str, str]:

@@ -20,6 +20,7 @@ from rich.console import Console
 from notifications.messages import Report, ReportError
 from tests.flows.network import Network, Sender, android, new_sender, unregistered_phone
 from tests.upgrades.conftest import Installation
+from tests.upgrades.xmpp import Traffic
 from waku_bridge.client import Destination, Preferences
 from waku_bridge.codec.keys import author_hash
 
@@ -35,8 +36,11 @@ ACCEPTED = """
     FROM notifications_notificationrequest
 """
 # A worker of 0.1.0 reads the folder of migrations when it looks at the lights, and finds those of the next version. The
-# task comes again within a minute, in a new worker.
-KNOWN_TROUBLE = re.compile(r".*count_traffic.*NodeNotFoundError.*\n.*Traceback.*\n")
+# task comes again within a minute, in a new worker. And a supervisor of 0.1.0, which lives on, has the XMPP component
+# open the metrics port as well as the bridge, which tells what both count.
+KNOWN_TROUBLE = re.compile(
+    r".*count_traffic.*NodeNotFoundError.*\n.*Traceback.*\n|^xmpp .*metrics_port_not_opened.*\n", re.MULTILINE
+)
 # Of lines of the log that need somebody.
 TROUBLE = re.compile(r"Traceback|\[(?:error|critical) |turn_split|Not replaced|did not stop in time")
 
@@ -71,14 +75,18 @@ def test_an_upgrade_and_its_way_back_lose_nothing_double_nothing_and_keep_nobody
     network, memory = installation.network, Memory(installation.network)
     memory.ask()
     [(before,)] = network.rows(MIGRATIONS)
-    _under_load(installation, installation.new, tmp_path / "upgrade.json")
+    with (traffic := Traffic(installation.xmpp)).flowing():
+        _under_load(installation, installation.new, tmp_path / "upgrade.json")
     [(after,)] = network.rows(MIGRATIONS)
     assert after > before, "the last release has this schema: nothing was migrated"
     memory.ask()
     memory.ask_again()
-    _under_load(installation, installation.old, tmp_path / "way_back.json")
+    with (traffic_back := Traffic(installation.xmpp)).flowing():
+        _under_load(installation, installation.old, tmp_path / "way_back.json")
     memory.ask()
     memory.ask_again()
+    for each in (traffic, traffic_back):
+        Console(width=140).print(each.judge())
     log = KNOWN_TROUBLE.sub("", installation.up.output())
     assert [line for line in log.splitlines() if TROUBLE.search(line)] == []
 

@@ -83,6 +83,16 @@ def prosody(fleet: Fleet, name: str = "prosody", **options: str) -> Peer:
     return _start(fleet, server, lambda _: None)
 
 
+def component_of(peer: Peer) -> dict[str, str]:
+    """Return the settings of a push service that is a component of this server."""
+    return {
+        "XMPP_COMPONENT_JID": SERVICE,
+        "XMPP_COMPONENT_SECRET": SERVICE_SECRET,
+        "XMPP_COMPONENT_HOST": LOOPBACK,
+        "XMPP_COMPONENT_PORT": str(peer.component_port),
+    }
+
+
 def ejabberd(fleet: Fleet, name: str = "ejabberd") -> Peer:
     server = Ejabberd(fleet.folder / name, free_port(), free_port(), COMPONENTS, name)
     return _start(fleet, server, lambda user: server.register(user, "any"))

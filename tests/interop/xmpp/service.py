@@ -22,11 +22,11 @@ from tests.interop.xmpp.peers import (
     LOOPBACK,
     PATIENCE_SECONDS,
     SERVICE,
-    SERVICE_SECRET,
     SILENCE_SECONDS,
     USER_SERVER,
     USER_SERVER_SECRET,
     Peer,
+    component_of,
 )
 from xmpp_bridge.client import Device, Dialect, NotifyingServer, Platform, Registered, Route, new_id
 from xmpp_bridge.client.elements import PING, element, iq
@@ -184,10 +184,7 @@ def settings_for(peer: Peer, database_url: str, redis_url: str) -> dict[str, str
         "GORUSH_URL": f"http://{LOOPBACK}:{free_port()}",
         "GORUSH_TIMEOUT_SECONDS": "3",
         "DELIVERY_LEASE_SECONDS": "15",
-        "XMPP_COMPONENT_JID": SERVICE,
-        "XMPP_COMPONENT_SECRET": SERVICE_SECRET,
-        "XMPP_COMPONENT_HOST": LOOPBACK,
-        "XMPP_COMPONENT_PORT": str(peer.component_port),
+        **component_of(peer),
         "LOG_LEVEL": "DEBUG",
     }
 
