@@ -36,12 +36,13 @@ from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ_KEY
 from xmpp_bridge.canary import board as xmpp_canary
 from xmpp_bridge.component.board import read as component_state
+from xmpp_bridge.registering import STORED_DEVICES
 
 TIMEOUT_SECONDS = 2
 # An answer of that age holds while it is being renewed, so that nobody waits for a server that hangs.
 GRACE_SECONDS = 70
 READY = "ready"
-# Of MAX_REGISTRATIONS.
+# Of MAX_REGISTRATIONS and XMPP_MAX_DEVICES.
 FILLING_FROM = 0.8
 # Without a worker for one of these queues messages or their answers are not processed. Reports can wait.
 NEEDED_QUEUES = ("turns", "maintenance", "keys")
@@ -237,12 +238,17 @@ def _standstill() -> Iterator[dict[str, str]]:
 
 
 def _filling() -> Iterator[dict[str, str]]:
-    """Warn when most of the registrations that may be stored are."""
+    """Warn when most of the registrations, or of the devices of XMPP users, that may be stored are."""
     with suppress(psycopg.Error):
-        [(stored,)] = _ask(STORED_REGISTRATIONS)
-        if stored >= FILLING_FROM * settings.MAX_REGISTRATIONS:
-            what = f"{stored} of {settings.MAX_REGISTRATIONS} registrations are stored: raise MAX_REGISTRATIONS"
-            yield {"server": "registrations", "id": "registrations_filling", "what": what}
+        [(registrations, devices)] = _ask(f"SELECT {STORED_REGISTRATIONS}, {STORED_DEVICES}")
+        for what, name, stored in (
+            ("registrations", "MAX_REGISTRATIONS", registrations),
+            ("devices of XMPP users", "XMPP_MAX_DEVICES", devices),
+        ):
+            most = getattr(settings, name)
+            if stored >= FILLING_FROM * most:
+                told = f"{stored} of {most} {what} are stored: raise {name}"
+                yield {"server": "registrations", "id": "registrations_filling", "what": told}
 
 
 def _warnings(board: Board, urls: Sequence[str]) -> Iterator[dict[str, str]]:

@@ -192,7 +192,9 @@ XMPP_RATES: dict[str, Any] = {
     "devices_per_user": env.count("XMPP_DEVICES_PER_USER", 10, minimum=1, maximum=1000),
     "commands_per_hour": env.count("XMPP_COMMANDS_PER_HOUR", 20, minimum=1, maximum=10_000),
     "routes_per_hour": env.count("XMPP_ROUTES_PER_HOUR", 2000, minimum=1, maximum=10_000_000),
+    "new_devices_per_minute": env.count("XMPP_NEW_DEVICES_PER_MINUTE", 1200, minimum=1, maximum=10_000_000),
 }
+XMPP_MAX_DEVICES = env.count("XMPP_MAX_DEVICES", 2_000_000, minimum=100, maximum=1_000_000_000)
 # The gateway of devices that register through XMPP.
 XMPP_GATEWAY = "gorush"
 

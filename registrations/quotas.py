@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db import transaction
 
 from kit.buckets import Bucket
+from kit.db.estimates import stored
 from kit.db.statements import fetch
 from registrations.rules import Refusal
 
@@ -48,14 +49,9 @@ class Room:
         self.active[public_key_hash] -= 1
 
 
-# Rows are counted one by one up to a thousand, which takes 0.1 ms; beyond that PostgreSQL's statistics tell.
-STORED_REGISTRATIONS: LiteralString = """
-    SELECT CASE WHEN reltuples > 1000 THEN reltuples::bigint ELSE (
-        SELECT count(*) FROM (SELECT FROM registrations_registration LIMIT 1001) AS counted
-    ) END FROM pg_class WHERE oid = 'registrations_registration'::regclass
-"""
+STORED_REGISTRATIONS: LiteralString = stored("registrations_registration")
 _TAKEN: LiteralString = f"""
-    SELECT ''::bytea, ({STORED_REGISTRATIONS})
+    SELECT ''::bytea, {STORED_REGISTRATIONS}
     UNION ALL
     SELECT public_key_hash, count(*) FROM registrations_registration
     WHERE public_key_hash = ANY (%(hashes)b::bytea[]) AND state = 'active' GROUP BY 1
@@ -65,11 +61,11 @@ _TAKEN: LiteralString = f"""
 def room_for(public_key_hashes: Collection[bytes]) -> Room:
     """Return what may be added now, for a batch that has something new about these keys."""
     rows = fetch(_TAKEN, {"hashes": list(public_key_hashes)})
-    (_, stored), *active = rows
+    (_, in_all), *active = rows
     return Room(
         per_key=settings.INSTALLATIONS_PER_KEY,
         new=_bucket(settings.NEW_INSTALLATIONS_PER_MINUTE).left(),
-        in_all=settings.MAX_REGISTRATIONS - stored,
+        in_all=settings.MAX_REGISTRATIONS - in_all,
         active=Counter(dict(active)),
     )
 

@@ -12,6 +12,8 @@ MAX_NAMES = 200_000
 DAY_SECONDS = 86_400.0
 HOUR_SECONDS = 3600.0
 MINUTE_SECONDS = 60.0
+# New devices that nobody registered for a while are saved up for as many minutes: a wave after an outage.
+MINUTES_SAVED_UP = 10
 # The same again within this time comes from several enabled clients of one device.
 SAME_SECONDS = 2.0
 # The user's server is told so often that a route is no more; many go on pushing all the same.
@@ -32,6 +34,7 @@ class Rates:
     devices_per_user: int = 10
     commands_per_hour: int = 20
     routes_per_hour: int = 2000
+    new_devices_per_minute: int = 1200
 
 
 class Limits:
@@ -68,10 +71,10 @@ class Limits:
         return self._take(("call", route), limit, limit / MINUTE_SECONDS, now)
 
     def take_payload(self, route: Hashable, now: float) -> bool:
-        """Return whether a push to this route may bring its payload."""
+        """Return whether a push to this route may bring its payload. A flood of a minute does not use up the day."""
         minutely, daily = self.rates.payloads_per_minute, self.rates.payloads_per_day
-        return self._take(("day", route), daily, daily / DAY_SECONDS, now) and self._take(
-            ("minute", route), minutely, minutely / MINUTE_SECONDS, now
+        return self._take(("minute", route), minutely, minutely / MINUTE_SECONDS, now) and self._take(
+            ("day", route), daily, daily / DAY_SECONDS, now
         )
 
     def take_command(self, account: Hashable, now: float) -> bool:
@@ -80,9 +83,13 @@ class Limits:
         return self._take(("command", account), limit, limit / HOUR_SECONDS, now)
 
     def take_route(self, domain: str, now: float) -> bool:
-        """Return whether another device of this domain is registered."""
-        limit = self.rates.routes_per_hour
-        return self._take(("route", domain), limit, limit / HOUR_SECONDS, now)
+        """Return whether another device of this domain is registered. All domains together have a limit, too: who owns
+        one has any number of them.
+        """
+        limit, in_all = self.rates.routes_per_hour, self.rates.new_devices_per_minute
+        return self._take(("route", domain), limit, limit / HOUR_SECONDS, now) and self._take(
+            "routes", in_all * MINUTES_SAVED_UP, in_all / MINUTE_SECONDS, now
+        )
 
     def _take(self, name: Hashable, burst: float, per_second: float, now: float) -> bool:
         """Take one from a bucket that fills up steadily."""

@@ -2,6 +2,7 @@
 domains are none.
 """
 
+from django.conf import settings
 from prometheus_client import Counter, Gauge
 
 from kit.metrics.kinds import BatchHistogram, StoredGauge
@@ -70,6 +71,17 @@ ENDS_UNTOLD = StoredGauge(
             SELECT FROM registrations_route WHERE state = 'disabled' AND is_end_awaited LIMIT 10000
         ) AS untold
     """,
+)
+DEVICES_FILL = StoredGauge(
+    "pushserver_xmpp_devices_fill_ratio",
+    "Stored devices of XMPP users, those that ended included, to XMPP_MAX_DEVICES, as PostgreSQL's statistics estimate "
+    "them. "
+    "When it moves: at 1 new devices are told to wait. From 0.8 on raise XMPP_MAX_DEVICES, and the disk; a rise within "
+    "hours is somebody who makes up accounts, see docs/xmpp.md.",
+    sql=f"""
+        SELECT reltuples / {int(settings.XMPP_MAX_DEVICES)} FROM pg_class
+        WHERE oid = 'xmpp_bridge_device'::regclass AND reltuples >= 0
+    """,  # noqa: S608 - a number of ours
 )
 _LAST_CANARY = (
     "SELECT * FROM xmpp_bridge_canaryrun WHERE state IN ('passed', 'broken') ORDER BY started_at DESC LIMIT 1"

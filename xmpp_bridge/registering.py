@@ -8,12 +8,14 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import LiteralString, NamedTuple
 from uuid import UUID, uuid4
 
 from django.conf import settings
 from django.db import transaction
 
+from kit.db.estimates import stored
+from kit.db.statements import fetch
 from kit.metrics.batches import count
 from notifications import acceptance
 from registrations.addresses import DeviceAddress
@@ -33,6 +35,7 @@ from xmpp_bridge.metrics import COMMANDS
 from xmpp_bridge.models import App, Device
 from xmpp_bridge.rules import BAD_REQUEST, BUSY, FORBIDDEN, NOT_FOUND, TROUBLE, Domains
 
+STORED_DEVICES: LiteralString = stored("xmpp_bridge_device")
 Kind = RegistrationEvent.Kind
 State = Device.State
 
@@ -174,9 +177,14 @@ def carry_out(asked: Asked, terms: Terms, *, now: datetime) -> Done:
 def _create(app: App, account: Jid, key: bytes, terms: Terms) -> Device:
     owner = owner_key(app.slug, account.bare)
     owned = Device.objects.filter(owner_key=owner, state=State.ACTIVE).count()
-    if owned >= terms.most_devices or not terms.take_route():
+    if owned >= terms.most_devices or _is_full() or not terms.take_route():
         raise CommandRefused(BUSY, "busy")
     return Device(app=app, domain=account.domain, device_key=key, owner_key=owner)
+
+
+def _is_full() -> bool:
+    [(devices,)] = fetch(STORED_DEVICES)
+    return bool(devices >= settings.XMPP_MAX_DEVICES)
 
 
 def _credentials(device_id: UUID, domain: str) -> dict[str, str]:

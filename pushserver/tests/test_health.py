@@ -132,10 +132,12 @@ def test_a_table_of_registrations_that_fills_is_a_warning(
 ) -> None:
     for _ in range(4):
         factories.make_registration()
-    for most, warned in ((6, 0), (5, 1)):
-        settings.MAX_REGISTRATIONS = most
+    factories.make_device()
+    for registrations, devices, warned in ((6, 2, []), (5, 2, ["MAX_REGISTRATIONS"]), (6, 1, ["XMPP_MAX_DEVICES"])):
+        settings.MAX_REGISTRATIONS, settings.XMPP_MAX_DEVICES = registrations, devices
         warnings = client.get("/readyz").json()["warnings"]
-        assert [w["id"] for w in warnings].count("registrations_filling") == warned
+        filling = [each["what"] for each in warnings if each["id"] == "registrations_filling"]
+        assert [what.rpartition(" ")[2] for what in filling] == warned
 
 
 @pytest.mark.usefixtures("all_well")

@@ -32,6 +32,21 @@ def test_a_bucket_fills_up_steadily_and_never_beyond_its_size() -> None:
     assert limits.take_from_domain("b", 0)
 
 
+def test_a_flood_of_a_minute_does_not_use_up_the_payloads_of_the_day() -> None:
+    limits = Limits(Rates(payloads_per_minute=2, payloads_per_day=5))
+    assert sum(limits.take_payload("route", 0) for _ in range(100)) == 2
+    assert sum(limits.take_payload("route", 60) for _ in range(100)) == 2
+    assert sum(limits.take_payload("route", 120) for _ in range(100)) == 1
+
+
+def test_who_has_many_domains_registers_no_more_devices_than_all_may() -> None:
+    limits = Limits(Rates(routes_per_hour=2, new_devices_per_minute=1))
+    taken = [limits.take_route(f"{number}.example", 0) for number in range(20)]
+    assert taken == [True] * 10 + [False] * 10
+    assert limits.take_route("later.example", 60)
+    assert not limits.take_route("later.example", 60)
+
+
 @given(st.lists(st.floats(0, 60), min_size=1, max_size=40).map(sorted))
 def test_every_wake_up_is_served_and_two_are_never_closer_than_the_pause(times: list[float]) -> None:
     limits = Limits(Rates())

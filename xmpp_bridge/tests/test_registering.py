@@ -1,6 +1,7 @@
 """Registering devices by command: what apps are told, what is stored, and every refusal."""
 
 import pytest
+from django.conf import LazySettings
 from django.utils import timezone
 
 from notifications.models import Notification
@@ -198,6 +199,16 @@ def test_the_limits_of_devices_commands_and_routes() -> None:
     assert error_of(service.command("register-push-apns", GOOD, sender="paris@capulet.test/x")) == busy
     service.register(device_id="two")
     assert error_of(service.command("register-push-apns", GOOD | {"device-id": "two"})) == busy
+
+
+def test_beyond_so_many_devices_in_all_only_known_ones_are_taken(settings: LazySettings) -> None:
+    make_app()
+    service, settings.XMPP_MAX_DEVICES = Service(), 2
+    for name in ("one", "two"):
+        service.register(device_id=name)
+    refused = service.command("register-push-apns", GOOD | {"device-id": "three"}, sender="romeo@verona.test/x")
+    assert error_of(refused) == ("wait", "resource-constraint")
+    service.register(device_id="two")
 
 
 def test_a_generic_client_gets_a_form_first() -> None:
