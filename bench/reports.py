@@ -85,7 +85,8 @@ def measure(folder: Path, sizes: Sequence[int]) -> dict[str, object]:
 
     django.setup()
     export = reports_export.measure(folder)
-    return {"export": export, "spark": [asdict(_measure(size)) for size in sizes]}
+    _archive_classes(folder)
+    return {"export": export, "spark": [asdict(_measure(size, folder)) for size in sizes]}
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -94,7 +95,23 @@ def parse_sizes(text: str) -> list[int]:
     return [int(float(part[:-1]) * units[part[-1]]) if part[-1] in units else int(part) for part in text.split(",")]
 
 
-def _measure(events: int) -> Measured:
+def _archive_classes(folder: Path) -> None:
+    """Have the archive of classes made, as the first night of a server does."""
+    from spark_reports.classes import replacing  # noqa: PLC0415 - once Django is set up
+
+    with tempfile.TemporaryDirectory(prefix="bench-lake-") as name, replacing(_classes(folder)) as draft:
+        lake = Lake(name)
+        _submit(lake, write_day(lake, DAY, 10_000), {}, new_classes=draft)
+
+
+def _classes(folder: Path) -> Path:
+    from spark_reports.classes import archive_of  # noqa: PLC0415
+    from spark_reports.spark import spark_home  # noqa: PLC0415
+
+    return archive_of(spark_home() / "jars", folder) or folder / "none"
+
+
+def _measure(events: int, classes_folder: Path) -> Measured:
     with tempfile.TemporaryDirectory(prefix="bench-lake-") as folder:
         lake = Lake(folder)
         manifest = write_day(lake, DAY, events)
@@ -102,7 +119,7 @@ def _measure(events: int) -> Measured:
         reports: dict[str, float] = {}
         started = time.monotonic()
         with _java() as java:
-            _submit(lake, manifest, reports)
+            _submit(lake, manifest, reports, classes=_classes(classes_folder))
         seconds = time.monotonic() - started
         bare_seconds = _bare(lake)
     cpu_seconds, driver_mib = java()
@@ -136,7 +153,7 @@ def _bare(lake: Lake) -> float:
     return time.monotonic() - started
 
 
-def _submit(lake: Lake, manifest: Manifest, reports: dict[str, float]) -> None:
+def _submit(lake: Lake, manifest: Manifest, reports: dict[str, float], **archive: Path) -> None:
     from spark_reports.runs import make_plan  # noqa: PLC0415 - once Django is set up
     from spark_reports.spark import Submission, submit  # noqa: PLC0415
 
@@ -146,7 +163,8 @@ def _submit(lake: Lake, manifest: Manifest, reports: dict[str, float]) -> None:
             reports[name] = float(seconds)
 
     plan = make_plan(lake, {DAY: manifest}, "incoming/bench").to_json()
-    submit(Submission("local[2]", DRIVER_MEMORY, lake.url, plan, 3600, sum(manifest.rows.values()), on_line))
+    rows = sum(manifest.rows.values())
+    submit(Submission("local[2]", DRIVER_MEMORY, lake.url, plan, 3600, rows, on_line, **archive))
 
 
 @contextmanager

@@ -7,10 +7,11 @@ again it replaces both. Days that are exported already stay exported.
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
+from pathlib import Path
 from time import monotonic
 
 import structlog
@@ -19,13 +20,14 @@ from django.db import connection
 from django.utils import timezone
 
 from spark_reports.by_hand import KILLED, MAX_DAYS_PER_RUN
+from spark_reports.classes import archive_of, replacing
 from spark_reports.export import ExportError, closed_days, export_day
 from spark_reports.jobs import tables
 from spark_reports.jobs.plan import Plan
 from spark_reports.lake import Kind, Lake, LakeError, Manifest, in_one_line
 from spark_reports.loading import load, publish_in_lake, read_results
 from spark_reports.models import ReportRun
-from spark_reports.spark import SparkError, Submission, submit
+from spark_reports.spark import MANY_ROWS, SparkError, Submission, is_here, spark_home, submit
 
 log = structlog.get_logger(__name__)
 State, Step = ReportRun.State, ReportRun.Step
@@ -135,7 +137,7 @@ def _run(days: Sequence[date], progress: Progress, *, replace: bool) -> ReportRu
     now = timezone.now()
     run = ReportRun.objects.create(from_day=days[0], to_day=days[-1], started_at=now, seen_at=now)
     try:
-        _carry_out(run, days, progress, replace=replace)
+        facts = _carry_out(run, days, progress, replace=replace)
     except FAULTS as error:
         told = in_one_line(error)
         _finish(run, State.FAILED, error=told, log_excerpt=getattr(error, "log", ""))
@@ -143,10 +145,11 @@ def _run(days: Sequence[date], progress: Progress, *, replace: bool) -> ReportRu
     except BaseException as error:
         _finish(run, State.FAILED, error=_ENDED_BY.get(type(error), type(error).__name__))
         raise
+    _keep_classes(facts, progress)
     return run
 
 
-def _carry_out(run: ReportRun, days: Sequence[date], progress: Progress, *, replace: bool) -> None:
+def _carry_out(run: ReportRun, days: Sequence[date], progress: Progress, *, replace: bool) -> _Facts:
     lake = Lake(settings.REPORTS_LAKE)
     name = f"{run.pk}-{secrets.token_hex(4)}"
     output = f"incoming/{name}"
@@ -163,6 +166,7 @@ def _carry_out(run: ReportRun, days: Sequence[date], progress: Progress, *, repl
     finally:
         lake.remove_folder(output)
     _finish(run, State.SUCCEEDED, step=Step.DONE)
+    return facts
 
 
 @contextmanager
@@ -198,17 +202,43 @@ def _compute(run: ReportRun, lake: Lake, facts: _Facts, output: str, progress: P
         if line:
             progress.report(line)
 
-    return submit(
-        Submission(
-            master=settings.SPARK_MASTER,
-            driver_memory=settings.SPARK_DRIVER_MEMORY,
-            lake=lake.url,
-            plan=make_plan(lake, facts.manifests, output).to_json(),
-            timeout_seconds=settings.REPORTS_TIMEOUT_SECONDS,
-            rows=sum(facts.event_counts.values()),
-            on_line=on_line,
-        )
+    return submit(_submission(lake, facts, output, on_line))
+
+
+def _submission(lake: Lake, facts: _Facts, output: str, on_line: Callable[[str], None]) -> Submission:
+    return Submission(
+        master=settings.SPARK_MASTER,
+        driver_memory=settings.SPARK_DRIVER_MEMORY,
+        lake=lake.url,
+        plan=make_plan(lake, facts.manifests, output).to_json(),
+        timeout_seconds=settings.REPORTS_TIMEOUT_SECONDS,
+        rows=sum(facts.event_counts.values()),
+        on_line=on_line,
+        classes=_classes(),
     )
+
+
+def _classes() -> Path | None:
+    return archive_of(spark_home() / "jars", settings.DATA_DIR) if is_here(settings.SPARK_MASTER) else None
+
+
+def _keep_classes(facts: _Facts, progress: Progress) -> None:
+    """Compute a night of few rows once more, only for the archive of classes that later ones start with.
+
+    In a Java of its own, so that nothing that happens to it concerns the run.
+    """
+    archive = _classes()
+    if archive is None or archive.exists() or sum(facts.event_counts.values()) >= MANY_ROWS:
+        return
+    lake = Lake(settings.REPORTS_LAKE)
+    try:
+        with replacing(archive) as draft:
+            submission = _submission(lake, facts, "incoming/classes", lambda _line: progress.beat())
+            submit(replace(submission, new_classes=draft))
+    except FAULTS as error:
+        log.warning("classes_not_archived", error=in_one_line(error))
+    finally:
+        lake.remove_folder("incoming/classes")
 
 
 def make_plan(lake: Lake, manifests: Mapping[date, Manifest], output: str) -> Plan:

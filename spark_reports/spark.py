@@ -52,7 +52,8 @@ class Submission:
     """What to run.
 
     ``plan`` is its text, which the driver reads here. ``rows`` is how many facts there are to read. ``on_line`` gets
-    each line of the job's progress, and an empty one now and then while there is none.
+    each line of the job's progress, and an empty one now and then while there is none. ``classes`` is an archive of
+    Java's classes to start with, and ``new_classes`` one to write at the end.
     """
 
     master: str
@@ -62,6 +63,8 @@ class Submission:
     timeout_seconds: float
     rows: int
     on_line: Callable[[str], None]
+    classes: Path | None = None
+    new_classes: Path | None = None
 
 
 def submit(submission: Submission) -> str:
@@ -72,7 +75,7 @@ def submit(submission: Submission) -> str:
         _running(
             _command(submission, *package(Path(name)), _write_plan(submission, Path(name))),
             environment(submission.master, submission.rows)
-            | _memory_at_once(submission)
+            | _for_driver(submission)
             | _for_remote(submission.master, Path(name)),
         ) as process,
     ):
@@ -156,7 +159,7 @@ def _for_remote(master: str, folder: Path) -> dict[str, str]:
     return {"SPARK_REMOTE": master, "PYTHONPATH": str(folder / "jobs.zip")} if is_remote(master) else {}
 
 
-def _is_here(master: str) -> bool:
+def is_here(master: str) -> bool:
     return master.startswith("local") or urlsplit(master).hostname in {"127.0.0.1", "localhost", "::1"}
 
 
@@ -165,7 +168,7 @@ def _for_one_machine(master: str) -> Iterable[str]:
     of a shuffle.
     """
     options = ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", "spark.sql.shuffle.partitions=8"]
-    return (part for option in options for part in ("--conf", option)) if _is_here(master) else ()
+    return (part for option in options for part in ("--conf", option)) if is_here(master) else ()
 
 
 def environment(master: str, rows: int = 0) -> dict[str, str]:
@@ -176,19 +179,24 @@ def environment(master: str, rows: int = 0) -> dict[str, str]:
     passed_on = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
     # The Spark of the package, not one installed beside it, and the interpreter that has the package.
     ours = {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"}
-    if not _is_here(master):
+    if not is_here(master):
         return passed_on | ours
     quick = {"JDK_JAVA_OPTIONS": QUICK_JAVA} if rows < MANY_ROWS else {}
     return passed_on | ours | quick | {"SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-def _memory_at_once(submission: Submission) -> dict[str, str]:
-    """Return the options by which the driver has its memory from the beginning.
+def _for_driver(submission: Submission) -> dict[str, str]:
+    """Return Java's options of the driver alone, which the launcher of Spark does not read.
 
-    It would get it little by little, and collect garbage a hundred times meanwhile. The launcher does not read them.
+    Its memory is there from the beginning: it would come little by little, and garbage be collected a hundred times
+    meanwhile.
     """
-    options = f"-Xms{submission.driver_memory} -XX:MetaspaceSize=192m"
-    return {"SPARK_SUBMIT_OPTS": options} if _is_here(submission.master) else {}
+    options = [f"-Xms{submission.driver_memory}", "-XX:MetaspaceSize=192m"]
+    if submission.new_classes:
+        options.append(f'"-XX:ArchiveClassesAtExit={submission.new_classes}"')
+    elif submission.classes and submission.classes.exists():
+        options += [f'"-XX:SharedArchiveFile={submission.classes}"', "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    return {"SPARK_SUBMIT_OPTS": " ".join(options)} if is_here(submission.master) else {}
 
 
 @contextmanager

@@ -77,6 +77,27 @@ def test_reports_agree_with_plain_sql(
         assert request.getfixturevalue("cluster").workers_used() == 2
 
 
+@pytest.mark.slow
+def test_a_night_leaves_the_classes_it_needed_to_the_next_and_broken_ones_harm_none(
+    lake_url: str, java: None, settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)  # with a folder before its JARs Java takes no archive
+    settings.DATA_DIR = tmp_path / "data"
+    settings.DATA_DIR.mkdir()
+    day = last_closed_day(timezone.now())
+
+    [first] = run_reports(day, day, progress=Progress())
+    [archive] = settings.DATA_DIR.iterdir()
+    size = archive.stat().st_size
+    archive.unlink()
+    archive.write_bytes(b"no archive")
+    [second] = run_reports(day, day, progress=Progress())
+
+    assert (first.state, second.state) == (State.SUCCEEDED, State.SUCCEEDED)
+    assert size > 50_000_000
+    assert not list((Path(lake_url) / "incoming").iterdir())
+
+
 RECOMPUTE = Path(__file__).parents[2] / "tests" / "reports" / "recompute.sql"
 AGAIN = {
     "again_error_rates": "spark_reports_errorrate",

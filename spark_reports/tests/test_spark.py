@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from spark_reports.classes import archive_of, replacing
 from spark_reports.lake import Kind, Lake
 from spark_reports.spark import PACKAGE, _killed_by, environment, package, spark_home
 
@@ -109,3 +110,32 @@ def test_a_draft_of_a_manifest_is_no_day(tmp_path: Path) -> None:
 
 def test_spark_is_the_one_of_the_package(java: None) -> None:
     assert (spark_home() / "bin" / "spark-submit").exists()
+
+
+def test_an_archive_of_classes_is_of_this_java_and_these_jars(
+    java: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    (tmp_path / "spark.jar").write_bytes(b"a version")
+    before = archive_of(tmp_path, tmp_path)
+    (tmp_path / "spark.jar").write_bytes(b"another version")
+    after = archive_of(tmp_path, tmp_path)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+
+    assert before is not None
+    assert after not in {None, before}
+    assert archive_of(tmp_path, tmp_path) is None
+
+
+def test_a_new_archive_of_classes_replaces_the_old_one_once_it_is_whole(tmp_path: Path) -> None:
+    old, new = tmp_path / "spark-classes-1.jsa", tmp_path / "spark-classes-2.jsa"
+    old.write_bytes(b"old")
+
+    with pytest.raises(FileNotFoundError), replacing(new):
+        pass  # Java wrote none
+    kept = list(tmp_path.iterdir())
+    with replacing(new) as draft:
+        draft.write_bytes(b"new")
+
+    assert kept == [old]
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [(new.name, b"new")]
