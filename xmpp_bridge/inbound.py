@@ -205,7 +205,8 @@ def _content_key(push: PushNotification, *, has_payload: bool) -> bytes:
     return hashlib.sha256(f"{kind} {text}".encode()).digest()
 
 
-# A wake-up that waits for its device serves later ones, too. One in the background serves none that is to be shown.
+# A wake-up that waits for its device serves later ones, too. One in the background serves none that is to be shown, and
+# one in doubt none at all: a late result may yet say that it reached the device, before what comes now.
 _FIND_DEVICES = """
     SELECT device.id, device.state = 'active' AND route.state = 'active' AND NOT app.is_retired, device.domain,
            device.announced_from, device.pushed_at > %(today)s,
@@ -220,7 +221,8 @@ _FIND_DEVICES = """
                max(n.id) FILTER (WHERE n.grade NOT IN ('low', 'voip') AND n.is_wake) AS shown,
                max(n.id) FILTER (WHERE n.grade = 'low' AND n.is_wake) AS background
         FROM (
-            SELECT id, grade, message IS NULL AND NOT payload_dropped AS is_wake FROM notifications_notification
+            SELECT id, grade, message IS NULL AND NOT payload_dropped AND state <> 'ambiguous' AS is_wake
+            FROM notifications_notification
             WHERE route_id = route.id AND state IN ('pending', 'retrying', 'ambiguous') AND grade <> ''
         ) AS n
     ) AS wake ON TRUE

@@ -128,14 +128,15 @@ class Limits:
         return True
 
     def wake_at(self, route: Hashable, now: float) -> float | None:
-        """Return when this route is woken: at once, or later with all that come until then, or None when that has been
-        planned already.
+        """Return when this route is woken: at once, or later with all that come until then, or None when this batch has
+        planned that already. What an earlier batch planned may have been sent or dropped before its time.
         """
-        [last] = self._states.get(("wake", route), (float("-inf"),))
+        name = ("wake", route)
+        [last] = self._states.get(name, (float("-inf"),))
         if last > now:
-            return None
+            return None if name in self._before else last
         at = max(now, last + self.rates.wake_seconds)
-        self._set(("wake", route), (at,))
+        self._set(name, (at,))
         return at
 
     def _set(self, name: Hashable, state: tuple[float, ...]) -> None:

@@ -248,6 +248,34 @@ def test_a_wake_up_that_waits_serves_later_ones_and_lives_as_long_as_they_do(
     assert same.expires_at - waiting.expires_at >= timedelta(minutes=30)
 
 
+def test_a_wake_up_that_may_have_reached_its_device_before_serves_no_later_one(
+    service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.say(push2(phone.client))
+    Notification.objects.update(state="ambiguous")
+    pass_time(monkeypatch, seconds=20)
+    service.say(push2(phone.client))
+    pass_time(monkeypatch, seconds=20)
+    service.say(push2(phone.client))
+    in_doubt, later = stored()
+    assert (in_doubt.state, later.state) == ("ambiguous", "pending")
+    assert in_doubt.collapse_id == later.collapse_id
+
+
+def test_a_wake_up_that_was_planned_and_sent_early_serves_no_later_one(
+    service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        service.say(push2(phone.client))
+        Notification.objects.update(state="delivered")  # the second one by an operator, before its time
+        pass_time(monkeypatch, seconds=2.1)
+    service.say(push2(phone.client))
+    first, early, later = stored()
+    assert (early.state, later.state) == ("delivered", "retrying")
+    assert later.next_attempt_at is not None
+    assert timedelta(seconds=4.5) < later.next_attempt_at - first.created_at < timedelta(seconds=5.5)
+
+
 def test_a_wake_up_in_the_background_serves_none_that_is_to_be_shown(service: Service, phone: Registered) -> None:
     service.say(publish(phone.node, phone.secret, summary()))
     service.say(publish(phone.node, phone.secret, summary(last_message_body="x")))
