@@ -29,8 +29,8 @@ def command(node: str, account: str, fields: Mapping[str, str], *, now: datetime
     """Carry out a command (one of `commands.ACTIONS`) for an account, as if its app had sent it, and return what the
     app would have been told.
 
-    Nobody proves here whose account it is: the operator answers for that, and is bound by no limit but that of devices
-    to an account. Raises CommandRefused.
+    Nobody proves here whose account it is: the operator answers for that, and is bound by no limit but those of devices
+    to an account and in all. Raises CommandRefused.
     """
     owner = parse_jid(account)
     if owner is None or not owner.local or owner.resource:
