@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from itertools import islice
+from math import inf
 from time import monotonic, time_ns
 
 import structlog
@@ -104,7 +105,7 @@ class Flights:
             task.add_done_callback(lambda done: _forget(done, tasks, timer))
 
     async def _send(self, claim: Claim) -> None:
-        began_ns = time_ns()
+        began_at, began_ns = monotonic(), time_ns()
         result = await _try(self._gateway_for, claim)
         is_error = result.outcome in FAILURES
         said = _said(claim, result)
@@ -112,7 +113,7 @@ class Flights:
         if not self._done:
             self._first_done_at = monotonic()
         self._done.append((claim, result))
-        self._lanes.land(claim.lane)
+        self._lanes.land(claim.lane, monotonic() - began_at if result.outcome is Outcome.DELIVERED else inf)
         if len(self._done) == 1 or self.are_all_done():
             self._bell.ring()
 

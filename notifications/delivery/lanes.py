@@ -7,13 +7,15 @@ platform share one lane: clients choose the app topic, and a client that makes u
 each. Lanes are counted per process and not for the fleet, because a hanging channel uses up the connections of a
 process.
 
-A lane is narrow at first, and wider by one for every few answers that come while more waits than it has room for, as
-TCP starts slowly. What is under way when a process dies is sent again, so that a process that just started must not
-send all at once what waited for it.
+A lane is narrow at first, and wider by one for every few quick answers that come while more waits than it has room for,
+as TCP starts slowly. An answer is quick when it takes not much longer than the quickest one: where more pushes at once
+only make answers slower, a wider lane brings nothing. But what is under way when a process dies is sent again, so that
+no more than is of use should be under way.
 """
 
 from collections import Counter, deque
 from collections.abc import Container
+from math import inf
 from typing import NamedTuple
 
 from notifications.messages import ChannelKey
@@ -24,6 +26,8 @@ UNPROVEN = "(unproven)"
 NEW = "(new) "
 # So many answers make a lane wider by one: with fewer, a backlog fills it before anything is known of the gateway.
 ANSWERS_TO_WIDEN = 8
+# An answer within this, or within twice the time of the quickest, is a quick one.
+QUICK_SECONDS = 0.1
 
 
 def lane_of(channel: ChannelKey, proven: Container[ChannelKey]) -> ChannelKey:
@@ -53,10 +57,11 @@ class Lanes:
         self._first_width = width if first_width is None else first_width
         self._taken: Counter[ChannelKey] = Counter()
         # Only proven channels have lanes that are long in use, so that these are few.
-        self._answers: Counter[ChannelKey] = Counter()  # that came while the lane was crowded
+        self._answers: Counter[ChannelKey] = Counter()  # quick ones that came while the lane was crowded
+        self._quickest: dict[ChannelKey, float] = {}  # of a lane while it was crowded, in seconds
         self._new: list[ChannelKey] = []  # entered by a turn that is not committed yet
         self._crowded: set[ChannelKey] = set()  # somebody found no room in them
-        self._landed: deque[ChannelKey] = deque()  # the loop appends, turns take away
+        self._landed: deque[tuple[ChannelKey, float]] = deque()  # the loop appends, turns take away
 
     def enter(self, lane: ChannelKey) -> bool:
         """Take room for one push, and return whether there was any."""
@@ -78,16 +83,23 @@ class Lanes:
             self._leave(lane)
         self._new.clear()
 
-    def land(self, lane: ChannelKey) -> None:
-        """Give back the room of a push that the gateway has answered. Any thread may call this."""
-        self._landed.append(lane)
+    def land(self, lane: ChannelKey, seconds: float = inf) -> None:
+        """Give back the room of a push that is over. Any thread may call this.
+
+        ``seconds`` is how long the gateway took to deliver it; what it did not deliver says nothing about its speed.
+        """
+        self._landed.append((lane, seconds))
 
     def _take_back_landed(self) -> None:
         while self._landed:
-            lane = self._landed.popleft()
+            lane, seconds = self._landed.popleft()
             self._leave(lane)
-            if lane in self._crowded:
-                self._answers[lane] += 1
+            if lane in self._crowded and seconds < inf:
+                self._answers[lane] += self._is_quick(lane, seconds)
+
+    def _is_quick(self, lane: ChannelKey, seconds: float) -> bool:
+        quickest = self._quickest[lane] = min(seconds, self._quickest.get(lane, inf))
+        return seconds <= max(QUICK_SECONDS, 2 * quickest)
 
     def _leave(self, lane: ChannelKey) -> None:
         self._taken[lane] -= 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from math import inf
 
 import pytest
 from django.db import OperationalError, connection
@@ -76,13 +77,15 @@ def room_in(lanes, lane):
     return count
 
 
-def carry(lanes, lane, *, at_once):
-    """Let so many pushes come, and be answered as far as there was room. Return how wide the lane is then."""
+def carry(lanes, lane, *, at_once, seconds=0.05):
+    """Let so many pushes come, and be delivered as far as there was room, after so long. Return how wide the lane is
+    then.
+    """
     lanes.pass_over_full()
     entered = [lanes.enter(lane) for _ in range(at_once)]
     lanes.keep()
     for _ in range(entered.count(True)):
-        lanes.land(lane)
+        lanes.land(lane, seconds)
     lanes.has_room_again()
     lanes.pass_over_full()
     return room_in(lanes, lane)
@@ -345,6 +348,16 @@ def test_a_new_lane_is_narrow_and_widens_with_answers_while_more_waits_than_it_h
     rounds = [carry(lanes, APPLE, at_once=6) for _ in range(11)]
     assert rounds == [2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 5]
     assert room_in(lanes, GOOGLE) == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "widest"), [([0.09], 5), ([0.4], 5), ([0.4, 0.7], 5), ([0.06, 0.13], 3), ([0.4, 0.9], 3), ([inf], 2)]
+)
+def test_a_lane_widens_by_deliveries_that_take_not_much_longer_than_the_quickest(seconds, widest):
+    lanes = Lanes(5, first_width=2)
+    for number in range(40):
+        carry(lanes, APPLE, at_once=6, seconds=seconds[0] if number < 5 else seconds[-1])
+    assert room_in(lanes, APPLE) == widest
 
 
 def test_a_lane_that_has_room_for_what_comes_does_not_widen():
