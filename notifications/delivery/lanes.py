@@ -27,7 +27,7 @@ NEW = "(new) "
 # So many answers make a lane wider by one: with fewer, a backlog fills it before anything is known of the gateway.
 ANSWERS_TO_WIDEN = 8
 # An answer within this, or within twice the time of the quickest, is a quick one.
-QUICK_SECONDS = 0.1
+QUICK_SECONDS = 0.25
 
 
 def lane_of(channel: ChannelKey, proven: Container[ChannelKey]) -> ChannelKey:
