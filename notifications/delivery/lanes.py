@@ -26,8 +26,9 @@ UNPROVEN = "(unproven)"
 NEW = "(new) "
 # So many answers make a lane wider by one: with fewer, a backlog fills it before anything is known of the gateway.
 ANSWERS_TO_WIDEN = 8
-# An answer within this, or within twice the time of the quickest, is a quick one.
+# An answer within this, or within some times the time of the quickest, is a quick one.
 QUICK_SECONDS = 0.25
+QUICK_TIMES = 4
 
 
 def lane_of(channel: ChannelKey, proven: Container[ChannelKey]) -> ChannelKey:
@@ -99,7 +100,7 @@ class Lanes:
 
     def _is_quick(self, lane: ChannelKey, seconds: float) -> bool:
         quickest = self._quickest[lane] = min(seconds, self._quickest.get(lane, inf))
-        return seconds <= max(QUICK_SECONDS, 2 * quickest)
+        return seconds <= max(QUICK_SECONDS, QUICK_TIMES * quickest)
 
     def _leave(self, lane: ChannelKey) -> None:
         self._taken[lane] -= 1

@@ -351,7 +351,7 @@ def test_a_new_lane_is_narrow_and_widens_with_answers_while_more_waits_than_it_h
 
 
 @pytest.mark.parametrize(
-    ("seconds", "widest"), [([0.2], 5), ([0.4], 5), ([0.4, 0.7], 5), ([0.06, 0.26], 3), ([0.4, 0.9], 3), ([inf], 2)]
+    ("seconds", "widest"), [([0.2], 5), ([0.4], 5), ([0.4, 1.5], 5), ([0.06, 0.26], 3), ([0.4, 1.7], 3), ([inf], 2)]
 )
 def test_a_lane_widens_by_deliveries_that_take_not_much_longer_than_the_quickest(seconds, widest):
     lanes = Lanes(5, first_width=2)
