@@ -171,7 +171,7 @@ def _send(client: Any, page: Page, ask: Ask) -> int:
     send = client.get if ask.data is None else client.post
     headers = {"HX-Request": "true"} if ask.refresh else None
     response = send(ask.url, ask.data, follow=True, headers=headers)
-    assert response.status_code == 200, (page, ask, response.status_code)
+    assert response.status_code == 200, (page.group, page.name, ask.url, response.status_code)
     return len(response.content)
 
 

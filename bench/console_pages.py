@@ -297,8 +297,8 @@ def _api_of_notifications() -> Iterator[Page]:
         yield _gets("API", f"notifications by key hash, {name}", f"{url}?key_hash={digits}")
     yield _gets("API", "notifications by key hash, largest page", f"{url}?key_hash={_heaviest()[1]}&page_size=9999")
     yield _gets("API", "notifications by key hash, page 2", _second_page(url, Notification, key_hash=_heaviest()[1]))
-    for name in ("message_id", "request_key"):
-        values = _hexes(_sample(NotificationRequest, name))
+    for name, column in {"message_id": "message_id", "amm_message_id": "request_key"}.items():
+        values = _hexes(_sample(NotificationRequest, column))
         yield _gets("API", f"notifications by {name}", *(f"{url}?{name}={value}" for value in values))
         both = [f"{url}?{name}={value}&key_hash={_heaviest()[1]}" for value in values]
         yield _gets("API", f"notifications by {name} and key hash", *both)
