@@ -133,9 +133,9 @@ class Limits:
         """
         name = ("wake", route)
         [last] = self._states.get(name, (float("-inf"),))
-        if last > now:
-            return None if name in self._before else last
-        at = max(now, last + self.rates.wake_seconds)
+        if last > now and name in self._before:
+            return None
+        at = last if last > now else max(now, last + self.rates.wake_seconds)
         self._set(name, (at,))
         return at
 

@@ -39,6 +39,13 @@ def test_a_flood_of_a_minute_does_not_use_up_the_payloads_of_the_day() -> None:
     assert sum(limits.take_payload("route", 120) for _ in range(100)) == 1
 
 
+def test_what_an_earlier_batch_planned_is_planned_once_more_by_a_later_one_that_does_not_find_it() -> None:
+    limits = Limits(Rates())
+    assert [limits.wake_at("route", now) for now in (0, 1, 2)] == [0, 5, None]
+    limits.keep()
+    assert [limits.wake_at("route", now) for now in (3, 3, 4)] == [5, None, None]
+
+
 def test_who_has_many_domains_registers_no_more_devices_than_all_may() -> None:
     limits = Limits(Rates(routes_per_hour=2, new_devices_per_minute=1))
     taken = [limits.take_route(f"{number}.example", 0) for number in range(20)]
