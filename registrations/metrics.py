@@ -3,6 +3,7 @@
 from django.conf import settings
 from prometheus_client import Counter
 
+from kit.db.estimates import fill_ratio
 from kit.metrics.kinds import StoredGauge
 
 REGISTRATIONS = Counter(
@@ -24,10 +25,7 @@ REGISTRATIONS_FILL = StoredGauge(
     "Stored registrations, those that ended included, to MAX_REGISTRATIONS, as PostgreSQL's statistics estimate them. "
     "When it moves: at 1 new installations are refused. From 0.8 on raise MAX_REGISTRATIONS, and the disk; a rise "
     "within hours is somebody who makes up registrations, see docs/limits.md.",
-    sql=f"""
-        SELECT reltuples / {int(settings.MAX_REGISTRATIONS)} FROM pg_class
-        WHERE oid = 'registrations_registration'::regclass AND reltuples >= 0
-    """,  # noqa: S608 - a number of ours
+    sql=fill_ratio("registrations_registration", settings.MAX_REGISTRATIONS),
 )
 QUERIED_KEYS = Counter(
     "pushserver_queried_keys_total",

@@ -5,6 +5,7 @@ domains are none.
 from django.conf import settings
 from prometheus_client import Counter, Gauge
 
+from kit.db.estimates import fill_ratio
 from kit.metrics.kinds import BatchHistogram, StoredGauge
 
 CONNECTED = Gauge(
@@ -78,10 +79,7 @@ DEVICES_FILL = StoredGauge(
     "them. "
     "When it moves: at 1 new devices are told to wait. From 0.8 on raise XMPP_MAX_DEVICES, and the disk; a rise within "
     "hours is somebody who makes up accounts, see docs/xmpp.md.",
-    sql=f"""
-        SELECT reltuples / {int(settings.XMPP_MAX_DEVICES)} FROM pg_class
-        WHERE oid = 'xmpp_bridge_device'::regclass AND reltuples >= 0
-    """,  # noqa: S608 - a number of ours
+    sql=fill_ratio("xmpp_bridge_device", settings.XMPP_MAX_DEVICES),
 )
 _LAST_CANARY = (
     "SELECT * FROM xmpp_bridge_canaryrun WHERE state IN ('passed', 'broken') ORDER BY started_at DESC LIMIT 1"
