@@ -9,6 +9,7 @@ from django.conf import LazySettings
 from django.db import connection, transaction
 from django.utils import timezone
 
+from spark_reports import spark
 from spark_reports.export import last_closed_day
 from spark_reports.models import (
     Anomaly,
@@ -24,6 +25,7 @@ from spark_reports.runs import Progress, run_reports
 from spark_reports.tests.history import History
 
 State = ReportRun.State
+NOT_COMPILED = "spark.sql.codegen.wholeStage=false"  # as in `quick`: an empty day is over before that is of use
 PLACE = ("platform", "app_topic", "front_door")
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("closed_at_midnight")]
 
@@ -82,6 +84,8 @@ def test_a_night_leaves_the_classes_it_needed_to_the_next_and_broken_ones_harm_n
     lake_url: str, java: None, settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)  # with a folder before its JARs Java takes no archive
+    options = tuple(spark._for_one_machine("local[2]"))
+    monkeypatch.setattr(spark, "_for_one_machine", lambda _master: (*options, "--conf", NOT_COMPILED))
     settings.DATA_DIR = tmp_path / "data"
     settings.DATA_DIR.mkdir()
     day = last_closed_day(timezone.now())

@@ -1,9 +1,9 @@
-"""Survival of device tokens: histories in PostgreSQL → lake → Spark, against lifelines on the same tokens."""
+"""Survival of device tokens: histories in PostgreSQL → lake → Spark, against scipy and lifelines on the same tokens."""
 
 import random
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -128,7 +128,9 @@ def test_survival_is_that_of_lifelines_on_a_thousand_random_histories(spark: Any
     assert found.keys() == lives.keys()
     assert len({topic for topic, _ in found}) == HISTORIES
     for cohort, weeks in found.items():
-        assert_agrees(weeks, lives[cohort])
+        assert_agrees(weeks, lives[cohort], survival_by_scipy)
+    for cohort in [each for each in found if each[0].endswith("0")]:
+        assert_agrees(found[cohort], lives[cohort], survival_by_lifelines)
 
 
 def random_installation(rng: random.Random, place: Place, first: date, last: date) -> Iterator[RegistrationEvent]:
@@ -174,17 +176,33 @@ def life_of(token: list[RegistrationEvent], following: list[RegistrationEvent], 
     return Life(place, born.at.date(), day, False)
 
 
-def assert_agrees(weeks: list[Any], lives: list[Life]) -> None:
-    """Compare the survival after each week of age. A token of age 0 was seen for one day, so its duration is 1."""
+def survival_by_scipy(durations: list[int], lives: list[Life], ages: list[int]) -> list[float]:
+    """Return the survival at these ages, in days. It takes a twentieth of the time that lifelines takes."""
+    from scipy.stats import CensoredData, ecdf
+
+    ended = [duration for duration, life in zip(durations, lives, strict=True) if life.has_ended]
+    seen = [duration for duration, life in zip(durations, lives, strict=True) if not life.has_ended]
+    return list(ecdf(CensoredData(uncensored=ended, right=seen)).sf.evaluate(ages))
+
+
+def survival_by_lifelines(durations: list[int], lives: list[Life], ages: list[int]) -> list[float]:
+    """Return the same, as actuaries compute it."""
     from lifelines import KaplanMeierFitter
 
-    durations = [(life.last_day - life.began_on).days + 1 for life in lives]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a cohort in which everything ended
         fitted = KaplanMeierFitter().fit(durations, [life.has_ended for life in lives])
+    return list(fitted.survival_function_at_times(ages))
+
+
+def assert_agrees(
+    weeks: list[Any], lives: list[Life], survival_of: Callable[[list[int], list[Life], list[int]], list[float]]
+) -> None:
+    """Compare the survival after each week of age. A token of age 0 was seen for one day, so its duration is 1."""
+    durations = [(life.last_day - life.began_on).days + 1 for life in lives]
     assert {row.tokens for row in weeks} == {len(lives)}
     assert max(row.age_weeks for row in weeks) == (max(durations) - 1) // 7 + 1
-    expected = fitted.survival_function_at_times([7 * row.age_weeks for row in weeks])
+    expected = survival_of(durations, lives, [7 * row.age_weeks for row in weeks])
     for row, survival in zip(weeks, expected, strict=True):
         age = 7 * row.age_weeks
         assert row.survival == pytest.approx(survival, abs=1e-9), (row, lives)

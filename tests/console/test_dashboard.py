@@ -252,16 +252,17 @@ def test_one_lost_reply_in_twenty_is_seen_however_many_there_are() -> None:
     lose(needed - 1)
     before = lights()["replies"]
     lose(1, state="abandoned", repeat_count=0)
+    found = lights()["replies"]
 
     assert needed > collecting.MOST_COUNTED
     assert before.level == Level.GREEN
-    assert lights()["replies"] == Finding(
+    assert found == Finding(
         Level.YELLOW,
         f"{needed:,} of the last hour may not have reached anybody",
         "The node that publishes has no peers, or the stores are behind: senders ask again.",
-        since=lights()["replies"].since,
+        since=found.since,
         page=Page.LOST_REPLIES,
-        narrowed=lights()["replies"].narrowed,
+        narrowed=found.narrowed,
     )
 
 

@@ -28,6 +28,7 @@ def test_a_killed_worker_loses_nothing_and_doubles_at_most_what_was_on_its_way(f
     _wait_for_the_middle(network)
     fleet.kill("worker")
     on_their_way = _in_flight(network)
+    network.mend_gorush()  # what follows need not be slow
     _start(fleet, "worker")
     load.wait_until_worked_off(network, prepared)
     pushes = load.pushes_by_message(network, prepared)
@@ -47,6 +48,7 @@ def test_a_worker_that_is_stopped_loses_nothing_and_doubles_nothing(fleet: Fleet
     _wait_for_the_middle(network)
     fleet.stop("worker")
     assert _in_flight(network) == set()
+    network.mend_gorush()
     _start(fleet, "worker")
     load.wait_until_worked_off(network, prepared)
     pushes = load.pushes_by_message(network, prepared)
