@@ -25,7 +25,7 @@ UNPROVEN = "(unproven)"
 # It stands before the app topic for addresses that are not proven. No app topic has such letters.
 NEW = "(new) "
 # So many answers make a lane wider by one: with fewer, a backlog fills it before anything is known of the gateway.
-ANSWERS_TO_WIDEN = 8
+ANSWERS_TO_WIDEN = 16
 # An answer within this, or within some times the time of the quickest, is a quick one.
 QUICK_SECONDS = 0.25
 QUICK_TIMES = 4

@@ -345,8 +345,8 @@ def test_a_lane_that_was_passed_over_counts_as_crowded(lanes):
 
 def test_a_new_lane_is_narrow_and_widens_with_answers_while_more_waits_than_it_has_room_for():
     lanes = Lanes(5, first_width=2)
-    rounds = [carry(lanes, APPLE, at_once=6) for _ in range(11)]
-    assert rounds == [2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 5]
+    rounds = [carry(lanes, APPLE, at_once=6) for _ in range(20)]
+    assert rounds == [2] * 7 + [3] * 6 + [4] * 4 + [5] * 3
     assert room_in(lanes, GOOGLE) == 2
 
 
@@ -356,7 +356,7 @@ def test_a_new_lane_is_narrow_and_widens_with_answers_while_more_waits_than_it_h
 def test_a_lane_widens_by_deliveries_that_take_not_much_longer_than_the_quickest(seconds, widest):
     lanes = Lanes(5, first_width=2)
     for number in range(40):
-        carry(lanes, APPLE, at_once=6, seconds=seconds[0] if number < 5 else seconds[-1])
+        carry(lanes, APPLE, at_once=6, seconds=seconds[0] if number < 10 else seconds[-1])
     assert room_in(lanes, APPLE) == widest
 
 
