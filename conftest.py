@@ -4,7 +4,7 @@ The environment is set while this file is imported, before anything reads `pushs
 pyproject.toml does not name the settings module for pytest. The servers start with the first test that needs them.
 
     one process             pytest                     PostgreSQL, Valkey, database
-    several (`-n 3`)        controller                 PostgreSQL: one for the run, started before the processes are
+    several (`-n 2`)        controller                 PostgreSQL: one for the run, started before the processes are
                             process gw0, gw1, ...      Valkey, database (a clone of the run's template)
 """
 

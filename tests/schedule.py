@@ -1,4 +1,4 @@
-"""How the tests are dealt out to the processes of a run (`pytest -n 3`).
+"""How the tests are dealt out to the processes of a run (`pytest -n 2`).
 
 The tests of a file stay together and in their order. So do those of several files that share something that takes long
 to start. What takes longest comes first, so that at the end no process works for minutes while the others are done.

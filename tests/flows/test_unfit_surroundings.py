@@ -42,7 +42,7 @@ DISK_MIB = 160
 FULL = "the disk of PostgreSQL is full"
 REASON = re.compile(r"reason='([^']*)'")
 # What each process says when it cannot work without PostgreSQL.
-WITHOUT_IT = {"bridge": "page_not_stored", "worker": "turn_postponed", "beat": "beat_stands_by"}
+WITHOUT_IT = {"bridge": "lock_session_lost", "worker": "turn_postponed", "beat": "beat_stands_by"}
 REQUESTS = 200
 # PostgreSQL prepares a few beforehand.
 ENOUGH_SEGMENTS = 20

@@ -24,6 +24,7 @@ import psycopg
 import structlog
 from django.db import connection as django_connection
 
+from kit.db.reasons import reason
 from waku_bridge.metrics import LOCK_HELD
 from waku_bridge.reading.session import connection_parameters
 
@@ -59,6 +60,7 @@ HOLDER = """
     WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND (classid::bigint << 32) | objid::bigint = %s
         AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
+POOLED = "a pool between the bridge and PostgreSQL exchanges sessions: DATABASE_URL must lead past it"
 
 
 class LostLockError(Exception):
@@ -111,15 +113,25 @@ async def work_while_held(stopped: asyncio.Event, work: Work) -> None:
     The work returns when its term is over, and is waited for: before that the lock is not asked for again, and at the
     end it is not given back.
     """
+    told = ""
     while not stopped.is_set():
         try:
             async with await _connect() as session:
+                told = ""
                 await _stand_by(session, stopped)
                 if not stopped.is_set():
                     await _work(session, stopped, work)
         except (psycopg.Error, TimeoutError, LostLockError) as error:
-            log.warning("lock_session_lost", error=type(error).__name__)
+            told = _tell(error, told)
         await wait(stopped, BEAT_SECONDS)
+
+
+def _tell(error: Exception, told: str) -> str:
+    """Say why there is no session for the lock, unless that was said last; return what was said."""
+    why = POOLED if isinstance(error, LostLockError) else reason(error)
+    if why != told:
+        log.warning("lock_session_lost", error=type(error).__name__, reason=why)
+    return why
 
 
 async def _connect() -> psycopg.AsyncConnection:

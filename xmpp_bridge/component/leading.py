@@ -15,6 +15,7 @@ import psycopg
 import structlog
 from django.db import connection as django_connection
 
+from kit.db.reasons import reason
 from xmpp_bridge.metrics import LEADING
 
 log = structlog.get_logger(__name__)
@@ -39,6 +40,7 @@ class Leader:
     def __init__(self, domain: str) -> None:
         self._key = lock_key(domain)
         self._session: psycopg.AsyncConnection | None = None
+        self._told = ""  # why there is no session
 
     async def lead(self, stopped: asyncio.Event, work: Work) -> None:
         """Do the work whenever the lock is ours, until ``stopped``. The work returns when its event is set."""
@@ -79,10 +81,17 @@ class Leader:
                 cursor = await self._session.execute(_TAKE, {"key": self._key})
                 row = await cursor.fetchone()
         except (psycopg.Error, TimeoutError) as error:
-            log.warning("lock_session_lost", error=type(error).__name__)
+            self._tell(error)
             await self._hang_up()
             return False
+        self._told = ""
         return bool(row and row[0])
+
+    def _tell(self, error: Exception) -> None:
+        """Say why there is no session for the lock, unless that was said last."""
+        if (why := reason(error)) != self._told:
+            log.warning("lock_session_lost", error=type(error).__name__, reason=why)
+        self._told = why
 
     async def _hang_up(self) -> None:
         session, self._session = self._session, None

@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 import pytest
 from django.db import connection
+from structlog.testing import capture_logs
 
+from kit.db.reasons import AWAY
 from xmpp_bridge.component import leading
 from xmpp_bridge.component.leading import Leader, lock_key
 
@@ -73,12 +75,15 @@ def test_who_is_connected_stays_so_while_the_database_is_away(monkeypatch: pytes
                 assert session is not None
                 await session.close()
                 await until(lambda: one.leader._session is None)
+                await asyncio.sleep(0.3)  # it tries several times meanwhile
                 assert one.is_connected
             await until(lambda: one.leader._session is not None)
             assert (one.is_connected, one.began) == (True, 1)
             one.stopped.set()
 
-    asyncio.run(story())
+    with capture_logs() as logs:
+        asyncio.run(story())
+    assert [line["reason"] for line in logs if line["event"] == "lock_session_lost"] == [AWAY]
 
 
 def test_who_lost_the_lock_to_another_stops() -> None:

@@ -12,7 +12,9 @@ from signal import SIGKILL, SIGSTOP
 import psycopg
 import pytest
 from django.db import connection
+from structlog.testing import capture_logs
 
+from kit.db.reasons import AWAY
 from waku_bridge.reading import lock
 from waku_bridge.reading.lock import KEY, Term, session_parameters, work_while_held
 
@@ -199,10 +201,13 @@ def test_a_session_that_does_not_hold_what_we_think_is_given_up():
                 await until(lambda: one.terms[0].is_over)
             await until(lambda: len(one.terms) == 2 and one.is_holder)
 
-    asyncio.run(main())
+    with capture_logs() as logs:
+        asyncio.run(main())
+    assert {line["reason"] for line in logs if line["event"] == "lock_session_lost"} == {lock.POOLED}
 
 
-def test_without_a_database_nobody_reads_and_nobody_fails(monkeypatch):
+def test_without_a_database_nobody_reads_and_why_is_said_once(monkeypatch):
+    monkeypatch.setattr(lock, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(lock, "session_parameters", lambda: {"host": "127.0.0.1", "port": "1", "dbname": "none"})
 
     async def main():
@@ -210,7 +215,9 @@ def test_without_a_database_nobody_reads_and_nobody_fails(monkeypatch):
             await asyncio.sleep(0.5)
             assert not one.terms
 
-    asyncio.run(main())
+    with capture_logs() as logs:
+        asyncio.run(main())
+    assert [line["reason"] for line in logs] == [AWAY]
 
 
 def test_a_fault_of_ours_ends_the_bridge_instead_of_leaving_it_without_readers():
