@@ -35,8 +35,8 @@ CORES = 2
 # Where the time goes when a goal is missed. The flame graphs are in docs/decisions/0023.
 SATURATED = (
     "Saturated: half of a worker's time is cryptography and codec, a fifth its statements, an eighth the POSTs; and"
-    " PostgreSQL takes a third of everything (docs/decisions/0023/saturated.svg). Where two cores are threads of one, all"
-    " of it costs more while both are busy: that is what the crowded floor tells."
+    " PostgreSQL takes a third of everything (docs/decisions/0023/saturated.svg). Where two cores are threads of one,"
+    " all of it costs more while both are busy: that is what the crowded floor tells."
 )
 STEADY = (
     "Steady: turns carry one or two messages, so that two thirds of a worker's time are some seventeen statements, each"
