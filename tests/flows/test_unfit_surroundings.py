@@ -42,7 +42,12 @@ DISK_MIB = 160
 FULL = "the disk of PostgreSQL is full"
 REASON = re.compile(r"reason='([^']*)'")
 # What each process says when it cannot work without PostgreSQL.
-WITHOUT_IT = {"bridge": "lock_session_lost", "worker": "turn_postponed", "beat": "beat_stands_by"}
+# A bridge says the one or the other, or both: while it has a page that it cannot store, it does not ask for its lock.
+WITHOUT_IT = {
+    "bridge": ("page_not_stored", "lock_session_lost"),
+    "worker": ("turn_postponed",),
+    "beat": ("beat_stands_by",),
+}
 REQUESTS = 200
 # PostgreSQL prepares a few beforehand.
 ENOUGH_SEGMENTS = 20
@@ -236,9 +241,13 @@ def _need_another_segment(cluster: Cluster) -> None:
 
 
 def _reasons(fleet: Fleet, name: str) -> list[str]:
-    """Why a process could not work, line by line."""
-    lines = [line for line in fleet.log(name).splitlines() if WITHOUT_IT[name] in line]
-    return [found[1] for line in lines if (found := REASON.search(line))]
+    """What a process could not do and why, line by line."""
+    return [
+        f"{event}: {found[1]}"
+        for line in fleet.log(name).splitlines()
+        for event in WITHOUT_IT[name]
+        if event in line and (found := REASON.search(line))
+    ]
 
 
 @contextmanager
