@@ -33,6 +33,7 @@ from django.db import IntegrityError, InterfaceError, OperationalError, Programm
 from kit.db.clock import clock
 from kit.db.reasons import UNFIT, reason, sqlstate
 from kit.db.statements import fetch
+from kit.told import Told
 from kit.tracing import steps
 
 log = structlog.get_logger(__name__)
@@ -163,16 +164,20 @@ class Worker:
 
     def run(self) -> None:
         """Make turns until `stop`. A database that is away is waited for, and why is told whenever it changes."""
-        failures, told = 0, ""
+        failures, told = 0, Told()
         while not self._is_over():
             started = monotonic()
             try:
                 self._listen()
                 if not self.turn(now=clock.now()):
                     self._wait(started + PAUSE_SECONDS)
-                failures, told = 0, _go_on(told)
+                failures = 0
+                if told.is_news(""):
+                    log.info("turns_go_on")
             except (OperationalError, InterfaceError, ProgrammingError, psycopg.Error) as error:
-                failures, told = failures + 1, _postpone(error, told)
+                failures += 1
+                if told.is_news(why := reason(error)):
+                    log.warning("turn_postponed", error=type(error).__name__, reason=why)
                 self._hang_up()
                 sleep(min(0.1 * 2**failures, MAX_BACKOFF_SECONDS))
         connection.close()
@@ -344,20 +349,6 @@ class Worker:
             self._bell.hush()
         if self._listening is not None and self._listening.fileno() in readable:
             self._hear()
-
-
-def _postpone(error: Exception, told: str) -> str:
-    """Say why there are no turns, unless that was said last; return what was said."""
-    if (why := reason(error)) != told:
-        log.warning("turn_postponed", error=type(error).__name__, reason=why)
-    return why
-
-
-def _go_on(told: str) -> str:
-    """Say that there are turns again where something else was said last; return that nothing is to be said."""
-    if told:
-        log.info("turns_go_on")
-    return ""
 
 
 def _work(stage: Stage, limit: int, turn: steps.Turn, *, now: datetime) -> bool:

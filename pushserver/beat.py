@@ -12,6 +12,7 @@ from django.db import InterfaceError, OperationalError, connection
 
 from kit.db.reasons import reason
 from kit.db.statements import fetch
+from kit.told import Told
 
 log = structlog.get_logger(__name__)
 
@@ -33,23 +34,19 @@ ANOTHER = "another beat works, and this one follows it when it ends"
 class OneBeat(PersistentScheduler):
     """Sends what is due while no other beat does."""
 
-    told = ""
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._told = Told()
+        super().__init__(*args, **kwargs)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send what is due, and return how many seconds may pass until the next tick."""
         if why_not := _why_not():
-            self._tell(why_not)
+            if self._told.is_news(why_not):
+                log.warning("beat_stands_by", reason=why_not)
             return STAND_BY_SECONDS
-        if self.told:
+        if self._told.is_news(""):
             log.info("beat_works")
-        self.told = ""
         return min(float(super().tick(*args, **kwargs)), SESSION_SECONDS / 3)
-
-    def _tell(self, why_not: str) -> None:
-        """Say once why this beat stands by."""
-        if why_not != self.told:
-            log.warning("beat_stands_by", reason=why_not)
-        self.told = why_not
 
 
 def _why_not() -> str:

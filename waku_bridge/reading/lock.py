@@ -25,6 +25,7 @@ import structlog
 from django.db import connection as django_connection
 
 from kit.db.reasons import reason
+from kit.told import Told
 from waku_bridge.metrics import LOCK_HELD
 from waku_bridge.reading.session import connection_parameters
 
@@ -113,25 +114,23 @@ async def work_while_held(stopped: asyncio.Event, work: Work) -> None:
     The work returns when its term is over, and is waited for: before that the lock is not asked for again, and at the
     end it is not given back.
     """
-    told = ""
+    told = Told()
     while not stopped.is_set():
         try:
             async with await _connect() as session:
-                told = ""
+                told.is_news("")
                 await _stand_by(session, stopped)
                 if not stopped.is_set():
                     await _work(session, stopped, work)
         except (psycopg.Error, TimeoutError, LostLockError) as error:
-            told = _tell(error, told)
+            if told.is_news(why := _why(error)):
+                log.warning("lock_session_lost", error=type(error).__name__, reason=why)
         await wait(stopped, BEAT_SECONDS)
 
 
-def _tell(error: Exception, told: str) -> str:
-    """Say why there is no session for the lock, unless that was said last; return what was said."""
-    why = POOLED if isinstance(error, LostLockError) else reason(error)
-    if why != told:
-        log.warning("lock_session_lost", error=type(error).__name__, reason=why)
-    return why
+def _why(error: Exception) -> str:
+    """Return why there is no session for the lock."""
+    return POOLED if isinstance(error, LostLockError) else reason(error)
 
 
 async def _connect() -> psycopg.AsyncConnection:

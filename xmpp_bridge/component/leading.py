@@ -16,6 +16,7 @@ import structlog
 from django.db import connection as django_connection
 
 from kit.db.reasons import reason
+from kit.told import Told
 from xmpp_bridge.metrics import LEADING
 
 log = structlog.get_logger(__name__)
@@ -40,7 +41,7 @@ class Leader:
     def __init__(self, domain: str) -> None:
         self._key = lock_key(domain)
         self._session: psycopg.AsyncConnection | None = None
-        self._told = ""  # why there is no session
+        self._told = Told()  # why there is no session
 
     async def lead(self, stopped: asyncio.Event, work: Work) -> None:
         """Do the work whenever the lock is ours, until ``stopped``. The work returns when its event is set."""
@@ -81,17 +82,12 @@ class Leader:
                 cursor = await self._session.execute(_TAKE, {"key": self._key})
                 row = await cursor.fetchone()
         except (psycopg.Error, TimeoutError) as error:
-            self._tell(error)
+            if self._told.is_news(why := reason(error)):
+                log.warning("lock_session_lost", error=type(error).__name__, reason=why)
             await self._hang_up()
             return False
-        self._told = ""
+        self._told.is_news("")
         return bool(row and row[0])
-
-    def _tell(self, error: Exception) -> None:
-        """Say why there is no session for the lock, unless that was said last."""
-        if (why := reason(error)) != self._told:
-            log.warning("lock_session_lost", error=type(error).__name__, reason=why)
-        self._told = why
 
     async def _hang_up(self) -> None:
         session, self._session = self._session, None
