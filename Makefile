@@ -10,10 +10,12 @@ RUN_GROUPS := --group embedded
 REPORTS_GROUPS := -c requirements/run.txt --group embedded --group reports
 DEV_GROUPS := -c requirements/run.txt --group embedded --group reports --group test --group check
 export REQUIRE_ALL SEED SEEDS SIEGE_SECONDS
-# Of the test suite. Three are a seventh faster on two cores, and leave nothing for whoever else needs them.
-PROCESSES ?= 2
+# Of the test suite: a third one works while the others wait for servers and browsers. A part of it needs one only.
+PROCESSES ?= $(if $(ARGS),0,3)
+# Python compiles 340 test modules in each process of the suite unless it may keep what it compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: doctor check-deploy image-test restore-drill openapi screenshots help install install-reports dev run restart up test check bench lock format clean peers interop xmpp-interop chaos siege simulate upgrade-test fuzz audit
+.PHONY: doctor check-deploy image-test restore-drill openapi screenshots help install install-reports dev run restart up test test-nightly check bench lock format clean peers interop xmpp-interop chaos siege simulate upgrade-test fuzz audit
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 21
@@ -42,9 +44,15 @@ up: install ## the server alone, configured by the environment (manage.py up)
 dev: ## install what tests and checks need, too
 	@requirements/install.sh dev
 
-test: dev ## the whole test suite, with real servers; ARGS="-k name" for a part, NIGHTLY=1 for many more made-up inputs
+SUITE = $(if $(NIGHTLY),HYPOTHESIS_PROFILE=nightly) $(PYTHON) -m pytest -n $(PROCESSES) --durations=50
+
+test: dev ## the test suite, with real servers: every promise once; ARGS="-k name" for a part, NIGHTLY=1 for many more made-up inputs
 	@requirements/system.sh chromium java
-	$(if $(NIGHTLY),HYPOTHESIS_PROFILE=nightly) $(PYTHON) -m pytest -n $(PROCESSES) --durations=50 $(ARGS)
+	$(SUITE) $(ARGS)
+
+test-nightly: dev ## what `make test` leaves out: the same promises for every page, role and kind of Spark, and what takes long
+	@requirements/system.sh chromium java
+	$(SUITE) -m nightly $(ARGS)
 
 chaos: dev ## fault runs: thousands of messages while workers, the real gorush, nodes, bridges and database are killed (many minutes)
 	@requirements/system.sh go

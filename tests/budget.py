@@ -1,5 +1,10 @@
-"""How many made-up inputs a test gets: what an everyday run can wait for, and many times more in a nightly one."""
+"""How much a test tries: what an everyday run can wait for, and many times more in a nightly one."""
 
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
 EVERYDAY = 50
@@ -15,3 +20,17 @@ def register_profiles() -> None:
 def examples(everyday: int) -> int:
     """Return ``everyday``, or what corresponds to it in the profile of this run."""
     return everyday * settings().max_examples // EVERYDAY
+
+
+def combinations(*values: Sequence[Any]) -> list[Any]:
+    """Return the parameters of a test that takes one of each of these: all combinations.
+
+    Every day each value is tried once, with the first of the others; the other combinations are tried nightly.
+    """
+    first = [each[0] for each in values]
+    return [_combination(chosen, first) for chosen in product(*values)]
+
+
+def _combination(chosen: Sequence[Any], first: Sequence[Any]) -> Any:
+    others = sum(one is not other for one, other in zip(chosen, first, strict=True))
+    return pytest.param(*chosen, marks=[pytest.mark.nightly] if others > 1 else [])

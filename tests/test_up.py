@@ -15,8 +15,6 @@ from pushserver.embedded.ports import free_port
 from tests.folders import open_folder
 from tests.up import Up
 
-pytestmark = pytest.mark.slow
-
 # The guard is among the children, too.
 PARTS_THAT_STAY = ("guard", "postgres", "valkey", "node", "gorush")
 

@@ -318,7 +318,6 @@ def test_a_file_listed_twice_is_refused(lake: Lake, day: date, no_java: None) ->
 
 
 # Spark itself ---------------------------------------------------------------------------------------------------------
-@pytest.mark.slow
 def test_a_failing_spark_names_its_cause_and_publishes_nothing(
     lake: Lake, day: date, settings: LazySettings, spark_conf: Path
 ) -> None:

@@ -20,6 +20,7 @@ from spark_reports.console.panels import PAGES
 from spark_reports.console.tables import columns_of
 from spark_reports.models import ErrorRate, ReportRun
 from spark_reports.tests import rows
+from tests.budget import combinations
 
 pytestmark = pytest.mark.django_db
 DAY = date(2026, 11, 20)
@@ -209,21 +210,23 @@ def test_doubts_about_the_data_stand_above_the_figures(admin_client: Client, slu
 
 
 # Hand-made addresses --------------------------------------------------------------------------------------------------
-@every_report
 @pytest.mark.parametrize(
-    "query",
-    [
-        {"from": "nonsense"},
-        {"to": "2026-13-45"},
-        {"from": "0001-01-01"},
-        {"to": "0001-01-01"},
-        {"to": "9999-12-31"},
-        {"from": "9999-12-31", "to": "9999-12-31"},
-        {"from": "2026-11-20", "to": "2026-11-01"},
-        {"from": "1990-01-01", "to": "2026-11-20"},
-        {"platform": "x" * 5000, "stage": "'; --", "app_topic": "\x00"},
-        {"platform": ["ios", "android"], "from": ["", "x"]},
-    ],
+    ("slug", "query"),
+    combinations(
+        [*PAGES],
+        [
+            {"from": "nonsense"},
+            {"to": "2026-13-45"},
+            {"from": "0001-01-01"},
+            {"to": "0001-01-01"},
+            {"to": "9999-12-31"},
+            {"from": "9999-12-31", "to": "9999-12-31"},
+            {"from": "2026-11-20", "to": "2026-11-01"},
+            {"from": "1990-01-01", "to": "2026-11-20"},
+            {"platform": "x" * 5000, "stage": "'; --", "app_topic": "\x00"},
+            {"platform": ["ios", "android"], "from": ["", "x"]},
+        ],
+    ),
 )
 def test_a_hand_made_address_is_no_fault(admin_client: Client, slug: str, query: dict[str, Any]) -> None:
     rows.make_night(DAY)

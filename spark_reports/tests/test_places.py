@@ -23,7 +23,7 @@ from spark_reports.spark import environment, spark_home
 from spark_reports.tests.cluster import Cluster
 from spark_reports.tests.history import History
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.nightly]
 START_SECONDS = 120
 
 

@@ -40,7 +40,7 @@ def midnight(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)
 
 
-@pytest.fixture(params=["local[2]", "a cluster"])
+@pytest.fixture(params=["local[2]", pytest.param("a cluster", marks=pytest.mark.nightly)])
 def master(request: pytest.FixtureRequest, settings: LazySettings, spark_conf: Path) -> None:
     """Run the same test on this machine's threads, and on a stand-alone master with two workers."""
     if request.param == "a cluster":
@@ -49,7 +49,6 @@ def master(request: pytest.FixtureRequest, settings: LazySettings, spark_conf: P
         settings.SPARK_MASTER = request.param
 
 
-@pytest.mark.slow
 def test_reports_agree_with_plain_sql(
     lake_url: str, master: None, settings: LazySettings, request: pytest.FixtureRequest
 ) -> None:
@@ -79,7 +78,7 @@ def test_reports_agree_with_plain_sql(
         assert request.getfixturevalue("cluster").workers_used() == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_night_leaves_the_classes_it_needed_to_the_next_and_broken_ones_harm_none(
     lake_url: str, java: None, settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

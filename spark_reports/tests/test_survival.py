@@ -21,7 +21,6 @@ from tests import factories
 pytestmark = pytest.mark.django_db(transaction=True)
 Kind = RegistrationEvent.Kind
 Place = tuple[int, str]
-HISTORIES = 1000
 WEEKS = 8
 ENDS = {Kind.TOKEN_DIED, Kind.EXPIRED}
 
@@ -102,9 +101,12 @@ def test_a_refresh_into_another_app_ends_no_token_there(spark: Any, lake_url: st
 
 
 # Against lifelines ----------------------------------------------------------------------------------------------------
-def test_survival_is_that_of_lifelines_on_a_thousand_random_histories(spark: Any, lake_url: str, day: date) -> None:
+@pytest.mark.parametrize("histories", [50, pytest.param(1000, marks=pytest.mark.nightly)])
+def test_survival_is_that_of_lifelines_on_random_histories(
+    spark: Any, lake_url: str, day: date, histories: int
+) -> None:
     rng = random.Random(1958)
-    places = [(1, f"im.status.history-{n}") for n in range(HISTORIES)]
+    places = [(1, f"im.status.history-{n}") for n in range(histories)]
     first = day - timedelta(days=7 * WEEKS - 1)
     lives: dict[tuple[str, date], list[Life]] = defaultdict(list)
     events: list[RegistrationEvent] = []
@@ -126,11 +128,11 @@ def test_survival_is_that_of_lifelines_on_a_thousand_random_histories(spark: Any
     for row in rows:
         found[row.app_topic, row.cohort].append(row)
     assert found.keys() == lives.keys()
-    assert len({topic for topic, _ in found}) == HISTORIES
+    assert len({topic for topic, _ in found}) == histories
     for cohort, weeks in found.items():
         assert_agrees(weeks, lives[cohort], survival_by_scipy)
     largest = {cohort[0]: cohort for cohort in sorted(found, key=lambda cohort: len(lives[cohort]))}
-    assert len(largest) == HISTORIES
+    assert len(largest) == histories
     for cohort in largest.values():
         assert_agrees(found[cohort], lives[cohort], survival_by_lifelines)
 

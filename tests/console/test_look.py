@@ -53,7 +53,6 @@ def pages() -> Iterator[tuple[str, str]]:
             yield name, page.url
 
 
-@pytest.mark.slow
 def test_every_page_is_readable_in_light_and_dark_and_on_a_phone(world: World, operator: Page) -> None:
     faults = {url: list(faults_of(operator, name, url)) for name, url in pages()}
 

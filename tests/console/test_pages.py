@@ -3,7 +3,7 @@
 import base64
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from urllib.parse import urlencode
 from uuid import uuid4
@@ -25,6 +25,7 @@ from notifications.gateways.gorush.rules_table import current_rules
 from registrations.messages import TokenType
 from registrations.models import Registration
 from tests import factories
+from tests.budget import combinations
 from waku_bridge import faults
 from waku_bridge.codec.keys import chat_key, key_hash
 from xmpp_bridge.codec.client_strings import issue
@@ -39,6 +40,13 @@ MODELS = [
 ]
 pytestmark = pytest.mark.django_db
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+
+
+def every_model_and(names: str, *values: Sequence[object]) -> pytest.MarkDecorator:
+    """Run a test for every model with each of these values."""
+    return pytest.mark.parametrize(
+        f"model, {names}", combinations(MODELS, *values), ids=lambda value: getattr(value, "__name__", None)
+    )
 
 
 def make_rows(count: int = 1) -> None:
@@ -246,10 +254,9 @@ def test_rows_that_come_in_meanwhile_do_not_move_a_page(admin_client: Client) ->
     assert rows_of(Registration, again) == second
 
 
-@every_model
-@pytest.mark.parametrize("way", ["older", "newer"])
-@pytest.mark.parametrize(
-    "place",
+@every_model_and(
+    "way, place",
+    ["older", "newer"],
     [
         *("0", "-1", "x", "9" * 30, "~", "\x00"),
         *("2026-11-21~", "2026-11-21T00:00:00Z~zz", "2026-13-41T00:00:00Z~1"),
@@ -281,8 +288,7 @@ def test_choosing_in_one_filter_takes_back_what_was_chosen_in_another(admin_clie
         assert max(link.count("=") for link in offered) == 1
 
 
-@every_model
-@pytest.mark.parametrize(
+@every_model_and(
     "lookup",
     ["address_digest__gt", "access_token_digest", "payload__isnull", "route__address_digest__gt", "pk__gt"],
 )
@@ -313,10 +319,7 @@ def test_a_choice_that_is_none_finds_nothing_and_looks_for_nothing(admin_client:
     assert not [sql for sql in queries.captured_queries if 'FROM "registrations_registration"' in sql["sql"]]
 
 
-@every_model
-@pytest.mark.parametrize(
-    "term", ["'; --", "%", "\\x00ff", "0x", "é" * 9, "a" * 5000, "zQ3sh", "0x04", "12345678 nonsense"]
-)
+@every_model_and("term", ["'; --", "%", "\\x00ff", "0x", "é" * 9, "a" * 5000, "zQ3sh", "0x04", "12345678 nonsense"])
 def test_nonsense_in_the_search_box_is_told_and_not_repeated(
     admin_client: Client, model: type[Model], term: str
 ) -> None:
@@ -327,8 +330,7 @@ def test_nonsense_in_the_search_box_is_told_and_not_repeated(
     assert "q=" not in response.redirect_chain[0][0]
 
 
-@every_model
-@pytest.mark.parametrize("term", ["\x00", "nonsense", "0x04" + "ab" * 64, "12345678 nonsense"])
+@every_model_and("term", ["\x00", "nonsense", "0x04" + "ab" * 64, "12345678 nonsense"])
 def test_nonsense_in_the_url_is_no_fault(admin_client: Client, model: type[Model], term: str) -> None:
     assert admin_client.get(list_url(model, q=term)).status_code == 200
 

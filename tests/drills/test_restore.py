@@ -28,7 +28,6 @@ from tests.flows.fleet import Fleet, wait_for_http, wait_until
 from tests.flows.network import Network, android, new_sender
 from waku_bridge.client import RegisteringClient
 
-pytestmark = pytest.mark.slow
 REGISTRATIONS = int(os.environ.get("REGISTRATIONS") or 1000)
 PATIENCE_SECONDS = 60 + REGISTRATIONS / 1000
 COUNT = "SELECT count(*) FROM registrations_registration"

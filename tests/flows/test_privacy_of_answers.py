@@ -89,7 +89,6 @@ def manage(fleet: Fleet, command: str, *arguments: str, **environment: str) -> s
     return fleet.log(command)
 
 
-@pytest.mark.slow
 def test_no_page_answer_metric_or_log_shows_a_token_key_or_message(
     own_fleet: Fleet, own_network: Network, web: str, django_db_blocker: DjangoDbBlocker
 ) -> None:

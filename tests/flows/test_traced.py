@@ -78,7 +78,6 @@ def requests_of(collecting: Collector) -> list[list[Span]]:
     return [spans for spans in collecting.traces().values() if "send" in [span.name for span in spans]]
 
 
-@pytest.mark.slow
 def test_one_trace_leads_from_the_page_of_a_node_to_the_confirmed_reply(
     own_network: Network, collecting: Collector
 ) -> None:
@@ -116,7 +115,6 @@ def assert_linked(trace: list[Span], collecting: Collector) -> None:
             assert (trace[0].trace_id, trace[0].span_id) in [(each.trace_id, each.span_id) for each in stage.links]
 
 
-@pytest.mark.slow
 def test_nothing_of_anybody_leaves_for_the_collector(
     own_fleet: Fleet, own_network: Network, collecting: Collector
 ) -> None:
@@ -130,7 +128,6 @@ def test_nothing_of_anybody_leaves_for_the_collector(
     assert list(found(hidden, "what was sent", sent)) == []
 
 
-@pytest.mark.slow
 def test_metrics_show_traces_as_examples(own_fleet: Fleet, own_network: Network, collecting: Collector) -> None:
     port = free_port()
     own_fleet.start(plan.web("127.0.0.1", port))

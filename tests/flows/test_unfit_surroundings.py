@@ -28,7 +28,6 @@ from tests.folders import open_folder
 from waku_bridge.client import Destination
 from waku_bridge.messages import WakuMessage
 
-pytestmark = pytest.mark.slow
 PROCESSES = ("bridge", "worker", "reports", "beat")
 # As a migration leaves it that was interrupted in the middle.
 HALF_DONE = """
