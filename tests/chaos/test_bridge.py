@@ -59,6 +59,7 @@ def rng() -> random.Random:
     return random.Random(seed)
 
 
+@pytest.mark.nightly
 def test_a_few_hundred_messages_pass_lost_answers_and_killed_bridge_and_database(
     bridges: Bridges, rng: random.Random
 ) -> None:
