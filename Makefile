@@ -15,7 +15,7 @@ PROCESSES ?= $(if $(ARGS),0,3)
 # Python compiles 340 test modules in each process of the suite unless it may keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: doctor check-deploy image-test restore-drill openapi screenshots help install install-reports dev run restart up test test-nightly check bench lock format clean peers interop xmpp-interop chaos siege simulate upgrade-test fuzz audit
+.PHONY: doctor check-deploy image-test restore-drill openapi screenshots help install install-reports dev run restart up test test-nightly check bench lock format clean peers interop xmpp-interop chaos siege simulate upgrade-test fuzz mutants audit
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 21
@@ -74,6 +74,9 @@ simulate: dev ## a simulated world with every kind of failure, one for each seed
 
 fuzz: dev ## made-up bytes for whatever reads what strangers send, led by coverage: two minutes, or FUZZ="--inputs 10000000"
 	$(PYTHON) -m tests.fuzz.everything $(or $(FUZZ),--seconds 120)
+
+mutants: dev ## mutation testing of the pure decisions and the codec: which changes of theirs no test notices; ARGS=registrations/rules.py for a part
+	$(PYTHON) -m tests.mutants $(ARGS)
 
 audit: dev ## licences of what the server runs with, and known vulnerabilities of what the locks name (asks a service for these)
 	$(PYTHON) requirements/audit.py

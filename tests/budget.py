@@ -9,12 +9,15 @@ from hypothesis import settings
 
 EVERYDAY = 50
 NIGHTLY = 20 * EVERYDAY
+MUTANTS = 10
 
 
 def register_profiles() -> None:
     # How long an example takes says more about the machine than about the code.
     settings.register_profile("default", max_examples=EVERYDAY, deadline=None)
     settings.register_profile("nightly", max_examples=NIGHTLY, deadline=None)
+    # The same inputs for the code as it is and for each mutant, so that the scores of two commits compare.
+    settings.register_profile("mutants", max_examples=MUTANTS, deadline=None, derandomize=True)
 
 
 def examples(everyday: int) -> int:

@@ -151,6 +151,11 @@ def test_waits_at_most_twice_as_long_after_each_attempt(attempts, seconds):
     assert retry_at(NOW, attempts, jitter=1.0) == NOW + timedelta(seconds=seconds)
 
 
+def test_sends_again_at_once_when_chance_says_so_and_never_before_it_was_told():
+    assert retry_at(NOW, 3, jitter=0.0) == NOW
+    assert retry_at(NOW, 3, jitter=0.0, after_seconds=90) == NOW + timedelta(seconds=90)
+
+
 def test_starts_slower_where_only_an_operator_can_help():
     assert retry_at(NOW, 1, jitter=1.0, base_seconds=CONFIG_RETRY_SECONDS) == NOW + timedelta(seconds=60)
 
@@ -210,6 +215,14 @@ def test_dropping_the_ciphertext_helps_where_there_is_one_and_nothing_else_is_wr
     assert may_help_to_drop_payload(PUSH, too_large)
     assert not may_help_to_drop_payload(replace(PUSH, message=b""), too_large)
     assert not may_help_to_drop_payload(PUSH, replace(too_large, is_untried=True))
+
+
+def test_dropping_the_ciphertext_of_a_push_that_wakes_helps_once():
+    too_large = Result(Outcome.PAYLOAD, "too_large")
+    waking = replace(PUSH, message=b"", wake=b"content without the ciphertext")
+    assert may_help_to_drop_payload(waking, too_large)
+    assert not may_help_to_drop_payload(replace(waking, is_payload_dropped=True), too_large)
+    assert may_help_to_drop_payload(replace(waking, message=b"message", is_payload_dropped=True), too_large)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,204 @@
+"""Mutation testing of the pure decisions and of the codec: `make mutants`, or `make mutants ARGS=xmpp_bridge/rules.py`.
+
+mutmut changes one expression of a function at a time and runs the tests that call this function: those of `make test`
+that need neither PostgreSQL nor another process. A mutant that no test notices has survived. The score is the share of
+the others. Each part runs in a copy of the checkout, with the same made-up inputs in every run (profile `mutants` in
+tests/budget.py), so that the scores of two commits compare.
+
+`survivors.txt` names the survivors that are accepted. The command fails for any other; `--record` accepts all.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGINT
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+ACCEPTED = HERE / "survivors.txt"
+MUTMUT = Path(sys.executable).with_name("mutmut")
+# Seconds of wall clock that a mutant gets: this many times what its tests took without it, and one more second. The
+# machine may be busy.
+TIMES = 15.0
+PACKAGES = ["kit", "notifications", "pushserver", "registrations", "spark_reports", "waku_bridge", "xmpp_bridge"]
+# It counts calls of functions, and mutmut puts one around each function.
+COUNTS_CALLS = "waku_bridge/codec/tests/test_cost.py::test_no_payload_costs_more_than_five_honest_requests"
+KILLED, SURVIVED, UNTESTED, UNTRIED = 1, 0, 33, None
+TIMEOUTS = {-24, 24, 36, 152}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Modules that are mutated together, and the tests that may notice it."""
+
+    name: str
+    modules: Sequence[str]
+    tests: Sequence[str]
+    without: Sequence[str] = ()
+
+
+CODEC = {"tests": ["waku_bridge/codec/tests"]}
+PARTS = [
+    Part("waku_bridge/codec, messages", ["waku_bridge/codec/bodies.py", "waku_bridge/codec/envelope.py"], **CODEC),
+    Part(
+        "waku_bridge/codec, the rest",
+        ["waku_bridge/codec/*.py"],
+        without=["waku_bridge/codec/bodies.py", "waku_bridge/codec/envelope.py"],
+        **CODEC,
+    ),
+    Part("notifications/policy.py", ["notifications/policy.py"], ["notifications/tests/test_policy.py"]),
+    Part("registrations/rules.py", ["registrations/rules.py"], ["registrations/tests/test_rules.py"]),
+    Part("xmpp_bridge/rules.py", ["xmpp_bridge/rules.py"], ["xmpp_bridge/tests/test_rules.py"]),
+]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of the mutants of one part. ``exit_codes`` are pytest's, by the names that mutmut gives."""
+
+    part: Part
+    exit_codes: dict[str, int | None]
+    differences: dict[str, str]
+    seconds: float
+
+    @property
+    def survivors(self) -> list[str]:
+        return sorted(name for name, code in self.exit_codes.items() if code in {SURVIVED, UNTESTED})
+
+
+class RunFailedError(Exception):
+    """The tests of a part fail without any mutant, or for want of a server."""
+
+
+def main() -> int:
+    """Run the parts, print their scores, and compare the survivors with those that are accepted."""
+    parser = argparse.ArgumentParser(prog="make mutants")
+    parser.add_argument("parts", nargs="*", help="beginnings of their names; without any, all")
+    parser.add_argument("--minutes", type=float, default=60, help="what a part may take; later mutants are not tried")
+    parser.add_argument("--processes", type=int, default=2, help="parts that run at the same time")
+    parser.add_argument("--record", action="store_true", help="accept all survivors of this run")
+    wanted = parser.parse_args()
+    parts = [part for part in PARTS if not wanted.parts or part.name.startswith(tuple(wanted.parts))]
+    if not parts:
+        parser.error(f"no part begins like that; there are: {', '.join(part.name for part in PARTS)}")
+    with ThreadPoolExecutor(wanted.processes) as pool:
+        results = list(pool.map(lambda part: run(part, wanted.minutes * 60), parts))
+    print_table(results)
+    return record(results) if wanted.record else compare(results)
+
+
+def run(part: Part, seconds: float) -> Result:
+    """Run mutmut on one part in a copy of the checkout that is removed afterwards."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy = Path(folder) / "checkout"
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "screenshots", "staticfiles"))
+        configure(part, copy)
+        run_mutmut(part, copy, seconds)
+        if broken := (copy / "broken.txt").read_text():
+            raise RunFailedError(f"{part.name}: servers of the tests did not start:\n{broken}")
+        exit_codes = read_exit_codes(copy)
+        survivors = [name for name, code in exit_codes.items() if code in {SURVIVED, UNTESTED}]
+        differences = {name: difference(copy, name) for name in survivors}
+    return Result(part, exit_codes, differences, time.monotonic() - started)
+
+
+def configure(part: Part, copy: Path) -> None:
+    """Write the settings of mutmut, which it reads from pyproject.toml only."""
+    settings = {
+        "source_paths": PACKAGES,
+        "only_mutate": part.modules,
+        "do_not_mutate": ["*/pb/*", "*/tests/*", *part.without],
+        "also_copy": ["conftest.py", "manage.py", "templates", "docs", "VERSION"],
+        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "tests.mutants.witness", f"--deselect={COUNTS_CALLS}"],
+        "pytest_add_cli_args_test_selection": part.tests,
+        "timeout_multiplier": TIMES,
+        "track_dependencies": False,
+        "process_isolation": "forkserver",  # each mutant in a fork of a process that has collected, and tested nothing
+    }
+    lines = [f"{name} = {json.dumps(value)}\n" for name, value in settings.items()]
+    with (copy / "pyproject.toml").open("a") as project:
+        project.write("\n[tool.mutmut]\n" + "".join(lines))
+    (copy / "broken.txt").touch()
+
+
+def run_mutmut(part: Part, copy: Path, seconds: float) -> None:
+    """Run it to its end or for this long. Children run one after the other, because they share the port of Valkey."""
+    environment = os.environ | {
+        "HYPOTHESIS_PROFILE": "mutants",
+        "PYTHONHASHSEED": "0",
+        "BROKEN": str(copy / "broken.txt"),
+    }
+    with (copy / "log.txt").open("w") as log:
+        process = subprocess.Popen(
+            [MUTMUT, "run", "--max-children", "1"], cwd=copy, env=environment, stdout=log, stderr=log
+        )
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(SIGINT)  # it writes each result at once, and stops its children now
+            process.wait()
+    if "Running mutation testing" not in (text := (copy / "log.txt").read_text()):
+        raise RunFailedError(f"{part.name}: the tests fail without a mutant:\n{text[-4000:]}")
+
+
+def read_exit_codes(copy: Path) -> dict[str, int | None]:
+    files = sorted((copy / "mutants").rglob("*.py.meta"))
+    return {name: code for file in files for name, code in json.loads(file.read_text())["exit_code_by_key"].items()}
+
+
+def difference(copy: Path, name: str) -> str:
+    """Return the lines that a mutant takes away and brings."""
+    shown = subprocess.run([MUTMUT, "show", name], cwd=copy, capture_output=True, text=True, check=True).stdout
+    changed = re.findall(r"^([-+])(?!\1\1 )\s*(.*)", shown, re.MULTILINE)
+    return "  ".join(f"{sign} {line}" for sign, line in changed)
+
+
+def print_table(results: Iterable[Result]) -> None:
+    print(f"{'':<30}{'mutants':>8}{'tried':>7}{'killed':>8}{'timeout':>9}{'survived':>10}{'score':>9}{'seconds':>9}")
+    for result in results:
+        codes = Counter(result.exit_codes.values())
+        tried = len(result.exit_codes) - codes[UNTRIED]
+        timeouts = sum(codes[code] for code in TIMEOUTS)
+        survived = len(result.survivors)
+        print(
+            f"{result.part.name:<30}{len(result.exit_codes):>8}{tried:>7}{tried - timeouts - survived:>8}{timeouts:>9}"
+            f"{survived:>10}{(tried - survived) / max(tried, 1):>9.1%}{result.seconds:>9.0f}"
+        )
+
+
+def compare(results: Iterable[Result]) -> int:
+    """Print the survivors that are not accepted, and return whether there are any."""
+    accepted = {line.split()[0] for line in ACCEPTED.read_text().splitlines() if line and not line.startswith("#")}
+    found = [
+        (name, result.differences[name]) for result in results for name in result.survivors if name not in accepted
+    ]
+    for name, changed in found:
+        print(f"survived  {name}\n          {changed}")
+    print(f"{len(found)} survivors that tests/mutants/survivors.txt does not name")
+    return 1 if found else 0
+
+
+def record(results: Sequence[Result]) -> int:
+    """Write the survivors of these parts in place of those that the file names."""
+    modules = {name.rpartition(".")[0] for result in results for name in result.exit_codes}
+    lines = ACCEPTED.read_text().splitlines()
+    kept = [line for line in lines if line.split()[:1] == ["#"] or line.rpartition(".x")[0].split()[0] not in modules]
+    new = [f"{name}  {result.differences[name]}" for result in results for name in result.survivors]
+    ACCEPTED.write_text("\n".join([*kept, *new]) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
