@@ -2,6 +2,8 @@ import pytest
 
 from waku_bridge.codec.access_tokens import find_access_token, seal_access_token
 from waku_bridge.codec.errors import BadPublicKey
+from waku_bridge.codec.keys import parse_public_key, shared_key
+from waku_bridge.codec.symmetric import seal_body
 from waku_bridge.codec.tests.examples import ACCESS_TOKEN, CLIENT, SENDER, STRANGER, repeatable
 
 
@@ -20,6 +22,12 @@ def test_a_stranger_learns_nothing():
 
 def test_passes_over_an_entry_that_holds_no_uuid():
     entries = [entry_for(SENDER, "not a uuid"), entry_for(SENDER)]
+    assert find_access_token(entries, SENDER.private_key, CLIENT.pub33) == ACCESS_TOKEN
+
+
+def test_passes_over_an_entry_that_holds_no_text():
+    shared = shared_key(CLIENT.private_key, parse_public_key(SENDER.pub33))
+    entries = [seal_body(b"\xff" * 36, shared, repeatable()), entry_for(SENDER)]
     assert find_access_token(entries, SENDER.private_key, CLIENT.pub33) == ACCESS_TOKEN
 
 

@@ -1,6 +1,7 @@
 """Every body both ways: arbitrary values, unknown fields, unknown enum values."""
 
-from dataclasses import fields
+from contextlib import nullcontext
+from dataclasses import fields, replace
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 from notifications.messages import PushNotification, PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage
 from waku_bridge.codec import bodies
-from waku_bridge.codec.errors import MalformedBody
+from waku_bridge.codec.errors import MalformedBody, TooLarge
 from waku_bridge.codec.pb import push_notifications_pb2 as pb
-from waku_bridge.codec.tests.examples import BODIES, REGISTRATION
+from waku_bridge.codec.tests.examples import BODIES, NOTIFICATION, REGISTRATION
 from waku_bridge.messages import (
     ContactCodeAdvertisement,
     MessageType,
@@ -92,6 +93,22 @@ def test_refuses_every_truncation_or_reads_less(body):
 def test_refuses_strings_that_are_not_utf8(message_type, payload):
     with pytest.raises(MalformedBody):
         parse(message_type, payload)
+
+
+@pytest.mark.parametrize(
+    ("differences", "message_id", "is_taken"),
+    [
+        ({"public_key_hash": b"h" * 64, "installation_id": "i" * 256}, b"m" * 256, True),
+        ({"public_key_hash": b"h" * 65}, b"m", False),
+        ({"installation_id": "i" * 257}, b"m", False),
+        ({"installation_id": "é" * 129}, b"m", False),  # 258 bytes
+        ({}, b"m" * 257, False),
+    ],
+)
+def test_refuses_a_request_with_an_id_that_is_too_long(differences, message_id, is_taken):
+    request = PushRequest(message_id, (replace(NOTIFICATION, **differences), NOTIFICATION))
+    with nullcontext() if is_taken else pytest.raises(TooLarge):
+        assert bodies.parse(*bodies.serialize(request)) == request
 
 
 def test_a_malformed_body_does_not_show_in_the_error():

@@ -129,9 +129,13 @@ def test_drops_message_types_that_are_not_about_push(message_type):
     assert_dropped(sent_payload(b"\1", message_type), errors.UnknownType)
 
 
-@pytest.mark.parametrize("data", [b"\xff", b"\x0a\x7f", b"not a message"])
+@pytest.mark.parametrize("data", [b"\xff", b"\x0a\x7f", b"not a message", b"\x0a\x20cut off"])
 def test_drops_data_that_is_no_message(data):
     assert_dropped(framed(data), errors.MalformedMessage)
+
+
+def test_a_hash_without_a_payload_is_no_segment():
+    assert_dropped(framed(b"\x0a\x20" + b"h" * 32), errors.UnknownType)
 
 
 def test_reads_any_type_from_a_protocol_message():
@@ -351,6 +355,29 @@ class TestEncode:
         data, _ = frame.parse(symmetric.unseal_frame(encoded.message.payload, TOPIC_KEY))
         assert ProtocolMessage.FromString(data).installation_id == INFO.installation_id
         assert decode(encoded.message.payload, [TOPIC_KEY]).body == advertisement
+
+    @pytest.mark.parametrize(
+        ("encode", "body", "sender"),
+        [
+            (envelope.encode_registration, REGISTRATION, {"identity": CLIENT, "server": SERVER.pub33}),
+            (envelope.encode_request, REQUEST, {"signer": CLIENT, "server": SERVER.pub33}),
+            (envelope.encode_query, QUERY, {"signer": CLIENT, "topic_key": TOPIC_KEY}),
+            (envelope.encode_advertisement, ContactCodeAdvertisement(), {"identity": CLIENT, "topic_key": TOPIC_KEY}),
+        ],
+    )
+    def test_every_message_bears_its_time(self, encode, body, sender, stamped):
+        encoded = encode(body, **sender, **stamped)
+        assert getattr(encoded, "message", encoded).timestamp_ns == NOW_NS
+
+    def test_the_frame_of_a_query_or_a_request_may_be_signed_by_another_key(self, stamped):
+        names = {"signer": SENDER, "outer_signer": STRANGER}
+        query = envelope.encode_query(QUERY, topic_key=TOPIC_KEY, **names, **stamped)
+        request = envelope.encode_request(REQUEST, server=SERVER.pub33, **names, **stamped)
+        opened = [
+            symmetric.unseal_frame(query.message.payload, TOPIC_KEY),
+            ecies.unseal(request.message.payload, SERVER.private_key),
+        ]
+        assert [frame.parse(each)[1].format() for each in opened] == [STRANGER.pub33] * 2
 
     def test_a_contact_code_may_be_empty_and_still_wrapped(self):
         with pytest.raises(errors.EmptyPayload):

@@ -8,6 +8,7 @@ from waku_bridge.codec.tests.examples import CLIENT, SERVER
 # The pair that status-go's own tests of the short form use.
 SHORT_FORM = "zQ3shPyZJnxZK4Bwyx9QsaksNKDYTPmpwPvGSjMYVHoXHeEgB"
 SHORT_FORM_KEY = "02261c55675e55ff25edb50b345cfb3a3f35f60712d251cbaaab97bd50054c6ebc"
+BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,26 @@ def test_reads_chat_keys_in_hex(text):
 
 def test_reads_the_short_form_of_status():
     assert parse_chat_key(SHORT_FORM).hex() == SHORT_FORM_KEY
+
+
+def short_form(varint, public_key):
+    number, digits = int.from_bytes(varint + public_key, "big"), ""
+    while number:
+        number, digit = divmod(number, 58)
+        digits = BASE58[digit] + digits
+    return "z" + digits
+
+
+def test_reads_the_short_form_of_any_key():
+    keys = [PrivateKey(bytes([secret]) * 32).public_key.format() for secret in range(1, 20)]
+    forms = [short_form(b"\xe7\x01", key) for key in keys]
+    assert set(BASE58) == set("".join(forms))
+    assert [parse_chat_key(form) for form in forms] == keys
+
+
+def test_refuses_the_short_form_of_another_kind_of_key():
+    with pytest.raises(BadPublicKey):
+        parse_chat_key(short_form(b"\xe8\x01", CLIENT.pub33))
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,15 @@ def test_hash_depends_on_the_pubsub_topic():
     assert waku_message.message_hash("32", STATUS_MESSAGE) != waku_message.message_hash("64", STATUS_MESSAGE)
 
 
-@pytest.mark.parametrize("message", [RFC_MESSAGE, STATUS_MESSAGE, replace(STATUS_MESSAGE, timestamp_ns=-(2**63))])
+@pytest.mark.parametrize(
+    "message",
+    [
+        RFC_MESSAGE,
+        STATUS_MESSAGE,
+        replace(STATUS_MESSAGE, timestamp_ns=-(2**63)),
+        replace(STATUS_MESSAGE, version=0, ephemeral=True),
+    ],
+)
 def test_reads_what_it_writes(message):
     assert waku_message.parse(waku_message.serialize(message)) == message
 
