@@ -5,7 +5,7 @@ that need neither PostgreSQL nor another process. A mutant that no test notices 
 the others. Each part runs in a copy of the checkout, with the same made-up inputs in every run (profile `mutants` in
 tests/budget.py), so that the scores of two commits compare.
 
-`survivors.txt` names the survivors that are accepted. The command fails for any other; `--record` accepts all.
+`survivors.txt` names the survivors that are accepted, with a reason. The command fails for any other.
 """
 
 import argparse
@@ -20,9 +20,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGINT
+from signal import SIGKILL
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -36,6 +37,7 @@ PACKAGES = ["kit", "notifications", "pushserver", "registrations", "spark_report
 COUNTS_CALLS = "waku_bridge/codec/tests/test_cost.py::test_no_payload_costs_more_than_five_honest_requests"
 # Collecting garbage after each mutant would take a third of the time.
 PLUGINS = ["-p", "tests.mutants.witness", "-p", "no:cacheprovider", "-p", "no:unraisableexception"]
+ENVIRONMENT = {"HYPOTHESIS_PROFILE": "mutants", "PYTHONHASHSEED": "0"}
 SURVIVED, UNTESTED, UNTRIED = 0, 33, None
 TIMEOUTS = {-24, 24, 36, 152}
 
@@ -89,25 +91,30 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", help="beginnings of their names; without any, all")
     parser.add_argument("--minutes", type=float, default=60, help="what a part may take; later mutants are not tried")
     parser.add_argument("--processes", type=int, default=2, help="parts that run at the same time")
-    parser.add_argument("--record", action="store_true", help="accept all survivors of this run")
     wanted = parser.parse_args()
     parts = [part for part in PARTS if not wanted.parts or part.name.startswith(tuple(wanted.parts))]
     if not parts:
         parser.error(f"no part begins like that; there are: {', '.join(part.name for part in PARTS)}")
+    running: list[subprocess.Popen[bytes]] = []
     with ThreadPoolExecutor(wanted.processes) as pool:
-        results = list(pool.map(lambda part: run(part, wanted.minutes * 60), parts))
+        try:
+            results = list(pool.map(lambda part: run(part, wanted.minutes * 60, running), parts))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in running:
+                stop(process)
     print_table(results)
-    return record(results) if wanted.record else compare(results)
+    return compare(results)
 
 
-def run(part: Part, seconds: float) -> Result:
+def run(part: Part, seconds: float, running: list[subprocess.Popen[bytes]]) -> Result:
     """Run mutmut on one part in a copy of the checkout that is removed afterwards."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Path(folder) / "checkout"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "screenshots", "staticfiles"))
         configure(part, copy)
-        run_mutmut(part, copy, seconds)
+        run_mutmut(part, copy, seconds, running)
         if broken := (copy / "broken.txt").read_text():
             raise RunFailedError(f"{part.name}: servers of the tests did not start:\n{broken}")
         exit_codes = read_exit_codes(copy)
@@ -135,24 +142,28 @@ def configure(part: Part, copy: Path) -> None:
     (copy / "broken.txt").touch()
 
 
-def run_mutmut(part: Part, copy: Path, seconds: float) -> None:
-    """Run it to its end or for this long. Children run one after the other, because they share the port of Valkey."""
-    environment = os.environ | {
-        "HYPOTHESIS_PROFILE": "mutants",
-        "PYTHONHASHSEED": "0",
-        "BROKEN": str(copy / "broken.txt"),
-    }
+def run_mutmut(part: Part, copy: Path, seconds: float, running: list[subprocess.Popen[bytes]]) -> None:
+    """Run it to its end, or for this long: it writes each result at once.
+
+    Children run one after the other, because they share the port of Valkey.
+    """
+    command = [MUTMUT, "run", "--max-children", "1"]
+    environment = os.environ | ENVIRONMENT | {"BROKEN": str(copy / "broken.txt")}
     with (copy / "log.txt").open("w") as log:
-        process = subprocess.Popen(
-            [MUTMUT, "run", "--max-children", "1"], cwd=copy, env=environment, stdout=log, stderr=log
-        )
-        try:
+        process = subprocess.Popen(command, cwd=copy, env=environment, stdout=log, stderr=log, start_new_session=True)
+        running.append(process)
+        with suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.send_signal(SIGINT)  # it writes each result at once, and stops its children now
-            process.wait()
+        stop(process)
     if "Running mutation testing" not in (text := (copy / "log.txt").read_text()):
         raise RunFailedError(f"{part.name}: the tests fail without a mutant:\n{text[-4000:]}")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop mutmut and its children, if there are any left. The guard of the tests stops their servers."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, SIGKILL)
+    process.wait()
 
 
 def read_exit_codes(copy: Path) -> dict[str, int | None]:
@@ -180,26 +191,22 @@ def print_table(results: Iterable[Result]) -> None:
         )
 
 
-def compare(results: Iterable[Result]) -> int:
-    """Print the survivors that are not accepted, and return whether there are any."""
+def compare(results: Sequence[Result]) -> int:
+    """Print the survivors that are not accepted, and the accepted that survive no more. Return 1 where there are
+    any of the former, or where not all were tried.
+    """
     accepted = {line.split()[0] for line in ACCEPTED.read_text().splitlines() if line and not line.startswith("#")}
-    found = [
-        (name, result.differences[name]) for result in results for name in result.survivors if name not in accepted
-    ]
-    for name, changed in found:
-        print(f"survived  {name}\n          {changed}")
-    print(f"{len(found)} survivors that tests/mutants/survivors.txt does not name")
-    return 1 if found else 0
-
-
-def record(results: Sequence[Result]) -> int:
-    """Write the survivors of these parts in place of those that the file names."""
     modules = {name.rpartition(".")[0] for result in results for name in result.exit_codes}
-    lines = ACCEPTED.read_text().splitlines()
-    kept = [line for line in lines if line.split()[:1] == ["#"] or line.rpartition(".x")[0].split()[0] not in modules]
-    new = [f"{name}  {result.differences[name]}" for result in results for name in result.survivors]
-    ACCEPTED.write_text("\n".join([*kept, *new]) + "\n")
-    return 0
+    found = {name: result.differences[name] for result in results for name in result.survivors}
+    untried = {name for result in results for name, code in result.exit_codes.items() if code is UNTRIED}
+    new = sorted(found.keys() - accepted)
+    for name in new:
+        print(f"survived: {name}  {found[name]}")
+    for name in sorted(accepted - found.keys() - untried):
+        if name.rpartition(".")[0] in modules:
+            print(f"survives no more: {name}")
+    print(f"{len(new)} survivors that {ACCEPTED.relative_to(ROOT)} does not name, {len(untried)} mutants not tried")
+    return 1 if new or untried else 0
 
 
 if __name__ == "__main__":
