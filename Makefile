@@ -1,4 +1,5 @@
-# Everyday commands; `make help` lists them. On a bare machine they need python3 >= 3.11 and make, and bring the rest.
+# Everyday commands; `make help` lists them. On a bare machine they need Python 3.11 to 3.13 and make, and bring
+# the rest; where that works is in requirements/machine.sh.
 .DEFAULT_GOAL := help
 .SUFFIXES:
 SHELL := /bin/sh
@@ -23,9 +24,9 @@ help: ## this list
 install: ## install what the server needs, start nothing
 	@requirements/install.sh run
 
-doctor: ## what this machine lacks: Python, disk, memory, port, clock, programs, settings; installs nothing
-	@command -v python3 >/dev/null || { echo "!! python3 is missing: install Python 3.11 or newer."; exit 1; }
-	@python3 requirements/doctor.py
+doctor: ## what this machine lacks: system, Python, disk, memory, port, clock, programs, settings; installs nothing
+	@python=$$(requirements/machine.sh --python || command -v python3) || { requirements/machine.sh system python; exit 1; }; \
+	"$$python" requirements/doctor.py
 
 install-reports: ## install what nightly reports need, too: PySpark, PyArrow, Java 17 (400 MB); S3=1: Spark's connector to S3 (690 MB)
 	@requirements/install.sh reports
@@ -51,11 +52,11 @@ test: dev ## the test suite, with real servers: every promise once; ARGS="-k nam
 	$(SUITE) $(ARGS)
 
 test-nightly: dev ## what `make test` leaves out: the same promises for every page, role and kind of Spark, and what takes long
-	@requirements/system.sh chromium java
+	@requirements/system.sh chromium java go
 	$(SUITE) -m nightly $(ARGS)
 
 chaos: dev ## fault runs: thousands of messages while workers, the real gorush, nodes, bridges and database are killed (many minutes)
-	@requirements/system.sh go
+	@requirements/system.sh go prosody
 	@tests/interop/peers/build.sh gorush
 	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest -m chaos -s tests/chaos tests/siege $(ARGS)
 
