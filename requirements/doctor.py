@@ -167,7 +167,8 @@ def _index() -> str:
 def _pip_index() -> str:
     """Return the index that pip asks: that of its configuration, or else its own."""
     configured = _told(sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "get", "global.index-url")
-    return configured or _told(sys.executable, "-c", "from pip._internal.models.index import PyPI; print(PyPI.simple_url)")
+    built_in = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+    return configured or _told(sys.executable, "-c", built_in)
 
 
 def _told(*command: str) -> str:
