@@ -96,7 +96,8 @@ check: dev ## format, lint, types, import contracts, migrations, drift of genera
 	echo "lock drift" && cp requirements/run.txt requirements/reports.txt requirements/dev.txt "$$folder" && \
 	$(UV) $(COMPILE) $(RUN_GROUPS) -o "$$folder/run.txt" >/dev/null && diff "$$folder/run.txt" requirements/run.txt && \
 	$(UV) $(COMPILE) $(REPORTS_GROUPS) -o "$$folder/reports.txt" >/dev/null && diff "$$folder/reports.txt" requirements/reports.txt && \
-	$(UV) $(COMPILE) $(DEV_GROUPS) -o "$$folder/dev.txt" >/dev/null && diff "$$folder/dev.txt" requirements/dev.txt
+	$(UV) $(COMPILE) $(DEV_GROUPS) -o "$$folder/dev.txt" >/dev/null && diff "$$folder/dev.txt" requirements/dev.txt && \
+	echo "wheels for each processor and Python" && requirements/wheels.sh
 
 check-deploy: ## compose.yaml, the Helm chart and the systemd units, each against its specification; needs Go, no cluster
 	@requirements/system.sh go systemd
