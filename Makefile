@@ -1,4 +1,5 @@
-# Everyday commands; `make help` lists them. On a bare machine they need python3 >= 3.11 and make, and bring the rest.
+# Everyday commands; `make help` lists them. On a bare machine they need Python 3.11 to 3.13 and make, and bring
+# the rest; where that works is in requirements/machine.sh.
 .DEFAULT_GOAL := help
 .SUFFIXES:
 SHELL := /bin/sh
@@ -23,9 +24,9 @@ help: ## this list
 install: ## install what the server needs, start nothing
 	@requirements/install.sh run
 
-doctor: ## what this machine lacks: Python, disk, memory, port, clock, programs, settings; installs nothing
-	@command -v python3 >/dev/null || { echo "!! python3 is missing: install Python 3.11 or newer."; exit 1; }
-	@python3 requirements/doctor.py
+doctor: ## what this machine lacks: system, Python, disk, memory, port, clock, programs, settings; installs nothing
+	@python=$$(requirements/machine.sh --python || command -v python3) || { requirements/machine.sh system python; exit 1; }; \
+	"$$python" requirements/doctor.py
 
 install-reports: ## install what nightly reports need, too: PySpark, PyArrow, Java 17 (400 MB); S3=1: Spark's connector to S3 (690 MB)
 	@requirements/install.sh reports
@@ -51,11 +52,11 @@ test: dev ## the test suite, with real servers: every promise once; ARGS="-k nam
 	$(SUITE) $(ARGS)
 
 test-nightly: dev ## what `make test` leaves out: the same promises for every page, role and kind of Spark, and what takes long
-	@requirements/system.sh chromium java
+	@requirements/system.sh chromium java go
 	$(SUITE) -m nightly $(ARGS)
 
 chaos: dev ## fault runs: thousands of messages while workers, the real gorush, nodes, bridges and database are killed (many minutes)
-	@requirements/system.sh go
+	@requirements/system.sh go prosody
 	@tests/interop/peers/build.sh gorush
 	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest -m chaos -s tests/chaos tests/siege $(ARGS)
 
@@ -70,7 +71,7 @@ upgrade-test: dev ## an upgrade from the last release and its way back under Wak
 	$(PYTHON) -m pytest -q -m upgrade -s tests/upgrades $(ARGS)
 
 simulate: dev ## a simulated world with every kind of failure, one for each seed: SEEDS=10000 for many, SEED=7 for one
-	$(PYTHON) -m pytest -q -s tests/simulation
+	$(PYTHON) -m pytest -q -s tests/simulation $(if $(SEED)$(SEEDS),-k nothing_is_lost)
 
 fuzz: dev ## made-up bytes for whatever reads what strangers send, led by coverage: two minutes, or FUZZ="--inputs 10000000"
 	$(PYTHON) -m tests.fuzz.everything $(or $(FUZZ),--seconds 120)
@@ -98,15 +99,16 @@ check: dev ## format, lint, types, import contracts, migrations, drift of genera
 	echo "lock drift" && cp requirements/run.txt requirements/reports.txt requirements/dev.txt "$$folder" && \
 	$(UV) $(COMPILE) $(RUN_GROUPS) -o "$$folder/run.txt" >/dev/null && diff "$$folder/run.txt" requirements/run.txt && \
 	$(UV) $(COMPILE) $(REPORTS_GROUPS) -o "$$folder/reports.txt" >/dev/null && diff "$$folder/reports.txt" requirements/reports.txt && \
-	$(UV) $(COMPILE) $(DEV_GROUPS) -o "$$folder/dev.txt" >/dev/null && diff "$$folder/dev.txt" requirements/dev.txt
+	$(UV) $(COMPILE) $(DEV_GROUPS) -o "$$folder/dev.txt" >/dev/null && diff "$$folder/dev.txt" requirements/dev.txt && \
+	echo "wheels for each processor and Python" && requirements/wheels.sh
 
 check-deploy: ## compose.yaml, the Helm chart and the systemd units, each against its specification; needs Go, no cluster
 	@requirements/system.sh go systemd
 	@deploy/check.sh
 
 image-test: dev peers ## build the images without a Docker engine and run every process of compose.yaml from them (as root on Debian)
-	@requirements/system.sh buildah prosody
-	@deploy/tools/build.sh
+	@requirements/system.sh go buildah prosody
+	@if command -v go >/dev/null; then deploy/tools/build.sh; fi
 	@tests/image/build.sh
 	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/image -m image $(ARGS)
 
@@ -122,6 +124,7 @@ xmpp-interop: dev ## the tests that need a real Prosody and a real ejabberd (ins
 	$(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/interop/xmpp -m xmpp $(ARGS)
 
 bench: dev ## benchmarks with ratios; ARGS for its options
+	@requirements/system.sh java
 	$(PYTHON) -m bench $(ARGS)
 
 lock: dev ## write the lock files again from pyproject.toml, keeping versions where possible

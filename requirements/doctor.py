@@ -18,33 +18,23 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import Iterator, Optional, Sequence, Tuple
+from typing import Iterator, List, Optional, Sequence, Tuple
 
-ROOT = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
 PYTHON = ROOT / ".venv" / "bin" / "python"
-GIB = 2**30
 OK, OPTIONAL, BAD = "ok", "--", "!!"
 Finding = Tuple[str, str]
 PATIENCE_SECONDS = 5
 MAX_PORT = 65_535
-NEEDED = (3, 11)
 # What this process may be off by before it matters: nodes refuse messages at 20 s.
 CLOCK_DOUBT_SECONDS, CLOCK_WRONG_SECONDS = 5, 20
 
 
-def python() -> Finding:
-    """Say whether this Python is new enough, and can make environments."""
-    found = "Python " + ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < NEEDED:
-        return BAD, found + " is too old: put python3 3.11 or newer first in PATH."
-    if PYTHON.exists():
-        return OK, found
-    try:
-        import ensurepip  # noqa: F401, PLC0415 - Debian keeps it in a package of its own
-        import venv  # noqa: F401, PLC0415
-    except ImportError:
-        return BAD, found + " lacks its venv module (on Debian and Ubuntu: apt-get install python3-venv)."
-    return OK, found
+def machine(*parts: str) -> List[Finding]:
+    """Ask machine.sh about parts of this machine: `make run` refuses what is bad there."""
+    told = _told(str(HERE / "machine.sh"), *parts)
+    return [(line[:2], line[3:]) for line in told.splitlines()]
 
 
 def packages() -> Finding:
@@ -63,34 +53,6 @@ def account() -> Finding:
     if shutil.which("useradd") is None:
         return OPTIONAL, "root without useradd: PostgreSQL runs as nobody"
     return OK, "root: PostgreSQL runs under an account of its own"
-
-
-def disk() -> Finding:
-    """Say whether there is room for packages and data."""
-    folder = _data_dir()
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        return BAD, f"{folder} cannot be written: set DATA_DIR to a folder of yours."
-    free = min(shutil.disk_usage(each).free for each in (ROOT, folder))
-    return _enough("disk free for packages and data", free, bad=1 * GIB, doubt=5 * GIB)
-
-
-def memory() -> Finding:
-    """Say whether there is memory for all processes."""
-    found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
-    if found is None:
-        return OPTIONAL, "memory: not told"
-    return _enough("memory available", int(found.group(1)) * 1024, bad=1 * GIB, doubt=3 * GIB)
-
-
-def _enough(what: str, amount: int, *, bad: int, doubt: int) -> Finding:
-    words = "{:.1f} GiB {}".format(amount / GIB, what)
-    if amount < bad:
-        return BAD, "{}: at least {:.0f} are needed.".format(words, bad / GIB)
-    if amount < doubt:
-        return OPTIONAL, "{}: enough to try it; reports and tests want {:.0f}".format(words, doubt / GIB)
-    return OK, words
 
 
 def port() -> Finding:
@@ -131,10 +93,10 @@ def java() -> Finding:
 
 
 def chromium() -> Finding:
-    """Look for Chromium, which only the tests need."""
-    known = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-    names = [name for name in known if shutil.which(name)]
-    return (OK, "Chromium") if names else (OPTIONAL, "no Chromium: no browser tests (`make test` installs it as root)")
+    """Look for a Chromium that tests can drive, which only they need."""
+    if _told(str(HERE / "system.sh"), "--chromium"):
+        return OK, "Chromium"
+    return OPTIONAL, "no Chromium but a snap, if any: no browser tests (`make test` installs it as root, or names it)"
 
 
 def go() -> Finding:
@@ -204,12 +166,13 @@ def _index() -> str:
 
 def _pip_index() -> str:
     """Return the index that pip asks: that of its configuration, or else its own."""
-    configured = _python("-m", "pip", "--disable-pip-version-check", "config", "get", "global.index-url")
-    return configured or _python("-c", "from pip._internal.models.index import PyPI; print(PyPI.simple_url)")
+    configured = _told(sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "get", "global.index-url")
+    built_in = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+    return configured or _told(sys.executable, "-c", built_in)
 
 
-def _python(*arguments: str) -> str:
-    told = subprocess.run([sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+def _told(*command: str) -> str:
+    told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     return told.stdout.decode().strip()
 
 
@@ -229,8 +192,8 @@ def _index_date() -> Optional[float]:
 
 def main() -> int:
     """Print a line for each part, and return the exit code."""
-    parts = (python, account, packages, disk, memory, port, clock, java, chromium, go)
-    found = [part() for part in parts] + list(settings())
+    found = machine("system", "python", "venv", "folder", "disk", "memory")
+    found += [part() for part in (account, packages, port, clock, java, chromium, go)] + list(settings())
     for state, words in found:
         print(state, words)
     return int(any(state == BAD for state, _ in found))

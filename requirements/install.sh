@@ -1,7 +1,8 @@
 #!/bin/sh
 # Brings .venv in line with a lock file:  requirements/install.sh run|reports|dev
-# Needs only python3 >= 3.11: uv comes from its own lock into .uv, and nothing outside this checkout is touched (except
-# for python3-venv, which Debian keeps in a package of its own). Quick when there is nothing to do.
+# Where it runs stands in machine.sh, and is checked before anything is written. uv comes from its own lock into .uv, and
+# nothing outside this checkout is touched (except for python3-venv, which Debian keeps in a package of its own). Quick
+# when there is nothing to do.
 set -eu
 cd "$(dirname "$0")/.."
 umask 022   # root's embedded PostgreSQL runs under another account and has to read .venv
@@ -23,10 +24,6 @@ fetch() {
     fail "$what cannot be installed: $(grep -v '^ *$' .uv/log | tail -n 1) (details: .uv/log)."
 }
 
-command -v python3 >/dev/null || fail "python3 is missing: install Python 3.11 or newer."
-python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-    fail "python3 is $(python3 -V 2>&1), but 3.11 or newer is needed: put a newer python3 first in PATH."
-
 # Without bytecode on disk every process compiles all that it imports, which takes longer than the rest of its start, and
 # not everybody may write it when it is missing (PYTHONDONTWRITEBYTECODE, another account). Our own is brought up to date
 # each time.
@@ -44,15 +41,18 @@ if [ -x .uv/bin/uv ] && [ -x .venv/bin/python ] && cmp -s "requirements/$lock.tx
     exit 0
 fi
 
-[ -w . ] || fail "$PWD cannot be written by $(id -un): give this account the checkout, or use one of its own."
-if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        echo "Installing python3-venv ..."
-        sh requirements/system.sh --package python3-venv
-    fi
-    python3 -c 'import ensurepip, venv' 2>/dev/null ||
-        fail "python3 lacks its venv module: install it (on Debian and Ubuntu: apt-get install python3-venv)."
+problem_with() {   # the first that keeps this machine from running the server; empty when there is none
+    LOCK=$lock requirements/machine.sh "$@" | sed -n 's/^!! //p' | sed 1q
+}
+problem=$(problem_with system python folder disk memory)
+[ -z "$problem" ] || fail "$problem"
+python=$(requirements/machine.sh --python)
+if [ -n "$(problem_with venv)" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "Installing $python-venv ..."
+    requirements/system.sh --package "$python-venv" || true
 fi
+problem=$(problem_with venv)
+[ -z "$problem" ] || fail "$problem"
 
 # Caches belong into the home folder. Where there is none, they stay in the checkout.
 if [ -z "${HOME:-}" ] || [ ! -w "$HOME" ]; then
@@ -63,7 +63,7 @@ fi
 
 if ! cmp -s requirements/uv.txt .uv/lock.txt; then
     echo "Installing uv ..."
-    python3 -m venv --clear .uv
+    "$python" -m venv --clear .uv
     fetch uv .uv/bin/python -m pip install --retries 2 --timeout 20 --disable-pip-version-check --require-hashes \
         -r requirements/uv.txt
     cp requirements/uv.txt .uv/lock.txt
@@ -79,7 +79,7 @@ certificates=${SSL_CERT_FILE:-${PIP_CERT:-$(from_pip global.cert)}}
 if [ -n "$certificates" ]; then export SSL_CERT_FILE="$certificates"; fi
 
 export UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1
-.venv/bin/python -c '' 2>/dev/null || .uv/bin/uv venv --quiet --clear --python "$(command -v python3)" .venv
+.venv/bin/python -c '' 2>/dev/null || .uv/bin/uv venv --quiet --clear --python "$(command -v "$python")" .venv
 echo "Installing Python packages ..."
 fetch "Python packages" .uv/bin/uv pip sync --quiet --compile-bytecode --python .venv/bin/python "requirements/$lock.txt"
 touch .venv/.compiled

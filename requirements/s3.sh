@@ -14,8 +14,8 @@ SUMS
 }
 
 if fits; then exit 0; fi
-command -v mvn >/dev/null || sh requirements/system.sh --package maven || true
-command -v mvn >/dev/null || { echo "Maven is missing (on Debian: apt-get install maven): no lake on S3." >&2; exit 1; }
+command -v mvn >/dev/null || requirements/system.sh maven
+command -v mvn >/dev/null || exit 1
 echo "Installing Spark's connector to S3 (690 MB) ..."
 rm -f "$jars/hadoop-aws-3.5.0.jar" "$jars/bundle-2.35.4.jar"
 for artifact in org.apache.hadoop:hadoop-aws:3.5.0 software.amazon.awssdk:bundle:2.35.4; do

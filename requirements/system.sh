@@ -1,12 +1,132 @@
 #!/bin/sh
-# System parts:  requirements/system.sh buildah chromium compiler ejabberd go java prosody systemd
-# Installs what is missing where that is possible (root, apt), and otherwise names it in one line. Never fails for that:
-# tests without their part are skipped with the reason, or fail with REQUIRE_ALL=1.
+# System parts:  requirements/system.sh buildah chromium compiler ejabberd go java maven prosody systemd
+# Installs what is missing where that is possible (root, apt), and otherwise names it in one line, with the packages of
+# this distribution. Never fails for that: tests without their part are skipped with the reason, or fail with REQUIRE_ALL=1.
 #   requirements/system.sh --package NAME...   installs the first of these Debian packages that exists
+#   requirements/system.sh --chromium          prints the browser that tests can drive, and fails without one
 set -eu
 
+# Says what a part is, what is lacking without it, and which packages bring it: `a|b` is the first that exists, and an
+# empty list means that the distribution has none, for which `instead` says what to do. Only Debian's were tried here; the
+# others are from the lists of those distributions and the pages of the programs.
+describe() {
+    instead='' ubuntu='' fedora='' arch='' is_server=''
+    case $1 in
+        buildah) what="Buildah or debootstrap" without="no images"
+            debian="buildah debootstrap" ubuntu=$debian fedora=$debian arch=$debian ;;
+        chromium) what="A Chromium that is no snap" without="no browser tests"
+            debian=chromium fedora=chromium-headless arch=chromium
+            instead="on Ubuntu: Google's own package of Chrome, or a container of Debian; no test can drive a snap" ;;
+        compiler) what="A C compiler" without="no Waku node"
+            debian="gcc libc6-dev" ubuntu=$debian fedora=gcc arch=gcc ;;
+        ejabberd) what=ejabberd without="no second XMPP server" is_server=1
+            debian=ejabberd ubuntu=ejabberd arch=ejabberd
+            instead="Fedora has no package of it: use a container of Debian" ;;
+        go) what="Go 1.21 or newer" without="no real peers"
+            debian=golang-go ubuntu=golang-go fedora=golang arch=go
+            instead="from go.dev/dl, as golang-go is too old here" ;;
+        java) what="Java 17 or 21" without="no Spark reports"
+            debian="openjdk-17-jre-headless|openjdk-21-jre-headless" ubuntu=$debian
+            fedora=java-21-openjdk-headless arch=jre21-openjdk-headless ;;
+        maven) what=Maven without="no lake on S3"
+            debian=maven ubuntu=maven fedora=maven arch=maven ;;
+        prosody) what="Prosody or its mod_cloud_notify" without="no XMPP server" is_server=1
+            debian="prosody prosody-modules" ubuntu=$debian fedora=prosody arch=prosody ;;
+        systemd) what=systemd-analyze without="units are not checked"
+            debian=systemd ubuntu=systemd fedora=systemd arch=systemd ;;
+        *) echo "unknown system part: $1" >&2; exit 2 ;;
+    esac
+}
+
+has() {
+    case $1 in
+        buildah) has_program buildah && has_program debootstrap ;;
+        chromium) find_chromium >/dev/null ;;
+        compiler) has_program cc || has_program gcc ;;
+        ejabberd) has_program ejabberdctl || [ -x /usr/sbin/ejabberdctl ] ;;
+        # 1.21 is the first that fetches the toolchain a go.mod asks for.
+        go) go version 2>/dev/null | grep -Eq 'go1\.(2[1-9]|[3-9][0-9])' ;;
+        java) java -version 2>&1 | grep -Eq 'version "(17|21)[."]' ;;
+        maven) has_program mvn ;;
+        prosody) has_program prosody && has_cloud_notify ;;
+        systemd) has_program systemd-analyze ;;
+    esac
+}
+
+has_program() {
+    command -v "$1" >/dev/null
+}
+
+# Part of Prosody from 13, of prosody-modules before.
+has_cloud_notify() {
+    for folder in /usr/lib/prosody/modules /usr/lib64/prosody/modules /usr/share/lua/5.4/prosody; do
+        if [ -e "$folder/mod_cloud_notify" ] || [ -e "$folder/mod_cloud_notify.lua" ]; then return 0; fi
+    done
+    return 1
+}
+
+# The first that is there; the one without windows starts faster. Ubuntu's chromium-browser is a script that asks for a
+# snap, or runs it; Fedora's is the real one.
+find_chromium() {
+    for name in chromium-headless-shell /usr/lib64/chromium-browser/headless_shell chromium chromium-browser \
+        google-chrome google-chrome-stable; do
+        program=$(command -v "$name") || continue
+        case $(readlink -f "$program") in /snap/* | */snap) continue ;; esac
+        case $(timeout 20 "$program" --version 2>/dev/null || true) in
+            *snap*) ;;
+            *[0-9].[0-9]*) echo "$program"; return ;;
+        esac
+    done
+    return 1
+}
+
+# debian, ubuntu, fedora, arch or nothing: that of this machine, or the one that its distribution descends from.
+family() {
+    for file in "${SYSTEMD_OS_RELEASE:-/etc/os-release}" /usr/lib/os-release; do
+        if [ ! -r "$file" ]; then continue; fi
+        for name in $(sed -n 's/^ID=//p; s/^ID_LIKE=//p' "$file" | tr -d "\"'"); do
+            case $name in debian | ubuntu | fedora | arch) echo "$name"; return ;; esac
+        done
+    done
+}
+
+packages() {   # of the part that was described
+    case $(family) in
+        ubuntu) echo "$ubuntu" ;;
+        fedora) echo "$fedora" ;;
+        arch) echo "$arch" ;;
+        *) echo "$debian" ;;
+    esac
+}
+
+# Names one package of each alternative: the first that apt knows, where there is apt.
+one_of_each() {
+    for alternatives in $(packages); do
+        for name in $(echo "$alternatives" | tr '|' ' '); do
+            if apt-cache show "$name" >/dev/null 2>&1; then break; fi
+            name=${alternatives%%|*}
+        done
+        printf '%s ' "$name"
+    done
+}
+
+hint() {
+    names=$(one_of_each)
+    if [ -z "$names" ] || ! is_offered "$1"; then echo "$instead"; return; fi
+    case $(family) in
+        ubuntu) echo "on Ubuntu: apt-get install ${names% }" ;;
+        fedora) echo "on Fedora: dnf install ${names% }" ;;
+        arch) echo "on Arch: pacman -S ${names% }" ;;
+        *) echo "on Debian: apt-get install ${names% }" ;;
+    esac
+}
+
+can_install() {
+    [ "$(id -u)" = 0 ] && has_program apt-get
+}
+
 install_first_of() {
-    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then return 1; fi
+    can_install || return 1
     for attempt in now updated; do
         for package in "$@"; do
             if DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null 2>&1
@@ -20,71 +140,38 @@ install_first_of() {
 # A package with a server starts it as a service. Nobody here needs that one, and it would take the usual ports.
 install_without_starting() {
     policy=/usr/sbin/policy-rc.d
-    if [ "$(id -u)" != 0 ] || [ -e "$policy" ]; then install_first_of "$1"; return; fi
+    if [ -e "$policy" ]; then install_first_of "$1"; return; fi
     printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"
     status=0
     install_first_of "$1" || status=1
     rm "$policy"
-    if command -v systemctl >/dev/null; then systemctl disable --quiet "$1" 2>/dev/null || true; fi
+    if has_program systemctl; then systemctl disable --quiet "$1" 2>/dev/null || true; fi
     return $status
 }
 
-has_java() {
-    java -version 2>&1 | grep -Eq 'version "(17|21)[."]'
+# Debian 12's and Ubuntu 22.04's golang-go is too old to be of use.
+is_offered() {
+    [ "$1" != go ] || ! has_program apt-cache ||
+        apt-cache show golang-go 2>/dev/null | grep -Eq '^Version: 2:1\.(2[1-9]|[3-9][0-9])'
 }
 
-has_chromium() {
-    for name in chromium-headless-shell chromium chromium-browser google-chrome; do
-        if command -v "$name" >/dev/null; then return 0; fi
+install_part() {
+    can_install && is_offered "$1" && [ -n "$(packages)" ] || return 1
+    echo "Installing $(one_of_each)..."
+    for alternatives in $(packages); do
+        # shellcheck disable=SC2046 # names of packages
+        set -- $(echo "$alternatives" | tr '|' ' ')
+        if [ -n "$is_server" ]; then install_without_starting "$1"; else install_first_of "$@"; fi || return 1
     done
-    return 1
 }
 
-# 1.21 is the first that fetches the toolchain a go.mod asks for.
-has_go() {
-    go version 2>/dev/null | grep -Eq 'go1\.(2[1-9]|[3-9][0-9])'
-}
-
-# Part of Prosody from 13, of prosody-modules before.
-has_cloud_notify() {
-    for folder in /usr/lib/prosody/modules /usr/share/lua/5.4/prosody; do
-        if [ -e "$folder/mod_cloud_notify" ] || [ -e "$folder/mod_cloud_notify.lua" ]; then return 0; fi
-    done
-    return 1
-}
-
-offers_go() {
-    apt-cache show golang-go 2>/dev/null | grep -Eq '^Version: 2:1\.(2[1-9]|[3-9][0-9])'
-}
-
-if [ "${1:-}" = --package ]; then
-    shift
-    install_first_of "$@"
-    exit
-fi
+case ${1:-} in
+    --package) shift; install_first_of "$@"; exit ;;
+    --chromium) find_chromium; exit ;;
+esac
 for part in "$@"; do
-    case $part in
-        java) has_java || { echo "Installing Java ..."; install_first_of openjdk-17-jre-headless openjdk-21-jre-headless; } ||
-            echo "Java 17 or 21 is missing (on Debian: apt-get install openjdk-17-jre-headless): no Spark reports." >&2 ;;
-        chromium) has_chromium || { echo "Installing Chromium ..."; install_first_of chromium; } ||
-            echo "Chromium is missing (on Debian: apt-get install chromium): no browser tests." >&2 ;;
-        go) has_go || { offers_go && echo "Installing Go ..." && install_first_of golang-go; } ||
-            echo "Go 1.25 or newer is missing (go.dev/dl; golang-go of Debian 12 is too old): no real peers." >&2 ;;
-        buildah) { command -v buildah && command -v debootstrap; } >/dev/null ||
-            { echo "Installing Buildah ..."; install_first_of buildah && install_first_of debootstrap; } ||
-            echo "Buildah or debootstrap is missing (on Debian: apt-get install buildah debootstrap): no images." >&2 ;;
-        compiler) command -v cc >/dev/null || command -v gcc >/dev/null ||
-            { echo "Installing a C compiler ..."; install_first_of gcc && install_first_of libc6-dev; } ||
-            echo "A C compiler is missing (on Debian: apt-get install gcc libc6-dev): no Waku node." >&2 ;;
-        prosody) command -v prosody >/dev/null || { echo "Installing Prosody ..."; install_without_starting prosody; } ||
-            echo "Prosody is missing (on Debian: apt-get install prosody prosody-modules): no XMPP server." >&2
-            has_cloud_notify || install_without_starting prosody-modules ||
-            echo "Prosody has no mod_cloud_notify (on Debian: apt-get install prosody-modules): no XEP-0357." >&2 ;;
-        systemd) command -v systemd-analyze >/dev/null || { echo "Installing systemd ..."; install_first_of systemd; } ||
-            echo "systemd-analyze is missing (on Debian: apt-get install systemd): units are not checked." >&2 ;;
-        ejabberd) command -v ejabberdctl >/dev/null || [ -x /usr/sbin/ejabberdctl ] ||
-            { echo "Installing ejabberd ..."; install_without_starting ejabberd; } ||
-            echo "ejabberd is missing (on Debian: apt-get install ejabberd): no second XMPP server." >&2 ;;
-        *) echo "unknown system part: $part" >&2; exit 2 ;;
-    esac
+    describe "$part"
+    if has "$part"; then continue; fi
+    if install_part "$part" && has "$part"; then continue; fi
+    echo "$what is missing ($(hint "$part")): $without." >&2
 done

@@ -18,5 +18,5 @@ def missing() -> str:
         )
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
     if shutil.which(java) is None:
-        return "Java 17 or 21 is missing (on Debian: apt-get install openjdk-17-jre-headless): no reports."
+        return "Java 17 or 21 is missing: no reports. `make install-reports` installs it, or names its package."
     return ""

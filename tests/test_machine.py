@@ -3,11 +3,14 @@
 import ast
 import http.server
 import os
+import platform
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
 from pathlib import Path
@@ -62,10 +65,98 @@ def fake(folder: Path, name: str, script: str) -> str:
     return f"{folder}:{os.environ['PATH']}"
 
 
-def test_run_with_an_old_python_says_so_in_one_line(make: Run, tmp_path: Path) -> None:
-    path = fake(tmp_path / "bin", "python3", 'case $1 in -V) echo "Python 3.9.2";; *) exit 1;; esac')
+# What is fit, by what the programs of a machine say of it.
+OTHER_MACHINES = {
+    "macOS": ({"uname": "echo Darwin"}, "macOS is not supported: use a container of Debian ("),
+    "Windows": ({"uname": "echo MINGW64_NT-10.0"}, "Windows is not supported: use Debian in WSL 2, or a container of"),
+    "another Unix": ({"uname": "echo FreeBSD"}, "FreeBSD is not supported: use a container of Debian ("),
+    "another processor": (
+        {"uname": "if [ $1 = -m ]; then echo riscv64; else echo Linux; fi"},
+        "riscv64 processors are not supported: use a machine with x86-64 or ARM64.",
+    ),
+    "Alpine": (
+        {"getconf": "exit 1", "ldd": "echo 'musl libc (x86_64)' >&2; exit 1"},
+        "This Linux has no glibc (Alpine's musl is not supported): use a container of Debian (",
+    ),
+    "an old glibc": (
+        {"getconf": "exit 1", "ldd": "echo 'ldd (GNU libc) 2.17'"},
+        "glibc 2.17 is too old, 2.28 or newer is needed: use a newer Linux, or a container of Debian (",
+    ),
+    "an old Python": (
+        {"python3": "echo Python 3.9.2; exit 1"},
+        "python3 is Python 3.9.2, but CPython 3.11, 3.12 or 3.13 is needed: put one into PATH (on Fedora: ",
+    ),
+    "a new Python": (
+        {"python3": "echo Python 3.14.0; exit 1"},
+        "python3 is Python 3.14.0, but CPython 3.11, 3.12 or 3.13 is needed: put one into PATH (on Fedora: ",
+    ),
+    "a Python that crashes": (
+        {"python3": "exit 127"},
+        "python3 is a program that does not start, but CPython 3.11, 3.12 or 3.13 is needed: ",
+    ),
+    "a full disk": (
+        {"df": "printf 'Filesystem 1024-blocks Used Available Capacity Mounted on\\n/dev/sda 9 9 734003 99%% /\\n'"},
+        "0.6 GiB disk free for packages and data: at least 1 are needed.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("programs", "beginning"), OTHER_MACHINES.values(), ids=OTHER_MACHINES)
+def test_run_on_another_machine_says_so_in_one_line_and_writes_nothing(
+    make: Run, checkout: Path, tmp_path: Path, programs: dict[str, str], beginning: str
+) -> None:
+    before = sorted(checkout.rglob("*"))
+    path = fake_python_of_each_version(tmp_path / "bin", "exit 1")
+    for name, script in programs.items():
+        fake(tmp_path / "bin", name, script)
     [line] = said(make("run", PATH=path))
-    assert line == "python3 is Python 3.9.2, but 3.11 or newer is needed: put a newer python3 first in PATH."
+    assert line.startswith(beginning)
+    assert sorted(checkout.rglob("*")) == before
+
+
+def fake_python_of_each_version(folder: Path, script: str) -> str:
+    for name in ("python3.11", "python3.12"):
+        fake(folder, name, script)
+    return fake(folder, "python3.13", script)
+
+
+# What a Python says of itself for which there are no wheels.
+UNSUITED_PYTHONS = {
+    "PyPy": "platform.python_implementation = lambda: 'PyPy'",
+    "free-threaded Python": "sysconfig.get_config_var = lambda _: 1",
+    "32-bit Python": "sys.maxsize = 2**31 - 1",
+    "Python 3.14.0": "sys.version_info, platform.python_version = (3, 14, 0, 'final', 0), lambda: '3.14.0'",
+    "Python 3.10.2": "sys.version_info, platform.python_version = (3, 10, 2, 'final', 0), lambda: '3.10.2'",
+}
+
+
+@pytest.mark.parametrize(("name", "trait"), UNSUITED_PYTHONS.items(), ids=UNSUITED_PYTHONS)
+def test_a_python_without_wheels_is_named_or_passed_over_for_one_that_has_them(
+    tmp_path: Path, name: str, trait: str
+) -> None:
+    program = f'exec {sys.executable} -c "import platform, sys, sysconfig; {trait}; exec(sys.argv[1])" "$2"'
+    path = fake_python_of_each_version(tmp_path / "bin", program)
+    fake(tmp_path / "bin", "python3", program)
+    command = [PROJECT / "requirements" / "machine.sh", "python"]
+    refused = subprocess.run(command, env={"PATH": path}, capture_output=True, text=True, check=True)
+    fake(tmp_path / "bin", "python3.12", f'exec {sys.executable} "$@"')
+    chosen = subprocess.run(command, env={"PATH": path}, capture_output=True, text=True, check=True)
+    assert refused.stdout.startswith(f"!! python3 is {name}")
+    assert chosen.stdout == f"ok Python {platform.python_version()} (python3.12)\n"
+
+
+def test_the_versions_of_python_are_the_same_everywhere() -> None:
+    script = (PROJECT / "requirements" / "machine.sh").read_text(encoding="utf-8")
+    oldest, newest = map(int, re.findall(r"OLDEST=(\d+) NEWEST=(\d+)", script)[0])
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["requires-python"] == f">=3.{oldest},<3.{newest + 1}"
+    assert f"CPython 3.{oldest} to 3.{newest}" in (PROJECT / "README.md").read_text(encoding="utf-8")
+
+
+def test_only_what_fuzzes_is_left_out_on_arm64() -> None:
+    """No other package has wheels for one of the processors only; `make check` asks the index for all of them."""
+    lock = (PROJECT / "requirements" / "dev.txt").read_text(encoding="utf-8")
+    assert set(re.findall(r"^([\w-]+)==.*platform_machine", lock, re.MULTILINE)) == {"atheris"}
 
 
 def test_run_without_a_network_says_so_in_one_line(make: Run, checkout: Path) -> None:
@@ -85,8 +176,8 @@ def test_run_without_venv_and_without_root_names_the_package(make: Run, tmp_path
     assert line == "python3 lacks its venv module: install it (on Debian and Ubuntu: apt-get install python3-venv)."
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_run_in_a_checkout_of_somebody_else_says_so_in_one_line() -> None:
+def test_run_in_a_checkout_of_somebody_else_says_so_in_one_line(require_or_skip: Callable[[bool, str], None]) -> None:
+    require_or_skip(os.geteuid() == 0, "only root can be somebody else")
     with open_folder() as folder:
         shutil.copytree(PROJECT / "requirements", folder / "requirements")
         folder.chmod(0o755)
@@ -139,7 +230,7 @@ def test_the_doctor_finds_a_bare_machine_well(doctor: Callable[..., tuple[bool, 
     assert f"ok Python packages can be fetched from {index}" in lines
     assert "ok the clock is right" in lines
     assert "-- settings: checked once the packages are installed (make install)" in lines
-    assert len(lines) == 11
+    assert len(lines) == 14
 
 
 @pytest.mark.parametrize(("off", "state"), [(-3600, "!!"), (3600, "!!"), (8, "--"), (0, "ok")])

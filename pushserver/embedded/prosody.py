@@ -1,7 +1,7 @@
 """A Prosody of this machine, for the demonstration and for tests: users of one domain, and components.
 
 It is for nothing else: it takes any password, keeps nothing on disk, and talks to nobody but loopback. The program is
-Debian's package `prosody` (`requirements/system.sh prosody`).
+the distribution's package of that name (`requirements/system.sh prosody`).
 """
 
 import os
@@ -114,5 +114,7 @@ def program() -> str:
     """
     found = shutil.which("prosody")
     if found is None:
-        raise StartError("Prosody is not installed (on Debian: apt-get install prosody prosody-modules).")
+        raise StartError(
+            "Prosody is not installed: `requirements/system.sh prosody` installs it as root, or names its packages."
+        )
     return found

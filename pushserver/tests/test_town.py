@@ -43,7 +43,7 @@ def test_ports_stay_and_secrets_change(tmp_path: Path) -> None:
 def test_a_missing_prosody_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert not prosody.is_installed()
-    with pytest.raises(StartError, match="apt-get install prosody"):
+    with pytest.raises(StartError, match=r"system\.sh prosody"):
         prosody.program()
 
 

@@ -14,7 +14,7 @@ from spark_reports import closing
 from spark_reports.tests.cluster import Cluster
 from spark_reports.tests.quick import QUICK_JAVA, write_quick_conf
 
-NO_JAVA = "Java is missing (apt-get install openjdk-17-jre-headless): Spark is not tested"
+NO_JAVA = "there is no Java: `make test` installs it as root, or names its package"
 
 
 @pytest.fixture

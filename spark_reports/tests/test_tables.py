@@ -33,7 +33,6 @@ def test_the_documentation_names_every_column(table: Table) -> None:
 
 @every_table
 def test_spark_and_arrow_read_the_same_columns(table: Table) -> None:
-    pytest.importorskip("pyspark")
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 

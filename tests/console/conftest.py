@@ -1,19 +1,19 @@
-"""A real browser in front of a real server: Debian's Chromium, since no other one may be installed."""
+"""A real browser in front of a real server: the one that requirements/system.sh finds."""
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
+from pushserver.supervisor.processes import PROJECT
 from tests.console.alive import alive, gorush  # noqa: F401 - fixtures
 
-# The first that is there. The one without windows starts faster and takes less of the processor.
-CHROMIUMS = (Path("/usr/bin/chromium-headless-shell"), Path("/usr/bin/chromium"))
-CHROMIUM = next((path for path in CHROMIUMS if path.exists()), CHROMIUMS[-1])
+SYSTEM = PROJECT / "requirements" / "system.sh"
+NO_CHROMIUM = "there is no Chromium, or only a snap of it, which no test can drive: `make test` names what to install"
 SWITCHES = [
     *("--no-sandbox", "--disable-gpu", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -24,20 +24,23 @@ PASSWORD = "correct horse battery staple"
 @pytest.fixture(scope="module")
 def chromium(require_or_skip: Callable[[bool, str], None]) -> Iterator[Browser]:
     """For one module only: while Playwright runs, this thread has an event loop, and other tests want their own."""
-    require_or_skip(CHROMIUM.exists(), f"there is no {CHROMIUM}")
+    program = find_chromium()
+    require_or_skip(bool(program), NO_CHROMIUM)
     # Django takes the loop for a sign of asynchronous code.
     before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
     with sync_playwright() as playwright:
-        browser = launch(playwright)
+        browser = playwright.chromium.launch(executable_path=program, args=SWITCHES)
         yield browser
         browser.close()
     del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
     os.environ |= {} if before is None else {"DJANGO_ALLOW_ASYNC_UNSAFE": before}
 
 
-def launch(playwright: Playwright) -> Browser:
-    return playwright.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
+def find_chromium() -> str:
+    """Return the path of the browser, empty without one."""
+    found = subprocess.run([SYSTEM, "--chromium"], stdout=subprocess.PIPE, text=True, check=False)
+    return found.stdout.strip()
 
 
 @pytest.fixture

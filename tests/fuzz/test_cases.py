@@ -1,11 +1,15 @@
 """Every input of the corpus, and every one that ever crashed a target, again; and a moment of made-up ones."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pushserver.supervisor.processes import PROJECT
 from tests.fuzz.targets import TARGETS
 
 HERE = Path(__file__).parent
@@ -31,3 +35,12 @@ def test_each_target_has_a_corpus(target: str) -> None:
 @given(data=st.binary(max_size=300))
 def test_any_bytes_come_to_an_end_that_is_expected(target: str, data: bytes) -> None:
     TARGETS[target](data)
+
+
+@pytest.mark.parametrize(("required", "code"), [("", 0), ("1", 1)])
+def test_where_nothing_leads_by_coverage_that_is_said(tmp_path: Path, required: str, code: int) -> None:
+    (tmp_path / "atheris.py").write_text("raise ImportError", encoding="ascii")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "REQUIRE_ALL": required}
+    command = [sys.executable, "-m", "tests.fuzz.everything", "--seconds", "1"]
+    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.partition(".")[0], done.stderr) == (code, "Not run: fuzzing", "")

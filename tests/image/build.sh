@@ -1,10 +1,21 @@
 #!/bin/sh
 # Builds every target of the Dockerfile with Buildah, without a Docker engine:  tests/image/build.sh
 # Where the base that the Dockerfile starts from is not there, one is made of Debian's own packages, under its name:
-# Debian 12 with its Python 3.11. Packages come from where apt and pip of this machine get theirs. Needs root.
+# Debian 12 with its Python 3.11. Packages come from where apt and pip of this machine get theirs. Without root, Buildah
+# and debootstrap nothing is built; with REQUIRE_ALL=1 that is a failure.
 set -eu
 cd "$(dirname "$0")/../.."
 export BUILDAH_ISOLATION=chroot
+
+missing() {   # requirements/system.sh has said what to do
+    [ "${REQUIRE_ALL:-}" != 1 ] || echo "REQUIRE_ALL=1, but there is no $1." >&2
+    [ "${REQUIRE_ALL:-}" != 1 ]
+}
+
+for program in buildah debootstrap; do
+    command -v "$program" >/dev/null || { missing "$program"; exit; }
+done
+[ "$(id -u)" = 0 ] || { missing "root, who alone can make a base"; exit; }
 BASE=$(sed -n 's/^FROM \(python:[^ ]*\) .*/\1/p' Dockerfile | sort -u)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -20,12 +20,13 @@ import psycopg
 import pytest
 from coincurve import PrivateKey
 
+from pushserver.embedded import prosody
 from pushserver.embedded.ports import free_port
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.embedded.prosody import EmbeddedProsody
 from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.guard import Guard
-from pushserver.supervisor.processes import ProcessSpec, Stage
+from pushserver.supervisor.processes import PROJECT, ProcessSpec, Stage
 from tests.flows.fleet import Fleet, wait_for_http, wait_until
 from tests.flows.network import Network, android, iphone, new_sender
 from tests.image.composed import Composed, read_compose
@@ -55,7 +56,14 @@ MIB = 2**20
 
 
 @pytest.fixture(scope="module")
-def fleet(guard: Guard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(
+    require_or_skip: Callable[[bool, str], None], guard: Guard, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    require_or_skip(os.geteuid() == 0, "only root can enter an image")
+    require_or_skip(bool(shutil.which("buildah")), "there is no Buildah: `make image-test` as root installs it")
+    require_or_skip((PROJECT / ".tools" / "compose").exists(), "nothing reads compose.yaml: `make image-test`")
+    require_or_skip(all((PEERS / peer).exists() for peer in ("gorush", "waku")), "there are no peers: `make peers`")
+    require_or_skip(prosody.is_installed(), "there is no Prosody: `make image-test` as root installs it")
     fleet = Fleet(tmp_path_factory.mktemp("image"), {}, guard)
     yield fleet
     fleet.kill(*reversed(fleet.running))
@@ -98,11 +106,10 @@ def servers(fleet: Fleet) -> Servers:
 @pytest.fixture(scope="module")
 def composed(fleet: Fleet, database: str, broker: None, servers: Servers) -> Iterator[tuple[Composed, str, str]]:
     """Everything that compose.yaml starts. Returns it with the URL of the phones' node, and of Apple's record."""
-    assert (PEERS / "gorush").exists(), "make image-test builds the peers first"
     gorush, pair = servers.real("gorush"), Nodes(fleet, waku=PEERS / "waku").real_pair()
-    prosody = EmbeddedProsody(fleet.folder / "prosody", free_port(), 5347, {COMPONENT: COMPONENT_SECRET})
-    prosody.prepare()
-    fleet.start(prosody.spec())
+    xmpp = EmbeddedProsody(fleet.folder / "prosody", free_port(), 5347, {COMPONENT: COMPONENT_SECRET})
+    xmpp.prepare()
+    fleet.start(xmpp.spec())
     variables = {
         "WAKU_NODES": pair.here.replace("127.0.0.1", "nwaku"),
         "GORUSH_URL": gorush.url.replace("127.0.0.1", "gorush"),

@@ -37,7 +37,6 @@ def test_nothing_is_lost_doubled_or_told_wrongly(simulate: Callable[..., str]) -
     print(simulate(SEED, SEEDS).strip().splitlines()[-1])
 
 
-@pytest.mark.skipif(bool(os.environ.get("SEED") or os.environ.get("SEEDS")), reason="other seeds are asked for")
 def test_a_seed_decides_everything(simulate: Callable[..., str]) -> None:
     after_others = simulate(11, 3, TRACE="1").splitlines()[2]
     alone = simulate(13, 1, TRACE="1").splitlines()[0]

@@ -1,7 +1,6 @@
 """The keys of query topics: made once, kept encrypted, out of a budget."""
 
 import os
-import sys
 import threading
 from datetime import UTC, datetime
 
@@ -57,7 +56,6 @@ def test_makes_a_key_once_and_keeps_it_encrypted(django_assert_num_queries):
     assert keyring().decrypt(Purpose.TOPIC_KEY, sealed) == key
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
 def test_keys_are_made_behind_everybody_else_who_wants_a_cpu():
     [priority] = set(keys._pool().map(lambda _: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), range(3)))
     assert priority == keys.LOWEST_PRIORITY > os.getpriority(os.PRIO_PROCESS, 0)

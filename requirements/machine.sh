@@ -1,0 +1,131 @@
+#!/bin/sh
+# Where the server runs, and whether this machine is such a place:  requirements/machine.sh PART...
+#
+#   system   Linux with glibc, x86-64 or ARM64: for no other system all packages come as wheels
+#   python   CPython 3.11 to 3.13, whether it is called python3 or, say, python3.12
+#   venv     it can make environments
+#   folder   this checkout can be written
+#   disk     there is room for packages (of the lock named by LOCK) and data
+#   memory   there is enough for all processes
+#
+# Prints a line for each part: `ok` is fine, `--` can be done without, `!!` keeps the server from running. It writes
+# nothing. `requirements/machine.sh --python` prints the Python to use, and fails without one.
+set -eu
+cd "$(dirname "$0")/.."
+GLIBC=28                  # 2.28, of 2018: the oldest that every wheel of the locks runs with
+OLDEST=11 NEWEST=13       # of CPython 3; `requires-python` says the same
+CONTAINER="a container of Debian (README, \"Where it runs\")"
+PYTHONS="CPython 3.11, 3.12 or 3.13"
+GIB=1048576               # in KiB
+
+fine() { echo "ok $*"; }
+doubtful() { echo "-- $*"; }
+unfit() { echo "!! $*"; }
+
+system() {
+    kernel=$(uname -s) processor=$(uname -m)
+    case $kernel in
+        Linux) ;;
+        Darwin) unfit "macOS is not supported: use $CONTAINER."; return ;;
+        MINGW* | MSYS* | CYGWIN*) unfit "Windows is not supported: use Debian in WSL 2, or $CONTAINER."; return ;;
+        *) unfit "$kernel is not supported: use $CONTAINER."; return ;;
+    esac
+    case $processor in
+        x86_64 | amd64 | aarch64 | arm64) ;;
+        *) unfit "$processor processors are not supported: use a machine with x86-64 or ARM64."; return ;;
+    esac
+    glibc=$(glibc_version)
+    case $glibc in
+        "") unfit "This Linux has no glibc (Alpine's musl is not supported): use $CONTAINER." ;;
+        2.*) if [ "${glibc#2.}" -ge "$GLIBC" ]; then fine "Linux with glibc $glibc on $processor"
+             else unfit "glibc $glibc is too old, 2.$GLIBC or newer is needed: use a newer Linux, or $CONTAINER."; fi ;;
+        *) fine "Linux with glibc $glibc on $processor" ;;
+    esac
+}
+
+glibc_version() {   # 2.36, or nothing
+    { getconf GNU_LIBC_VERSION || ldd --version; } 2>/dev/null |
+        sed -n '1s/^\(glibc\|ldd (.*)\) \([0-9]*\.[0-9]*\).*$/\2/p'
+}
+
+# Prints which Python a program is, and fails unless it is a suited one. For PyPy and for CPython without its lock, and
+# for 32 bits, there are no wheels.
+describe_python() {
+    "$1" -c "
+import platform, sys, sysconfig
+traits = [('free-threaded', sysconfig.get_config_var('Py_GIL_DISABLED')), ('32-bit', sys.maxsize < 2 ** 32)]
+traits = [name for name, is_so in traits if is_so]
+kind = platform.python_implementation().replace('CPython', 'Python')
+print(' '.join(traits + [kind, platform.python_version()]))
+sys.exit(bool(traits) or kind != 'Python' or not (3, $OLDEST) <= sys.version_info[:2] <= (3, $NEWEST))
+" 2>/dev/null
+}
+
+suited_python() {
+    for name in python3 python3.13 python3.12 python3.11; do
+        if command -v "$name" >/dev/null && describe_python "$name" >/dev/null; then echo "$name"; return; fi
+    done
+    return 1
+}
+
+python() {
+    if name=$(suited_python); then fine "$(describe_python "$name") ($name)"; return; fi
+    if ! command -v python3 >/dev/null; then unfit "python3 is missing: install $PYTHONS."; return; fi
+    found=$(describe_python python3 || true)
+    unfit "python3 is ${found:-a program that does not start}, but $PYTHONS is needed:" \
+        "put one into PATH (on Fedora: dnf install python3.13), or use $CONTAINER."
+}
+
+venv() {
+    if [ -x .venv/bin/python ] && cmp -s requirements/uv.txt .uv/lock.txt; then fine "environment: there"; return; fi
+    if ! name=$(suited_python); then doubtful "environment: needs another Python"; return; fi
+    if "$name" -c 'import ensurepip, venv' 2>/dev/null; then fine "environment: can be made"; return; fi
+    unfit "$name lacks its venv module: install it (on Debian and Ubuntu: apt-get install $name-venv)."
+}
+
+folder() {
+    if [ -w . ]; then fine "$PWD can be written"; return; fi
+    unfit "$PWD cannot be written by $(id -un): give this account the checkout, or use one of its own."
+}
+
+disk() {
+    data=${DATA_DIR:-.data}
+    while [ ! -e "$data" ]; do data=$(dirname "$data"); done
+    if ! { [ -d "$data" ] && [ -w "$data" ]; }; then
+        unfit "$data cannot be written: set DATA_DIR to a folder of yours."
+        return
+    fi
+    free=$(df -Pk . "$data" | sed -n 's/^.* \([0-9][0-9]*\)  *[0-9]*% .*$/\1/p' | sort -n | sed 1q)
+    if [ -z "$free" ]; then doubtful "disk: not told"; return; fi
+    enough "disk free for packages and data" "$free" "$(packages_gib)" 5
+}
+
+packages_gib() {   # measured: 0.4 to run, 3.4 to test (half of it uv's cache), each with a little data
+    if [ -e ".venv/.lock-${LOCK:-run}.txt" ]; then echo 1; return; fi
+    case ${LOCK:-run} in run) echo 1 ;; reports) echo 3 ;; *) echo 4 ;; esac
+}
+
+memory() {
+    available=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' /proc/meminfo 2>/dev/null) || available=
+    if [ -z "$available" ]; then doubtful "memory: not told"; return; fi
+    enough "memory available" "$available" 1 3
+}
+
+enough() {   # what, KiB that there are, GiB that are needed, GiB that reports and tests want
+    tenths=$(($2 * 10 / GIB))
+    words="$((tenths / 10)).$((tenths % 10)) GiB $1"
+    if [ "$2" -lt $(($3 * GIB)) ]; then unfit "$words: at least $3 are needed."
+    elif [ "$2" -lt $(($4 * GIB)) ]; then doubtful "$words: enough to try it; reports and tests want $4"
+    else fine "$words"; fi
+}
+
+if [ "${1:-}" = --python ]; then
+    suited_python
+    exit
+fi
+for part in "$@"; do
+    case $part in
+        system | python | venv | folder | disk | memory) "$part" ;;
+        *) echo "unknown part of a machine: $part" >&2; exit 2 ;;
+    esac
+done
