@@ -23,6 +23,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from kit.db.postgresql.versions import TooOldError, refuse_too_old
 from kit.http.notices import Board
 from kit.http.urls import host_of
 from notifications import standstill
@@ -115,7 +116,7 @@ def report() -> dict[str, Any]:
     return {
         "status": "not ready" if any(check.reason for check in checks.values()) else READY,
         "checks": {name: check.to_json() for name, check in checks.items()},
-        "warnings": list(warnings()),
+        "warnings": list(warnings(is_migrated=not checks["database"].reason)),
     }
 
 
@@ -135,9 +136,11 @@ def run_checks() -> dict[str, Check]:
 def check_database() -> Check:
     """Check that PostgreSQL answers and that all migrations are applied."""
     try:
-        applied = frozenset(_ask("SELECT app, name FROM django_migrations"))
-    except psycopg.errors.UndefinedTable:
-        applied = frozenset()
+        # Asking a table that is not there yet would leave an error in PostgreSQL's log at each first start.
+        [(is_there,)] = _ask("SELECT to_regclass('django_migrations') IS NOT NULL")
+        applied = frozenset(_ask("SELECT app, name FROM django_migrations") if is_there else ())
+    except TooOldError as error:
+        return Check(str(error))
     except psycopg.Error:
         return Check("PostgreSQL does not answer")
     missing = len(_known_migrations() - applied)
@@ -151,6 +154,7 @@ def _ask(query: LiteralString) -> list[tuple[Any, ...]]:
     """
     parameters = connection.get_connection_params() | {"connect_timeout": TIMEOUT_SECONDS}
     with closing(psycopg.connect(**parameters)) as own:
+        refuse_too_old(own.info.server_version)
         own.execute(f"SET LOCAL statement_timeout = '{TIMEOUT_SECONDS}s'")
         return own.execute(query).fetchall()
 
@@ -214,14 +218,18 @@ def _is_alive(client: httpx.Client, url: str) -> bool:
         return False
 
 
-def warnings() -> Iterator[dict[str, str]]:
-    """Yield what an operator should know of although messages are taken. A warning never makes a server unready."""
-    yield from _standstill()
+def warnings(*, is_migrated: bool) -> Iterator[dict[str, str]]:
+    """Yield what an operator should know of although messages are taken. A warning never makes a server unready.
+
+    Before the database is migrated, nothing is asked of its tables.
+    """
+    if is_migrated:
+        yield from _standstill()
+        yield from _filling()
     yield from _warnings(GORUSH_BOARD, settings.GORUSH_URLS)
     yield from _warnings(NODE_BOARD, list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES])))
     yield from _canary_warnings()
     yield from _xmpp_canary_warnings()
-    yield from _filling()
     if (reports := pinned()) and reports.is_alarm:
         yield {"reports": "", "id": "reports_missing", "what": reports.words}
 

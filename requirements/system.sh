@@ -1,5 +1,5 @@
 #!/bin/sh
-# System parts:  requirements/system.sh buildah chromium compiler ejabberd go java prosody systemd
+# System parts:  requirements/system.sh buildah chromium compiler ejabberd go java postgresql prosody systemd
 # Installs what is missing where that is possible (root, apt), and otherwise names it in one line. Never fails for that:
 # tests without their part are skipped with the reason, or fail with REQUIRE_ALL=1.
 #   requirements/system.sh --package NAME...   installs the first of these Debian packages that exists
@@ -76,6 +76,9 @@ for part in "$@"; do
         compiler) command -v cc >/dev/null || command -v gcc >/dev/null ||
             { echo "Installing a C compiler ..."; install_first_of gcc && install_first_of libc6-dev; } ||
             echo "A C compiler is missing (on Debian: apt-get install gcc libc6-dev): no Waku node." >&2 ;;
+        postgresql) [ -n "$(ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null)" ] ||
+            { echo "Installing PostgreSQL ..."; install_without_starting postgresql; } ||
+            echo "PostgreSQL is missing (on Debian: apt-get install postgresql): no tests on what operators have." >&2 ;;
         prosody) command -v prosody >/dev/null || { echo "Installing Prosody ..."; install_without_starting prosody; } ||
             echo "Prosody is missing (on Debian: apt-get install prosody prosody-modules): no XMPP server." >&2
             has_cloud_notify || install_without_starting prosody-modules ||
