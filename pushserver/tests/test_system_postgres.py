@@ -122,7 +122,7 @@ def test_without_a_pooler_sessions_begin_as_asked() -> None:
 
 
 def test_the_newest_version_is_the_embedded_one_and_the_oldest_that_of_the_oldest_debian() -> None:
-    assert (versions.OLDEST, versions.NEWEST) == (15, int(EMBEDDED.version))
+    assert (15, int(EMBEDDED.version)) == (versions.OLDEST, versions.NEWEST)
 
 
 def test_the_versions_that_are_tried_are_those_that_the_readme_promises() -> None:
