@@ -136,9 +136,7 @@ def run_checks() -> dict[str, Check]:
 def check_database() -> Check:
     """Check that PostgreSQL answers and that all migrations are applied."""
     try:
-        # Asking a table that is not there yet would leave an error in PostgreSQL's log at each first start.
-        [(is_there,)] = _ask("SELECT to_regclass('django_migrations') IS NOT NULL")
-        applied = frozenset(_ask("SELECT app, name FROM django_migrations") if is_there else ())
+        applied = frozenset(_ask("SELECT app, name FROM django_migrations", table="django_migrations"))
     except TooOldError as error:
         return Check(str(error))
     except psycopg.Error:
@@ -147,15 +145,18 @@ def check_database() -> Check:
     return Check(f"migrations not applied: {missing}" if missing else "")
 
 
-def _ask(query: LiteralString) -> list[tuple[Any, ...]]:
-    """Return the rows of a query, asked over a new connection.
+def _ask(query: LiteralString, *, table: str = "") -> list[tuple[Any, ...]]:
+    """Return the rows of a query, asked over a new connection, or none while its ``table`` is not there.
 
-    An open connection would hide that no new one can be made, and may hang.
+    An open connection would hide that no new one can be made, and may hang. A query of a table that is not there yet
+    would leave an error in PostgreSQL's log at each first start.
     """
     parameters = connection.get_connection_params() | {"connect_timeout": TIMEOUT_SECONDS}
     with closing(psycopg.connect(**parameters)) as own:
         refuse_too_old(own.info.server_version)
         own.execute(f"SET LOCAL statement_timeout = '{TIMEOUT_SECONDS}s'")
+        if table and own.execute("SELECT to_regclass(%s)", [table]).fetchall() == [(None,)]:
+            return []
         return own.execute(query).fetchall()
 
 
