@@ -10,7 +10,9 @@ COMPILE := pip compile --quiet --universal --python-version 3.11 --generate-hash
 RUN_GROUPS := --group embedded
 REPORTS_GROUPS := -c requirements/run.txt --group embedded --group reports
 DEV_GROUPS := -c requirements/run.txt --group embedded --group reports --group test --group check
-export REQUIRE_ALL SEED SEEDS SIEGE_SECONDS
+# DATABASE=system: tests and benchmarks run on Debian's PostgreSQL with its defaults instead of the embedded one.
+export REQUIRE_ALL SEED SEEDS SIEGE_SECONDS DATABASE
+SYSTEM_DATABASE = $(if $(filter system,$(DATABASE)),postgresql)
 # Of the test suite: a third one works while the others wait for servers and browsers. A part of it needs one only.
 PROCESSES ?= $(if $(ARGS),0,3)
 # Python compiles 340 test modules in each process of the suite unless it may keep what it compiled.
@@ -48,15 +50,15 @@ dev: ## install what tests and checks need, too
 SUITE = $(if $(NIGHTLY),HYPOTHESIS_PROFILE=nightly) $(PYTHON) -m pytest -n $(PROCESSES) --durations=50
 
 test: dev ## the test suite, with real servers: every promise once; ARGS="-k name" for a part, NIGHTLY=1 for many more made-up inputs
-	@requirements/system.sh chromium java
+	@requirements/system.sh chromium java postgresql
 	$(SUITE) $(ARGS)
 
 test-nightly: dev ## what `make test` leaves out: the same promises for every page, role and kind of Spark, and what takes long
 	@requirements/system.sh chromium java go
 	$(SUITE) -m nightly $(ARGS)
 
-chaos: dev ## fault runs: thousands of messages while workers, the real gorush, nodes, bridges and database are killed (many minutes)
-	@requirements/system.sh go prosody
+chaos: dev ## fault runs: thousands of messages while workers, the real gorush, nodes, bridges and database are killed (many minutes); DATABASE=system
+	@requirements/system.sh go prosody $(SYSTEM_DATABASE)
 	@tests/interop/peers/build.sh gorush
 	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest -m chaos -s tests/chaos tests/siege $(ARGS)
 
@@ -123,8 +125,8 @@ xmpp-interop: dev ## the tests that need a real Prosody and a real ejabberd (ins
 	@requirements/system.sh prosody ejabberd
 	$(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/interop/xmpp -m xmpp $(ARGS)
 
-bench: dev ## benchmarks with ratios; ARGS for its options
-	@requirements/system.sh java
+bench: dev ## benchmarks with ratios; ARGS for its options, DATABASE=system
+	@requirements/system.sh java postgresql
 	$(PYTHON) -m bench $(ARGS)
 
 lock: dev ## write the lock files again from pyproject.toml, keeping versions where possible

@@ -24,6 +24,7 @@ from django.conf import settings
 from hypothesis import settings as hypothesis_settings
 from pytest_django import DjangoDbBlocker
 
+from pushserver.embedded import installed
 from pushserver.embedded.ports import free_port
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
@@ -37,8 +38,8 @@ Server = TypeVar("Server", EmbeddedPostgres, EmbeddedValkey)
 PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "")
 RUN_DIR = Path(os.environ["TESTS_RUN_DIR"] if PROCESS else tempfile.mkdtemp(prefix="pushserver-tests-"))
 DATA_DIR = RUN_DIR / PROCESS
-# Without safety, as a test database may be lost with the machine.
-POSTGRES = EmbeddedPostgres(
+# Without safety, as a test database may be lost with the machine. Debian's PostgreSQL with DATABASE=system.
+POSTGRES = installed.postgres(
     RUN_DIR / "postgres",
     {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "shared_buffers": "128MB"},
 )

@@ -18,6 +18,7 @@ from pathlib import Path
 from bench import (
     codec,
     console,
+    databases,
     growth,
     life,
     live,
@@ -52,6 +53,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "retention": retention.run,
     "console": console.run,
     "throughput": throughput.run,
+    "databases": databases.run,
     "scale": scale.run,
     "growth": growth.run,
     "sizes": sizes.run,

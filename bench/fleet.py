@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,17 +43,17 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A running server: ``root`` is `manage.py up`."""
+    """A running server. ``roots`` are `manage.py up`, and PostgreSQL where that does not start it."""
 
     node_url: str
     gorush_url: str
     url: str
     database: "psycopg.Connection[tuple[Any, ...]]"
-    root: psutil.Process
+    roots: Sequence[psutil.Process]
 
     def processes(self) -> list[psutil.Process]:
         """Return all processes of the server, PostgreSQL and Valkey included."""
-        return [self.root, *self.root.children(recursive=True)]
+        return [each for root in self.roots for each in (root, *root.children(recursive=True))]
 
     def bridge(self) -> psutil.Process:
         """Return the bridge that reads, by what it tells PostgreSQL about itself."""
@@ -94,6 +94,7 @@ def fleet(*options: str, ring_capacity: int = RING_CAPACITY) -> Iterator[Fleet]:
         node_url = stack.enter_context(servers.node("--shard", TOPIC, "--relay-cache-capacity", str(ring_capacity)))
         gorush_url = stack.enter_context(servers.gorush())
         url = f"http://127.0.0.1:{(port := free_port())}"
+        configured, further = stack.enter_context(servers.configured_database(folder))
         environment = os.environ | {
             "DATA_DIR": str(folder / "data"),
             "PORT": str(port),
@@ -101,6 +102,7 @@ def fleet(*options: str, ring_capacity: int = RING_CAPACITY) -> Iterator[Fleet]:
             "GORUSH_URL": gorush_url,
             "WAKU_RING_CAPACITY": str(ring_capacity),
             "SERVER_PRIVATE_KEY": SERVER_KEY,
+            **configured,
             "CANARY_PERIOD_SECONDS": "0",
             "NEW_INSTALLATIONS_PER_MINUTE": "1000000",  # all phones are new, and all come at once
             "LOG_LEVEL": "WARNING",
@@ -110,8 +112,9 @@ def fleet(*options: str, ring_capacity: int = RING_CAPACITY) -> Iterator[Fleet]:
         root = stack.enter_context(_up(folder / "up.log", options, environment))
         servers.wait_until(lambda: servers.answers(f"{url}/readyz"), READY_SECONDS)
         embedded = json.loads((folder / "data" / "embedded.json").read_text())
-        database = stack.enter_context(psycopg.connect(embedded["DATABASE_URL"], autocommit=True))
-        yield Fleet(node_url, gorush_url, url, database, root)
+        database_url = configured["DATABASE_URL"] or embedded["DATABASE_URL"]
+        database = stack.enter_context(psycopg.connect(database_url, autocommit=True))
+        yield Fleet(node_url, gorush_url, url, database, [root, *further])
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,13 +122,14 @@ def run() -> dict[str, object]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         folder.chmod(0o755)
-        up = Up(folder, {"WAKU_NODES": "", "GORUSH_URL": "", "DATABASE_URL": "", "REDIS_URL": ""})
+        configured, further = stack.enter_context(servers.configured_database(folder))
+        up = Up(folder, configured | {"WAKU_NODES": "", "GORUSH_URL": "", "REDIS_URL": ""})
         with up.running() as first:
             pass
         with up.running() as second:
             time.sleep(SETTLING_SECONDS)
-            shares = list(_shares(second.process))
-        elsewhere = {
+            shares = list(_shares([second.process, *further]))
+        elsewhere = configured | {
             "WAKU_NODES": stack.enter_context(servers.node()),
             "GORUSH_URL": stack.enter_context(servers.gorush()),
         }
@@ -156,8 +157,8 @@ def run() -> dict[str, object]:
     }
 
 
-def _shares(root: psutil.Process) -> Iterator[Share]:
-    family = [root, *root.children(recursive=True)]
+def _shares(roots: Sequence[psutil.Process]) -> Iterator[Share]:
+    family = [each for root in roots for each in (root, *root.children(recursive=True))]
     before = {process: sum(process.cpu_times()[:2]) for process in family}
     time.sleep(IDLE_SECONDS)
     for process, cpu_seconds in before.items():

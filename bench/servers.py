@@ -1,4 +1,7 @@
-"""Run real servers for the length of a benchmark, in folders that are removed with it."""
+"""Run real servers for the length of a benchmark, in folders that are removed with it.
+
+With DATABASE=system PostgreSQL is the one that Debian installs, with its defaults, instead of the embedded one.
+"""
 
 import signal
 import subprocess
@@ -12,15 +15,24 @@ from typing import Any
 import httpx
 import psutil
 
+from bench.reading import SERVER_KEY
+from pushserver.embedded import installed
 from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.embedded.postgres import EMBEDDED
 from pushserver.embedded.valkey import EmbeddedValkey
+
+# Of an operator who sets DATABASE_URL. They protect nothing.
+SECRETS = {
+    "SECRET_KEY": "of-a-benchmark-only-and-long-enough-for-the-checks-of-django-itself",
+    "FIELD_ENCRYPTION_KEYS": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+    "SERVER_PRIVATE_KEY": SERVER_KEY,
+}
 
 
 @contextmanager
 def postgres(folder: Path, **settings: str) -> Iterator[tuple[str, psutil.Process]]:
     """Run PostgreSQL with its usual safety. The value is its URL and its first process."""
-    server = EmbeddedPostgres(folder / "postgres", settings)
+    server = installed.postgres(folder / "postgres", settings)
     spec = server.spec()
     spec.prepare()
     with process(spec.command, **spec.arguments()) as running:
@@ -29,6 +41,19 @@ def postgres(folder: Path, **settings: str) -> Iterator[tuple[str, psutil.Proces
             yield server.url(), psutil.Process(running.pid)
         finally:
             running.send_signal(signal.SIGINT)  # at once, whoever is still connected
+
+
+@contextmanager
+def configured_database(folder: Path) -> Iterator[tuple[dict[str, str], list[psutil.Process]]]:
+    """Run the database for `manage.py up` unless it brings its own.
+
+    The value is what an operator sets in the environment, secrets among it, and the processes beside those of `up`.
+    """
+    if installed.chosen() is EMBEDDED:
+        yield {"DATABASE_URL": ""}, []
+        return
+    with postgres(folder) as (url, process):
+        yield SECRETS | {"DATABASE_URL": url}, [process]
 
 
 @contextmanager

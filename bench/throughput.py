@@ -153,11 +153,11 @@ def _with_all_cores() -> Whole:
     with fleet() as running:
         phones = Phones(PHONES)
         _warm_up(running, phones)
-        registrations = _work_off(running, phones.registrations[1:])
-        _work_off(running, phones.requests(PHONES))  # nearly all phones of a real server have been notified before
+        registrations = work_off(running, phones.registrations[1:])
+        work_off(running, phones.requests(PHONES))  # nearly all phones of a real server have been notified before
         with_keys = paced(running, phones, rate=100, seconds=SECONDS)
         _forget_missing_keys(running)
-        requests = _work_off(running, phones.requests(BACKLOG))
+        requests = work_off(running, phones.requests(BACKLOG))
         steady = {
             "steady_100": paced(running, phones, rate=100, seconds=SECONDS),
             "steady_100_with_keys": with_keys,
@@ -170,10 +170,8 @@ def with_processes(number: int) -> Run:
     """Return what requests cost at saturation while so many processes make turns."""
     with fleet("--processes", str(number)) as running:
         phones = Phones(PHONES // 4)
-        _warm_up(running, phones)
-        _work_off(running, phones.registrations[1:])
-        _work_off(running, phones.requests(PHONES // 4))
-        return _work_off(running, phones.requests(BACKLOG // 2))
+        prepare(running, phones)
+        return work_off(running, phones.requests(BACKLOG // 2))
 
 
 def _through_a_ring() -> Paced:
@@ -229,13 +227,21 @@ def _warm_up(running: Fleet, phones: Phones) -> None:
         wait_until(lambda wanted=5 + 4 * number: running.count(PUBLISHED) >= wanted, PATIENCE_SECONDS)  # type: ignore[misc]
 
 
+def prepare(running: Fleet, phones: Phones) -> None:
+    """Register all phones, and notify each of them once, as nearly all phones of a real server have been."""
+    _warm_up(running, phones)
+    work_off(running, phones.registrations[1:])
+    work_off(running, phones.requests(len(phones.registrations)))
+    _forget_missing_keys(running)
+
+
 def _forget_missing_keys(running: Fleet) -> None:
     """Leave no key to be derived: with a tenth of a core that would take minutes, and no phone is asked about."""
     running.database.execute("DELETE FROM registrations_topickey WHERE key_encrypted IS NULL")
     running.database.execute(ANALYZE)
 
 
-def _work_off(running: Fleet, messages: Sequence[WakuMessage]) -> Run:
+def work_off(running: Fleet, messages: Sequence[WakuMessage]) -> Run:
     """Measure from the moment the bridge may read until every reply is published and nothing is open."""
     replies = running.count(PUBLISHED) + len(messages)
     with _held_back(running):

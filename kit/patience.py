@@ -19,10 +19,12 @@ class Patience:
         return self.statement_seconds + GRACE_SECONDS if self.statement_seconds else None
 
     @property
-    def options(self) -> str:
-        """Return the options of a session that begins."""
-        statement, lock = milliseconds(self.statement_seconds), milliseconds(self.lock_seconds)
-        return f"-c statement_timeout={statement} -c lock_timeout={lock}"
+    def settings(self) -> dict[str, str]:
+        """Return the settings of a session that begins, as PostgreSQL shows them."""
+        return {
+            "statement_timeout": milliseconds(self.statement_seconds),
+            "lock_timeout": milliseconds(self.lock_seconds),
+        }
 
 
 def milliseconds(seconds: float) -> str:

@@ -33,6 +33,7 @@ from django.db import IntegrityError, InterfaceError, OperationalError, Programm
 from kit.db.clock import clock
 from kit.db.reasons import UNFIT, reason, sqlstate
 from kit.db.statements import fetch
+from kit.sessions import BATCH_WORKER, set_all
 from kit.told import Told
 from kit.tracing import steps
 
@@ -42,9 +43,6 @@ CHANNEL = "turns"
 CALL_FOR_HELP = "turns_help"
 # Key of the advisory lock that the worker on duty holds: any number that nothing else uses.
 DUTY = 0x7475726E73
-# Statements of a turn look up a few hundred keys by an index. Plans that are kept for a prepared statement could
-# otherwise read whole tables for as long as their statistics are older than the last thousands of rows.
-BY_INDEX = ", ".join(f"set_config('enable_{way}', 'off', false)" for way in ("seqscan", "hashjoin", "mergejoin"))
 # Items of one stage in one turn.
 LIMIT = 200
 # A turn has some fixed cost. Under light load it waits so long after the last one began, and takes a few items more.
@@ -236,7 +234,7 @@ class Worker:
         if self._listening is not connection.connection:
             self._listening = connection.connection
             fetch(f"LISTEN {CALL_FOR_HELP}")
-            [(now, *_)] = fetch(f"SELECT clock_timestamp(), {BY_INDEX}")
+            [(now, *_)] = fetch(f"SELECT clock_timestamp(), {set_all(BATCH_WORKER)}")
             clock.set(now)
 
     def _take_duty(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - Django's word
 from django.db import ProgrammingError
 
 from pushserver.environment import Problem
@@ -42,6 +42,18 @@ def field_keys_fit_the_database(
 
     try:
         found = list(foreign_field_keys()) if databases else []
-    except ProgrammingError:  # nothing was migrated yet
+    except ProgrammingError:  # the first migrations were interrupted before the column came
         return []
     return [Error(problem, id="pushserver.foreign_field_keys") for problem in found]
+
+
+@register(Tags.database)
+def sessions_begin_as_asked(
+    app_configs: Sequence[Any] | None,  # noqa: ARG001
+    databases: Sequence[str] | None = None,
+    **_kwargs: object,
+) -> list[CheckMessage]:
+    """Report settings that a pooler keeps from our sessions. What they do is slow or without end, but not wrong."""
+    from pushserver.stack.fitting import odd_session  # noqa: PLC0415 - as above
+
+    return [Warning(problem, id="pushserver.odd_session") for problem in (odd_session() if databases else ())]

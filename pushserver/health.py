@@ -23,6 +23,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from kit.db.postgresql.versions import TooOldError, refuse_too_old
 from kit.http.notices import Board
 from kit.http.urls import host_of
 from notifications import standstill
@@ -115,7 +116,7 @@ def report() -> dict[str, Any]:
     return {
         "status": "not ready" if any(check.reason for check in checks.values()) else READY,
         "checks": {name: check.to_json() for name, check in checks.items()},
-        "warnings": list(warnings()),
+        "warnings": list(warnings(is_migrated=not checks["database"].reason)),
     }
 
 
@@ -135,23 +136,27 @@ def run_checks() -> dict[str, Check]:
 def check_database() -> Check:
     """Check that PostgreSQL answers and that all migrations are applied."""
     try:
-        applied = frozenset(_ask("SELECT app, name FROM django_migrations"))
-    except psycopg.errors.UndefinedTable:
-        applied = frozenset()
+        applied = frozenset(_ask("SELECT app, name FROM django_migrations", table="django_migrations"))
+    except TooOldError as error:
+        return Check(str(error))
     except psycopg.Error:
         return Check("PostgreSQL does not answer")
     missing = len(_known_migrations() - applied)
     return Check(f"migrations not applied: {missing}" if missing else "")
 
 
-def _ask(query: LiteralString) -> list[tuple[Any, ...]]:
-    """Return the rows of a query, asked over a new connection.
+def _ask(query: LiteralString, *, table: str = "") -> list[tuple[Any, ...]]:
+    """Return the rows of a query, asked over a new connection, or none while its ``table`` is not there.
 
-    An open connection would hide that no new one can be made, and may hang.
+    An open connection would hide that no new one can be made, and may hang. A query of a table that is not there yet
+    would leave an error in PostgreSQL's log at each first start.
     """
     parameters = connection.get_connection_params() | {"connect_timeout": TIMEOUT_SECONDS}
     with closing(psycopg.connect(**parameters)) as own:
+        refuse_too_old(own.info.server_version)
         own.execute(f"SET LOCAL statement_timeout = '{TIMEOUT_SECONDS}s'")
+        if table and own.execute("SELECT to_regclass(%s)", [table]).fetchall() == [(None,)]:
+            return []
         return own.execute(query).fetchall()
 
 
@@ -214,14 +219,18 @@ def _is_alive(client: httpx.Client, url: str) -> bool:
         return False
 
 
-def warnings() -> Iterator[dict[str, str]]:
-    """Yield what an operator should know of although messages are taken. A warning never makes a server unready."""
-    yield from _standstill()
+def warnings(*, is_migrated: bool) -> Iterator[dict[str, str]]:
+    """Yield what an operator should know of although messages are taken. A warning never makes a server unready.
+
+    Before the database is migrated, nothing is asked of its tables.
+    """
+    if is_migrated:
+        yield from _standstill()
+        yield from _filling()
     yield from _warnings(GORUSH_BOARD, settings.GORUSH_URLS)
     yield from _warnings(NODE_BOARD, list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES])))
     yield from _canary_warnings()
     yield from _xmpp_canary_warnings()
-    yield from _filling()
     if (reports := pinned()) and reports.is_alarm:
         yield {"reports": "", "id": "reports_missing", "what": reports.words}
 

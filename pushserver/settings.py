@@ -12,6 +12,7 @@ from typing import Any
 
 import dj_database_url
 
+from kit import sessions
 from kit.patience import Patience, milliseconds
 from pushserver.environment import Environment, GeneratedSecrets, is_near, no_generation
 from pushserver.logs import configure_logging
@@ -96,9 +97,10 @@ def _database() -> dict[str, Any]:
     # Django's default forbids prepared statements altogether. Its own cursors bind on the client and never prepare, so
     # this is for `kit.db.statements`.
     given = dict(database.get("OPTIONS", {}))  # type: ignore[call-overload]  # of any values
-    session = f"{given.pop('options', '')} {DATABASE_PATIENCE.options} {_server_silence()}".strip()
-    options = {"prepare_threshold": 5, **_client_silence(), **given, "options": session}
-    return database | {"ENGINE": "kit.db.postgresql", "OPTIONS": options}
+    ours = sessions.options({**sessions.EVERY_SESSION, **DATABASE_PATIENCE.settings})
+    session = f"{given.pop('options', '')} {ours} {_server_silence()}".strip()
+    parameters = {"prepare_threshold": 5, **_client_silence(), **given, "options": session}
+    return database | {"ENGINE": "kit.db.postgresql", "OPTIONS": parameters}
 
 
 def _client_silence() -> dict[str, int]:

@@ -127,13 +127,21 @@ def settings() -> Iterator[Finding]:
         yield BAD, problem
     if not problems:
         yield OK, "settings: manage.py check has nothing to say"
-        version = [line for line in _manage("version").splitlines() if line.startswith("database ")]
+        told = _manage("version").splitlines()
+        version = [line for line in told if line.startswith("database ")]
+        yield from _postgres([line for line in told if line.startswith("PostgreSQL ")])
         is_good = version == ["database up to date"]
         without = " (an embedded one runs with the server only)" if not os.environ.get("DATABASE_URL") else ""
         yield (
             OK if is_good else OPTIONAL,
             version[0] + ("" if is_good else without) if version else "database: not told",
         )
+
+
+def _postgres(lines: Sequence[str]) -> Iterator[Finding]:
+    """Yield a line about the version of PostgreSQL, if one was reached."""
+    for line in lines:
+        yield (BAD if "is too old" in line else OPTIONAL if "never tried" in line else OK), line
 
 
 def _problems(text: str) -> Iterator[str]:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# System parts:  requirements/system.sh buildah chromium compiler ejabberd go java maven prosody systemd
+# System parts:  requirements/system.sh buildah chromium compiler ejabberd go java maven postgresql prosody systemd
 # Installs what is missing where that is possible (root, apt), and otherwise names it in one line, with the packages of
 # this distribution. Never fails for that: tests without their part are skipped with the reason, or fail with REQUIRE_ALL=1.
 #   requirements/system.sh --package NAME...   installs the first of these Debian packages that exists
@@ -30,6 +30,8 @@ describe() {
             fedora=java-21-openjdk-headless arch=jre21-openjdk-headless ;;
         maven) what=Maven without="no lake on S3"
             debian=maven ubuntu=maven fedora=maven arch=maven ;;
+        postgresql) what="Debian's PostgreSQL" without="no tests on what operators have" is_server=1
+            debian=postgresql ubuntu=postgresql instead="use a container of Debian" ;;
         prosody) what="Prosody or its mod_cloud_notify" without="no XMPP server" is_server=1
             debian="prosody prosody-modules" ubuntu=$debian fedora=prosody arch=prosody ;;
         systemd) what=systemd-analyze without="units are not checked"
@@ -48,6 +50,7 @@ has() {
         go) go version 2>/dev/null | grep -Eq 'go1\.(2[1-9]|[3-9][0-9])' ;;
         java) java -version 2>&1 | grep -Eq 'version "(17|21)[."]' ;;
         maven) has_program mvn ;;
+        postgresql) [ -n "$(ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null)" ] ;;
         prosody) has_program prosody && has_cloud_notify ;;
         systemd) has_program systemd-analyze ;;
     esac

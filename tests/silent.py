@@ -38,9 +38,20 @@ class SilentProxy:
                 if not self.speaks.is_set():
                     self.swallowed.set()
                     return  # both ends stay open
-                sink.sendall(data)
+                if answer := self.answer(data):
+                    source.sendall(answer)
+                    break
+                sink.sendall(self.passed_on(data))
             if self.speaks.is_set():
                 sink.shutdown(socket.SHUT_WR)
+
+    def passed_on(self, data: bytes) -> bytes:
+        """Return what is passed on of what came."""
+        return data
+
+    def answer(self, data: bytes) -> bytes:  # noqa: ARG002 - the signature of those that do
+        """Return what is answered at once instead, before the connection is closed."""
+        return b""
 
     def close(self) -> None:
         for each in self._open:

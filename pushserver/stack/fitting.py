@@ -11,7 +11,9 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
+from kit.db.postgresql.versions import untried
 from kit.db.statements import fetch
+from kit.sessions import EVERY_SESSION
 from pushserver.release import Schema, compare, known_migrations
 from registrations.encryption import DecryptionError, Purpose
 from registrations.keyring import keyring
@@ -35,6 +37,9 @@ _UNFINISHED = """
     WHERE NOT index.indisvalid AND class.relnamespace = current_schema()::regnamespace ORDER BY 1
 """
 
+# What this session began with, and whose it is.
+_BEGUN_WITH = "SELECT quote_ident(current_user), name, reset_val FROM pg_settings WHERE name = ANY (%s)"
+
 
 def schema() -> Schema:
     """Return how the database stands to the migrations of this version."""
@@ -57,6 +62,24 @@ def odd_schema() -> Iterator[str]:
         yield f"The index {name} is not finished and not used: REINDEX INDEX CONCURRENTLY {name};"
 
 
+def untried_version() -> Iterator[str]:
+    """Yield what an operator should know of a PostgreSQL that is newer than this version of ours."""
+    connection.ensure_connection()
+    if words := untried(connection.connection.info.server_version):
+        yield words
+
+
+def odd_session() -> Iterator[str]:
+    """Yield a line when our sessions begin with other settings than we ask for, as behind a pooler that drops them."""
+    begun_with = fetch(_BEGUN_WITH, [list(EVERY_SESSION)])
+    for user, name, value in begun_with:
+        if value != EVERY_SESSION[name]:
+            yield (
+                f"A pooler keeps {name} = {EVERY_SESSION[name]} of our sessions from PostgreSQL, which may cost four "
+                f"times the CPU time: ALTER ROLE {user} SET {name} = '{EVERY_SESSION[name]}';"
+            )
+
+
 def clocks_apart() -> Iterator[str]:
     """Yield a line when the clock of this machine and that of PostgreSQL's are apart."""
     ours = timezone.now()
@@ -68,7 +91,13 @@ def clocks_apart() -> Iterator[str]:
 
 
 def foreign_field_keys() -> Iterator[str]:
-    """Yield what is wrong when none of the newest addresses can be opened. Nothing may start then."""
+    """Yield what is wrong when none of the newest addresses can be opened. Nothing may start then.
+
+    Asking a table that is not there yet would leave an error in PostgreSQL's log at each first start.
+    """
+    [(is_there,)] = fetch("SELECT to_regclass('registrations_route') IS NOT NULL")
+    if not is_there:
+        return
     newest = Route.objects.order_by("-pk").values_list("address_encrypted", flat=True)
     sealed = list(newest[:NEWEST])
     if sealed and not any(map(_opens, sealed)):
@@ -93,4 +122,4 @@ def foreign_private_key() -> Iterator[str]:
 
 # What keeps a process from its work, and what is told when it starts.
 FAULTS = (unfit_schema, foreign_field_keys)
-ODDITIES = (odd_schema, clocks_apart, foreign_private_key)
+ODDITIES = (untried_version, odd_session, odd_schema, clocks_apart, foreign_private_key)

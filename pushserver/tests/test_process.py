@@ -13,6 +13,9 @@ from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.process import shows_pages
 from pushserver.supervisor.processes import PROJECT
 
+# What a process imports before it is ready, with a twentieth to spare. A start takes as long as its imports, and the
+# seconds of one say more about the machine: `make bench` (life) has them.
+MOST_MODULES = {"worker": 1650, "supervisor": 1930, "web": 2190}
 NOT_FOR_WORKERS = ("rest_framework", "unfold", "django.contrib.admin", "drf_spectacular", "axes", "pushserver.console")
 
 
@@ -106,24 +109,27 @@ def loaded_by(code, *arguments):
     return set(json.loads(done.stdout))
 
 
-def test_a_worker_imports_no_page():
+def test_a_worker_imports_no_page_and_not_much_else():
     """The worker is measured with its tasks, after the checks that Celery makes at every start."""
     modules = loaded_by("from pushserver.celery import app; app.loader.import_default_modules()", "celery", "worker")
     assert "pushserver.tasks" in modules
     assert not modules.intersection(NOT_FOR_WORKERS)
+    assert len(modules) <= MOST_MODULES["worker"]
 
 
-def test_the_bridge_and_the_supervisor_import_no_page():
+def test_the_bridge_and_the_supervisor_import_no_page_and_not_much_else():
     code = """import django; django.setup(); from django.core import checks; checks.run_checks();
 from pushserver.stack.children import preload; preload()"""
     modules = loaded_by(code, "manage.py", "up")
     assert "waku_bridge.management.commands.run_waku_bridge" in modules
     assert not modules.intersection(NOT_FOR_WORKERS)
+    assert len(modules) <= MOST_MODULES["supervisor"]
 
 
-def test_the_web_server_imports_them():
+def test_the_web_server_imports_them_and_not_much_else():
     modules = loaded_by("import pushserver.wsgi; import pushserver.urls", "granian")
     assert modules.issuperset(NOT_FOR_WORKERS)
+    assert len(modules) <= MOST_MODULES["web"]
 
 
 @pytest.mark.django_db(transaction=True)

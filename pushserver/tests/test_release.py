@@ -47,10 +47,11 @@ def test_manage_tells_our_version_and_not_that_of_django() -> None:
 @pytest.mark.django_db
 def test_the_command_tells_the_version_and_the_state_of_the_database(capsys: pytest.CaptureFixture[str]) -> None:
     call_command("version")
-    first, second, third = capsys.readouterr().out.splitlines()
+    first, second, third, fourth = capsys.readouterr().out.splitlines()
     assert first == f"pushserver {version()}"
     assert re.fullmatch(r"Python 3\.\d+\.\d+\S*, Django 5\.\S+", second)
     assert third == "database up to date"
+    assert re.fullmatch(r"PostgreSQL 1[5-8]\.\d+", fourth)
     MigrationRecorder(connection).record_applied("pushserver", "9999_later")
     call_command("version")
     assert capsys.readouterr().out.splitlines()[2].startswith("database migrated by a newer version: pushserver.9999_")

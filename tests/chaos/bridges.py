@@ -11,8 +11,8 @@ import orjson
 import psycopg
 import redis
 
+from pushserver.embedded import installed
 from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.guard import Guard
 from pushserver.supervisor.processes import ProcessSpec, Stage, python
@@ -102,7 +102,7 @@ class Bridges:
 
 def new_bridges(folder: Path, valkey: EmbeddedValkey, guard: Guard) -> Bridges:
     """Nothing is started yet."""
-    cluster = Cluster(EmbeddedPostgres(folder / "postgres", UNSYNCED), guard)
+    cluster = Cluster(installed.postgres(folder / "postgres", UNSYNCED), guard)
     urls = {name: f"http://127.0.0.1:{free_port()}" for name in NODES}
     redis_url = valkey.url.removesuffix("/0") + "/9"
     with redis.Redis.from_url(redis_url) as client:

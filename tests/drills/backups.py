@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 
 from pushserver.embedded.accounts import own_folder
-from pushserver.embedded.postgres import EmbeddedPostgres, programs
+from pushserver.embedded.postgres import EmbeddedPostgres
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def size_bytes(folder: Path) -> int:
 
 
 def _run(cluster: EmbeddedPostgres, program: str, *arguments: str) -> None:
-    known = programs() / program
+    known = cluster.programs() / program
     command = [str(known) if known.exists() else program, *arguments]
     identity = cluster.spec().identity()
     ended = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, **identity)

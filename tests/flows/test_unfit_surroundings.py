@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from kit.db.reasons import AWAY
+from pushserver.embedded import installed
 from pushserver.embedded.accounts import own_folder
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
@@ -95,7 +96,7 @@ def cluster(guard: Guard) -> Iterator[Cluster]:
     have to write to the full disk, too, when they need a page of its buffers.
     """
     with open_folder() as folder:
-        cluster = Cluster(EmbeddedPostgres(folder / "postgres", UNSYNCED), guard)
+        cluster = Cluster(installed.postgres(folder / "postgres", UNSYNCED), guard)
         cluster.start()
         yield cluster
         cluster.kill()
@@ -117,7 +118,7 @@ def on_the_disk(disk: Path, cluster: Cluster, new_fleet: NewFleet) -> Fleet:
 @pytest.fixture
 def wholly_on_the_disk(disk: Path, guard: Guard) -> Iterator[Cluster]:
     """A PostgreSQL server that has nothing elsewhere."""
-    cluster = Cluster(EmbeddedPostgres(disk / "postgres", UNSYNCED), guard)
+    cluster = Cluster(installed.postgres(disk / "postgres", UNSYNCED), guard)
     cluster.start()
     yield cluster
     cluster.kill()

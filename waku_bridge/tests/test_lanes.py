@@ -10,6 +10,7 @@ from django.db import connection
 from django.utils import timezone
 
 from kit.hands import Hands
+from kit.sessions import BATCH_WORKER, set_all
 from notifications.models import Notification
 from registrations.models import Route
 from tests import factories
@@ -185,6 +186,7 @@ def test_beyond_the_bound_the_oldest_are_dropped_and_counted(settings, now: date
 
 def test_who_is_waited_for_is_found_by_an_index_whatever_the_table_holds() -> None:
     with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {set_all(BATCH_WORKER)}")
         cursor.execute(f"EXPLAIN {lanes._TAKE_POSTPONED}", {"limit": 20})
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert "Index Scan Backward using envelope_postponed" in plan

@@ -13,7 +13,8 @@ from django.db import Error, InterfaceError, OperationalError, connection
 
 from kit.db.clock import clock
 from kit.db.statements import fetch
-from kit.turns import BY_INDEX, is_conflict
+from kit.sessions import BATCH_WORKER, set_all
+from kit.turns import is_conflict
 from xmpp_bridge import announcing, errands
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.jids import parse_jid
@@ -146,7 +147,7 @@ class Desk:
         try:
             if connection.connection is None:
                 connection.ensure_connection()
-                fetch(f"SELECT set_config('statement_timeout', '{STATEMENT_TIMEOUT}', false), {BY_INDEX}")
+                fetch(f"SELECT {set_all({'statement_timeout': STATEMENT_TIMEOUT, **BATCH_WORKER})}")
                 self._clock_set_at = float("-inf")
             if monotonic() - self._clock_set_at > CLOCK_SET_EVERY_SECONDS:
                 [(now,)] = fetch("SELECT clock_timestamp()")

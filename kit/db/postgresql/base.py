@@ -13,6 +13,8 @@ from django.conf import settings
 from django.db.backends.postgresql import base
 from psycopg.abc import PQGen
 
+from kit.db.postgresql.versions import TooOldError, refuse_too_old
+
 _T = TypeVar("_T")
 
 
@@ -38,5 +40,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def get_new_connection(self, conn_params: dict[str, Any]) -> PatientConnection:
         self.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         connection = PatientConnection.connect(**conn_params)
+        try:
+            refuse_too_old(connection.info.server_version)
+        except TooOldError:
+            connection.close()
+            raise
         connection.patience_seconds = settings.DATABASE_PATIENCE.answer_seconds
         return connection

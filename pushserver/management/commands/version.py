@@ -1,14 +1,16 @@
 """`manage.py version`: print which version this is, and whether the database fits it."""
 
 import platform
+from collections.abc import Iterator
 from typing import Any
 
 import django
 from django.core.management.base import BaseCommand
-from django.db import OperationalError
+from django.db import OperationalError, connection
 
+from kit.db.postgresql.versions import TooOldError
 from pushserver.release import version
-from pushserver.stack.fitting import schema
+from pushserver.stack.fitting import schema, untried_version
 
 
 class Command(BaseCommand):
@@ -18,11 +20,15 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **_options: Any) -> None:
         self.stdout.write(f"pushserver {version()}")
         self.stdout.write(f"Python {platform.python_version()}, Django {django.__version__}")
-        self.stdout.write(f"database {_database()}")
+        for line in _database():
+            self.stdout.write(line)
 
 
-def _database() -> str:
+def _database() -> Iterator[str]:
     try:
-        return schema().words
+        yield f"database {schema().words}"
+        yield next(untried_version(), f"PostgreSQL {'.'.join(map(str, connection.get_database_version()))}")
+    except TooOldError as error:
+        yield str(error)
     except OperationalError:
-        return "cannot be reached"
+        yield "database cannot be reached"

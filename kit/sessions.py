@@ -1,0 +1,35 @@
+"""What our plans assume of a session of PostgreSQL, as plain values: the settings read them before Django is set up.
+
+Each setting stands here with what needs it, and nowhere else. The server of an operator has other defaults than the
+embedded one. What was measured stands in decision 0035.
+"""
+
+from collections.abc import Mapping
+
+# Every session. These are options of the connection, which win over what is set for a role or a database.
+#
+# jit: a statement of a batch takes less than a millisecond, and compiling it much more. PostgreSQL compiles what it
+# thinks dear, and before version 18 that is every plan with a node that `BATCH_WORKER` disables: on Debian's 15 a
+# request took four times the CPU time, and an idle server sixteen times.
+EVERY_SESSION: Mapping[str, str] = {"jit": "off"}
+
+# Sessions of batch workers, whose statements look up a few hundred keys by an index. Plans are kept for a prepared
+# statement; made by the statistics of a small table, they would read all of it for as long as that is not analyzed.
+#
+# enable_seqscan: `_FIND_KNOWN` (notifications/acceptance.py) and `_FINISH` (notifications/delivery/recording.py) read
+# all notifications, the registrations are read by `_FIND_ADDRESSEES` (notifications/acceptance.py).
+# enable_hashjoin: with an index scan of the whole table below it, `_FIND_ADDRESSEES`, `_CLAIM`
+# (notifications/delivery/claim.py) and `_RECORD` (waku_bridge/outbound/publishing.py) hash every row.
+# enable_mergejoin: without hash joins these are merged instead, three of four times, and so is the update of attempts
+# (notifications/delivery/recording.py).
+BATCH_WORKER: Mapping[str, str] = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
+
+
+def options(settings: Mapping[str, str]) -> str:
+    """Return settings as the options of a connection that is made."""
+    return " ".join(f"-c {name}={value}" for name, value in settings.items())
+
+
+def set_all(settings: Mapping[str, str]) -> str:
+    """Return SQL expressions that set these for an open session, to be selected by a statement."""
+    return ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items())

@@ -1,0 +1,42 @@
+"""A pooler in front of PostgreSQL that does with the settings of our sessions what PgBouncer does: it refuses whoever
+sends them, or, where `ignore_startup_parameters = options` is set, drops them.
+"""
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.silent import SilentProxy
+
+PROTOCOL = struct.pack("!I", 3 << 16)
+# As PgBouncer 1.18 says it.
+REFUSAL = b"SFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
+
+
+class Pooler(SilentProxy):
+    """Passes on everything but the ``options`` of a connection."""
+
+    def __init__(self, target: Path, *, refuses: bool) -> None:
+        self._refuses = refuses
+        super().__init__(target)
+
+    def passed_on(self, data: bytes) -> bytes:
+        if data[4:8] != PROTOCOL or b"\0options\0" not in data:
+            return data
+        fields = data[8:].rstrip(b"\0").split(b"\0")
+        pairs = zip(fields[::2], fields[1::2], strict=True)
+        body = PROTOCOL + b"".join(b"%b\0%b\0" % pair for pair in pairs if pair[0] != b"options") + b"\0"
+        return struct.pack("!I", len(body) + 4) + body
+
+    def answer(self, data: bytes) -> bytes:
+        if not self._refuses or data[4:8] != PROTOCOL:
+            return b""
+        return b"E" + struct.pack("!I", len(REFUSAL) + 4) + REFUSAL
+
+
+@contextmanager
+def pooler(target: Path, *, refuses: bool = False) -> Iterator[Pooler]:
+    running = Pooler(target, refuses=refuses)
+    yield running
+    running.close()
