@@ -44,7 +44,10 @@ if [ -x .uv/bin/uv ] && [ -x .venv/bin/python ] && cmp -s "requirements/$lock.tx
     exit 0
 fi
 
-[ -w . ] || fail "$PWD cannot be written by $(id -un): give this account the checkout, or use one of its own."
+for part in . .uv .venv; do
+    [ ! -e $part ] || [ -w $part ] ||
+        fail "$(realpath $part) cannot be written by $(id -un): give this account the checkout, or use one of its own."
+done
 if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         echo "Installing python3-venv ..."
@@ -79,7 +82,7 @@ certificates=${SSL_CERT_FILE:-${PIP_CERT:-$(from_pip global.cert)}}
 if [ -n "$certificates" ]; then export SSL_CERT_FILE="$certificates"; fi
 
 export UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1
-.venv/bin/python -c '' 2>/dev/null || .uv/bin/uv venv --quiet --clear --python "$(command -v python3)" .venv
+.venv/bin/python -c '' 2>/dev/null || .uv/bin/uv venv --quiet --relocatable --clear --python "$(command -v python3)" .venv
 echo "Installing Python packages ..."
 fetch "Python packages" .uv/bin/uv pip sync --quiet --compile-bytecode --python .venv/bin/python "requirements/$lock.txt"
 touch .venv/.compiled

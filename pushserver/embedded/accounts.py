@@ -60,8 +60,8 @@ def own_folder(folder: Path, account: Account | None) -> None:
     Its own entry is changed last, so that an interrupted change is made again. Raises StartError where root may not
     change owners.
     """
-    folder.mkdir(exist_ok=True)
-    folder.chmod(0o700)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)  # a copy of it may have lost the mode, and PostgreSQL insists
     if account is None or folder.stat().st_uid == account.uid:
         return
     try:
