@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.parse
@@ -60,9 +61,9 @@ def account() -> Finding:
     """Say what is different without root."""
     if os.geteuid() != 0:
         return OK, "not root: all runs as you; system packages are named, and not installed"
-    if shutil.which("useradd") is None:
-        return OPTIONAL, "root without useradd: PostgreSQL runs as nobody"
-    return OK, "root: PostgreSQL runs under an account of its own"
+    name = "nobody" if shutil.which("useradd") is None else "an account of its own"
+    place = "/var/cache" if os.access("/var/cache", os.W_OK) else tempfile.gettempdir()
+    return OK, "root: PostgreSQL runs as {}, with a copy of its programs in {}/pushserver".format(name, place)
 
 
 def disk() -> Finding:
@@ -72,6 +73,9 @@ def disk() -> Finding:
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         return BAD, f"{folder} cannot be written: set DATA_DIR to a folder of yours."
+    lock = folder / "up.lock"
+    if folder == _data_dir() and lock.exists() and lock.stat().st_uid != os.geteuid():
+        return BAD, f"{folder} holds data of another account: start as that one, or set DATA_DIR to another folder."
     free = min(shutil.disk_usage(each).free for each in (ROOT, folder))
     return _enough("disk free for packages and data", free, bad=1 * GIB, doubt=5 * GIB)
 

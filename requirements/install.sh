@@ -46,7 +46,7 @@ fi
 
 for part in . .uv .venv; do
     [ ! -e $part ] || [ -w $part ] ||
-        fail "$(realpath $part) cannot be written by $(id -un): give this account the checkout, or use one of its own."
+        fail "$(realpath $part) cannot be written by $(id -un): give this account the checkout, or use one where it can write."
 done
 if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
