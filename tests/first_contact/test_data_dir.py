@@ -77,8 +77,7 @@ def test_somebody_else_does_not_get_roots_data(open_path: Path, require_or_skip:
     data = open_path / "data"
     data.mkdir(mode=0o700)
     shutil.copytree(PROJECT / "pushserver" / "supervisor", open_path / "pushserver" / "supervisor")
-    for name in ("__init__.py", "data_dir.py"):
-        shutil.copy(PROJECT / "pushserver" / name, open_path / "pushserver")
+    shutil.copy(PROJECT / "pushserver" / "data_dir.py", open_path / "pushserver")
     program = (
         "import sys, pathlib, pushserver.data_dir as d; d.refuse_data_of_another_account(pathlib.Path(sys.argv[1]))"
     )
