@@ -9,6 +9,7 @@ from django.core.management import call_command, execute_from_command_line
 from django.db import OperationalError
 
 from kit.db.reasons import words
+from pushserver.supervisor.processes import StartError
 
 
 def main() -> None:
@@ -27,3 +28,5 @@ if __name__ == "__main__":
         if not words(error):
             raise
         sys.exit(f"manage.py: {words(error)}")
+    except StartError as error:
+        sys.exit(f"manage.py: {error}")

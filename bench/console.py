@@ -81,7 +81,6 @@ def run(registrations: int = REGISTRATIONS, attempts: int = ATTEMPTS, keep: Path
         kept = nullcontext(str(keep)) if keep else tempfile.TemporaryDirectory(prefix="bench-console-")
         folder = Path(stack.enter_context(kept))
         folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o755)  # PostgreSQL may run as another account
         url, _ = stack.enter_context(servers.postgres(folder, **SETTINGS))
         redis_url = stack.enter_context(servers.valkey(folder))
         environment = environment_for(folder, url, redis_url, stack.enter_context(servers.node()))

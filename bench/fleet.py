@@ -90,7 +90,6 @@ def fleet(*options: str, ring_capacity: int = RING_CAPACITY) -> Iterator[Fleet]:
     """Run `manage.py up` with these options until it is ready, and stop it in the end."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        folder.chmod(0o755)
         node_url = stack.enter_context(servers.node("--shard", TOPIC, "--relay-cache-capacity", str(ring_capacity)))
         gorush_url = stack.enter_context(servers.gorush())
         url = f"http://127.0.0.1:{(port := free_port())}"

@@ -121,7 +121,6 @@ def run() -> dict[str, object]:
     """Measure everything, print it, and return the figures."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        folder.chmod(0o755)
         configured, further = stack.enter_context(servers.configured_database(folder))
         up = Up(folder, configured | {"WAKU_NODES": "", "GORUSH_URL": "", "REDIS_URL": ""})
         with up.running() as first:

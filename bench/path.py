@@ -63,7 +63,6 @@ def servers_of_one_process() -> Iterator[psutil.Process]:
     """Run a PostgreSQL with its usual safety, a node and a gorush, and return the process of PostgreSQL."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name, ExitStack() as stack:
         folder = Path(name)
-        folder.chmod(0o755)
         database_url, database = stack.enter_context(servers.postgres(folder))
         node_url = stack.enter_context(servers.node("--shard", TOPIC))
         gorush_url = stack.enter_context(servers.gorush())

@@ -109,7 +109,6 @@ def a_world(stores: int = 1) -> Iterator[World]:
     """Run a bridge that reads one node live, and so many stores, that of this node first."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        folder.chmod(0o755)
         database_url, postgres = stack.enter_context(servers.postgres(folder))
         before = set(psutil.Process().children())
         redis_url = stack.enter_context(servers.valkey(folder))

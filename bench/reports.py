@@ -56,7 +56,6 @@ def run(sizes: Sequence[int] = SIZES) -> dict[str, object]:
     """Measure these sizes, print them, and return the figures."""
     with tempfile.TemporaryDirectory(prefix="bench-reports-") as name:
         folder = Path(name)
-        folder.chmod(0o755)  # PostgreSQL may run as another account
         with servers.postgres(folder) as (url, _):
             result = _in_a_process_of_its_own(folder, url, sizes)
     _print(result)

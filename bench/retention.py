@@ -57,7 +57,6 @@ def run() -> dict[str, object]:
     """Measure, print and return the figures."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name, ExitStack() as stack:
         folder = Path(name)
-        folder.chmod(0o755)
         url, database = stack.enter_context(servers.postgres(folder, max_wal_size="4GB"))
         _set_up_django(folder, url)
         stack.callback(_close_connections)

@@ -55,7 +55,6 @@ def run() -> dict[str, object]:
     """Measure, print and return the figures."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        folder.chmod(0o755)
         database_url, database = stack.enter_context(servers.postgres(folder))
         redis_url = stack.enter_context(servers.valkey(folder))
         started_at = _fill(folder / "store.sqlite3")

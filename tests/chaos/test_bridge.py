@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -24,7 +25,6 @@ from tests.chaos.outages import Outages
 from tests.chaos.passages import Passages, collect, show, so_far, watch
 from tests.chaos.traffic import WAVES_PER_SECOND, Traffic
 from tests.flows.fleet import wait_until
-from tests.folders import open_folder
 
 COUNT = int(os.environ.get("CHAOS_COUNT", "20000"))
 RATE_PER_SECOND = int(os.environ.get("CHAOS_RATE", "200"))
@@ -40,16 +40,15 @@ OVER_SECONDS = 400
 
 
 @pytest.fixture
-def bridges(valkey: EmbeddedValkey, guard: Guard) -> Iterator[Bridges]:
+def bridges(valkey: EmbeddedValkey, guard: Guard, tmp_path: Path) -> Iterator[Bridges]:
     """A new world for each run: what one broke must not help or hinder the next."""
-    with open_folder() as folder:
-        bridges = new_bridges(folder, valkey, guard)
-        try:
-            bridges.start()
-            watch(bridges.database_url)
-            yield bridges
-        finally:
-            bridges.stop()
+    bridges = new_bridges(tmp_path, valkey, guard)
+    try:
+        bridges.start()
+        watch(bridges.database_url)
+        yield bridges
+    finally:
+        bridges.stop()
 
 
 @pytest.fixture

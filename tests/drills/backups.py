@@ -42,7 +42,7 @@ class Backups:
     def make_folders(self, cluster: EmbeddedPostgres) -> None:
         """Make the folders for the account of the cluster."""
         for folder in (self.folder, self.archive):
-            own_folder(folder, cluster.account, below=self.folder.parent)
+            own_folder(folder, cluster.account)
 
     def take(self, cluster: EmbeddedPostgres) -> None:
         """Take the base backup of the cluster while it serves.
@@ -54,7 +54,7 @@ class Backups:
 
     def restore(self, cluster: EmbeddedPostgres) -> None:
         """Make the data folder of another cluster, which plays the archive when it starts."""
-        own_folder(cluster.data_dir.parent, cluster.account, below=cluster.data_dir.parent)
+        own_folder(cluster.data_dir.parent, cluster.account)
         _run(cluster, "cp", "--archive", str(self.base), str(cluster.data_dir))
         _run(cluster, "touch", str(cluster.data_dir / "recovery.signal"))
 
@@ -80,7 +80,7 @@ def size_bytes(folder: Path) -> int:
 
 
 def _run(cluster: EmbeddedPostgres, program: str, *arguments: str) -> None:
-    known = cluster.programs() / program
+    known = cluster.programs / program
     command = [str(known) if known.exists() else program, *arguments]
     identity = cluster.spec().identity()
     ended = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, **identity)

@@ -91,22 +91,21 @@ def disk(require_or_skip: Callable[[bool, str], None]) -> Iterator[Path]:
 
 
 @pytest.fixture
-def cluster(guard: Guard) -> Iterator[Cluster]:
+def cluster(guard: Guard, tmp_path: Path) -> Iterator[Cluster]:
     """A PostgreSQL server whose data are on a disk with room. Sessions of the shared one that run other tests would
     have to write to the full disk, too, when they need a page of its buffers.
     """
-    with open_folder() as folder:
-        cluster = Cluster(installed.postgres(folder / "postgres", UNSYNCED), guard)
-        cluster.start()
-        yield cluster
-        cluster.kill()
+    cluster = Cluster(installed.postgres(tmp_path / "postgres", UNSYNCED), guard)
+    cluster.start()
+    yield cluster
+    cluster.kill()
 
 
 @pytest.fixture
 def on_the_disk(disk: Path, cluster: Cluster, new_fleet: NewFleet) -> Fleet:
     """A server, not started yet, with a migrated database whose tables are on the small disk."""
     tables = disk / "tables"
-    own_folder(tables, cluster.server.account, below=disk)
+    own_folder(tables, cluster.server.account)
     with psycopg.connect(cluster.server.url("postgres"), autocommit=True) as connection:
         connection.execute(f"CREATE TABLESPACE small LOCATION '{tables}'")
         connection.execute("CREATE DATABASE small TABLESPACE small")

@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandParser
 
+from pushserver.data_dir import refuse_data_of_another_account, usable
 from pushserver.embedded import prosody
 from pushserver.embedded.parts import EmbeddedPart
 from pushserver.embedded.town import Town
@@ -42,8 +43,10 @@ class Command(up.Command):
             subprocess.run([PROJECT / "requirements" / "system.sh", "prosody"], check=False)
         # An operator's own component is left alone: the demonstration would register devices with it.
         if prosody.is_installed() and not settings.XMPP_COMPONENT_JID:
-            settings.DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.town = Town.settle(settings.DATA_DIR)
+            refuse_data_of_another_account(settings.DATA_DIR)
+            with usable(settings.DATA_DIR):
+                settings.DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.town = Town.settle(settings.DATA_DIR)
             os.environ |= self.town.environment()
             read_settings_again()
         super().handle(*args, **options)

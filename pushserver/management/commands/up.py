@@ -12,6 +12,7 @@ from django.core import checks
 from django.core.management.base import BaseCommand, CommandParser
 
 from kit.metrics import files
+from pushserver.data_dir import refuse_a_full_disk, usable
 from pushserver.embedded import parts
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.settings import env
@@ -40,8 +41,10 @@ class Command(BaseCommand):
         fault = ""  # told below: Python 3.11.2 wraps what is raised in `except*`, sys.exit too, in a group
         try:
             with only_one(settings.DATA_DIR):
-                files.clear(settings.METRICS_DIR)
-                plan = self._plan(options)
+                refuse_a_full_disk(settings.DATA_DIR)
+                with usable(settings.DATA_DIR):
+                    files.clear(settings.METRICS_DIR)
+                    plan = self._plan(options)
                 run(plan, log=log, embedded_file=settings.EMBEDDED_FILE, private_key=settings.SERVER_PRIVATE_KEY)
         except* StartError as errors:
             fault = _first_line(errors)

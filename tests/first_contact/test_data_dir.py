@@ -1,0 +1,135 @@
+"""A DATA_DIR that cannot be used: one line says what to do, and nothing in it is changed."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pushserver.data_dir import LOCK_NAME
+from pushserver.embedded.ports import free_port
+from pushserver.supervisor.processes import PROJECT
+from tests.folders import open_folder
+from tests.up import CONFIGURED
+
+NOBODY = 65534
+Told = Callable[..., str]
+
+
+@pytest.fixture
+def told() -> Told:
+    """Return ``told(command, data_dir)``: the one line with which a start is refused."""
+
+    def start(command: str, data_dir: Path) -> str:
+        clean = {name: value for name, value in os.environ.items() if name not in CONFIGURED}
+        environment = clean | {"DATA_DIR": str(data_dir), "PORT": str(free_port())}
+        ended = subprocess.run(
+            [sys.executable, str(PROJECT / "manage.py"), command],
+            env=environment, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert (ended.returncode, ended.stdout) == (1, "")
+        [line] = ended.stderr.splitlines()
+        return line
+
+    return start
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    with open_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def disk(tmp_path: Path, require_or_skip: Callable[[bool, str], None]) -> Iterator[Path]:
+    """A small one of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "small", str(folder)], check=False)  # noqa: S607
+    require_or_skip(mounted.returncode == 0, "nothing can be mounted here, which takes root's rights")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
+
+
+@pytest.mark.parametrize("command", ["up", "demo"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can have data of somebody else")
+def test_root_is_not_mixed_into_data_of_somebody_else(told: Told, tmp_path: Path, command: str) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / LOCK_NAME).touch()
+    os.chown(data / LOCK_NAME, NOBODY, NOBODY)
+    line = told(command, data)
+    assert f": {data} holds data of nobody: start as nobody, or have root hand them" in line
+    assert f"chown -R root '{data}'" in line
+    assert not (data / "postgres").exists()
+    assert not (data / "prosody").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_somebody_else_does_not_get_roots_data(open_path: Path, require_or_skip: Callable[[bool, str], None]) -> None:
+    """In a program of its own, as this interpreter may lie in a folder that only root may pass."""
+    python = shutil.which("python3", path="/usr/bin:/bin")
+    require_or_skip(python is not None, "no python3 that everybody may run")
+    open_path.chmod(0o755)
+    data = open_path / "data"
+    data.mkdir(mode=0o700)
+    shutil.copytree(PROJECT / "pushserver" / "supervisor", open_path / "pushserver" / "supervisor")
+    shutil.copy(PROJECT / "pushserver" / "data_dir.py", open_path / "pushserver")
+    program = (
+        "import sys, pathlib, pushserver.data_dir as d; d.refuse_data_of_another_account(pathlib.Path(sys.argv[1]))"
+    )
+    ended = subprocess.run(
+        [str(python), "-c", program, str(data)],
+        cwd="/", env={"PYTHONPATH": str(open_path)}, user=NOBODY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert f"{data} holds data of root: start as root, or have root hand them over" in ended.stderr.splitlines()[-1]
+
+
+def test_a_disk_without_room_for_a_start_is_named(told: Told, disk: Path) -> None:
+    line = told("up", disk / "data")
+    assert line.startswith(f"manage.py up: the disk of {disk / 'data'} has 7 MiB left, and 128 are needed: make")
+
+
+def test_a_full_disk_is_named_before_anything_is_made(told: Told, disk: Path) -> None:
+    fill(disk)
+    line = told("up", disk / "data")
+    assert line == (
+        f"manage.py: {disk / 'data'} is on a full disk: make room there, or set DATA_DIR to a folder on another disk."
+    )
+
+
+def test_a_full_disk_at_a_later_start_is_named_and_not_met_by_a_signal(told: Told, disk: Path) -> None:
+    """Metrics are mapped into memory: writing them there would end the process by SIGBUS."""
+    told("up", disk / "data")  # leaves secrets
+    fill(disk)
+    line = told("up", disk / "data")
+    assert line.startswith(f"pushserver.full_metrics_dir: The disk of METRICS_DIR ({disk}/data/metrics) is full. Make")
+
+
+def test_a_read_only_disk_is_named(told: Told, disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)  # noqa: S607
+    assert told("demo", disk / "data") == (
+        f"manage.py: {disk / 'data'} is on a read-only file system: set DATA_DIR to a folder that can be written."
+    )
+
+
+def test_data_that_became_read_only_are_named(told: Told, disk: Path) -> None:
+    told("up", disk / "data")
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)  # noqa: S607
+    line = told("up", disk / "data")
+    assert line.startswith(
+        f"pushserver.unwritable_metrics_dir: METRICS_DIR ({disk}/data/metrics) cannot be written to."
+    )
+    assert "DATA_DIR" in line
+
+
+def fill(disk: Path) -> None:
+    with (disk / "rest").open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(2**16)):
+                pass
+        except OSError:
+            return
