@@ -230,7 +230,7 @@ def test_the_doctor_finds_a_bare_machine_well(doctor: Callable[..., tuple[bool, 
     assert f"ok Python packages can be fetched from {index}" in lines
     assert "ok the clock is right" in lines
     assert "-- settings: checked once the packages are installed (make install)" in lines
-    assert len(lines) == 14
+    assert len(lines) == 15
 
 
 @pytest.mark.parametrize(("off", "state"), [(-3600, "!!"), (3600, "!!"), (8, "--"), (0, "ok")])
@@ -264,6 +264,20 @@ def test_the_doctor_names_a_folder_that_cannot_be_made(doctor: Callable[..., tup
         True,
         ["!! /dev/null cannot be written: set DATA_DIR to a folder of yours."],
     )
+
+
+def test_the_doctor_names_data_of_another_account(
+    doctor: Callable[..., tuple[bool, list[str]]], tmp_path: Path, require_or_skip: Callable[[bool, str], None]
+) -> None:
+    require_or_skip(os.geteuid() == 0, "not root: files cannot be given to another account")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "up.lock").touch()
+    os.chown(tmp_path / "data" / "up.lock", 65534, 65534)
+    is_bad, lines = doctor(DATA_DIR=str(tmp_path / "data"))
+    assert is_bad
+    assert [line for line in lines if line.startswith("!! ")] == [
+        f"!! {tmp_path}/data holds data of another account: start as that one, or set DATA_DIR to another folder."
+    ]
 
 
 def test_the_doctor_is_readable_for_an_old_python() -> None:

@@ -89,7 +89,7 @@ class EmbeddedPostgres:
 
     @cached_property
     def programs(self) -> Path:
-        """Return the folder of PostgreSQL's programs, which is a copy of the wheel's where another account runs them."""
+        """Return the folder of PostgreSQL's programs: a copy of the wheel's where another account runs them."""
         if self.release.folder is not None:
             return self.release.folder
         wheel = _wheel()
