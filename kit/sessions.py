@@ -11,7 +11,9 @@ from collections.abc import Mapping
 # jit: a statement of a batch takes less than a millisecond, and compiling it much more. PostgreSQL compiles what it
 # thinks dear, and before version 18 that is every plan with a node that `BATCH_WORKER` disables: on Debian's 15 a
 # request took four times the CPU time, and an idle server sixteen times.
-EVERY_SESSION: Mapping[str, str] = {"jit": "off"}
+# random_page_cost: the default is that of turning disks. By it the console's list of registration events, filtered by
+# kind, reads and sorts the whole table instead of following an index, which grows with the table.
+EVERY_SESSION: Mapping[str, str] = {"jit": "off", "random_page_cost": "1.1"}
 
 # Sessions of batch workers, whose statements look up a few hundred keys by an index. Plans are kept for a prepared
 # statement; made by the statistics of a small table, they would read all of it for as long as that is not analyzed.

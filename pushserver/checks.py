@@ -53,7 +53,7 @@ def sessions_begin_as_asked(
     databases: Sequence[str] | None = None,
     **_kwargs: object,
 ) -> list[CheckMessage]:
-    """Report settings that a pooler keeps from our sessions. What they do is slow or without end, but not wrong."""
+    """Report settings that a pooler keeps from our sessions. Without them we are slow, but not wrong."""
     from pushserver.stack.fitting import odd_session  # noqa: PLC0415 - as above
 
     return [Warning(problem, id="pushserver.odd_session") for problem in (odd_session() if databases else ())]

@@ -46,7 +46,6 @@ SETTINGS: Mapping[str, str] = {
     "max_connections": "200",
     "shared_buffers": "256MB",
     "max_wal_size": "2GB",
-    "random_page_cost": "1.1",
     "timezone": "UTC",
     "log_timezone": "UTC",
     "log_line_prefix": "[%p] ",

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from kit.db.postgresql import versions
 from kit.db.reasons import POOLED
+from kit.sessions import EVERY_SESSION
 from kit.starting import wait_until_fit
 from pushserver.embedded import installed
 from pushserver.embedded.postgres import EMBEDDED, SOCKET_NAME, EmbeddedPostgres
@@ -98,10 +99,11 @@ def test_a_pooler_that_drops_our_settings_is_named_with_what_mends_it(postgres: 
         url = f"postgresql://{role}@127.0.0.1:{between.port}/postgres?sslmode=disable"
         first = run("manage.py", "check", "--database=default", DATABASE_URL=url)
         assert "(pushserver.odd_session) A pooler keeps jit = off of our sessions" in first.stderr
-        [remedy] = re.findall("ALTER ROLE .*;", first.stderr)
-        assert remedy == f"ALTER ROLE {role} SET jit = 'off';"
+        remedies = re.findall("ALTER ROLE .*;", first.stderr)
+        assert remedies == [f"ALTER ROLE {role} SET {name} = '{value}';" for name, value in EVERY_SESSION.items()]
         with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
-            admin.execute(remedy.encode())
+            for remedy in remedies:
+                admin.execute(remedy.encode())
         second = run("manage.py", "check", "--database=default", DATABASE_URL=url)
     assert "no issues" in second.stdout, second.stderr
 
