@@ -42,6 +42,8 @@ def packages() -> Finding:
     """Say whether the packages are installed, or can be fetched."""
     if PYTHON.exists():
         return OK, "Python packages are installed"
+    if not _index():
+        return OPTIONAL, "Python packages: pip is not there yet to say where they come from"
     if _index_date() is None:
         return BAD, "No answer from the package index {}: connect to a network, or set PIP_INDEX_URL.".format(_index())
     return OK, "Python packages can be fetched from " + _index()
@@ -180,15 +182,19 @@ def _data_dir() -> Path:
 def _index() -> str:
     """Return where packages come from, without a password."""
     parts = urllib.parse.urlsplit(os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("PIP_INDEX_URL") or _pip_index())
-    host = parts.hostname or ""
-    return "{}://{}{}{}".format(parts.scheme, host, ":{}".format(parts.port) if parts.port else "", parts.path)
+    if not parts.hostname:
+        return ""
+    return "{}://{}{}{}".format(
+        parts.scheme, parts.hostname, ":{}".format(parts.port) if parts.port else "", parts.path
+    )
 
 
 def _pip_index() -> str:
-    """Return the index that pip asks: that of its configuration, or else its own."""
-    configured = _told(sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "get", "global.index-url")
+    """Return the index that pip asks: that of its configuration, or else its own. It is empty without pip."""
+    settings = _told(sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list")
+    configured = re.search(r"^global\.index-url='(.*)'$", settings, re.MULTILINE)
     built_in = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
-    return configured or _told(sys.executable, "-c", built_in)
+    return configured.group(1) if configured else _told(sys.executable, "-c", built_in)
 
 
 def _told(*command: str) -> str:
@@ -198,8 +204,8 @@ def _told(*command: str) -> str:
 
 def _index_date() -> Optional[float]:
     """Return the clock of the package index in Unix time, None when it does not answer."""
-    question = urllib.request.Request(_index(), method="HEAD")  # noqa: S310 - the operator's own address
     try:
+        question = urllib.request.Request(_index(), method="HEAD")  # noqa: S310 - the operator's own address
         with urllib.request.urlopen(question, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310
             headers = answer.headers
     except urllib.error.HTTPError as error:

@@ -69,9 +69,10 @@ if ! cmp -s requirements/uv.txt .uv/lock.txt; then
     cp requirements/uv.txt .uv/lock.txt
 fi
 
-# uv does not read pip's configuration: hand over its mirror and its certificates, where there are any.
+# uv does not read pip's configuration: hand over its mirror and its certificates, where there are any. `pip config get`
+# does not find what stands in /etc/pip.conf.
 from_pip() {
-    .uv/bin/python -m pip --disable-pip-version-check config get "$1" 2>/dev/null || true
+    .uv/bin/python -m pip --disable-pip-version-check config list 2>/dev/null | sed -n "s/^$1='\(.*\)'\$/\1/p" | sed 1q
 }
 index=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-$(from_pip global.index-url)}}
 if [ -n "$index" ]; then export UV_DEFAULT_INDEX="$index"; fi

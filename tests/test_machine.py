@@ -153,6 +153,13 @@ def test_the_versions_of_python_are_the_same_everywhere() -> None:
     assert f"CPython 3.{oldest} to 3.{newest}" in (PROJECT / "README.md").read_text(encoding="utf-8")
 
 
+def test_every_python_gets_the_same_versions() -> None:
+    """Those that the suite runs with."""
+    lock = (PROJECT / "requirements" / "dev.txt").read_text(encoding="utf-8")
+    names = re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)
+    assert len(names) == len(set(names)) > 100
+
+
 def test_only_what_fuzzes_is_left_out_on_arm64() -> None:
     """No other package has wheels for one of the processors only; `make check` asks the index for all of them."""
     lock = (PROJECT / "requirements" / "dev.txt").read_text(encoding="utf-8")
@@ -231,6 +238,24 @@ def test_the_doctor_finds_a_bare_machine_well(doctor: Callable[..., tuple[bool, 
     assert "ok the clock is right" in lines
     assert "-- settings: checked once the packages are installed (make install)" in lines
     assert len(lines) == 15
+
+
+def test_the_doctor_reads_the_configuration_of_pip(
+    doctor: Callable[..., tuple[bool, list[str]]], index: str, tmp_path: Path
+) -> None:
+    configuration = tmp_path / "pip.conf"
+    configuration.write_text(f"[global]\nindex-url = {index}\n", encoding="utf-8")
+    _, lines = doctor(PIP_INDEX_URL="", PIP_CONFIG_FILE=str(configuration))
+    assert f"ok Python packages can be fetched from {index}" in lines
+
+
+def test_the_doctor_does_without_pip(doctor: Callable[..., tuple[bool, list[str]]], tmp_path: Path) -> None:
+    """Debian's python3 has none before python3-venv is installed."""
+    (tmp_path / "pip.py").write_text("raise ImportError", encoding="ascii")
+    is_bad, lines = doctor(PIP_INDEX_URL="", PYTHONPATH=str(tmp_path))
+    assert not is_bad, lines
+    assert "-- Python packages: pip is not there yet to say where they come from" in lines
+    assert "-- clock: nobody to compare it with" in lines
 
 
 @pytest.mark.parametrize(("off", "state"), [(-3600, "!!"), (3600, "!!"), (8, "--"), (0, "ok")])
