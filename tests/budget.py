@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 EVERYDAY = 50
 NIGHTLY = 20 * EVERYDAY
@@ -16,8 +16,10 @@ def register_profiles() -> None:
     # How long an example takes says more about the machine than about the code.
     settings.register_profile("default", max_examples=EVERYDAY, deadline=None)
     settings.register_profile("nightly", max_examples=NIGHTLY, deadline=None)
-    # The same inputs for the code as it is and for each mutant, so that the scores of two commits compare.
-    settings.register_profile("mutants", max_examples=MUTANTS, deadline=None, derandomize=True)
+    # The same inputs for the code as it is and for each mutant, so that the scores of two commits compare. That there
+    # is a failure is enough: to look for its smallest input takes long.
+    quick = {"phases": [Phase.explicit, Phase.generate], "derandomize": True}
+    settings.register_profile("mutants", max_examples=MUTANTS, deadline=None, **quick)
 
 
 def examples(everyday: int) -> int:

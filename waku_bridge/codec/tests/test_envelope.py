@@ -166,7 +166,18 @@ def test_message_id_covers_the_bytes_as_received():
 
 
 def test_drops_a_payload_above_the_relay_limit():
+    assert_dropped(b"\x04" * limits.MAX_PAYLOAD_BYTES, errors.NotDecryptable)
     assert_dropped(b"\x04" * (limits.MAX_PAYLOAD_BYTES + 1), errors.TooLarge)
+
+
+def test_says_for_whom_a_message_was_sealed():
+    assert decode(sent(REQUEST).message.payload).recipient == SERVER.pub33
+    assert decode(sent(REQUEST, recipient=None, topic_key=TOPIC_KEY).message.payload, [TOPIC_KEY]).recipient == b""
+
+
+def test_the_key_that_opens_a_registration_is_the_server_that_its_grant_names():
+    body = envelope.decode(sent(REGISTRATION).message.payload, [STRANGER, SERVER], STRANGER).body
+    assert body.grant_verified
 
 
 def test_a_query_that_names_no_keys_is_still_a_query():
@@ -194,11 +205,20 @@ def test_drops_a_request_for_too_many_notifications():
 
 @pytest.mark.parametrize(
     "body",
-    [Query((bytes(limits.MAX_BODY_BYTES),)), replace(REQUEST, message_id=bytes(limits.MAX_BODY_BYTES))],
-    ids=["query", "request"],
+    [
+        Query((bytes(limits.MAX_BODY_BYTES),)),
+        replace(REQUEST, message_id=bytes(limits.MAX_BODY_BYTES)),
+        replace(REQUEST, notifications=(replace(NOTIFICATION, message=bytes(limits.MAX_BODY_BYTES)),)),
+    ],
+    ids=["query", "request", "request with a long message"],
 )
 def test_drops_a_body_above_the_limit(body):
     assert_dropped(sent(body).message.payload, errors.TooLarge)
+
+
+def test_reads_no_registration_above_the_limit():
+    content = bodies.serialize(replace(REGISTRATION, grant=bytes(limits.MAX_BODY_BYTES)))[1]
+    assert decode(sealed_registration(content)).body.registration is None
 
 
 class TestRegistration:

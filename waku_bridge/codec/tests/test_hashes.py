@@ -1,0 +1,7 @@
+from hashlib import shake_256
+
+from waku_bridge.codec.hashes import chat_hash
+
+
+def test_a_chat_is_known_by_shake_256_of_its_id():
+    assert chat_hash("town-square-ü") == shake_256("town-square-ü".encode()).digest(64)
