@@ -26,6 +26,7 @@ from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.codec.stream import Received, Stream
 from xmpp_bridge.component.desk import Arrived, Desk
 from xmpp_bridge.identity import client_keys
+from kit.buckets.bucket import Limit
 from xmpp_bridge.limits import Limits, Rates
 from xmpp_bridge.messages import FRONT_DOOR
 from xmpp_bridge.models import App, Device
@@ -43,7 +44,13 @@ STANZA = (
 CIPHERTEXT_BYTES = 150
 CHUNK = 5000
 # As many as the benchmark likes.
-RATES = Rates(domain_burst=10**9, domain_per_second=10**6, payloads_per_minute=10**4, payloads_per_day=10**6)
+RATES = Rates(
+    domain_burst=10**9,
+    domain_per_second=10**6,
+    payloads_per_minute=10**4,
+    payloads_per_day=10**6,
+    in_all=(Limit(10**9, 1.0),),
+)
 
 
 class Stages:

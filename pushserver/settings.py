@@ -498,6 +498,7 @@ INSTALLED_APPS = [
     "pushserver",
     "waku_bridge",
     "xmpp_bridge",
+    "kit.buckets",
     "notifications",
     "notifications.gateways.gorush",
     "registrations",
