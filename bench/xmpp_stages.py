@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from bench.servers import cpu_seconds
 from bench.waiting import is_delivery_over
+from kit.buckets.bucket import Limit
 from kit.turns import Bell, Worker
 from notifications.tasks import new_stages
 from registrations.messages import TokenType
@@ -26,7 +27,6 @@ from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.codec.stream import Received, Stream
 from xmpp_bridge.component.desk import Arrived, Desk
 from xmpp_bridge.identity import client_keys
-from kit.buckets.bucket import Limit
 from xmpp_bridge.limits import Limits, Rates
 from xmpp_bridge.messages import FRONT_DOOR
 from xmpp_bridge.models import App, Device

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from django.conf import settings
 
-from kit.buckets.bucket import Limits
+from kit.buckets.bucket import BucketLimits
 from kit.buckets.shared import Spending, own_buckets
 from kit.db.statements import fetch, new_ids
 from kit.metrics.batches import count, observe
@@ -335,7 +335,7 @@ def _is_token_right(notification: PushNotification, addressee: Addressee) -> boo
 
 def _limit(requests: Sequence[_Request], *, now: datetime) -> None:
     """Hold back what is beyond a limit, but for one wake-up for each address, which goes out when the limit allows."""
-    wanted: dict[bytes, Limits] = {}
+    wanted: dict[bytes, BucketLimits] = {}
     asked = [(request, draft, _buckets_of(request, draft, wanted)) for request in requests for draft in request.stored]
     counts = Counter(key for _, _, keys in asked for key in keys)
     spending = own_buckets().open(wanted, counts, at=now)
@@ -345,7 +345,7 @@ def _limit(requests: Sequence[_Request], *, now: datetime) -> None:
         spending.write()
 
 
-def _buckets_of(request: _Request, draft: _Draft, wanted: dict[bytes, Limits]) -> tuple[bytes, ...]:
+def _buckets_of(request: _Request, draft: _Draft, wanted: dict[bytes, BucketLimits]) -> tuple[bytes, ...]:
     """Return the keys of the buckets that a notification counts for, that of its route first, and note their limits in
     ``wanted``.
     """

@@ -544,6 +544,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
     {"NAME": "pushserver.console.passwords.NoWordOfOurs"},
 ]
+API_CALLS_PER_MINUTE = env.count("API_CALLS_PER_MINUTE", 600, minimum=1, maximum=100_000)
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["pushserver.api.access.BearerAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["pushserver.api.access.HasScope"],
@@ -551,10 +552,6 @@ REST_FRAMEWORK = {
     "DEFAULT_PARSER_CLASSES": [],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_THROTTLE_CLASSES": ["pushserver.api.access.PerToken"],
-    "DEFAULT_THROTTLE_RATES": {
-        "token": f"{env.count('API_CALLS_PER_MINUTE', 600, minimum=1, maximum=100_000)}/min",
-        "anonymous": "30/min",
-    },
     "EXCEPTION_HANDLER": "pushserver.api.problems.as_problem",
     "NUM_PROXIES": 1 if env.flag("BEHIND_HTTPS_PROXY") else 0,
 }

@@ -12,7 +12,7 @@ from typing import LiteralString
 
 from django.conf import settings
 
-from kit.buckets.bucket import Limits, per_minute
+from kit.buckets.bucket import BucketLimits, per_minute
 from kit.buckets.shared import Spending, own_buckets
 from kit.db.estimates import stored
 from kit.db.statements import fetch
@@ -90,5 +90,5 @@ def take(room: Room, *, now: datetime) -> None:
         own_buckets().give_back(NEW, _limits(), room.silent - room.added, at=now)
 
 
-def _limits() -> Limits:
+def _limits() -> BucketLimits:
     return per_minute(settings.NEW_INSTALLATIONS_PER_MINUTE, minutes=MINUTES_SAVED_UP)

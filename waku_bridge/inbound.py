@@ -16,7 +16,7 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 
-from kit.buckets.bucket import Limits as BucketLimits
+from kit.buckets.bucket import BucketLimits
 from kit.buckets.shared import own_buckets
 from kit.db.clock import clock
 from kit.db.statements import fetch

@@ -187,7 +187,7 @@ class IntakeDesk:
         self.reply = reply
         self.want_keys = want_keys
         self.hands = hands
-        self.room = Room(settings.ROUTE_LIMITS[:1], own_share())
+        self.room = Room(settings.ROUTE_LIMITS[:1], lambda: own_share().part)
         self._left_behind = LeftBehind(hands.path.parent)
 
     def lanes(self) -> list[Stage]:

@@ -10,8 +10,7 @@ One address goes first only as often as it may be woken: a flood at a victim wai
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
 
-from kit.buckets.bucket import Limits, part
-from kit.buckets.share import Share
+from kit.buckets.bucket import BucketLimits, part
 from kit.buckets.store import Buckets, Charge
 from notifications.messages import PushRequest
 from notifications.standing import Named
@@ -57,7 +56,9 @@ def named(decoded: Decoded | None) -> list[Named]:
 class Room:
     """What a turn of this process has room for, and how often addresses went first lately."""
 
-    def __init__(self, limits: Limits, share: Share, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, limits: BucketLimits, share: Callable[[], float], clock: Callable[[], float] = monotonic
+    ) -> None:
         self._limits = limits
         self._share = share
         self._clock = clock
@@ -102,7 +103,7 @@ class Room:
         """Return whether the bucket of an address has a token, and take it. Where no room is left for another bucket,
         the address is a stranger's.
         """
-        charge, now = Charge(address, part(self._limits, self._share.part)), self._clock()
+        charge, now = Charge(address, part(self._limits, self._share())), self._clock()
         goes_first = self._buckets.has(charge, now=now) and self._buckets.spend(charge, now=now)
         self._buckets.keep()
         return goes_first

@@ -11,8 +11,7 @@ from datetime import datetime
 from time import monotonic
 from typing import NamedTuple
 
-from kit.buckets.bucket import Limit, part, per_minute
-from kit.buckets.bucket import Limits as BucketLimits
+from kit.buckets.bucket import BucketLimits, Limit, part, per_minute
 from kit.buckets.share import Share, own_share
 from kit.buckets.shared import SharedBuckets
 from kit.buckets.store import Buckets, Charge

@@ -12,7 +12,7 @@ the batch is stored, or `take_back` when it is not: a push that was told `wait` 
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from kit.buckets.bucket import TOLERANCE, Limit, Limits, per_minute
+from kit.buckets.bucket import TOLERANCE, BucketLimits, Limit, per_minute
 from kit.buckets.store import CAPACITY, Buckets, Charge
 
 DAY_SECONDS = 86_400.0
@@ -43,15 +43,15 @@ class Rates:
     commands_per_hour: int = 20
     routes_per_hour: int = 2000
     new_devices_per_minute: int = 1200
-    in_all: Limits = (Limit(30_000, 10.0), Limit(7_200_000, 3600.0))
+    in_all: BucketLimits = (Limit(30_000, 10.0), Limit(7_200_000, 3600.0))
 
     @property
-    def of_domain(self) -> Limits:
+    def of_domain(self) -> BucketLimits:
         """Return what a domain may send."""
         return (Limit(self.domain_burst, self.domain_burst / self.domain_per_second),)
 
     @property
-    def payloads(self) -> Limits:
+    def payloads(self) -> BucketLimits:
         """Return how many payloads a device may get. A flood of a minute does not use up the day."""
         return (*per_minute(self.payloads_per_minute), Limit(self.payloads_per_day, DAY_SECONDS))
 
@@ -69,7 +69,7 @@ class Limits:
         return self._buckets.take(self._domain(PUSHES, domain), self._all(PUSHES), now=now)
 
     def take_unverified(self, now: float) -> bool:
-        """Return whether a push is looked at that names no client of ours, or comes from a domain that is not served."""
+        """Return whether a push is looked at that names no client of ours or whose domain is not served."""
         return self._buckets.take(Charge(UNVERIFIED, self.rates.of_domain), now=now)
 
     def take_call(self, route: Hashable, now: float) -> bool:

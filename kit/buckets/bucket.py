@@ -30,28 +30,28 @@ class Limit(NamedTuple):
 
 
 # All limits of one bucket. The first is that of bursts, the last that of the long run.
-Limits = tuple[Limit, ...]
+BucketLimits = tuple[Limit, ...]
 FullAt = tuple[float, ...]
 
 
 @lru_cache(maxsize=4096)
-def part(limits: Limits, share: float) -> Limits:
+def part(limits: BucketLimits, share: float) -> BucketLimits:
     """Return this share of each limit."""
     return tuple(limit.part(share) for limit in limits)
 
 
-def per_minute(tokens: float, *, minutes: float = 1) -> Limits:
+def per_minute(tokens: float, *, minutes: float = 1) -> BucketLimits:
     """Return the limit of so many tokens a minute, of which those of some minutes may be saved up."""
     return (Limit(tokens * minutes, 60.0 * minutes),)
 
 
-def left(full_at: FullAt, limits: Limits, *, now: float) -> float:
+def left(full_at: FullAt, limits: BucketLimits, *, now: float) -> float:
     """Return how many tokens there are: less than none where some were spent in advance, and none without a limit."""
     pairs = zip(limits, full_at or (now,) * len(limits), strict=True)
     return min(((now + limit.seconds - max(at, now)) / limit.token_seconds for limit, at in pairs), default=0.0)
 
 
-def has(full_at: FullAt, limits: Limits, count: float = 1, *, now: float) -> bool:
+def has(full_at: FullAt, limits: BucketLimits, count: float = 1, *, now: float) -> bool:
     """Return whether so many tokens are there."""
     for at, (tokens, seconds) in zip(full_at or (now,) * len(limits), limits, strict=True):
         missing = at - now if at > now else 0.0
@@ -60,13 +60,13 @@ def has(full_at: FullAt, limits: Limits, count: float = 1, *, now: float) -> boo
     return True
 
 
-def spend(full_at: FullAt, limits: Limits, count: float = 1, *, now: float) -> FullAt:
+def spend(full_at: FullAt, limits: BucketLimits, count: float = 1, *, now: float) -> FullAt:
     """Return the bucket without so many tokens, also some that are not there yet."""
     pairs = zip(full_at or (now,) * len(limits), limits, strict=True)
-    return tuple([(at if at > now else now) + count * seconds / tokens for at, (tokens, seconds) in pairs])
+    return tuple([(max(now, at)) + count * seconds / tokens for at, (tokens, seconds) in pairs])
 
 
-def next_at(full_at: Sequence[float], limits: Limits) -> float:
+def next_at(full_at: Sequence[float], limits: BucketLimits) -> float:
     """Return when there is a token again: a time that may be past."""
     pairs = zip(limits, full_at, strict=True)
     return max(at + min(1.0, limit.tokens) * limit.token_seconds - limit.seconds for limit, at in pairs)

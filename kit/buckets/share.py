@@ -13,7 +13,7 @@ from kit.once import once
 LIVE = 0x776F726B
 COUNTED_EVERY_SECONDS = 5.0
 
-_SHOW: LiteralString = f"SELECT pg_advisory_lock_shared({LIVE}::bigint)"  # noqa: S608 - a number of our own
+_SHOW: LiteralString = f"SELECT pg_advisory_lock_shared({LIVE}::bigint)"
 _COUNT: LiteralString = f"""
     SELECT count(*) FROM pg_locks
     WHERE locktype = 'advisory' AND classid = 0 AND objid = {LIVE} AND objsubid = 1 AND mode = 'ShareLock' AND granted

@@ -3,11 +3,11 @@
     this process's memory                                 the table, one row a bucket
     its share of a fifth of each limit, spent silently ──▶ the rest: rows locked, spent and written by the batch
 
-What is within the silent share costs no statement: this is the usual traffic. Beyond it the batch locks the rows of all
-buckets that it needs, charges what was spent silently and has not come back since, and decides. A row that another
-process holds at this moment is not waited for: twice the silent share may be spent meanwhile, and then the bucket counts
-as empty. So a limit holds over all workers but for a fifth of it, or one token for each worker where that is more, and a
-flood makes no worker wait for another one.
+What is within the silent share costs no statement: this is the usual traffic. Beyond it the batch locks the rows of
+all buckets that it needs, charges what was spent silently and has not come back since, and decides. A row that another
+process holds at this moment is not waited for: twice the silent share may be spent meanwhile, and then the bucket
+counts as empty. So a limit holds over all workers but for a fifth of it, or one token for each worker where that is
+more, and a flood makes no worker wait for another one.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -16,14 +16,14 @@ from datetime import UTC, datetime
 from django.db import transaction
 
 from kit.buckets import bucket
-from kit.buckets.bucket import FullAt, Limits, part
+from kit.buckets.bucket import BucketLimits, FullAt, part
 from kit.buckets.models import SharedBucket
 from kit.buckets.share import Share, own_share
 from kit.buckets.store import CAPACITY, Buckets, Charge
 from kit.db.statements import fetch
 from kit.once import once
 
-Wanted = Mapping[bytes, Limits]
+Wanted = Mapping[bytes, BucketLimits]
 
 SILENT_PART = 1 / 5
 MAX_FORGOTTEN = 50_000
@@ -55,11 +55,11 @@ class Silent:
         self._own = Buckets(capacity, _is_root)
         self._uncharged = Buckets(capacity, _is_root)
 
-    def limits(self, limits: Limits) -> Limits:
+    def limits(self, limits: BucketLimits) -> BucketLimits:
         """Return what this process may spend silently."""
         return part(limits, SILENT_PART * self._share.part)
 
-    def take(self, key: bytes, limits: Limits, count: int, *, now: float) -> bool:
+    def take(self, key: bytes, limits: BucketLimits, count: int, *, now: float) -> bool:
         """Take so many tokens, if they are there. A bucket that finds no room is charged to its parents only."""
         own = Charge(key, self.limits(limits))
         if not self._own.take(own, count=count, now=now):
@@ -67,7 +67,7 @@ class Silent:
         self._uncharged.spend(own, count, now=now)
         return True
 
-    def take_more(self, key: bytes, limits: Limits, *, now: float) -> bool:
+    def take_more(self, key: bytes, limits: BucketLimits, *, now: float) -> bool:
         """Take a token of twice as much, because the shared bucket cannot be asked."""
         own = Charge(key, self.limits(limits))
         twice = Charge(key, part(own.limits, 2))
@@ -76,12 +76,12 @@ class Silent:
         self._uncharged.spend(own, now=now)
         return True
 
-    def give_back(self, key: bytes, limits: Limits, count: int, *, now: float) -> None:
+    def give_back(self, key: bytes, limits: BucketLimits, count: int, *, now: float) -> None:
         """Put tokens back that were taken and turned out not to be needed."""
         for store in (self._own, self._uncharged):
             store.spend(Charge(key, self.limits(limits)), -count, now=now)
 
-    def charge(self, key: bytes, limits: Limits, shared: FullAt, *, now: float) -> FullAt:
+    def charge(self, key: bytes, limits: BucketLimits, shared: FullAt, *, now: float) -> FullAt:
         """Return the shared bucket without what was spent silently and has not come back since."""
         missing = self._uncharged.missing(key, now=now)
         pairs = zip(self.limits(limits), limits, missing, shared, strict=True) if missing else ()
@@ -89,7 +89,7 @@ class Silent:
         self._uncharged.put(key, [0.0] * len(limits), now=now)
         return tuple(charged) or shared
 
-    def refill(self, key: bytes, limits: Limits, shared: FullAt, *, now: float) -> None:
+    def refill(self, key: bytes, limits: BucketLimits, shared: FullAt, *, now: float) -> None:
         """Allow as much as before again, unless the shared bucket has no more than that."""
         own = self.limits(limits)
         is_there = all(
@@ -178,8 +178,7 @@ class SharedBuckets:
         shared = {key: silent.charge(key, scarce[key], full_at, now=now) for key, full_at in shared.items()}
         return Spending(scarce, shared, silent, now=now)
 
-
-    def give_back(self, key: bytes, limits: Limits, count: int, *, at: datetime) -> None:
+    def give_back(self, key: bytes, limits: BucketLimits, count: int, *, at: datetime) -> None:
         """Put tokens back that were taken silently and turned out not to be needed."""
         self._silent.give_back(key, limits, count, now=at.timestamp())
 

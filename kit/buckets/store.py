@@ -1,8 +1,8 @@
 """The bounded memory of a process's token buckets. Pure: the clock is an argument.
 
 Strangers choose many of the names that are counted. So at most `capacity` buckets are kept, and only a full one makes
-room for another: it says no more than one that is not there. While none is full, a new name has no bucket and is charged
-to its parents only, which are given with it: address, then domain or key, then all.
+room for another: it says no more than one that is not there. While none is full, a new name has no bucket and is
+charged to its parents only, which are given with it: address, then domain or key, then all.
 
 A batch changes buckets at once. `keep` makes that final, and `take_back` undoes it when the batch was rolled back.
 """
@@ -13,7 +13,7 @@ from itertools import count as numbers
 from typing import NamedTuple
 
 from kit.buckets import bucket
-from kit.buckets.bucket import FullAt, Limits
+from kit.buckets.bucket import BucketLimits, FullAt
 
 CAPACITY = 200_000
 
@@ -22,7 +22,7 @@ class Charge(NamedTuple):
     """The name of a bucket that is charged, and its limits. The share of the process is taken of them already."""
 
     name: Hashable
-    limits: Limits
+    limits: BucketLimits
 
 
 class Buckets:
@@ -32,7 +32,9 @@ class Buckets:
     which are few and which no stranger chooses.
     """
 
-    def __init__(self, capacity: int = CAPACITY, is_root: Callable[[Hashable], bool] = frozenset().__contains__) -> None:
+    def __init__(
+        self, capacity: int = CAPACITY, is_root: Callable[[Hashable], bool] = frozenset().__contains__
+    ) -> None:
         self._capacity = capacity
         self._is_root = is_root
         self._full_at: dict[Hashable, FullAt] = {}

@@ -3,7 +3,6 @@
 import pytest
 
 from kit.buckets.bucket import Limit
-from kit.buckets.share import Share
 from notifications.messages import NotificationType, PushNotification, PushRequest
 from notifications.standing import Named
 from registrations.messages import RegistrationMessage
@@ -30,7 +29,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def room(clock: Clock) -> Room:
-    return Room((Limit(3, 30.0),), Share(), clock)
+    return Room((Limit(3, 30.0),), lambda: 1.0, clock)
 
 
 def said(body: Body) -> Decoded:
@@ -132,7 +131,7 @@ def test_names_that_nobody_knows_leave_the_memory_bounded_and_fill_no_bucket(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precedence, "MOST_REMEMBERED", 10)
-    room = Room((Limit(3, 30.0),), Share(), clock)
+    room = Room((Limit(3, 30.0),), lambda: 1.0, clock)
     goes_first = [room._goes_first(PHONE) for _ in range(4)]
     for number in range(100):
         room.choose([1], [[bytes([number]) * 32]])

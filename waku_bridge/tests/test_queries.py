@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from django.db import transaction
 
-from kit.buckets.bucket import Limit
+from kit.buckets.bucket import per_minute
 from kit.buckets.share import Share
 from kit.buckets.shared import SharedBuckets
 from registrations.messages import QueryInfo
@@ -33,8 +33,8 @@ def clock() -> Clock:
 class OneWorker(Limits):
     """The limits of the only worker there is, which takes what it is asked by its own clock."""
 
-    def __init__(self, clock: Clock, per_key_and_minute: int = 2, in_all: Limit = Limit(1000, 60.0)) -> None:
-        super().__init__(per_key_and_minute, (in_all,), clock, Share())
+    def __init__(self, clock: Clock, in_all: float = 1000) -> None:
+        super().__init__(2, per_minute(in_all), clock, Share())
         self.shared = SharedBuckets(Share(), capacity=100)
         self.now = clock
 
@@ -115,7 +115,7 @@ def test_names_that_nobody_knows_leave_the_memory_bounded_and_no_key_is_answered
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "MOST_REMEMBERED", 100)
-    limits = OneWorker(clock, in_all=Limit(10**6, 60.0))
+    limits = OneWorker(clock, in_all=10**6)
     assert answered(limits, QUERY, QUERY._replace(author=OTHER)) == [(ALICE,)] * 2
     for number in range(1000):
         answered(limits, Asked(AUTHOR, (number.to_bytes(64),), 300))
@@ -125,6 +125,6 @@ def test_names_that_nobody_knows_leave_the_memory_bounded_and_no_key_is_answered
 
 
 def test_all_answers_have_a_limit_too(clock: Clock) -> None:
-    limits = OneWorker(clock, in_all=Limit(10, 60.0))
+    limits = OneWorker(clock, in_all=10)
     asked = [Asked(AUTHOR, (number.to_bytes(64),), 300) for number in range(20)]
     assert answered(limits, *asked).count(TOO_MANY) == 10
