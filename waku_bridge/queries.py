@@ -8,6 +8,7 @@ the query comes out of a bucket that all share.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from hashlib import sha256
 from time import monotonic
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ EXCESS = (Limit(60 * EXCESS_BYTES_PER_SECOND, 60.0),)
 # The same query is answered once in five seconds by each process: two of them answer the same query twice at most.
 ANSWERED_AGAIN = (Limit(1, 5.0),)
 MOST_REMEMBERED = 50_000
+HASH_BYTES = 64
 ALL = b"q"  # the bucket of all answers
 REPEATED, TOO_MANY = "repeated_query", "too_many_queries"
 
@@ -125,12 +127,12 @@ class Verdicts:
 
 
 def _name(public_key_hash: bytes) -> bytes:
-    """Return the name of the bucket of a key that is asked about."""
-    return b"q" + public_key_hash
+    """Return the name of the bucket of a key that is asked about. What cannot be a hash has one for all of it."""
+    return b"q" + (public_key_hash if len(public_key_hash) == HASH_BYTES else b"?")
 
 
 def _again(query: Asked) -> Charge:
-    return Charge(query[:2], ANSWERED_AGAIN)
+    return Charge(sha256(b"".join((query.author, *query.public_key_hashes))).digest(), ANSWERED_AGAIN)
 
 
 def _size(info: QueryInfo) -> int:

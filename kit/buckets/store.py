@@ -59,9 +59,9 @@ class Buckets:
             self._spend(charge, count, at)
         return True
 
-    def has(self, charge: Charge, *, count: float = 1, now: float) -> bool:
-        """Return whether so many tokens are there."""
-        return bucket.has(self._full_at.get(charge.name, ()), charge.limits, count, now=self._time(now))
+    def has(self, charge: Charge, *, now: float) -> bool:
+        """Return whether a token is there."""
+        return bucket.has(self._full_at.get(charge.name, ()), charge.limits, now=self._time(now))
 
     def left(self, charge: Charge, *, now: float) -> float:
         """Return how many tokens there are."""
@@ -99,8 +99,8 @@ class Buckets:
         self._before.clear()
 
     def _time(self, now: float) -> float:
-        """Return the time of this store. It stands while a clock that was put back catches up with nothing: the clock
-        goes on from there, so that neither is a bucket filled twice nor does it wait for the old time.
+        """Return the time of this store. When the clock is put back, it goes on from where it was: no bucket is filled
+        twice, and none waits until the clock shows the old time again.
         """
         self._behind = max(self._behind, self._latest - now)
         self._latest = now + self._behind

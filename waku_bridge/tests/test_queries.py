@@ -124,6 +124,13 @@ def test_names_that_nobody_knows_leave_the_memory_bounded_and_no_key_is_answered
     assert len(limits.shared._silent._own) <= 101
 
 
+def test_keys_that_are_as_long_as_a_message_are_remembered_by_no_more_bytes_than_others(limits: OneWorker) -> None:
+    """A row of a bucket cannot have a key of more than some 2 700 bytes."""
+    asked = [Asked(AUTHOR, (bytes([number]) * 100_000,), 100_300) for number in range(4)]
+    assert [answered(limits, each)[0] == TOO_MANY for each in asked] == [False, False, True, True]
+    assert all(isinstance(name, str) or len(name) == 32 for name in limits._buckets._full_at)
+
+
 def test_all_answers_have_a_limit_too(clock: Clock) -> None:
     limits = OneWorker(clock, in_all=10)
     asked = [Asked(AUTHOR, (number.to_bytes(64),), 300) for number in range(20)]

@@ -71,7 +71,7 @@ def test_what_was_spent_silently_is_charged() -> None:
 
 @pytest.mark.django_db
 def test_what_was_spent_silently_long_ago_is_not_charged() -> None:
-    """Somebody who gets a message every two minutes for a day, and then twenty at once, is not silenced for an hour."""
+    """Somebody who gets a message every two minutes for a day, and then twenty at once, is not silenced."""
     buckets = of(2)
     for minute in range(0, 24 * 60, 2):
         assert not buckets.open({b"key": LIMITS}, Counter({b"key": 1}), at=NOW + timedelta(minutes=minute))
