@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from bench.servers import cpu_seconds
 from bench.waiting import is_delivery_over
+from kit.buckets.bucket import Limit
 from kit.turns import Bell, Worker
 from notifications.tasks import new_stages
 from registrations.messages import TokenType
@@ -43,7 +44,13 @@ STANZA = (
 CIPHERTEXT_BYTES = 150
 CHUNK = 5000
 # As many as the benchmark likes.
-RATES = Rates(domain_burst=10**9, domain_per_second=10**6, payloads_per_minute=10**4, payloads_per_day=10**6)
+RATES = Rates(
+    domain_burst=10**9,
+    domain_per_second=10**6,
+    payloads_per_minute=10**4,
+    payloads_per_day=10**6,
+    in_all=(Limit(10**9, 1.0),),
+)
 
 
 class Stages:

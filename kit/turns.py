@@ -30,6 +30,7 @@ import psycopg
 import structlog
 from django.db import IntegrityError, InterfaceError, OperationalError, ProgrammingError, connection, transaction
 
+from kit.buckets.share import COUNTED_EVERY_SECONDS, own_share
 from kit.db.clock import clock
 from kit.db.reasons import UNFIT, reason, sqlstate
 from kit.db.statements import fetch
@@ -154,7 +155,7 @@ class Worker:
         self._stages = stages
         self._bell = bell
         self._with_rows: set[int] = set()  # positions of the stages that rows wait for
-        self._look_at = 0.0
+        self._look_at = self._count_at = 0.0
         self._listening: psycopg.Connection | None = None
         self._is_on_duty = False
         self._stopping = threading.Event()
@@ -223,6 +224,9 @@ class Worker:
             return
         if not self._is_on_duty:
             self._take_duty()
+        if monotonic() >= self._count_at:
+            own_share().count()
+            self._count_at = monotonic() + COUNTED_EVERY_SECONDS
         waiting = [place for place, stage in enumerate(self._stages) if stage.waits]
         conditions = "".join(f", EXISTS ({self._stages[place].waits})" for place in waiting)
         [(told, *found)] = fetch(f"SELECT clock_timestamp(){conditions}", {"now": now} if waiting else {})
@@ -236,6 +240,7 @@ class Worker:
             fetch(f"LISTEN {CALL_FOR_HELP}")
             [(now, *_)] = fetch(f"SELECT clock_timestamp(), {set_all(BATCH_WORKER)}")
             clock.set(now)
+            own_share().show()
 
     def _take_duty(self) -> None:
         [(self._is_on_duty,)] = fetch("SELECT pg_try_advisory_lock(%s::bigint)", [DUTY])

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 from django.conf import settings
 
+from kit.buckets.bucket import BucketLimits
+from kit.buckets.shared import Spending, own_buckets
 from kit.db.statements import fetch, new_ids
 from kit.metrics.batches import count, observe
-from notifications import budgets, channels, coalescing, metrics
+from notifications import channels, coalescing, metrics
 from notifications.admission import own_admission
-from notifications.budgets import own_budgets
 from notifications.channels import Channels
 from notifications.delivery.claim import NOTED_FOR, Claim, collapse_id, open_address
 from notifications.delivery.lanes import Lanes, lane_of_push
@@ -44,7 +45,7 @@ from registrations.keyring import keyring
 from registrations.pairs import InstallationKey, IsOneOf
 
 DEDUP_WINDOW = timedelta(hours=24)
-GLOBAL = b"g"  # the key of the budget of the whole server
+GLOBAL = b"g"  # the bucket of the whole server
 State = Notification.State
 
 
@@ -334,18 +335,18 @@ def _is_token_right(notification: PushNotification, addressee: Addressee) -> boo
 
 def _limit(requests: Sequence[_Request], *, now: datetime) -> None:
     """Hold back what is beyond a limit, but for one wake-up for each address, which goes out when the limit allows."""
-    wanted: dict[bytes, budgets.Limits] = {}
-    asked = [(request, draft, _budgets_of(request, draft, wanted)) for request in requests for draft in request.stored]
+    wanted: dict[bytes, BucketLimits] = {}
+    asked = [(request, draft, _buckets_of(request, draft, wanted)) for request in requests for draft in request.stored]
     counts = Counter(key for _, _, keys in asked for key in keys)
-    spending = own_budgets().open(wanted, counts, at=now)
+    spending = own_buckets().open(wanted, counts, at=now)
     if spending:
         beyond = [(request, draft, keys) for request, draft, keys in asked if not spending.take(keys)]
         _hold_back(beyond, spending, now=now)
         spending.write()
 
 
-def _budgets_of(request: _Request, draft: _Draft, wanted: dict[bytes, budgets.Limits]) -> tuple[bytes, ...]:
-    """Return the keys of the budgets that a notification counts for, that of its route first, and note their limits in
+def _buckets_of(request: _Request, draft: _Draft, wanted: dict[bytes, BucketLimits]) -> tuple[bytes, ...]:
+    """Return the keys of the buckets that a notification counts for, that of its route first, and note their limits in
     ``wanted``.
     """
     assert draft.addressee is not None  # noqa: S101 - it was found, or there would be no delivery
@@ -359,7 +360,7 @@ def _budgets_of(request: _Request, draft: _Draft, wanted: dict[bytes, budgets.Li
 
 
 def _hold_back(
-    beyond: Sequence[tuple[_Request, _Draft, tuple[bytes, ...]]], spending: budgets.Spending, *, now: datetime
+    beyond: Sequence[tuple[_Request, _Draft, tuple[bytes, ...]]], spending: Spending, *, now: datetime
 ) -> None:
     if not beyond:
         return

@@ -261,19 +261,6 @@ class Channel(models.Model):
         return f"{self.get_token_type_display()} {self.apn_topic}".strip()
 
 
-class Budget(models.Model):
-    """What is left of a limit that all workers share: see `budgets`. Its times are seconds since 1970; a row whose
-    times are past says nothing.
-    """
-
-    key = BytesField(primary_key=True)
-    burst_full_at = models.FloatField()
-    long_full_at = models.FloatField()
-
-    def __str__(self) -> str:
-        return f"Budget {bytes(self.key).hex()[:16]}"
-
-
 class Sender(models.Model):
     """A sender that was beyond a limit, or is muted: see `senders`."""
 

@@ -13,11 +13,12 @@ from celery import shared_task, signals
 from django.conf import settings
 from django.utils import timezone
 
+from kit.buckets.shared import forget_full
 from kit.once import once
 from kit.tasks import MessageTask, run_for_a_while
 from kit.tracing import errors, steps
 from kit.turns import Bell, Stage, Worker
-from notifications import budgets, front_doors, retention, senders
+from notifications import front_doors, retention, senders
 from notifications.delivery.desk import Delivery
 from notifications.delivery.lanes import Lanes
 from notifications.gateways.registry import gateway_for
@@ -100,7 +101,7 @@ def purge() -> None:
     keep = timedelta(days=settings.NOTIFICATION_RETENTION_DAYS)
     now = timezone.now()
     senders.forget_quiet(now=now, keep=keep)
-    budgets.forget_full(now=now)
+    forget_full(now=now)
     removed = run_for_a_while(retention.purge(now=now, keep=keep))
     if removed:
         log.info("purged", requests=removed)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from notifications.limits import Limit
+from kit.buckets.bucket import Limit
 from pushserver.data_dir import usable
 
 FIELD_KEY_SIZE_BYTES = 32

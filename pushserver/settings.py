@@ -206,11 +206,11 @@ STRICT_VERSION_CHECK = env.flag("STRICT_VERSION_CHECK")
 # Device tokens that Apple or Firebase cannot have made are refused. To be switched off should they begin to look
 # different before this server knows it.
 CHECK_DEVICE_TOKENS = env.flag("CHECK_DEVICE_TOKENS", default=True)
-# How much may be registered: by one key, of what nobody knew before (in each worker process), and in all.
+# How much may be registered: by one key, of what nobody knew before, and in all.
 INSTALLATIONS_PER_KEY = env.count("INSTALLATIONS_PER_KEY", 20, minimum=1, maximum=1000)
 NEW_INSTALLATIONS_PER_MINUTE = env.count("NEW_INSTALLATIONS_PER_MINUTE", 1200, minimum=1, maximum=10_000_000)
 MAX_REGISTRATIONS = env.count("MAX_REGISTRATIONS", 2_000_000, minimum=100, maximum=1_000_000_000)
-# How often a key may be asked about, in each worker process.
+# How often a key may be asked about.
 QUERIES_PER_KEY_PER_MINUTE = env.count("QUERIES_PER_KEY_PER_MINUTE", 120, minimum=1, maximum=1_000_000)
 # How many envelopes of strangers may wait while more comes than can be worked off; beyond it the oldest are dropped.
 MAX_POSTPONED_ENVELOPES = env.count("MAX_POSTPONED_ENVELOPES", 20_000, minimum=1, maximum=100_000_000)
@@ -498,6 +498,7 @@ INSTALLED_APPS = [
     "pushserver",
     "waku_bridge",
     "xmpp_bridge",
+    "kit.buckets",
     "notifications",
     "notifications.gateways.gorush",
     "registrations",
@@ -543,6 +544,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
     {"NAME": "pushserver.console.passwords.NoWordOfOurs"},
 ]
+API_CALLS_PER_MINUTE = env.count("API_CALLS_PER_MINUTE", 600, minimum=1, maximum=100_000)
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["pushserver.api.access.BearerAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["pushserver.api.access.HasScope"],
@@ -550,10 +552,6 @@ REST_FRAMEWORK = {
     "DEFAULT_PARSER_CLASSES": [],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_THROTTLE_CLASSES": ["pushserver.api.access.PerToken"],
-    "DEFAULT_THROTTLE_RATES": {
-        "token": f"{env.count('API_CALLS_PER_MINUTE', 600, minimum=1, maximum=100_000)}/min",
-        "anonymous": "30/min",
-    },
     "EXCEPTION_HANDLER": "pushserver.api.problems.as_problem",
     "NUM_PROXIES": 1 if env.flag("BEHIND_HTTPS_PROXY") else 0,
 }

@@ -109,12 +109,13 @@ def register(
     """
     with transaction.atomic():
         batch = _Batch(_lock_known(submissions), gateway, is_address, now)
-        if new := _with_something_new(batch, submissions):
-            batch.room = room_for(new)
+        if new := _something_new(batch, submissions):
+            fresh = {key for key in new if key not in batch.registrations}
+            batch.room = room_for({public_key_hash for public_key_hash, _ in new}, len(fresh), now=now)
         outcomes = [_take_in(batch, submission) for submission in submissions]
         _write(batch)
         if batch.room:
-            take(batch.room)
+            take(batch.room, now=now)
         count(metrics.REGISTRATIONS, ((outcome.decision,) for outcome in outcomes))
         count(metrics.REGISTRATION_EVENTS, ((event.kind,) for event in batch.events))
     return outcomes
@@ -170,14 +171,11 @@ def _take_in(batch: _Batch, submission: Submission) -> Outcome:
     return Outcome(decision)
 
 
-def _with_something_new(batch: _Batch, submissions: Iterable[Submission]) -> set[bytes]:
-    """Return the key hashes of which an installation is said that is not registered."""
+def _something_new(batch: _Batch, submissions: Iterable[Submission]) -> set[InstallationKey]:
+    """Return the installations that something is said of and that are not registered."""
     active = {key for key, row in batch.registrations.items() if row.state == Registration.State.ACTIVE}
-    return {
-        submission.public_key_hash
-        for submission in submissions
-        if submission.message and (submission.public_key_hash, submission.message.installation_id) not in active
-    }
+    said = {(each.public_key_hash, each.message.installation_id) for each in submissions if each.message}
+    return said - active
 
 
 def _refused_for_room(

@@ -7,27 +7,31 @@ is refreshed, changed and unregistered whatever else goes on.
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import cache
+from datetime import datetime
 from typing import LiteralString
 
 from django.conf import settings
-from django.db import transaction
 
-from kit.buckets import Bucket
+from kit.buckets.bucket import BucketLimits, per_minute
+from kit.buckets.shared import Spending, own_buckets
 from kit.db.estimates import stored
 from kit.db.statements import fetch
 from registrations.rules import Refusal
 
 # New installations that nobody registered for a while are saved up for as many minutes: a wave after an outage.
 MINUTES_SAVED_UP = 10
+NEW = b"n"  # the bucket of new installations
 
 
 @dataclass(slots=True)
 class Room:
-    """What one batch may still add. ``active`` are the installations by key hash that can be pushed to."""
+    """What one batch may still add. ``active`` are the installations by key hash that can be pushed to, and ``silent``
+    the new ones that are taken from the bucket already.
+    """
 
     per_key: int
-    new: float
+    silent: int
+    spending: Spending
     in_all: int
     active: Counter[bytes] = field(default_factory=Counter)
     added: int = 0
@@ -38,11 +42,15 @@ class Room:
             return Refusal.TOO_MANY_INSTALLATIONS
         if is_new and self.added >= self.in_all:
             return Refusal.FULL
-        if is_new and self.added + 1 > self.new:
+        if is_new and not self._take_new():
             return Refusal.TOO_MANY_NEW
-        self.added += is_new
         self.active[public_key_hash] += becomes_active
         return None
+
+    def _take_new(self) -> bool:
+        is_there = self.added < self.silent or (bool(self.spending) and self.spending.take([NEW]))
+        self.added += is_there
+        return is_there
 
     def leave(self, public_key_hash: bytes) -> None:
         """Note that an active installation of this key unregistered."""
@@ -58,25 +66,29 @@ _TAKEN: LiteralString = f"""
 """  # noqa: S608 - our own statement
 
 
-def room_for(public_key_hashes: Collection[bytes]) -> Room:
-    """Return what may be added now, for a batch that has something new about these keys."""
+def room_for(public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Room:
+    """Return what may be added now, for a batch that has something new about these keys, and at most so many new
+    installations. Belongs into the batch's transaction.
+    """
     rows = fetch(_TAKEN, {"hashes": list(public_key_hashes)})
     (_, in_all), *active = rows
+    spending = own_buckets().open({NEW: _limits()}, {NEW: new}, at=now)
     return Room(
         per_key=settings.INSTALLATIONS_PER_KEY,
-        new=_bucket(settings.NEW_INSTALLATIONS_PER_MINUTE).left(),
+        silent=0 if spending else new,
+        spending=spending,
         in_all=settings.MAX_REGISTRATIONS - in_all,
         active=Counter(dict(active)),
     )
 
 
-def take(room: Room) -> None:
-    """Take what was added from the bucket of this process, if the transaction commits."""
-    if added := room.added:
-        bucket = _bucket(settings.NEW_INSTALLATIONS_PER_MINUTE)
-        transaction.on_commit(lambda: bucket.spend(added))
+def take(room: Room, *, now: datetime) -> None:
+    """Take what was added from the bucket of new installations, and give back what was not."""
+    if room.spending:
+        room.spending.write()
+    else:
+        own_buckets().give_back(NEW, _limits(), room.silent - room.added, at=now)
 
 
-@cache
-def _bucket(per_minute: int) -> Bucket:
-    return Bucket(per_minute / 60, per_minute * MINUTES_SAVED_UP)
+def _limits() -> BucketLimits:
+    return per_minute(settings.NEW_INSTALLATIONS_PER_MINUTE, minutes=MINUTES_SAVED_UP)

@@ -16,6 +16,8 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 
+from kit.buckets.bucket import BucketLimits
+from kit.buckets.shared import own_buckets
 from kit.db.clock import clock
 from kit.db.statements import fetch
 from kit.metrics.batches import count, observe
@@ -123,7 +125,7 @@ class Processed:
 
 def process(items: Sequence[Item], *, sending: Sending, now: datetime) -> Processed:
     """Process envelopes that were taken and opened, in the same transaction."""
-    replies = _register(items, now=now) + _answer_queries(items)
+    replies = _register(items, now=now) + _answer_queries(items, now=now)
     accepted = _accept_requests(items, sending=sending, now=now)
     _close(items, now=now)
     _tell(items)
@@ -312,7 +314,7 @@ def _registration_response(body: Registration, decision: Acceptance | Refusal) -
     return RegistrationResponse(body.request_id, success=True)
 
 
-def _answer_queries(items: Iterable[Item]) -> list[Reply]:
+def _answer_queries(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     """Return the answers to queries.
 
     A query that finds nothing gets none: another server may know, and the sender waits for it.
@@ -321,7 +323,8 @@ def _answer_queries(items: Iterable[Item]) -> list[Reply]:
     if not queries:
         return []
     asked = [Asked(d.author, body.public_key_hashes, len(i.envelope.payload)) for i, d, body in queries]
-    verdicts = _query_limits(settings.QUERIES_PER_KEY_PER_MINUTE).judge(asked)
+    limits = _query_limits(settings.QUERIES_PER_KEY_PER_MINUTE, settings.GLOBAL_LIMITS)
+    verdicts = limits.judge(asked, own_buckets(), at=now)
     wanted = {key for keys in verdicts.wanted if not isinstance(keys, str) for key in keys}
     own_keys = [identity.pub33 for identity in server_identities()]
     found = lookup.find(wanted, server_public_keys=own_keys) if wanted else {}
@@ -338,8 +341,8 @@ def _answer_queries(items: Iterable[Item]) -> list[Reply]:
 
 
 @cache
-def _query_limits(per_minute: int) -> Limits:
-    return Limits(per_minute)
+def _query_limits(per_minute: int, in_all: BucketLimits) -> Limits:
+    return Limits(per_minute, in_all)
 
 
 def _answers(item: Item, decoded: Decoded, infos: Sequence[QueryInfo]) -> Iterator[Reply]:

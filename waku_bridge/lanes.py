@@ -16,6 +16,8 @@ from typing import LiteralString
 import structlog
 from django.conf import settings
 
+from kit.buckets.share import own_share
+from kit.buckets.shared import own_buckets
 from kit.db.statements import fetch
 from kit.hands import Hands, LeftBehind
 from kit.metrics.batches import count
@@ -63,6 +65,7 @@ class Lane(BaseStage):
 
     def committed(self) -> None:
         """Send the pushes that were claimed."""
+        own_buckets().keep()
         self._desk.end()
         accepted = self._processed.accepted
         self._desk.delivery.accepted(accepted.claims, accepted.waiting)
@@ -72,6 +75,7 @@ class Lane(BaseStage):
 
     def undone(self) -> None:
         """Forget what was decided."""
+        own_buckets().take_back()
         self._desk.end()
         self._processed = Processed()
 
@@ -183,7 +187,7 @@ class IntakeDesk:
         self.reply = reply
         self.want_keys = want_keys
         self.hands = hands
-        self.room = Room(settings.ROUTE_LIMITS[0])
+        self.room = Room(settings.ROUTE_LIMITS[:1], lambda: own_share().part)
         self._left_behind = LeftBehind(hands.path.parent)
 
     def lanes(self) -> list[Stage]:

@@ -10,7 +10,8 @@ One address goes first only as often as it may be woken: a flood at a victim wai
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
 
-from notifications.limits import TOLERANCE, Limit
+from kit.buckets.bucket import BucketLimits, part
+from kit.buckets.store import Buckets, Charge
 from notifications.messages import PushRequest
 from notifications.standing import Named
 from waku_bridge.codec.keys import key_hash
@@ -26,7 +27,7 @@ LEAST_UNITS = 10
 NOTIFICATIONS_A_UNIT = 5
 # A request is known by its first notifications: honest ones have one for each installation of a user.
 MOST_NAMED = 10
-# Addresses remembered. With more, all are forgotten: a bucket is full again then, no more.
+# Addresses remembered. Others are strangers while all of these wait for tokens.
 MOST_REMEMBERED = 50_000
 
 
@@ -55,10 +56,13 @@ def named(decoded: Decoded | None) -> list[Named]:
 class Room:
     """What a turn of this process has room for, and how often addresses went first lately."""
 
-    def __init__(self, limit: Limit, clock: Callable[[], float] = monotonic) -> None:
-        self._limit = limit
+    def __init__(
+        self, limits: BucketLimits, share: Callable[[], float], clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._limits = limits
+        self._share = share
         self._clock = clock
-        self._full_at: dict[bytes, float] = {}
+        self._buckets = Buckets(MOST_REMEMBERED)
         self.begin()
 
     def begin(self) -> None:
@@ -96,12 +100,10 @@ class Room:
             yield place
 
     def _goes_first(self, address: bytes) -> bool:
-        """Return whether the bucket of an address has a token, and take it."""
-        now = self._clock()
-        if len(self._full_at) > MOST_REMEMBERED:
-            self._full_at.clear()
-        full_at = max(self._full_at.get(address, now), now) + self._limit.token_seconds
-        if full_at > now + self._limit.seconds + TOLERANCE:
-            return False
-        self._full_at[address] = full_at
-        return True
+        """Return whether the bucket of an address has a token, and take it. Where no room is left for another bucket,
+        the address is a stranger's.
+        """
+        charge, now = Charge(address, part(self._limits, self._share())), self._clock()
+        goes_first = self._buckets.has(charge, now=now) and self._buckets.spend(charge, now=now)
+        self._buckets.keep()
+        return goes_first

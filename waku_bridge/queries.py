@@ -2,15 +2,20 @@
 
 A query costs its sender a few hundred bytes and no name, and its answer can be five hundred times as long. So what is
 asked again within seconds is answered once, a key is asked about so often a minute, and what goes beyond a multiple of
-the query comes out of a bucket that all share. Each worker process counts for itself.
+the query comes out of a bucket that all share.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
 from time import monotonic
 from typing import NamedTuple
 
-from kit.buckets import Bucket
+from kit.buckets.bucket import BucketLimits, Limit, part, per_minute
+from kit.buckets.share import Share, own_share
+from kit.buckets.shared import SharedBuckets
+from kit.buckets.store import Buckets, Charge
 from registrations.messages import QueryInfo
 
 # An answer may always be so many times as long as its query.
@@ -20,9 +25,13 @@ MAX_ANSWER_BYTES = 140_000
 # Longer answers, as users with hundreds of contacts need them, take the rest from a bucket of so many bytes a second,
 # which holds those of a minute.
 EXCESS_BYTES_PER_SECOND = 50_000
-REPEATED_SECONDS = 5.0
-# Keys and queries remembered. With more, all are forgotten: a bucket is full again then, no more.
+EXCESS_NAME = "excess"
+EXCESS = (Limit(60 * EXCESS_BYTES_PER_SECOND, 60.0),)
+# The same query is answered once in five seconds by each process: two of them answer the same query twice at most.
+ANSWERED_AGAIN = (Limit(1, 5.0),)
 MOST_REMEMBERED = 50_000
+HASH_BYTES = 64
+ALL = b"q"  # the bucket of all answers
 REPEATED, TOO_MANY = "repeated_query", "too_many_queries"
 
 
@@ -34,83 +43,71 @@ class Asked(NamedTuple):
     size_bytes: int
 
 
-@dataclass(slots=True)
-class _Level:
-    left: float
-    at: float
-
-
 class Limits:
-    """What this process has answered lately."""
+    """What this process has answered lately, and how often any process may answer about a key."""
 
-    def __init__(self, per_minute: int, clock: Callable[[], float] = monotonic) -> None:
-        self._per_minute = per_minute
+    def __init__(
+        self,
+        per_key_and_minute: int,
+        in_all: BucketLimits,
+        clock: Callable[[], float] = monotonic,
+        share: Share | None = None,
+    ) -> None:
+        self.of_key = per_minute(per_key_and_minute)
+        self.in_all = in_all
         self._clock = clock
-        self._answered: dict[tuple[bytes, tuple[bytes, ...]], float] = {}
-        self._keys: dict[bytes, _Level] = {}
-        self._excess = Bucket(EXCESS_BYTES_PER_SECOND, 60 * EXCESS_BYTES_PER_SECOND, clock)
+        self._share = share or own_share()
+        self._buckets = Buckets(MOST_REMEMBERED, frozenset({EXCESS_NAME}).__contains__)
 
-    def judge(self, queries: Sequence[Asked]) -> "Verdicts":
-        """Return what may be answered of a batch. Nothing is taken before `Verdicts.take`."""
-        return Verdicts(self, queries)
+    def judge(self, queries: Sequence[Asked], shared: SharedBuckets, *, at: datetime) -> "Verdicts":
+        """Return what may be answered of a batch; belongs into its transaction. `Verdicts.take` notes what was."""
+        return Verdicts(self, queries, shared, at=at)
 
     def is_repeated(self, query: Asked) -> bool:
         """Return whether the same was answered a moment ago."""
-        at = self._answered.get((query.author, query.public_key_hashes))
-        return at is not None and self._clock() - at < REPEATED_SECONDS
-
-    def left(self, public_key_hash: bytes) -> float:
-        """Return how many more answers about a key there may be now."""
-        level = self._keys.get(public_key_hash)
-        if level is None:
-            return self._per_minute
-        return min(level.left + (self._clock() - level.at) * self._per_minute / 60, self._per_minute)
+        return not self._buckets.has(_again(query), now=self._clock())
 
     def excess(self) -> float:
         """Return how many bytes there are for long answers."""
-        return self._excess.left()
+        return self._buckets.left(self._excess(), now=self._clock())
 
-    def take(self, queries: Iterable[Asked], asked: Iterable[bytes], excess_bytes: int) -> None:
+    def take(self, queries: Iterable[Asked], excess_bytes: int) -> None:
         """Note what was answered."""
         now = self._clock()
-        for remembered in (self._answered, self._keys):
-            if len(remembered) > MOST_REMEMBERED:
-                remembered.clear()
-        self._answered.update(((query.author, query.public_key_hashes), now) for query in queries)
-        for public_key_hash in asked:
-            self._keys[public_key_hash] = _Level(self.left(public_key_hash) - 1, now)
-        self._excess.spend(excess_bytes)
+        self._buckets.spend(self._excess(), excess_bytes, now=now)
+        for query in queries:
+            self._buckets.spend(_again(query), now=now)
+        self._buckets.keep()
+
+    def _excess(self) -> Charge:
+        return Charge(EXCESS_NAME, part(EXCESS, self._share.part))
 
 
 class Verdicts:
     """What may be answered of one batch of queries."""
 
-    def __init__(self, limits: Limits, queries: Sequence[Asked]) -> None:
+    def __init__(self, limits: Limits, queries: Sequence[Asked], shared: SharedBuckets, *, at: datetime) -> None:
         self._limits = limits
-        self._left: dict[bytes, float] = {}
-        self._taken: list[bytes] = []
+        self._answered: list[Asked] = []
         self._excess = limits.excess()
         self._excess_taken = 0
-        self._answered: list[Asked] = []
-        self.wanted = [self._wanted(query) for query in queries]
+        fresh = {query[:2]: query for query in queries if not limits.is_repeated(query)}
+        counts = Counter(_name(key) for query in fresh.values() for key in set(query.public_key_hashes))
+        wanted = dict.fromkeys(counts, limits.of_key) | {ALL: limits.in_all}
+        self._spending = shared.open(wanted, counts | {ALL: counts.total()}, at=at)
+        self.wanted = [self._wanted(query, fresh.pop(query[:2], None)) for query in queries]
+        self._spending.write()
 
-    def _wanted(self, query: Asked) -> tuple[bytes, ...] | str:
+    def _wanted(self, query: Asked, fresh: Asked | None) -> tuple[bytes, ...] | str:
         """Return the key hashes of a query that may be answered, or why none of them may."""
-        if self._limits.is_repeated(query) or any(query[:2] == other[:2] for other in self._answered):
+        if fresh is None:
             return REPEATED
-        wanted = tuple(key for key in dict.fromkeys(query.public_key_hashes) if self._takes(key))
-        if query.public_key_hashes and not wanted:
+        keys = dict.fromkeys(query.public_key_hashes)
+        wanted = tuple(key for key in keys if self._spending.take([_name(key), ALL]))
+        if keys and not wanted:
             return TOO_MANY
         self._answered.append(query)
         return wanted
-
-    def _takes(self, public_key_hash: bytes) -> bool:
-        left = self._left.get(public_key_hash)
-        left = self._limits.left(public_key_hash) if left is None else left
-        self._left[public_key_hash] = left - (left >= 1)
-        if left >= 1:
-            self._taken.append(public_key_hash)
-        return left >= 1
 
     def fitting(self, query: Asked, infos: Iterable[QueryInfo]) -> Iterator[QueryInfo]:
         """Yield the installations that there is room for in the answer, in their order."""
@@ -126,7 +123,16 @@ class Verdicts:
 
     def take(self) -> None:
         """Note what was answered, once that is committed."""
-        self._limits.take(self._answered, self._taken, self._excess_taken)
+        self._limits.take(self._answered, self._excess_taken)
+
+
+def _name(public_key_hash: bytes) -> bytes:
+    """Return the name of the bucket of a key that is asked about. What cannot be a hash has one for all of it."""
+    return b"q" + (public_key_hash if len(public_key_hash) == HASH_BYTES else b"?")
+
+
+def _again(query: Asked) -> Charge:
+    return Charge(sha256(b"".join((query.author, *query.public_key_hashes))).digest(), ANSWERED_AGAIN)
 
 
 def _size(info: QueryInfo) -> int:

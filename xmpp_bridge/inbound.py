@@ -125,14 +125,12 @@ class Inbound:
             item.verdict = Verdict.FORBIDDEN
             return item
         item.sender = sender
-        if not self._limits.take_from_domain(sender.domain, now):
+        found = _claimed_device(push) if self._domains.serve(sender.domain) else None
+        if not (self._limits.take_from_domain(sender.domain, now) if found else self._limits.take_unverified(now)):
             item.verdict = Verdict.BUSY_DOMAIN
-            return item
-        found = _claimed_device(push)
-        if found is None or not self._domains.serve(sender.domain):
+        elif found is None:
             item.verdict = self._stranger(sender.domain, now)
-            return item
-        item.device_id = found
+        item.device_id = found if item.verdict is not Verdict.BUSY_DOMAIN else None
         return item
 
     def _stranger(self, domain: str, now: float) -> Verdict:

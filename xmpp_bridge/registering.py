@@ -131,7 +131,7 @@ class Registering:
         sender = parse_jid(command.origin.sender)
         if sender is None or not sender.local or not sender.resource or not self._domains.serve(sender.domain):
             raise CommandRefused(FORBIDDEN, "forbidden")
-        if not self._limits.take_command(owner_key("", sender.bare), now):
+        if not self._limits.take_command(owner_key("", sender.bare), sender.domain, now):
             raise CommandRefused(BUSY, "busy")
         return sender
 

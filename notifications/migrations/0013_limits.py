@@ -10,14 +10,6 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name="Budget",
-            fields=[
-                ("key", kit.db.fields.BytesField(primary_key=True, serialize=False)),
-                ("burst_full_at", models.FloatField()),
-                ("long_full_at", models.FloatField()),
-            ],
-        ),
-        migrations.CreateModel(
             name="Sender",
             fields=[
                 ("digest", kit.db.fields.BytesField(primary_key=True, serialize=False)),

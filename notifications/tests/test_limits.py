@@ -1,23 +1,20 @@
-"""Limits: pure buckets, budgets that workers share, and what happens beyond them."""
+"""Limits of addresses, senders and the server: what happens beyond them."""
 
 import secrets
-import threading
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.db import connection, transaction
 from django.utils import timezone
 
+from kit.buckets.bucket import Limit
+from kit.buckets.shared import SharedBuckets
 from notifications import acceptance, senders
 from notifications.acceptance import Incoming, Sending
-from notifications.budgets import Budgets, forget_full, silent_limit
 from notifications.delivery.lanes import Lanes
-from notifications.limits import Budget, Limit
 from notifications.messages import PushNotification, PushRequest, ReportError
 from notifications.models import Attempt, Notification, NotificationRequest, Sender
-from notifications.models import Budget as StoredBudget
 from notifications.policy import Verdict
 from notifications.reports import unpack
 from notifications.senders import Senders
@@ -29,123 +26,8 @@ from tests.statements import statements
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TOKEN = "c0ffee00-0000-4000-8000-000000000001"
-LIMITS = (Limit(30, 10), Limit(600, 3600))
 State = Notification.State
 MESSAGE, MENTION, CONTACT_REQUEST = 1, 2, 4
-
-
-# Buckets --------------------------------------------------------------------------------------------------------------
-
-
-def spent_at_once(budget, now):
-    number = 0
-    while budget.has(1, now=now):
-        budget.spend(1, now=now)
-        number += 1
-    return number
-
-
-def test_a_full_bucket_has_all_its_tokens_and_gets_them_back_evenly():
-    budget = Budget([Limit(30, 10)], [0.0])
-    assert spent_at_once(budget, 0) == 30
-    assert budget.next_at() == pytest.approx(10 / 30)
-    assert spent_at_once(budget, 5) == 15
-    assert spent_at_once(budget, 3600) == 30
-
-
-def test_the_long_run_is_limited_as_well():
-    budget = Budget(LIMITS, [0.0, 0.0])
-    first = sum(spent_at_once(budget, second) for second in range(3600))
-    second = sum(spent_at_once(budget, second) for second in range(3600, 7200))
-    assert 1190 <= first <= 1200
-    assert 599 <= second <= 601
-    assert budget.next_at() - 7199 <= 6
-
-
-# Budgets --------------------------------------------------------------------------------------------------------------
-
-
-def spend(budgets, number, *, key=b"k", now=NOW):
-    """One turn that wants so many tokens; returns how many it got."""
-    with transaction.atomic():
-        spending = budgets.open({key: LIMITS}, Counter({key: number}), at=now)
-        got = sum(spending.take([key]) for _ in range(number))
-        spending.write()
-    return got
-
-
-def test_what_is_below_a_tenth_costs_no_statement():
-    with statements() as sent:
-        assert spend_silently(Budgets(), 3) == 3
-    assert sent == []
-
-
-def spend_silently(budgets, number):
-    spending = budgets.open({b"k": LIMITS}, Counter({b"k": number}), at=NOW)
-    got = sum(spending.take([b"k"]) for _ in range(number))
-    spending.write()
-    return got
-
-
-@pytest.mark.django_db
-def test_a_limit_holds_over_turns():
-    budgets = Budgets()
-    assert [spend(budgets, 20) for _ in range(3)] == [20, 10, 0]
-    assert spend(budgets, 20, now=NOW + timedelta(seconds=5)) == 15
-
-
-@pytest.mark.django_db
-def test_what_was_spent_without_a_word_is_charged():
-    budgets = Budgets()
-    assert [spend(budgets, 1) for _ in range(40)].count(1) == 30
-
-
-@pytest.mark.django_db
-def test_a_limit_holds_over_two_workers_and_a_restart():
-    """The further worker may have spent a tenth that nobody heard of."""
-    workers = [Budgets(), Budgets()]
-    got = sum(spend(worker, number) for worker in workers * 5 for number in (2, 10))
-    assert 30 <= got <= 33
-    assert spend(Budgets(), 20) <= 3
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_budget_that_another_worker_holds_is_not_waited_for():
-    held, done = threading.Event(), threading.Event()
-    got = []
-
-    def work():
-        with transaction.atomic():
-            spending = Budgets().open({b"k": LIMITS}, Counter({b"k": 40}), at=NOW)
-            got.append(sum(spending.take([b"k"]) for _ in range(40)))
-            held.set()
-            done.wait(20)
-            spending.write()
-        connection.close()
-
-    StoredBudget.objects.create(key=b"k", burst_full_at=0, long_full_at=0)
-    other = threading.Thread(target=work)
-    other.start()
-    held.wait(20)
-    got.append(spend(Budgets(), 40))
-    done.set()
-    other.join(20)
-    assert got == [30, 6]
-    assert spend(Budgets(), 40) <= 3
-
-
-def test_the_memory_of_budgets_is_bounded(monkeypatch):
-    monkeypatch.setattr("notifications.budgets.MAX_HELD", 10)
-    budgets = Budgets()
-    for number in range(100):
-        key = number.to_bytes(2)
-        budgets.open({key: LIMITS}, Counter({key: 1}), at=NOW).take([key])
-    assert len(budgets._silent) <= 11
-
-
-def test_a_tenth_is_silent_also_in_the_long_run():
-    limit = silent_limit(LIMITS)
-    assert (limit.tokens, limit.token_seconds) == (3, 60)
 
 
 # Requests -------------------------------------------------------------------------------------------------------------
@@ -153,7 +35,7 @@ def test_a_tenth_is_silent_also_in_the_long_run():
 
 @pytest.fixture
 def phone(monkeypatch):
-    monkeypatch.setattr(acceptance, "own_budgets", lambda budgets=Budgets(): budgets)  # noqa: B008
+    monkeypatch.setattr(acceptance, "own_buckets", lambda buckets=SharedBuckets(): buckets)  # noqa: B008
     own = Senders()
     refresh = own.refresh
     monkeypatch.setattr(own, "refresh", lambda **options: (setattr(own, "_refresh_at", 0), refresh(**options)))
@@ -302,14 +184,6 @@ def test_senders_who_are_quiet_are_forgotten_unless_they_are_muted():
 
 
 @pytest.mark.django_db
-def test_budgets_that_are_full_again_are_forgotten():
-    for number, hours in enumerate([-1, 1]):
-        at = (NOW + timedelta(hours=hours)).timestamp()
-        StoredBudget.objects.create(key=bytes([number]), burst_full_at=at, long_full_at=at)
-    assert forget_full(now=NOW) == 1
-
-
-@pytest.mark.django_db
 def test_an_operator_mutes_a_sender_from_its_page_and_from_a_request(admin_client):
     digest = b"\x05" * 32
     request = make_request(sender_digest=digest)
@@ -331,7 +205,7 @@ def test_an_ordinary_request_costs_no_statement_for_its_limits(phone):
     ask(phone)
     with statements() as sent:
         ask(phone)
-    assert not any("notifications_budget" in sql for sql in sent)
+    assert not any("sharedbucket" in sql for sql in sent)
 
 
 @pytest.mark.django_db

@@ -7,7 +7,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from notifications.limits import Limit
+from kit.buckets.bucket import Limit
 from pushserver.environment import SECP256K1_ORDER, Environment, GeneratedSecrets, no_generation
 
 KEY = base64.urlsafe_b64encode(bytes(range(32))).decode()

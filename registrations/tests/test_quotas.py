@@ -1,13 +1,15 @@
 """How much anybody can register, and that what is known already is never refused for it."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 from django.conf import LazySettings
+from django.db import transaction
 
+from kit.buckets.share import Share
+from kit.buckets.shared import SharedBuckets
 from registrations import intake, quotas
 from registrations.intake import Submission
 from registrations.models import Registration
@@ -39,10 +41,14 @@ def register(*submissions: Submission) -> list[Acceptance | Refusal]:
 
 
 @pytest.fixture(autouse=True)
-def full_buckets() -> Iterator[None]:
-    quotas._bucket.cache_clear()
-    yield
-    quotas._bucket.cache_clear()
+def buckets(monkeypatch: pytest.MonkeyPatch) -> SharedBuckets:
+    own = SharedBuckets(Share())
+    monkeypatch.setattr(quotas, "own_buckets", lambda: own)
+    return own
+
+
+class OneOfEight(Share):
+    part = 1 / 8
 
 
 @pytest.mark.parametrize("is_one_batch", [True, False])
@@ -65,12 +71,9 @@ def test_who_has_them_all_can_change_them_and_replace_one(settings: LazySettings
     assert register(said(1, 2, version=3)) == [Refusal.TOO_MANY_INSTALLATIONS]  # a tombstone does not come back
 
 
-def test_what_nobody_knew_is_taken_so_often_a_minute(
-    settings: LazySettings, django_capture_on_commit_callbacks: Any
-) -> None:
+def test_what_nobody_knew_is_taken_so_often_a_minute(settings: LazySettings) -> None:
     settings.NEW_INSTALLATIONS_PER_MINUTE = 1  # and ten are saved up
-    with django_capture_on_commit_callbacks(execute=True):
-        assert register(*map(said, range(4)), *map(left, range(4, 8))).count(Acceptance.UNREGISTER) == 4
+    assert register(*map(said, range(4)), *map(left, range(4, 8))).count(Acceptance.UNREGISTER) == 4
     decisions = register(*map(said, range(8, 12)), said(1, version=2), left(2))
     assert decisions[:2] == [Acceptance.REGISTER] * 2
     assert decisions[2:4] == [Refusal.TOO_MANY_NEW] * 2
@@ -78,10 +81,32 @@ def test_what_nobody_knew_is_taken_so_often_a_minute(
     assert Registration.objects.count() == 10
 
 
-def test_a_batch_that_is_undone_takes_nothing_from_the_bucket(settings: LazySettings) -> None:
+def test_a_batch_that_is_undone_takes_nothing_from_the_bucket(settings: LazySettings, buckets: SharedBuckets) -> None:
     settings.NEW_INSTALLATIONS_PER_MINUTE = 1
-    register(*map(said, range(10)))  # never committed: the test is one transaction
-    assert register(*map(said, range(10, 20))) == [Acceptance.REGISTER] * 10
+    for first in (0, 2, 20):
+        with transaction.atomic():
+            register(*map(said, range(first, first + 2 + first // 2)))
+            transaction.set_rollback(True)
+        buckets.take_back()
+    assert register(*map(said, range(40, 50))) == [Acceptance.REGISTER] * 10
+
+
+def test_what_is_refused_takes_nothing_from_the_bucket(settings: LazySettings) -> None:
+    settings.NEW_INSTALLATIONS_PER_MINUTE, settings.INSTALLATIONS_PER_KEY = 1, 1
+    register(said(1))
+    for _ in range(20):
+        refused = register(said(1, 2), said(1, 3))
+        assert refused == [Refusal.TOO_MANY_INSTALLATIONS] * 2
+    assert register(*map(said, range(10, 20))).count(Acceptance.REGISTER) == 9
+
+
+def test_all_workers_together_take_no_more_than_one(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.NEW_INSTALLATIONS_PER_MINUTE = 1
+    decisions = []
+    for worker in range(8):
+        monkeypatch.setattr(quotas, "own_buckets", lambda own=SharedBuckets(OneOfEight()): own)  # noqa: B008
+        decisions += register(*map(said, range(worker * 10, worker * 10 + 10)))
+    assert 10 <= decisions.count(Acceptance.REGISTER) <= 12
 
 
 def test_so_many_are_stored_in_all(settings: LazySettings) -> None:

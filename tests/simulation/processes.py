@@ -14,11 +14,11 @@ from typing import Any
 import psycopg
 from django.db import InterfaceError, OperationalError, connections
 
-from kit.buckets import Bucket
+from kit.buckets.bucket import Limit
+from kit.buckets.shared import SharedBuckets
 from kit.db.clock import clock
 from kit.turns import Stage, Worker
 from notifications.admission import Admission
-from notifications.budgets import Budgets
 from notifications.delivery.desk import Delivery
 from notifications.delivery.lanes import Lanes
 from notifications.messages import Push, Result
@@ -59,10 +59,9 @@ class Process:
         self.connection = Wrapper(scene.pool, self.random.random)
         self.loop = Loop(scene.agenda, self, self._as_thread)
         self.admission = Admission()
-        self.budgets = Budgets()
+        self.buckets = SharedBuckets()
         self.senders = Senders()
-        self.query_limits = Limits(1000, scene.agenda.monotonic)
-        self.new_installations = Bucket(1000, 1000, scene.agenda.monotonic)
+        self.query_limits = Limits(1000, (Limit(10_000, 10.0),), scene.agenda.monotonic)
         self.killed_after: int | None = None  # so many places
         self.cut_after: int | None = None  # so many places, the connection is lost
 

@@ -12,6 +12,8 @@ from itertools import islice
 from threading import Lock
 from typing import Any
 
+from kit.buckets.bucket import per_minute
+from kit.buckets.store import Buckets, Charge
 from kit.metrics.batches import count
 from waku_bridge.inbox import Path
 from waku_bridge.metrics import DEAD_LETTERS
@@ -25,6 +27,8 @@ MAX_PER_MINUTE = 10
 # Live path and stores bring each message dozens of times. So much is looked at in a minute to find what is new: a tenth
 # of a second of CPU time at most.
 MAX_LOOKED_AT_CHARACTERS = 16 * 1024**2
+LETTERS = Charge("letters", per_minute(MAX_PER_MINUTE))
+CHARACTERS = Charge("characters", per_minute(MAX_LOOKED_AT_CHARACTERS))
 REMEMBERED = 1000
 # A value named payload, whatever it is, and every long value under another name, or none.
 _PAYLOAD = re.compile(r"""(?<="payload": )(?:"(?:[^"\\]|\\.)*"?|\[[^\]]*\]?)|[A-Za-z0-9+/=_-]{70,}""")
@@ -38,15 +42,17 @@ class DeadLetters:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._minute: datetime | None = None
-        self._room = self._characters = 0  # that are left in this minute
+        self._buckets = Buckets()
+        self._now = 0.0
+        self._room = 0  # as many letters may be stored now
         self._known: dict[bytes, None] = {}  # digests of what is stored, the oldest first
 
     def keep(self, rejected: Iterable[Rejected], reader: Reader, *, path: Path, now: datetime) -> None:
-        """Store as many of these messages as there is room for in this minute."""
+        """Store as many of these messages as there is room for."""
         letters = (_letter(each, reader, path, now) for each in rejected)
         with self._lock:
-            self._begin_minute(now)
+            self._now = now.timestamp()
+            self._room = int(self._buckets.left(LETTERS, now=self._now))
             self._store(letters)
 
     def _store(self, letters: Iterator[DeadLetter]) -> None:
@@ -56,12 +62,14 @@ class DeadLetters:
             DeadLetter.objects.bulk_create(rows, ignore_conflicts=True)
             count(DEAD_LETTERS, ((row.reason,) for row in rows))
             self._remember(row.digest for row in rows)
-        self._room -= len(rows)
+        self._buckets.spend(LETTERS, len(rows), now=self._now)
+        self._buckets.keep()
 
     def _look_at(self, letters: Iterator[DeadLetter]) -> Iterator[DeadLetter]:
-        """Yield the letters that this process does not know, while there is room in this minute."""
-        while self._room and self._characters > 0 and (letter := next(letters, None)):
-            self._characters -= max(letter.size_bytes, MAX_RAW_CHARACTERS)  # a short one costs a look, too
+        """Yield the letters that this process does not know, while there is room."""
+        while self._may_look() and (letter := next(letters, None)):
+            characters = max(letter.size_bytes, MAX_RAW_CHARACTERS)  # a short one costs a look, too
+            self._buckets.spend(CHARACTERS, characters, now=self._now)
             if letter.digest not in self._known:
                 yield letter
 
@@ -77,10 +85,8 @@ class DeadLetters:
         for digest in list(self._known)[: max(len(self._known) - REMEMBERED, 0)]:
             self._known.pop(digest, None)
 
-    def _begin_minute(self, now: datetime) -> None:
-        minute = now.replace(second=0, microsecond=0)
-        if minute != self._minute:
-            self._minute, self._room, self._characters = minute, MAX_PER_MINUTE, MAX_LOOKED_AT_CHARACTERS
+    def _may_look(self) -> bool:
+        return self._room > 0 and self._buckets.left(CHARACTERS, now=self._now) > 0
 
 
 def _letter(rejected: Rejected, reader: Reader, path: Path, now: datetime) -> DeadLetter:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from notifications.limits import Limit
+from kit.buckets.bucket import Limit
 from notifications.messages import NotificationType, PushNotification, PushRequest
 from notifications.standing import Named
 from registrations.messages import RegistrationMessage
@@ -29,7 +29,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def room(clock: Clock) -> Room:
-    return Room(Limit(3, 30.0), clock)
+    return Room((Limit(3, 30.0),), lambda: 1.0, clock)
 
 
 def said(body: Body) -> Decoded:
@@ -127,8 +127,14 @@ def test_one_address_goes_first_only_as_often_as_it_may_be_woken(room: Room, clo
     assert [goes_first(PHONE) for _ in range(2)] == [True, False]
 
 
-def test_what_is_remembered_is_bounded(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_nobody_knows_leave_the_memory_bounded_and_fill_no_bucket(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(precedence, "MOST_REMEMBERED", 10)
+    room = Room((Limit(3, 30.0),), lambda: 1.0, clock)
+    goes_first = [room._goes_first(PHONE) for _ in range(4)]
     for number in range(100):
         room.choose([1], [[bytes([number]) * 32]])
-    assert len(room._full_at) <= 11
+    assert len(room._buckets) == 10
+    assert goes_first == [True, True, True, False]
+    assert not room._goes_first(PHONE)

@@ -321,6 +321,16 @@ def test_a_domain_that_sends_too_much_waits_and_others_do_not(service: Service, 
     assert service.say(push2(other.client, sender="montague.test")) is None
 
 
+def test_pushes_that_nobody_can_have_been_given_a_name_for_use_up_no_limit_of_their_domain(
+    service: Service, phone: Registered
+) -> None:
+    service = Service(Rates(domain_burst=2, domain_per_second=1))
+    forged = [error_of(service.say(push2(f"nope{number}"))) for number in range(4)]
+    assert forged == [NOT_FOUND, NOT_FOUND, BUSY, BUSY]
+    assert service.say(push2(phone.client)) is None
+    assert len(stored()) == 1
+
+
 def test_while_too_much_waits_the_server_waits(service: Service, phone: Registered, monkeypatch) -> None:
     monkeypatch.setattr("xmpp_bridge.inbound.own_admission", Full)
     assert error_of(service.say(push2(phone.client, encrypted()))) == BUSY

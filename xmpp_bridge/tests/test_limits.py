@@ -2,10 +2,12 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xmpp_bridge.limits import Limits, Rates
+from kit.buckets.bucket import Limit
+from xmpp_bridge.limits import ROOTS, Limits, Rates
 
 
 def test_what_a_batch_counted_can_be_taken_back() -> None:
@@ -76,17 +78,61 @@ def test_calls_never_exceed_their_rate_whatever_fails_in_between(calls: list[tup
     assert all(sum(start <= at < start + 60 for at in taken) <= 12 for start in taken)
 
 
-def test_names_are_forgotten_when_there_are_too_many_the_oldest_first() -> None:
-    limits = Limits(Rates(unknown_per_hour=1), max_names=100)
-    for number in range(10_000):
-        limits.hears_stranger(f"domain {number}", 0)
+def test_two_hundred_thousand_names_empty_no_limiter() -> None:
+    """The oldest names used to be forgotten, so that made-up names filled the buckets of a victim again."""
+    limits = Limits(Rates(calls_per_minute=2, payloads_per_minute=2, unknown_per_hour=1, commands_per_hour=2))
+    drained = [
+        lambda: limits.take_call("victim", 0),
+        lambda: limits.take_payload("victim", 0),
+        lambda: limits.hears_stranger("victim", 0),
+    ]
+    for take in drained:
+        while take():
+            limits.keep()
+    for number in range(200_001):
+        limits.hears_stranger(str(number), 0)
         limits.keep()
-    assert len(limits._states) == 100
-    assert not limits.hears_stranger("domain 9999", 0)
-    assert limits.hears_stranger("domain 0", 0)
+    assert [take() for take in drained] == [False] * 3
+    assert len(limits._buckets) <= 200_000 + len(ROOTS)
+
+
+def test_beyond_what_is_remembered_a_domain_is_served_out_of_what_all_share() -> None:
+    limits = Limits(Rates(routes_per_hour=1, new_devices_per_minute=2), capacity=5)
+    taken = [limits.take_route(f"{number}.example", 0) for number in range(30)]
+    assert taken == [True] * 20 + [False] * 10
+    assert len(limits._buckets) <= 5 + len(ROOTS)
+    assert limits.take_route("honest.example", 60)
+
+
+def test_what_is_not_verified_is_charged_to_no_domain() -> None:
+    limits = Limits(Rates(domain_burst=3, domain_per_second=1))
+    assert [limits.take_unverified(0) for _ in range(4)] == [True, True, True, False]
+    assert [limits.take_from_domain("a", 0) for _ in range(4)] == [True, True, True, False]
+
+
+def test_all_domains_and_accounts_together_have_a_limit() -> None:
+    limits = Limits(Rates(in_all=(Limit(10, 10.0),)))
+    assert sum(limits.take_from_domain(str(number), 0) for number in range(20)) == 10
+    assert sum(limits.take_command(number, str(number), 0) for number in range(20)) == 10
+
+
+@pytest.mark.nightly
+def test_a_million_names_leave_the_limits_bounded_and_honest_ones_served() -> None:
+    limits = Limits(Rates(calls_per_minute=2, in_all=(Limit(10**6, 1.0),)))
+    while limits.take_call("victim", 0):
+        limits.keep()
+    for number in range(1_000_000):
+        now = number / 100_000
+        limits.take_from_domain(f"{number}.example", now)
+        limits.note_content(number, b"content", now)
+        limits.take_call(number, now)
+        limits.keep()
+        assert number % 10_000 or limits.take_from_domain("honest.example", now)
+    assert len(limits._buckets) <= 200_000 + len(ROOTS)
+    assert not limits.take_call("victim", 10)
 
 
 def test_a_clock_that_goes_back_breaks_nothing() -> None:
     limits = Limits(Rates(domain_burst=1, domain_per_second=1))
-    assert limits.take_from_domain("a", 100)
-    assert not limits.take_from_domain("a", 50)
+    taken = [limits.take_from_domain("a", now) for now in (100, 50, 50.9, 51, 51.9)]
+    assert taken == [True, False, False, True, False]

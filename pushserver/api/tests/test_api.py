@@ -14,6 +14,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from kit.buckets.shared import SharedBuckets
 from notifications.models import Channel
 from pushserver.api import tokens
 from pushserver.models import ApiToken, OpenedRecord
@@ -38,8 +39,9 @@ Api = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def _nobody_called_yet() -> None:
+def _nobody_called_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     cache.clear()
+    monkeypatch.setattr("pushserver.api.access.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
 
 
 def caller(*scopes: str, **details: Any) -> Api:
@@ -198,14 +200,24 @@ def test_nothing_can_be_changed(api: Api) -> None:
 
 
 def test_too_many_calls_are_refused(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pushserver.api.access.PerToken.THROTTLE_RATES", {"token": "2/min", "anonymous": "1/min"})
-    monkeypatch.setattr("pushserver.api.access.PerAddress.THROTTLE_RATES", {"token": "2/min", "anonymous": "1/min"})
+    settings.API_CALLS_PER_MINUTE = 2
+    monkeypatch.setattr("pushserver.api.access.ANONYMOUS_PER_MINUTE", 1)
     one, other = caller(), caller()
 
     assert [one("channels/").status_code for _ in range(3)] == [200, 200, 429]
     assert other("channels/").status_code == 200
     assert is_problem(one("channels/"), 429)
     assert [Client().get(f"{V1}/channels/").status_code for _ in range(2)] == [401, 429]
+
+
+def test_who_has_many_addresses_of_ipv6_guesses_no_more_tokens_than_who_has_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pushserver.api.access.ANONYMOUS_PER_MINUTE", 2)
+    addresses = [f"2001:db8::{number:x}" for number in range(4)]
+    codes = [Client(REMOTE_ADDR=address).get(f"{V1}/channels/").status_code for address in addresses]
+    assert codes == [401, 401, 429, 429]
+    assert Client(REMOTE_ADDR="2001:db8:0:1::1").get(f"{V1}/channels/").status_code == 401
 
 
 def test_without_redis_the_status_is_told_and_nobody_is_slowed_down(api: Api, settings: Any) -> None:

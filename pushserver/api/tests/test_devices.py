@@ -10,6 +10,7 @@ from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
 
+from kit.buckets.shared import SharedBuckets
 from pushserver.api import tokens
 from pushserver.models import ApiToken, OpenedRecord
 from registrations.models import Route
@@ -28,8 +29,9 @@ Post = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def component(settings: Any) -> None:
+def component(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.clear()
+    monkeypatch.setattr("pushserver.api.access.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
     settings.XMPP_COMPONENT_JID = SERVICE
 
 

@@ -43,7 +43,7 @@ def _component() -> Component:
     allowed = frozenset(settings.XMPP_ALLOWED_DOMAINS)
     # Nobody but us sends from our own domain: the canary does.
     domains = Domains(frozenset(settings.XMPP_DENIED_DOMAINS), allowed | {domain} if allowed else allowed)
-    desk = Desk(domain, Limits(Rates(**settings.XMPP_RATES)), domains)
+    desk = Desk(domain, Limits(Rates(**settings.XMPP_RATES, in_all=settings.GLOBAL_LIMITS)), domains)
     host, port = settings.XMPP_COMPONENT_HOST, settings.XMPP_COMPONENT_PORT
     return Component(Address(host, port, domain, settings.XMPP_COMPONENT_SECRET), desk)
 

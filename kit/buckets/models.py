@@ -1,0 +1,16 @@
+"""The table of what is left of limits that all processes share: see `shared`."""
+
+from django.db import models
+
+from kit.db.fields import BytesField
+
+
+class SharedBucket(models.Model):
+    """A bucket. Its times are seconds since 1970; a row whose times are past says nothing."""
+
+    key = BytesField(primary_key=True)
+    burst_full_at = models.FloatField()
+    long_full_at = models.FloatField()
+
+    def __str__(self) -> str:
+        return f"Bucket {bytes(self.key).hex()[:16]}"

@@ -1,0 +1,49 @@
+"""The part that a worker takes of a limit of the whole server: one over the number of workers that live.
+
+A worker shows itself by an advisory lock that it holds in shared mode: PostgreSQL releases the lock when the session
+ends, however the process ended. Nothing is written, and a count is one look at `pg_locks`.
+"""
+
+from typing import LiteralString
+
+from kit.db.statements import fetch
+from kit.once import once
+
+# Key of the advisory lock that each worker holds in shared mode: any number that nothing else uses.
+LIVE = 0x776F726B
+COUNTED_EVERY_SECONDS = 5.0
+
+_SHOW: LiteralString = f"SELECT pg_advisory_lock_shared({LIVE}::bigint)"
+_COUNT: LiteralString = f"""
+    SELECT count(*) FROM pg_locks
+    WHERE locktype = 'advisory' AND classid = 0 AND objid = {LIVE} AND objsubid = 1 AND mode = 'ShareLock' AND granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""  # noqa: S608 - as above
+
+
+class Share:
+    """The share of this process. A process that learns nothing keeps the last one; the first is the whole limit."""
+
+    def __init__(self) -> None:
+        self._workers = 1
+
+    @property
+    def part(self) -> float:
+        """Return the share, as a part of one."""
+        return 1 / self._workers
+
+    def show(self) -> None:
+        """Show that this worker lives, for as long as its session does, and count all that do."""
+        fetch(_SHOW)
+        self.count()
+
+    def count(self) -> None:
+        """Count the workers that live."""
+        [(workers,)] = fetch(_COUNT)
+        self._workers = max(1, workers)
+
+
+@once
+def own_share() -> Share:
+    """Return the share of this process."""
+    return Share()

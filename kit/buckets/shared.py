@@ -1,0 +1,208 @@
+"""Token buckets that all processes share and that outlive them.
+
+    this process's memory                                 the table, one row a bucket
+    its share of a fifth of each limit, spent silently ──▶ the rest: rows locked, spent and written by the batch
+
+What is within the silent share costs no statement: this is the usual traffic. Beyond it the batch locks the rows of
+all buckets that it needs, charges what was spent silently and has not come back since, and decides. A row that another
+process holds at this moment is not waited for: twice the silent share may be spent meanwhile, and then the bucket
+counts as empty. So a limit holds over all workers but for a fifth of it, or one token for each worker where that is
+more, and a flood makes no worker wait for another one.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from django.db import transaction
+
+from kit.buckets import bucket
+from kit.buckets.bucket import BucketLimits, FullAt, part
+from kit.buckets.models import SharedBucket
+from kit.buckets.share import Share, own_share
+from kit.buckets.store import CAPACITY, Buckets, Charge
+from kit.db.statements import fetch
+from kit.once import once
+
+Wanted = Mapping[bytes, BucketLimits]
+
+SILENT_PART = 1 / 5
+MAX_FORGOTTEN = 50_000
+# When a bucket may have a token again that another process holds.
+A_MOMENT_SECONDS = 1.0
+
+_LOCK = """
+    SELECT key, burst_full_at, long_full_at FROM buckets_sharedbucket
+    WHERE key = ANY (%(keys)b::bytea[]) ORDER BY key FOR UPDATE SKIP LOCKED
+"""
+_ADD = """
+    INSERT INTO buckets_sharedbucket (key, burst_full_at, long_full_at)
+    SELECT key, %(now)s::float8, %(now)s::float8 FROM unnest(%(keys)b::bytea[]) AS wanted (key) ORDER BY key
+    ON CONFLICT (key) DO NOTHING RETURNING key
+"""
+_WRITE = """
+    UPDATE buckets_sharedbucket AS bucket SET burst_full_at = spent.burst_full_at, long_full_at = spent.long_full_at
+    FROM unnest(%(keys)b::bytea[], %(bursts)b::float8[], %(longs)b::float8[])
+        AS spent (key, burst_full_at, long_full_at)
+    WHERE bucket.key = spent.key
+"""
+
+
+class Silent:
+    """What a process may still spend of each bucket silently, and what of that it has not charged yet."""
+
+    def __init__(self, share: Share, capacity: int = CAPACITY) -> None:
+        self._share = share
+        self._own = Buckets(capacity, _is_root)
+        self._uncharged = Buckets(capacity, _is_root)
+
+    def limits(self, limits: BucketLimits) -> BucketLimits:
+        """Return what this process may spend silently."""
+        return part(limits, SILENT_PART * self._share.part)
+
+    def take(self, key: bytes, limits: BucketLimits, count: int, *, now: float) -> bool:
+        """Take so many tokens, if they are there. A bucket that finds no room is charged to its parents only."""
+        own = Charge(key, self.limits(limits))
+        if not self._own.take(own, count=count, now=now):
+            return False
+        self._uncharged.spend(own, count, now=now)
+        return True
+
+    def take_more(self, key: bytes, limits: BucketLimits, *, now: float) -> bool:
+        """Take a token of twice as much, because the shared bucket cannot be asked."""
+        own = Charge(key, self.limits(limits))
+        twice = Charge(key, part(own.limits, 2))
+        if not self._own.take(twice, now=now):
+            return False
+        self._uncharged.spend(own, now=now)
+        return True
+
+    def give_back(self, key: bytes, limits: BucketLimits, count: int, *, now: float) -> None:
+        """Put tokens back that were taken and turned out not to be needed."""
+        for store in (self._own, self._uncharged):
+            store.spend(Charge(key, self.limits(limits)), -count, now=now)
+
+    def charge(self, key: bytes, limits: BucketLimits, shared: FullAt, *, now: float) -> FullAt:
+        """Return the shared bucket without what was spent silently and has not come back since."""
+        missing = self._uncharged.missing(key, now=now)
+        pairs = zip(self.limits(limits), limits, missing, shared, strict=True) if missing else ()
+        charged = [max(at, now) + gone / own.token_seconds * all_.token_seconds for own, all_, gone, at in pairs]
+        self._uncharged.put(key, [0.0] * len(limits), now=now)
+        return tuple(charged) or shared
+
+    def refill(self, key: bytes, limits: BucketLimits, shared: FullAt, *, now: float) -> None:
+        """Allow as much as before again, unless the shared bucket has no more than that."""
+        own = self.limits(limits)
+        is_there = all(
+            bucket.left((at,), (each,), now=now) >= silent.tokens
+            for at, each, silent in zip(shared, limits, own, strict=True)
+        )
+        self._own.put(key, [0.0 if is_there else each.seconds for each in own], now=now)
+
+    def keep(self) -> None:
+        """Keep what the batch spent."""
+        self._own.keep()
+        self._uncharged.keep()
+
+    def take_back(self) -> None:
+        """Forget what the batch spent: it was rolled back."""
+        self._own.take_back()
+        self._uncharged.take_back()
+
+
+def _is_root(key: Hashable) -> bool:
+    """Return whether a key is that of a bucket for all: those have one byte."""
+    return isinstance(key, bytes) and len(key) == 1
+
+
+class Spending:
+    """What one batch spends of the buckets that are scarce. All that it wanted of the others is taken already."""
+
+    def __init__(self, limits: Wanted, shared: dict[bytes, FullAt], silent: Silent, *, now: float) -> None:
+        self._limits = limits
+        self._shared = shared
+        self._silent = silent
+        self._now = now
+
+    def __bool__(self) -> bool:
+        return bool(self._limits)
+
+    def take(self, keys: Sequence[bytes]) -> bool:
+        """Take a token from each of these buckets, up to the first that has none, and return whether all had one."""
+        return all(self._take(key) for key in keys if key in self._limits)
+
+    def _take(self, key: bytes) -> bool:
+        limits = self._limits[key]
+        if key not in self._shared:
+            return self._silent.take_more(key, limits, now=self._now)
+        if not bucket.has(self._shared[key], limits, now=self._now):
+            return False
+        self._shared[key] = bucket.spend(self._shared[key], limits, now=self._now)
+        return True
+
+    def book(self, key: bytes, keys: Iterable[bytes]) -> datetime:
+        """Take the next token of bucket ``key``, and return when it, and one of all of ``keys``, will be there."""
+        next_at = max([self._now, *(self._next_at(each) for each in keys if each in self._limits)])
+        if key in self._shared:
+            self._shared[key] = bucket.spend(self._shared[key], self._limits[key], now=self._now)
+        return datetime.fromtimestamp(next_at, UTC)
+
+    def _next_at(self, key: bytes) -> float:
+        if key not in self._shared:
+            return self._now + A_MOMENT_SECONDS
+        return bucket.next_at(self._shared[key], self._limits[key])
+
+    def write(self) -> None:
+        """Store what was spent of the shared buckets."""
+        for key, full_at in self._shared.items():
+            self._silent.refill(key, self._limits[key], full_at, now=self._now)
+        if self._shared:
+            times = self._shared.values()
+            bursts, longs = [full_at[0] for full_at in times], [full_at[-1] for full_at in times]
+            fetch(_WRITE, {"keys": list(self._shared), "bursts": bursts, "longs": longs})
+
+
+class SharedBuckets:
+    """The buckets of the whole server as one process knows them."""
+
+    def __init__(self, share: Share | None = None, capacity: int = CAPACITY) -> None:
+        self._silent = Silent(share or own_share(), capacity)
+        self.keep, self.take_back = self._silent.keep, self._silent.take_back
+
+    def open(self, wanted: Wanted, counts: Mapping[bytes, int], *, at: datetime) -> Spending:
+        """Take what a batch wants of each bucket, as far as the silent share goes, and return what is scarce. Belongs
+        into the batch's transaction. A bucket has one limit, or one for bursts and one for the long run.
+        """
+        now, silent = at.timestamp(), self._silent
+        scarce = {key: each for key, each in wanted.items() if not silent.take(key, each, counts[key], now=now)}
+        shared = _lock(scarce, now=now) if scarce else {}
+        shared = {key: silent.charge(key, scarce[key], full_at, now=now) for key, full_at in shared.items()}
+        return Spending(scarce, shared, silent, now=now)
+
+    def give_back(self, key: bytes, limits: BucketLimits, count: int, *, at: datetime) -> None:
+        """Put tokens back that were taken silently and turned out not to be needed."""
+        self._silent.give_back(key, limits, count, now=at.timestamp())
+
+
+def _lock(scarce: Wanted, *, now: float) -> dict[bytes, FullAt]:
+    """Return those of the buckets that no other process holds, locked."""
+    rows = fetch(_LOCK, {"keys": list(scarce)})
+    shared = {key: tuple(full_at[: len(scarce[key])]) for key, *full_at in rows}
+    if missing := [key for key in scarce if key not in shared]:
+        added = fetch(_ADD, {"keys": missing, "now": now})
+        shared |= {key: (now,) * len(scarce[key]) for (key,) in added}
+    return shared
+
+
+@once
+def own_buckets() -> SharedBuckets:
+    """Return the shared buckets of this process."""
+    return SharedBuckets()
+
+
+def forget_full(*, now: datetime) -> int:
+    """Remove the buckets that are full, which say nothing. Those that a process holds are passed over."""
+    full = SharedBucket.objects.filter(burst_full_at__lt=now.timestamp(), long_full_at__lt=now.timestamp())
+    with transaction.atomic():
+        keys = list(full.select_for_update(skip_locked=True).values_list("pk", flat=True)[:MAX_FORGOTTEN])
+        deleted, _ = SharedBucket.objects.filter(pk__in=keys).delete()
+    return deleted

@@ -1,0 +1,152 @@
+"""The memory of buckets: bounded, and whatever names come, no bucket in use is filled by it."""
+
+import sys
+import tracemalloc
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.buckets.bucket import Limit
+from kit.buckets.store import Buckets, Charge
+
+ONE = (Limit(1, 60),)
+PARENT = Charge("all", (Limit(1000, 10),))
+
+
+def store(capacity):
+    return Buckets(capacity, frozenset({"all"}).__contains__)
+
+
+def own(name, limits=ONE):
+    return Charge(name, limits)
+
+
+def flood(buckets, number, *, now=0.0):
+    """Take for so many names, each new, and return how many were served."""
+    return sum(buckets.take(own(("stranger", name)), PARENT, now=now) for name in range(number))
+
+
+def test_a_path_is_taken_from_as_a_whole_or_not_at_all():
+    buckets = Buckets()
+    domain = own("domain", (Limit(2, 60),))
+    taken = [buckets.take(own(name), domain, now=0) for name in ("a", "a", "b", "c")]
+    assert taken == [True, False, True, False]
+    assert buckets.take(own("c"), now=0)
+
+
+def test_while_none_is_full_a_new_name_is_charged_to_its_parents_only():
+    buckets = store(10)
+    assert flood(buckets, 9) == 9
+    assert [buckets.take(own("honest"), PARENT, now=0) for _ in range(3)] == [True] * 3
+    assert len(buckets) == 10
+    assert flood(buckets, 2000) == 1000 - 9 - 3
+
+
+def test_only_full_buckets_make_room():
+    buckets = Buckets(capacity=3)
+    assert [buckets.take(own(name), now=at) for at, name in enumerate("abc")] == [True] * 3
+    buckets.take(own("d"), now=60)  # only a is full
+    assert [buckets.has(own(name), now=60) for name in "abcd"] == [True, False, False, False]
+
+
+def test_a_bucket_that_is_used_again_and_again_is_kept():
+    buckets, busy = store(50), own("busy", (Limit(10, 10),))
+    for now in range(300):
+        while buckets.take(busy, now=now):
+            pass
+        flood(buckets, 40, now=float(now))
+        assert not buckets.take(busy, now=now)
+        assert len(buckets) <= 51
+
+
+def test_what_a_batch_took_can_be_taken_back():
+    buckets = Buckets()
+    buckets.take(own("known"), now=0)
+    buckets.keep()
+    for _ in range(3):
+        assert buckets.take(own("new"), now=60)
+        assert buckets.take(own("known"), now=60)
+        buckets.take_back()
+    assert len(buckets) == 1
+    assert buckets.missing("known", now=60) == (0,)
+
+
+def test_what_is_taken_back_again_and_again_leaves_nothing_behind():
+    buckets = Buckets(capacity=10)
+    for number in range(1000):
+        buckets.take(own(number), now=0)
+        buckets.take_back()
+    assert (len(buckets), len(buckets._oldest)) == (0, 20)
+
+
+def test_a_bucket_that_made_room_does_not_come_back_with_what_is_taken_back():
+    buckets = Buckets(capacity=1)
+    buckets.take(own("a"), now=0)
+    buckets.keep()
+    buckets.spend(own("a"), 0, now=61)
+    assert buckets.take(own("b"), now=62)
+    buckets.take_back()
+    assert len(buckets) == 0
+
+
+def test_a_clock_that_is_put_back_fills_nothing_and_stops_nothing():
+    buckets = Buckets()
+    assert [buckets.take(own("a"), now=now) for now in (1000, 500, 559, 560, 1100)] == [True, False, False, True, True]
+
+
+names = st.integers(0, 6)
+steps = st.lists(st.tuples(st.floats(-3, 4), names, st.sampled_from(["keep", "take_back"])), min_size=1, max_size=80)
+
+
+@given(steps, st.integers(1, 4))
+def test_no_name_gets_more_than_its_burst_and_its_rate_across_evictions_and_clocks_that_go_back(spans, capacity):
+    """A name that has no bucket is charged to its parent, which then bounds all such names together."""
+    buckets, limit, all_ = store(capacity), Limit(3, 6), Limit(10, 5)
+    now = passed = 0.0
+    with_bucket, in_all = defaultdict(list), []
+    for span, name, end in spans:
+        now, passed = now + span, passed + max(span, 0)
+        is_taken = buckets.take(own(name, (limit,)), Charge("all", (all_,)), now=now)
+        if is_taken and end == "keep":
+            in_all.append(passed)
+            if buckets.missing(name, now=now):
+                with_bucket[name].append(passed)
+        getattr(buckets, end)()
+        assert len(buckets) <= capacity + 1
+    for times, each in [(in_all, all_), *((times, limit) for times in with_bucket.values())]:
+        for first, start in enumerate(times):
+            for last in range(first, len(times)):
+                assert last - first + 1 <= each.tokens + (times[last] - start) / each.token_seconds + 0.01
+
+
+def test_two_hundred_thousand_names_fill_no_bucket_in_use():
+    buckets, victim = store(20_000), own("victim", (Limit(5, 3600),))
+    assert sum(buckets.take(victim, now=0) for _ in range(10)) == 5
+    for name in range(200_000):
+        buckets.take(own(name), now=0)
+    assert not buckets.take(victim, now=1)
+    assert len(buckets) in {20_000, 20_001}
+
+
+def test_a_bucket_takes_some_three_hundred_bytes():
+    buckets = Buckets()
+    tracemalloc.start()
+    for name in range(20_000):
+        buckets.take(own(name.to_bytes(64)), now=0)
+    buckets.keep()
+    size = tracemalloc.get_traced_memory()[0] / 20_000
+    tracemalloc.stop()
+    assert size - sys.getsizeof(bytes(64)) < 400
+
+
+@pytest.mark.nightly
+def test_a_million_names_leave_the_memory_bounded_and_honest_names_served():
+    buckets, victim = store(200_000), own("victim", (Limit(5, 3600),))
+    assert sum(buckets.take(victim, now=0) for _ in range(10)) == 5
+    for second in range(100):
+        served = sum(buckets.take(own((second, name)), PARENT, now=second) for name in range(10_000))
+        assert served >= 100
+        assert not buckets.take(victim, now=second)
+    assert len(buckets) <= 200_001
