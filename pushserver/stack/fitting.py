@@ -75,8 +75,8 @@ def odd_session() -> Iterator[str]:
     for user, name, value in begun_with:
         if value != EVERY_SESSION[name]:
             yield (
-                f"A pooler keeps {name} = {EVERY_SESSION[name]} of our sessions from PostgreSQL. Without it a request "
-                f"or page takes several times the CPU: ALTER ROLE {user} SET {name} = '{EVERY_SESSION[name]}';"
+                f"A pooler keeps {name} = {EVERY_SESSION[name]} of our sessions from PostgreSQL. Without it requests "
+                f"or pages take several times the CPU: ALTER ROLE {user} SET {name} = '{EVERY_SESSION[name]}';"
             )
 
 
