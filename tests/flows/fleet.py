@@ -32,7 +32,9 @@ class Fleet:
 
     def start(self, *specs: ProcessSpec) -> None:
         for spec in specs:
-            ours = replace(spec, environment={**spec.environment, **self.environment}, folder=self.folder)
+            ours = replace(
+                spec, environment={**spec.environment, **self.environment}, folder=spec.folder or self.folder
+            )
             with (self.folder / f"{spec.name}.log").open("ab") as log:
                 process = subprocess.Popen(ours.command, stdout=log, stderr=log, **ours.arguments())
             self.guard.watch(process.pid, spec.stop_signal)
