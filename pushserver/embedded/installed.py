@@ -5,6 +5,8 @@ connections, costs of turning disks, and the collation of the C library. Only wh
 """
 
 import os
+import stat
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -33,5 +35,15 @@ def installed(folder: Path = DEBIAN) -> Release:
 
 
 def postgres(data_dir: Path, settings: Mapping[str, str]) -> EmbeddedPostgres:
-    """Return a cluster of the release that DATABASE names, for a test or a benchmark."""
-    return EmbeddedPostgres(data_dir, settings, chosen())
+    """Return a cluster of the release that DATABASE names, for a test or a benchmark.
+
+    Programs before version 16 return to their working folder by its path. Its temporary folders are opened for passing,
+    since under root they run as another account.
+    """
+    release = chosen()
+    if release.folder is not None:
+        temporary = Path(tempfile.gettempdir()).resolve()
+        for parent in data_dir.resolve().parents:
+            if parent.exists() and temporary in parent.parents:
+                parent.chmod(parent.stat().st_mode | stat.S_IXOTH)
+    return EmbeddedPostgres(data_dir, settings, release)
