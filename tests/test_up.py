@@ -80,7 +80,7 @@ def probed_until_ready(up):
 def assert_no_part_logs_an_error(up):
     """PostgreSQL's own log is part of it: the first start finds no table, and may not ask one."""
     assert "LOG:  database system is ready" in up.output()
-    assert [line for line in up.output().splitlines() if re.search(r"ERROR|PANIC|\[(error|critical) ", line)] == []
+    assert [line for line in up.output().splitlines() if re.search(r"ERROR|FATAL|PANIC|\[(error|critical) ", line)] == []
 
 
 def assert_everything_answers(up):

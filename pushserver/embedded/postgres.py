@@ -25,7 +25,6 @@ from signal import SIGINT
 from urllib.parse import quote
 
 import psycopg
-from psycopg import sql
 
 from pushserver.embedded.accounts import Account, account_for, own_folder
 from pushserver.embedded.copies import readable_copy
@@ -136,17 +135,33 @@ class EmbeddedPostgres:
         stop_leftover(self.data_dir / "postmaster.pid", self.data_dir)
 
     def _initialise(self) -> None:
-        """Create the cluster under another name first, as an interrupted initdb must not look like a cluster."""
+        """Create the cluster under another name first, as an interrupted initdb must not look like a cluster.
+
+        Our database is made before anybody can connect, so that nobody asks in vain for it.
+        """
         draft = self.data_dir.with_name(f"{self.data_dir.name}.new")
         shutil.rmtree(draft, ignore_errors=True)
         own_folder(draft, self.account)
-        command = [str(self.programs / "initdb"), "-D", HERE, "-U", "postgres", "--auth=trust", "--encoding=UTF8"]
-        command += [*self.release.initdb_options, "--no-instructions"]
-        identity = self.spec().identity()
-        made = subprocess.run(command, cwd=draft, capture_output=True, text=True, check=False, **identity)
-        if made.returncode != 0:
-            raise StartError(f"initdb failed: {'; '.join((made.stderr.strip() or made.stdout.strip()).splitlines())}")
+        options = ["-U", "postgres", "--auth=trust", "--encoding=UTF8", *self.release.initdb_options]
+        self._run(["initdb", "-D", HERE, *options, "--no-instructions"], draft)
+        self._run(["postgres", "--single", "-D", HERE, "postgres"], draft, typed=f"CREATE DATABASE {DATABASE_NAME}\n")
         draft.rename(self.data_dir)
+
+    def _run(self, command: Sequence[str], folder: Path, *, typed: str = "") -> None:
+        """Run a program of PostgreSQL in the folder of a cluster. Raises StartError when it fails."""
+        program, *arguments = command
+        ended = subprocess.run(
+            [str(self.programs / program), *arguments],
+            cwd=folder,
+            input=typed,
+            capture_output=True,
+            text=True,
+            check=False,
+            **self.spec().identity(),
+        )
+        if ended.returncode != 0:
+            said = (ended.stderr.strip() or ended.stdout.strip()).splitlines()
+            raise StartError(f"{program} failed: {'; '.join(said)}")
 
     def _link(self) -> None:
         """Link to the data folder. Raises StartError where someone else has put something to answer in our place."""
@@ -156,12 +171,9 @@ class EmbeddedPostgres:
             raise StartError(f"{self.socket_dir} belongs to someone else: set a shorter DATA_DIR.")
 
     def is_ready(self) -> bool:
-        """Return whether the server takes connections. Creates our database the first time."""
+        """Return whether the server takes connections."""
         try:
-            with psycopg.connect(self.url("postgres"), autocommit=True, connect_timeout=5) as connection:
-                known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE_NAME]).fetchone()
-                if not known:
-                    connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE_NAME)))
+            psycopg.connect(self.url(), connect_timeout=5).close()
         except psycopg.OperationalError:
             return False
         return True
