@@ -18,8 +18,8 @@ def register_profiles() -> None:
     settings.register_profile("nightly", max_examples=NIGHTLY, deadline=None)
     # The same inputs for the code as it is and for each mutant, so that the scores of two commits compare. That there
     # is a failure is enough: to look for its smallest input takes long.
-    quick = {"phases": [Phase.explicit, Phase.generate], "derandomize": True}
-    settings.register_profile("mutants", max_examples=MUTANTS, deadline=None, **quick)
+    phases = [Phase.explicit, Phase.generate]
+    settings.register_profile("mutants", max_examples=MUTANTS, deadline=None, phases=phases, derandomize=True)
 
 
 def examples(everyday: int) -> int:

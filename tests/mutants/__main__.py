@@ -3,7 +3,8 @@
 mutmut changes one expression of a function at a time and runs the tests that call this function: those of `make test`
 that need neither PostgreSQL nor another process. A mutant that no test notices has survived. The score is the share of
 the others. Each part runs in a copy of the checkout, with the same made-up inputs in every run (profile `mutants` in
-tests/budget.py), so that the scores of two commits compare.
+tests/budget.py), so that the scores of two commits compare. Constants and tables of a module, decorated methods and
+the calls `len(...)` and `isinstance(...)` stay as they are: mutmut has no mutants of these.
 
 `survivors.txt` names the survivors that are accepted, with a reason. The command fails for any other.
 """
@@ -17,8 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,8 +38,9 @@ COUNTS_CALLS = "waku_bridge/codec/tests/test_cost.py::test_no_payload_costs_more
 # Collecting garbage after each mutant would take a third of the time.
 PLUGINS = ["-p", "tests.mutants.witness", "-p", "no:cacheprovider", "-p", "no:unraisableexception"]
 ENVIRONMENT = {"HYPOTHESIS_PROFILE": "mutants", "PYTHONHASHSEED": "0"}
-SURVIVED, UNTESTED, UNTRIED = 0, 33, None
-TIMEOUTS = {-24, 24, 36, 152}
+# What mutmut writes of a mutant: how pytest ended (3: with an error of its own), the signal that ended it (11: a fault
+# in a library, 9 and 24: over its time), or that no test calls the function. Anything else says nothing about it.
+KILLED, SURVIVED, TIMEOUTS = {1, 3, -11}, {0, 33}, {-9, -24, 24, 36, 152}
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,8 @@ class Result:
     differences: dict[str, str]
     seconds: float
 
-    @property
-    def survivors(self) -> list[str]:
-        return sorted(name for name, code in self.exit_codes.items() if code in {SURVIVED, UNTESTED})
+    def names(self, exit_codes: Collection[int]) -> list[str]:
+        return sorted(name for name, code in self.exit_codes.items() if code in exit_codes)
 
 
 class RunFailedError(Exception):
@@ -118,8 +118,7 @@ def run(part: Part, seconds: float, running: list[subprocess.Popen[bytes]]) -> R
         if broken := (copy / "broken.txt").read_text():
             raise RunFailedError(f"{part.name}: servers of the tests did not start:\n{broken}")
         exit_codes = read_exit_codes(copy)
-        survivors = [name for name, code in exit_codes.items() if code in {SURVIVED, UNTESTED}]
-        differences = {name: difference(copy, name) for name in survivors}
+        differences = {name: difference(copy, name) for name, code in exit_codes.items() if code in SURVIVED}
     return Result(part, exit_codes, differences, time.monotonic() - started)
 
 
@@ -148,9 +147,14 @@ def run_mutmut(part: Part, copy: Path, seconds: float, running: list[subprocess.
     Children run one after the other, because they share the port of Valkey.
     """
     command = [MUTMUT, "run", "--max-children", "1"]
-    environment = os.environ | ENVIRONMENT | {"BROKEN": str(copy / "broken.txt")}
+    own = {
+        "BROKEN": str(copy / "broken.txt"),
+        "TMPDIR": str(copy.parent),
+    }  # what a stopped test leaves goes with the copy
     with (copy / "log.txt").open("w") as log:
-        process = subprocess.Popen(command, cwd=copy, env=environment, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            command, cwd=copy, env=os.environ | ENVIRONMENT | own, stdout=log, stderr=log, start_new_session=True
+        )
         running.append(process)
         with suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
@@ -181,30 +185,28 @@ def difference(copy: Path, name: str) -> str:
 def print_table(results: Iterable[Result]) -> None:
     print(f"{'':<30}{'mutants':>8}{'tried':>7}{'killed':>8}{'timeout':>9}{'survived':>10}{'score':>9}{'seconds':>9}")
     for result in results:
-        codes = Counter(result.exit_codes.values())
-        tried = len(result.exit_codes) - codes[UNTRIED]
-        timeouts = sum(codes[code] for code in TIMEOUTS)
-        survived = len(result.survivors)
+        killed, timeouts, survived = (len(result.names(codes)) for codes in (KILLED, TIMEOUTS, SURVIVED))
+        tried = killed + timeouts + survived
+        score = (killed + timeouts) / max(tried, 1)
         print(
-            f"{result.part.name:<30}{len(result.exit_codes):>8}{tried:>7}{tried - timeouts - survived:>8}{timeouts:>9}"
-            f"{survived:>10}{(tried - survived) / max(tried, 1):>9.1%}{result.seconds:>9.0f}"
+            f"{result.part.name:<30}{len(result.exit_codes):>8}{tried:>7}{killed:>8}{timeouts:>9}{survived:>10}"
+            f"{score:>9.1%}{result.seconds:>9.0f}"
         )
 
 
-def compare(results: Sequence[Result]) -> int:
+def compare(results: Iterable[Result]) -> int:
     """Print the survivors that are not accepted, and the accepted that survive no more. Return 1 where there are
     any of the former, or where not all were tried.
     """
     accepted = {line.split()[0] for line in ACCEPTED.read_text().splitlines() if line and not line.startswith("#")}
-    modules = {name.rpartition(".")[0] for result in results for name in result.exit_codes}
-    found = {name: result.differences[name] for result in results for name in result.survivors}
-    untried = {name for result in results for name, code in result.exit_codes.items() if code is UNTRIED}
-    new = sorted(found.keys() - accepted)
+    codes = {name: code for result in results for name, code in result.exit_codes.items()}
+    differences = {name: changed for result in results for name, changed in result.differences.items()}
+    untried = [name for name, code in codes.items() if code not in KILLED | SURVIVED | TIMEOUTS]
+    new = sorted(differences.keys() - accepted)
     for name in new:
-        print(f"survived: {name}  {found[name]}")
-    for name in sorted(accepted - found.keys() - untried):
-        if name.rpartition(".")[0] in modules:
-            print(f"survives no more: {name}")
+        print(f"survived: {name}  {differences[name]}")
+    for name in sorted(accepted & codes.keys() - differences.keys() - set(untried)):
+        print(f"survives no more: {name}")
     print(f"{len(new)} survivors that {ACCEPTED.relative_to(ROOT)} does not name, {len(untried)} mutants not tried")
     return 1 if new or untried else 0
 
