@@ -219,7 +219,7 @@ def _is_alive(client: httpx.Client, url: str) -> bool:
         return False
 
 
-def warnings(*, is_migrated: bool) -> Iterator[dict[str, str]]:
+def warnings(*, is_migrated: bool = True) -> Iterator[dict[str, str]]:
     """Yield what an operator should know of although messages are taken. A warning never makes a server unready.
 
     Before the database is migrated, nothing is asked of its tables.

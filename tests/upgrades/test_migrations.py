@@ -16,11 +16,11 @@ from tests.upgrades.locking import faults, statements
 
 # Without a transaction of the test, in which indexes cannot be made concurrently.
 pytestmark = pytest.mark.django_db(transaction=True)
-OURS = ("kit", "notifications", "pushserver", "registrations", "spark_reports", "waku_bridge", "xmpp_bridge")
+OURS = ("buckets", "notifications", "pushserver", "registrations", "spark_reports", "waku_bridge", "xmpp_bridge")
 # Tables that stay small on every installation: configuration, one row a day, a channel, a node or an operator.
 SMALL = frozenset(
     {
-        "notifications_budget",
+        "buckets_sharedbucket",
         "notifications_channel",
         "notifications_drain",
         "notifications_gatewayerrorrule",
