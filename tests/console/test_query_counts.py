@@ -82,6 +82,7 @@ def grown(client: Client, urls: Sequence[str]) -> dict[str, tuple[int, int]]:
     return {url: (before[url], after[url]) for url in urls if after[url] > before[url]}
 
 
+@pytest.mark.nightly
 def test_no_page_of_the_console_takes_more_queries_for_more_rows(admin_client: Client) -> None:
     make_one_of_everything()
 

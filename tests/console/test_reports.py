@@ -60,6 +60,7 @@ KINDS = """SELECT count(*) FILTER (WHERE kind = 'unregistered'), count(*) FILTER
     count(*) FILTER (WHERE kind = 'expired') FROM registrations_registrationevent WHERE at >= %s AND at < %s"""
 
 
+@pytest.mark.nightly
 def test_what_happened_yesterday_is_on_the_page_this_morning(
     operator: Page, lake: None, old_server: None, settings: LazySettings, require_or_skip: Callable[[bool, str], None]
 ) -> None:

@@ -108,6 +108,7 @@ def _fill(fleet: Fleet, cluster: EmbeddedPostgres, registrations: int) -> None:
             connection.execute(statement)
 
 
+@pytest.mark.nightly
 def test_a_lost_database_is_restored_to_a_point_in_time(folder: Path, peers: Fleet) -> None:
     figures, backups = Figures(), Backups(folder / "backups")
     first = EmbeddedPostgres(folder / "first", backups.settings())

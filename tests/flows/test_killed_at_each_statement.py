@@ -201,7 +201,11 @@ def is_killed_at(place: int, scenario, mortal: Mortal) -> bool:
     return end != 0
 
 
-@pytest.mark.parametrize("scenario", [Request(), Retry(), Registering()], ids=["request", "retry", "registering"])
+@pytest.mark.parametrize(
+    "scenario",
+    [Request(), *(pytest.param(each, marks=pytest.mark.nightly) for each in (Retry(), Registering()))],
+    ids=["request", "retry", "registering"],
+)
 def test_a_worker_may_be_killed_at_any_place(scenario, mortal: Mortal) -> None:
     place = next(place for place in itertools.count(1) if not is_killed_at(place, scenario, mortal))
     assert place > FEWEST_PLACES

@@ -14,7 +14,7 @@ import pytest
 from pushserver.embedded.postgres import EmbeddedPostgres
 
 SEED = int(os.environ.get("SEED") or 0)
-SEEDS = int(os.environ.get("SEEDS") or (1 if os.environ.get("SEED") else 50))
+SEEDS = int(os.environ.get("SEEDS") or (1 if os.environ.get("SEED") else 20))
 
 
 @pytest.fixture(scope="module")
