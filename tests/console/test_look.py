@@ -33,7 +33,7 @@ OF_EACH_KIND = (
     "notifications_notification_changelist",
     "notifications_notification_change",
     "notifications_notification_operate",
-    "user_add",
+    "auth_user_add",
 )
 # Fetching all style sheets and media beforehand is for two rules: one is off, and the other one hears sounds.
 AXE = {"resultTypes": ["violations"], "preload": False}
