@@ -14,7 +14,7 @@ DEV_GROUPS := -c requirements/run.txt --group embedded --group reports --group t
 # DATABASE=system: tests and benchmarks run on Debian's PostgreSQL with its defaults instead of the embedded one.
 export REQUIRE_ALL SEED SEEDS SIEGE_SECONDS DATABASE
 SYSTEM_DATABASE = $(if $(filter system,$(DATABASE)),postgresql)
-# Of the test suite: a third one works while the others wait for servers and browsers. A part of it needs one only.
+# Of the test suite: three keep two cores busy, as tests wait for servers and browsers. A part of it needs one only.
 PROCESSES ?= $(if $(ARGS),0,3)
 # Python compiles 340 test modules in each process of the suite unless it may keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
