@@ -98,6 +98,7 @@ class Addressee(NamedTuple):
     apn_topic: str
     address_encrypted: bytes
     gateway: str
+    address_digest: bytes
     is_route_noted: bool | None
     is_route_proven: bool
     waiting_count: int
@@ -242,7 +243,9 @@ _FIND_ADDRESSEES = """
     SELECT registration.public_key_hash, registration.installation_id, enabled, block_mentions,
            blocked_chat_list, muted_chat_list, allowed_mentions_chat_list, access_token_digest,
            route.id, route.generation, route.token_type, route.apn_topic, route.address_encrypted, route.gateway,
-           route.failing_since IS NULL AND route.last_success_at >= %(noted_since)s, route.last_success_at IS NOT NULL,
+           route.address_digest,
+           route.failing_since IS NULL AND route.last_success_at >= %(noted_since)s AND route.is_proven,
+           route.is_proven,
            (SELECT count(*) FROM (
                SELECT FROM notifications_notification AS n
                WHERE n.route_id = route.id AND n.state IN ('pending', 'retrying') LIMIT %(most_waiting)s
@@ -564,6 +567,7 @@ def _claim(request: _Request, draft: _Draft, *, now: datetime) -> Claim:
         ambiguous_count=0,
         expires_at=now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS),
         gateway=addressee.gateway,
+        address_digest=addressee.address_digest,
         push=_push(draft, addressee),
         channel=addressee.channel,
         lane=draft.lane,

@@ -115,7 +115,7 @@ _NEWEST = """
     JOIN notifications_notification AS n ON n.id = attempt.notification_id
     JOIN notifications_notificationrequest AS request ON request.id = n.request_id
     LEFT JOIN registrations_route AS route ON route.id = n.route_id
-    WHERE route.last_success_at IS NOT NULL
+    WHERE route.is_proven
         OR NOT %(is_proven)s AND NOT (attempt.outcome = 'config' AND attempt.is_guarded)
     ORDER BY attempt.started_at DESC, attempt.id DESC LIMIT %(limit)s
 """

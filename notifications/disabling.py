@@ -6,7 +6,7 @@ may have been fine. All other time moves `failing_since` forward. So an outage, 
 delivered, stops the clocks of all its routes at the first failure after its last success.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -40,24 +40,32 @@ def lock_in_order(route_ids: Collection[int]) -> None:
 _LOCK = """
     SELECT FROM registrations_route WHERE id = ANY (%(ids)b::bigint[]) ORDER BY id FOR NO KEY UPDATE
 """
-# Once per route and hour: nobody needs it more exactly, and a busy device is pushed to often.
+# Once per address and hour: nobody needs it more exactly, and a busy device is pushed to often.
 _NOTE_SUCCESS = """
-    UPDATE registrations_route AS route SET last_success_at = %(now)s, failing_since = NULL
+    UPDATE registrations_route AS route
+    SET last_success_at = %(now)s, failing_since = NULL,
+        delivered_digest = CASE WHEN is_proven THEN delivered_digest ELSE locked.digest END
     FROM (
-        SELECT id FROM registrations_route WHERE id = ANY (%(ids)b::bigint[]) AND (
-            failing_since IS NOT NULL OR last_success_at IS NULL
+        SELECT id, digest
+        FROM unnest(%(ids)b::bigint[], %(digests)b::bytea[]) AS reached (id, digest)
+        JOIN registrations_route USING (id)
+        WHERE failing_since IS NOT NULL OR last_success_at IS NULL
             OR last_success_at < %(now)s::timestamptz - interval '1 hour'
-        )
-        ORDER BY id FOR NO KEY UPDATE
+            OR NOT is_proven AND delivered_digest IS DISTINCT FROM digest
+        ORDER BY id FOR NO KEY UPDATE OF registrations_route
     ) AS locked
     WHERE route.id = locked.id
 """
 
 
-def note_success(route_ids: Collection[int], *, now: datetime) -> None:
-    """Note that something was delivered to these routes, where that is news."""
-    if route_ids:
-        fetch(_NOTE_SUCCESS, {"ids": list(route_ids), "now": now})
+def note_success(reached: Mapping[int, bytes], *, now: datetime) -> None:
+    """Note that something was delivered to these routes, where that is news.
+
+    ``reached`` has, for each route, the digest of the address that was sent to. It may have another one by now: that
+    one is not proven by it, and stays proven if it is.
+    """
+    if reached:
+        fetch(_NOTE_SUCCESS, {"ids": list(reached), "digests": list(reached.values()), "now": now})
 
 
 def note_failure(route_ids: Iterable[int], *, channel_success_at: datetime | None, now: datetime) -> None:

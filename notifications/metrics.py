@@ -131,7 +131,7 @@ SHARE_WAITING = StoredGauge(
         FROM due JOIN registrations_route AS route ON route.id = due.route_id
         LEFT JOIN notifications_channel AS channel ON channel.token_type = route.token_type
             AND channel.apn_topic = CASE route.token_type WHEN 1 THEN route.apn_topic ELSE '' END
-            AND channel.last_success_at IS NOT NULL AND route.last_success_at IS NOT NULL
+            AND channel.last_success_at IS NOT NULL AND route.is_proven
         GROUP BY 1, 2
     """,
 )

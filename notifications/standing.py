@@ -32,7 +32,7 @@ _FIND: LiteralString = """
     FROM unnest(%(hashes)b::bytea[], %(installations)b::text[]) AS named (public_key_hash, installation_id)
     JOIN registrations_registration AS registration USING (public_key_hash, installation_id)
     JOIN registrations_route AS route ON route.id = registration.route_id
-    WHERE registration.state = 'active' AND route.state = 'active' AND route.last_success_at IS NOT NULL
+    WHERE registration.state = 'active' AND route.state = 'active' AND route.is_proven
 """
 
 

@@ -28,7 +28,7 @@ from registrations.models import Grant, Registration, RegistrationEvent, Route, 
 
 KEY_HASH_BYTES = 64
 GRANT_SECRETS = ("signature", "access_token_digest")
-ROUTE_SECRETS = ("address_encrypted", "address_digest")
+ROUTE_SECRETS = ("address_encrypted", "address_digest", "delivered_digest")
 LISTS = {
     "allowed_key_list": "allowed contacts",
     "blocked_chat_list": "blocked chats",
@@ -131,6 +131,7 @@ class RouteAdmin(FactAdmin):
             moment("disabled_at", "disabled"),
             moment("failing_since"),
             moment("last_success_at", "last success"),
+            yes_no("is_proven", "to this very address"),
         ),
     }
     unread = ROUTE_SECRETS

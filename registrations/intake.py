@@ -21,7 +21,7 @@ from registrations.messages import RegistrationMessage
 from registrations.models import Grant, Registration, RegistrationEvent, Route
 from registrations.pairs import InstallationKey, IsOneOf
 from registrations.quotas import Room, room_for, take
-from registrations.routes import point
+from registrations.routes import is_at, point
 from registrations.rules import Acceptance, IsAddress, Known, Refusal, decide, is_device_token
 
 SETTINGS_FIELDS = (
@@ -242,8 +242,8 @@ def _what_changed(registration: Registration, message: RegistrationMessage, gate
     route = registration.route
     if registration.state != Registration.State.ACTIVE or route is None:
         return RegistrationEvent.Kind.REGISTERED
-    is_same_address = keyring().matches(Purpose.ADDRESS, _address(message), route.address_digest)
-    if not is_same_address or (route.gateway, route.token_type) != (gateway, message.token_type):
+    is_same_address = is_at(route, message.token_type, message.apn_topic, _address(message))
+    if not is_same_address or route.gateway != gateway:
         return RegistrationEvent.Kind.TOKEN_CHANGED
     stored = [_comparable(getattr(registration, name)) for name in SETTINGS_FIELDS]
     if stored != [_comparable(getattr(message, name)) for name in SETTINGS_FIELDS]:

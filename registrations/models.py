@@ -31,7 +31,16 @@ class Route(models.Model):
     apn_topic = models.TextField(blank=True)
     # A document in the gateway's own form: for gorush the device token in UTF-8, for Web Push an endpoint with keys.
     address_encrypted = BytesField()
+    # Digest of the address in its app (`routes.identity_of`): two routes with the same one lead to the same device.
     address_digest = BytesField()
+    # The digest that the newest successful push was sent to. An address is proven while it equals `address_digest`, so
+    # that a changed address is not, whoever changed it.
+    delivered_digest = BytesField(null=True)
+    is_proven = models.GeneratedField(
+        expression=models.Case(models.When(delivered_digest=models.F("address_digest"), then=True), default=False),
+        output_field=models.BooleanField(),
+        db_persist=True,
+    )
     state = models.TextField(choices=State.choices, default=State.ACTIVE)
     disabled_reason = models.TextField(blank=True)
     disabled_at = models.DateTimeField(null=True)

@@ -5,7 +5,7 @@ that nobody else holds. So it never waits while it holds a lock, and cannot dead
 were held.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,27 +14,48 @@ from django.db.models import Model, Q, QuerySet
 
 from registrations.encryption import KEY_ID_SIZE, DecryptionError, Keyring, Purpose
 from registrations.models import Grant, Registration, Route, TopicKey
+from registrations.routes import identity_of
 
 BATCH_SIZE = 500
 
 
+def _itself(_row: Any, value: bytes) -> bytes:
+    return value
+
+
+def _identity(route: Any, address: bytes) -> bytes:
+    return identity_of(route.token_type, route.apn_topic, address)
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
-    """An encrypted column, and the column that holds the digest of the same value, if there is one."""
+    """An encrypted column, and the columns that may hold the digest of the same value: the first one always does.
+
+    ``digested`` returns what the digest is made of, and ``needs`` names the columns that it reads.
+    """
 
     model: type[Model]
     purpose: Purpose
     encrypted: str
-    digest: str = ""
+    digests: tuple[str, ...] = ()
+    digested: Callable[[Any, bytes], bytes] = _itself
+    needs: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
-        return [name for name in (self.encrypted, self.digest) if name]
+        return [self.encrypted, *self.digests]
 
 
 COLUMNS = (
-    Column(Registration, Purpose.ACCESS_TOKEN, "access_token_encrypted", "access_token_digest"),
-    Column(Route, Purpose.ADDRESS, "address_encrypted", "address_digest"),
+    Column(Registration, Purpose.ACCESS_TOKEN, "access_token_encrypted", ("access_token_digest",)),
+    Column(
+        Route,
+        Purpose.ADDRESS,
+        "address_encrypted",
+        ("address_digest", "delivered_digest"),
+        _identity,
+        ("token_type", "apn_topic"),
+    ),
     Column(TopicKey, Purpose.TOPIC_KEY, "key_encrypted"),
 )
 
@@ -62,11 +83,11 @@ def rotate(column: Column, keyring: Keyring, *, batch_size: int = BATCH_SIZE) ->
 
 def _outdated(column: Column, keyring: Keyring) -> QuerySet[Any]:
     is_outdated = Q()
-    for name in column.names:
+    for name in (column.encrypted, *column.digests[:1]):
         is_outdated |= made_with_another_key(name, keyring)
     # In the order of the primary key, as all code that locks registrations does.
     rows = column.model._default_manager.select_for_update(skip_locked=True)  # noqa: SLF001
-    return rows.filter(is_outdated).only("pk", *column.names).order_by("pk")
+    return rows.filter(is_outdated).only("pk", *column.names, *column.needs).order_by("pk")
 
 
 def made_with_another_key(name: str, keyring: Keyring) -> Q:
@@ -84,14 +105,20 @@ def made_with_another_key(name: str, keyring: Keyring) -> Q:
 def _remake(column: Column, rows: Sequence[Any], keyring: Keyring) -> int:
     """Make the values of these rows anew, and return how many could be read."""
     values = {row.pk: value for row in rows if (value := _open(column, row, keyring)) is not None}
-    made = {pk: [keyring.encrypt(column.purpose, value)] for pk, value in values.items()}
-    if column.digest:
-        for pk, value in values.items():
-            made[pk].append(keyring.digest(column.purpose, value))
+    made = {row.pk: list(_made(column, row, values[row.pk], keyring)) for row in rows if row.pk in values}
     _write(column.model, column.names, made)
     if column.model is Registration:
         _digest_grants(values, keyring)
     return len(values)
+
+
+def _made(column: Column, row: Any, value: bytes, keyring: Keyring) -> Iterator[bytes | None]:
+    """Yield the values of a row as they are from now on. A digest of something else than this value is dropped."""
+    yield keyring.encrypt(column.purpose, value)
+    digested = column.digested(row, value)
+    for number, name in enumerate(column.digests):
+        is_of_this = number == 0 or keyring.matches(column.purpose, digested, getattr(row, name) or b"")
+        yield keyring.digest(column.purpose, digested) if is_of_this else None
 
 
 def _open(column: Column, row: Any, keyring: Keyring) -> bytes | None:
@@ -107,7 +134,7 @@ def _digest_grants(access_tokens: dict[int, bytes], keyring: Keyring) -> None:
     Whoever writes a grant holds its registration, as we do here.
     """
     grants = Grant.objects.filter(registration__in=access_tokens).only("registration_id", "access_token_digest")
-    made = {}
+    made: dict[int, list[bytes]] = {}
     for grant in grants:
         token = access_tokens[grant.registration_id]
         if keyring.matches(Purpose.ACCESS_TOKEN, token, bytes(grant.access_token_digest)):
@@ -115,7 +142,7 @@ def _digest_grants(access_tokens: dict[int, bytes], keyring: Keyring) -> None:
     _write(Grant, ["access_token_digest"], made)
 
 
-def _write(model: type[Model], names: Sequence[str], values: dict[int, list[bytes]]) -> None:
+def _write(model: type[Model], names: Sequence[str], values: Mapping[int, Sequence[bytes | None]]) -> None:
     """Write the values of all rows in one statement. The names come from this module alone."""
     if not values:
         return

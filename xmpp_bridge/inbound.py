@@ -209,7 +209,7 @@ _FIND_DEVICES = """
     SELECT device.id, device.state = 'active' AND route.state = 'active' AND NOT app.is_retired, device.domain,
            device.announced_from, device.pushed_at > %(today)s,
            app.style, app.text, app.sound, app.calls_as_alerts, app.passes_texts, app.refuses_texts,
-           route.id, route.generation, route.token_type, route.apn_topic, route.last_success_at IS NOT NULL,
+           route.id, route.generation, route.token_type, route.apn_topic, route.is_proven,
            wake.waiting, wake.shown, wake.background
     FROM xmpp_bridge_device AS device
     JOIN xmpp_bridge_app AS app ON app.id = device.app_id

@@ -19,11 +19,9 @@ from kit.db.statements import fetch
 from kit.metrics.batches import count
 from notifications import acceptance
 from registrations.addresses import DeviceAddress
-from registrations.encryption import Purpose
-from registrations.keyring import keyring
 from registrations.messages import TokenType
 from registrations.models import RegistrationEvent, Route
-from registrations.routes import point
+from registrations.routes import is_at, point
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.codec.jids import Jid, parse_jid
@@ -216,12 +214,13 @@ def _choose_app(action: Action, named: str, *, is_canary: bool) -> App:
 def _register(device: Device, action: Action, address: DeviceAddress, *, now: datetime) -> None:
     """Point a device to its address. This also revives a route that was disabled."""
     route = device.route or Route(generation=0, created_at=now)
-    kind = _what_changed(route, action, address)
+    apn_topic = device.app.apn_topic if action.token_type == TokenType.APN else ""
+    kind = _what_changed(route, action, apn_topic, address)
     point(
         route,
         gateway=settings.XMPP_GATEWAY,
         token_type=action.token_type,
-        apn_topic=device.app.apn_topic if action.token_type == TokenType.APN else "",
+        apn_topic=apn_topic,
         address=address.encode(),
     )
     route.is_end_awaited = True
@@ -234,13 +233,11 @@ def _register(device: Device, action: Action, address: DeviceAddress, *, now: da
     device.save()
 
 
-def _what_changed(route: Route, action: Action, address: DeviceAddress) -> Kind:
+def _what_changed(route: Route, action: Action, apn_topic: str, address: DeviceAddress) -> Kind:
     """Return what a registration means for the history of a route, before the route is pointed to the address."""
     if route.pseudonym is None:  # new, or older than its history
         return Kind.REGISTERED
-    is_same = route.token_type == action.token_type and keyring().matches(
-        Purpose.ADDRESS, address.encode(), route.address_digest
-    )
+    is_same = is_at(route, action.token_type, apn_topic, address.encode())
     return Kind.REFRESHED if is_same else Kind.TOKEN_CHANGED
 
 

@@ -41,11 +41,12 @@ class Claim:
     ambiguous_count: int
     expires_at: datetime
     gateway: str
+    address_digest: bytes  # of the address that the push goes to
     push: Push
     channel: ChannelKey
     lane: ChannelKey
-    is_route_noted: bool = False  # its route had a success within the last hour, and no failure since
-    is_route_proven: bool = False  # something was delivered to its route before
+    is_route_noted: bool = False  # its address had a success within the last hour, and no failure since
+    is_route_proven: bool = False  # something was delivered to its address before
     # It probes a tripped channel, whose breaker a success closes, or a gateway that could not be reached.
     is_probe: bool = False
     # Of its request, only for traces: what is due later lacks it while nothing is traced.
@@ -90,6 +91,7 @@ class Due(NamedTuple):
     apn_topic: str
     address_encrypted: bytes
     gateway: str
+    address_digest: bytes
     is_route_noted: bool
     is_route_proven: bool
 
@@ -112,7 +114,9 @@ _TAKE_DUE = """
            n.attempt_count, n.ambiguous_count, n.created_at, n.expires_at,
            route.id, route.state, route.generation, route.token_type, route.apn_topic, route.address_encrypted,
            route.gateway,
-           route.failing_since IS NULL AND route.last_success_at >= %(noted_since)s, route.last_success_at IS NOT NULL
+           route.address_digest,
+           route.failing_since IS NULL AND route.last_success_at >= %(noted_since)s AND route.is_proven,
+           route.is_proven
     FROM notifications_notification AS n
     LEFT JOIN registrations_route AS route ON route.id = n.route_id
     WHERE n.state IN ('pending', 'retrying', 'ambiguous')
@@ -123,7 +127,7 @@ _TAKE_DUE = """
             NOT EXISTS (
                 SELECT FROM unnest(%(full_types)b::smallint[], %(full_topics)b::text[]) AS lane (token_type, topic)
                 WHERE lane.token_type = route.token_type
-                    AND lane.topic = CASE WHEN route.last_success_at IS NULL THEN '(new) ' ELSE '' END
+                    AND lane.topic = CASE WHEN route.is_proven THEN '' ELSE '(new) ' END
                         || CASE route.token_type WHEN 1 THEN route.apn_topic ELSE '' END
             ) AND (route.token_type <> ALL (%(crowded_types)b::smallint[]) OR EXISTS (
                 SELECT FROM notifications_channel AS channel
@@ -300,6 +304,7 @@ def _claim(claimable: Claimable, attempt_id: int, source_key: bytes) -> Claim:
         ambiguous_count=due.ambiguous_count,
         expires_at=due.expires_at,
         gateway=due.gateway,
+        address_digest=due.address_digest,
         push=_push(due, claimable.channel, claimable.address),
         channel=claimable.channel,
         lane=claimable.lane,

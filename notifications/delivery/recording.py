@@ -171,11 +171,13 @@ def _note_routes(results: Sequence[Done], known: Channels, *, now: datetime) -> 
     """Write what is new about routes. For a route that just works there is nothing to write."""
     failed = [claim for claim, r in results if r.outcome is Outcome.TRANSIENT]
     dead = [(claim, r.code) for claim, r in results if r.outcome is Outcome.DEAD]
-    succeeded_ids = {c.route_id for c, r in results if r.outcome is Outcome.DELIVERED and not c.is_route_noted}
+    reached = {
+        c.route_id: c.address_digest for c, r in results if r.outcome is Outcome.DELIVERED and not c.is_route_noted
+    }
     failed_ids = {claim.route_id for claim in failed} | {claim.route_id for claim, _ in dead}
     if failed_ids:
-        disabling.lock_in_order(succeeded_ids | failed_ids)
-    disabling.note_success(succeeded_ids, now=now)
+        disabling.lock_in_order(reached.keys() | failed_ids)
+    disabling.note_success(reached, now=now)
     for channel in sorted({claim.channel for claim in failed}):
         row = known.rows.get(channel)
         disabling.note_failure(

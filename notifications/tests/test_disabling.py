@@ -9,7 +9,8 @@ from notifications import disabling
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Channel
 from registrations.models import RegistrationEvent, Route
-from tests.delivering import APP, NOW, answered, fresh, make_due, make_due_to_app, other_session
+from registrations.routes import point
+from tests.delivering import APP, NOW, answered, claimed, fresh, make_due, make_due_to_app, other_session, recorded
 from tests.factories import make_registration, make_route
 
 pytestmark = pytest.mark.django_db
@@ -140,3 +141,54 @@ def test_what_came_back_is_pushed_to_again():
     other = make_due(route=fresh(notification.route))
     answered(Result(Outcome.DELIVERED), other)
     assert fresh(other).state == "delivered"
+
+
+# Proven addresses -----------------------------------------------------------------------------------------------------
+
+
+def register_again(route, *, token=b"another", apn_topic=""):
+    row = fresh(route)
+    point(row, gateway="gorush", token_type=row.token_type, apn_topic=apn_topic or row.apn_topic, address=token)
+    row.save()
+
+
+def test_a_delivery_proves_the_address_that_was_sent_to():
+    route = make_registration().route
+    answered(Result(Outcome.DELIVERED), make_due(route=route))
+    assert fresh(route).is_proven
+
+
+def test_a_changed_token_is_not_proven_by_what_the_one_before_got():
+    route = make_registration().route
+    answered(Result(Outcome.DELIVERED), make_due(route=route))
+    register_again(route)
+    assert not fresh(route).is_proven
+    answered(Result(Outcome.DELIVERED), make_due(route=route))
+    assert fresh(route).is_proven
+
+
+def test_a_late_delivery_to_the_token_before_proves_nothing():
+    route = make_registration().route
+    [held] = claimed(make_due(route=route))
+    register_again(route)
+    recorded([(held, Result(Outcome.DELIVERED))])
+    assert not fresh(route).is_proven
+
+
+def test_a_late_delivery_to_the_token_before_takes_nothing_from_the_one_of_today():
+    route = make_registration().route
+    [late] = claimed(make_due(route=route))
+    register_again(route)
+    answered(Result(Outcome.DELIVERED), make_due(route=route))
+    recorded([(late, Result(Outcome.DELIVERED))], now=NOW + 2 * HOUR)
+    assert fresh(route).is_proven
+
+
+def test_a_token_is_not_proven_in_another_app():
+    route = make_registration(route=make_route(token_type=1, apn_topic=APP, device_token="abc")).route
+    [late] = claimed(make_due(route=route))
+    answered(Result(Outcome.DELIVERED), make_due(route=route))
+    assert fresh(route).is_proven
+    register_again(route, token=b"abc", apn_topic="org.victim")
+    recorded([(late, Result(Outcome.DELIVERED))])
+    assert not fresh(route).is_proven

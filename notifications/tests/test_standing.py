@@ -26,6 +26,7 @@ CASES = {
     "another installation": (Named(HASH, "two", TOKEN), {}, False),
     "another key": (Named(b"o" * 64, "one", TOKEN), {}, False),
     "nothing was delivered yet": (Named(HASH, "one", TOKEN), {"last_success_at": None}, False),
+    "its token was changed since": (Named(HASH, "one", TOKEN), {"delivered_digest": b"of another token"}, False),
     "a dead address": (Named(HASH, "one", TOKEN), {"state": Route.State.DISABLED}, False),
 }
 

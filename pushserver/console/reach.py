@@ -93,7 +93,7 @@ def _of_route(route: Route, entry: LogEntry | None, halted: Halted) -> FirstLine
         return FirstLine(_why_waiting(channel), Family.DOUBT)
     if route.failing_since:
         return FirstLine(format_html("Pushes fail since {}.", relative(route.failing_since)), Family.DOUBT)
-    if route.last_success_at:
+    if route.is_proven and route.last_success_at:
         known = format_html("Can be reached: something was delivered {}.", relative(route.last_success_at))
         return FirstLine(known, Family.GOOD)
     return FirstLine("Can be reached, as far as is known: nothing was sent there yet.", Family.WAITING)

@@ -40,7 +40,7 @@ from notifications.policy import Verdict
 from notifications.reports import unpack
 from pushserver.console.links import links_to_recipient
 from pushserver.console.meanings import CLASSES, ENDS, REFUSED_BY, VERDICTS, WISHES
-from registrations.admin import route_url
+from registrations.admin import ROUTE_SECRETS, route_url
 from registrations.models import Registration, Route
 from waku_bridge.admin import envelope_url
 from waku_bridge.models import InboundEnvelope, OutboundReply
@@ -150,7 +150,7 @@ def load_story(notification_id: int) -> Story | None:
     if notification is None:
         return None
     request = notification.request
-    routes = Route.objects.defer("address_encrypted", "address_digest")
+    routes = Route.objects.defer(*ROUTE_SECRETS)
     route = routes.filter(pk=notification.route_id or 0).first()
     channel = None
     if route is not None:

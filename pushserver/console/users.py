@@ -25,7 +25,7 @@ from notifications.models import Notification
 from pushserver.console.links import timeline_url, user_url
 from pushserver.console.reach import NOBODY, reach_of
 from pushserver.models import OpenedRecord
-from registrations.admin import registration_url, token_type_name
+from registrations.admin import ROUTE_SECRETS, registration_url, token_type_name
 from registrations.models import Grant, Registration, RegistrationEvent, TopicKey
 from waku_bridge import erasure
 
@@ -102,7 +102,7 @@ def _sections(request: HttpRequest, key_hash: bytes, registrations: Sequence[Reg
 _UNREAD = (
     *("access_token_encrypted", "access_token_digest", "content_digest"),
     *("allowed_key_list", "blocked_chat_list", "muted_chat_list", "allowed_mentions_chat_list"),
-    *("route__address_encrypted", "route__address_digest"),
+    *(f"route__{name}" for name in ROUTE_SECRETS),
 )
 
 

@@ -82,14 +82,16 @@ CREATE FUNCTION pg_temp.first_kept_request() RETURNS bigint LANGUAGE sql IMMUTAB
     RETURN 1 + pg_temp.request(pg_temp.notifications()) * 9 / 10;
 
 INSERT INTO registrations_route (id, gateway, token_type, apn_topic, address_encrypted, address_digest, state,
-    disabled_reason, disabled_at, generation, failing_since, last_failure_at, last_success_at, created_at)
+    disabled_reason, disabled_at, generation, failing_since, last_failure_at, last_success_at, delivered_digest,
+    created_at)
     SELECT n, 'gorush', pg_temp.token_type(n), pg_temp.app_topic(n), pg_temp.device_token(), sha256(('token ' || n)::bytea),
     CASE WHEN c < 700 THEN 'disabled' ELSE 'active' END,
     CASE WHEN c < 600 THEN 'dead' WHEN c < 690 THEN 'failing' WHEN c < 700 THEN 'operator' ELSE '' END,
     CASE WHEN c < 700 THEN now() - c * interval '1 hour' END, 1 + c % 3,
     CASE WHEN c BETWEEN 600 AND 900 THEN now() - c * interval '4 minutes' END,
     CASE WHEN c BETWEEN 600 AND 900 THEN now() - c * interval '1 minute' END,
-    CASE WHEN c < 9000 THEN now() - c * interval '1 minute' END, now() - interval '400 days' * c / 10000
+    CASE WHEN c < 9000 THEN now() - c * interval '1 minute' END,
+    CASE WHEN c < 9000 THEN sha256(('token ' || n)::bytea) END, now() - interval '400 days' * c / 10000
     FROM generate_series(1, pg_temp.registrations()) n, LATERAL (SELECT pg_temp.chance(n, 10) AS c) r
     WHERE pg_temp.is_registered(n);
 
@@ -124,11 +126,12 @@ INSERT INTO xmpp_bridge_app (id, slug, apn_topic, takes_firebase, style, text, s
     FROM generate_series(1, 3) n;
 
 INSERT INTO registrations_route (id, gateway, token_type, apn_topic, address_encrypted, address_digest, state,
-    disabled_reason, disabled_at, generation, last_success_at, created_at)
+    disabled_reason, disabled_at, generation, last_success_at, delivered_digest, created_at)
     SELECT pg_temp.registrations() + n, 'gorush', 2, '', pg_temp.device_token(), sha256(('device ' || n)::bytea),
     CASE WHEN c < 700 THEN 'disabled' ELSE 'active' END, CASE WHEN c < 700 THEN 'dead' ELSE '' END,
     CASE WHEN c < 700 THEN now() - c * interval '1 hour' END, 1,
-    CASE WHEN c < 9000 THEN now() - c * interval '1 minute' END, now() - interval '90 days' * c / 10000
+    CASE WHEN c < 9000 THEN now() - c * interval '1 minute' END,
+    CASE WHEN c < 9000 THEN sha256(('device ' || n)::bytea) END, now() - interval '90 days' * c / 10000
     FROM generate_series(1, pg_temp.registrations() / 10) n, LATERAL (SELECT pg_temp.chance(n, 40) AS c) r
     WHERE pg_temp.is_device(n);
 

@@ -4,6 +4,7 @@ import pytest
 from django.conf import LazySettings
 from django.core.management import call_command
 from django.db import connection, transaction
+from django.utils import timezone
 
 from registrations.encryption import Keyring, Purpose
 from registrations.keyring import keyring
@@ -62,6 +63,18 @@ def test_digests_of_what_is_known_are_made_anew(settings: LazySettings) -> None:
     assert ONLY_NEW.matches(Purpose.ACCESS_TOKEN, b"the-access-token", registration.access_token_digest)
     assert ONLY_NEW.matches(Purpose.ACCESS_TOKEN, b"the-access-token", Grant.objects.get().access_token_digest)
     assert ONLY_NEW.matches(Purpose.ADDRESS, b"the-device-token", Route.objects.get().address_digest)
+
+
+def test_an_address_stays_proven_and_another_one_stays_unproven(settings: LazySettings) -> None:
+    proven = factories.make_route(token_type=1, apn_topic="im.status", last_success_at=timezone.now())
+    changed = factories.make_route(delivered_digest=keyring().digest(Purpose.ADDRESS, b"the token before"))
+
+    run(settings, NEW, OLD)
+
+    proven.refresh_from_db()
+    changed.refresh_from_db()
+    assert (proven.is_proven, changed.is_proven) == (True, False)
+    assert (bytes(proven.delivered_digest[:4]), changed.delivered_digest) == (ONLY_NEW.current_id, None)
 
 
 def test_says_how_many_content_digests_still_need_the_old_key(settings: LazySettings) -> None:

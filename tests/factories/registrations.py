@@ -9,6 +9,7 @@ from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.messages import TokenType
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
+from registrations.routes import identity_of
 from tests.factories.tokens import apn_token, firebase_token
 
 
@@ -20,14 +21,17 @@ def make_route(
     at: datetime | None = None,
     **fields: Any,
 ) -> Route:
+    """An address. With ``last_success_at`` it is proven, unless ``delivered_digest`` says otherwise."""
     token = (device_token or (apn_token() if token_type == TokenType.APN else firebase_token())).encode()
+    identity = identity_of(token_type, fields.get("apn_topic", ""), token)
+    digest = keyring().digest(Purpose.ADDRESS, identity)
+    defaults: dict[str, Any] = {
+        "address_encrypted": keyring().encrypt(Purpose.ADDRESS, token),
+        "address_digest": digest,
+        "delivered_digest": digest if fields.get("last_success_at") else None,
+    }
     return Route.objects.create(
-        gateway=gateway,
-        token_type=token_type,
-        address_encrypted=keyring().encrypt(Purpose.ADDRESS, token),
-        address_digest=keyring().digest(Purpose.ADDRESS, token),
-        created_at=at or timezone.now(),
-        **fields,
+        gateway=gateway, token_type=token_type, created_at=at or timezone.now(), **defaults | fields
     )
 
 

@@ -40,6 +40,7 @@ PASSWORD, METRICS_TOKEN = secrets.token_urlsafe(20), secrets.token_urlsafe(20)
 # What the database holds that nobody may see, not even encrypted or as a digest.
 KEPT = """
     SELECT address_encrypted FROM registrations_route UNION ALL SELECT address_digest FROM registrations_route
+    UNION ALL SELECT delivered_digest FROM registrations_route WHERE delivered_digest IS NOT NULL
     UNION ALL SELECT access_token_encrypted FROM registrations_registration
     UNION ALL SELECT access_token_digest FROM registrations_registration
     UNION ALL SELECT content_digest FROM registrations_registration

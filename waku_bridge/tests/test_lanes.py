@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from coincurve import PrivateKey
 from django.db import connection
+from django.db.models import F
 from django.utils import timezone
 
 from kit.hands import Hands
@@ -60,7 +61,7 @@ def now() -> datetime:
 def known(now: datetime) -> None:
     """The client has a phone that something was delivered to."""
     say(registration(), now=now - timedelta(hours=1))
-    Route.objects.update(last_success_at=now)
+    Route.objects.update(delivered_digest=F("address_digest"))
 
 
 def turns_until_nothing_is_left(process: Process, now: datetime) -> None:
@@ -239,7 +240,7 @@ def test_one_that_trips_a_turn_up_is_set_aside_among_the_postponed(
 def test_a_flood_at_one_victim_waits_behind_the_messages_to_others(settings, now: datetime) -> None:
     settings.ROUTE_LIMITS = (settings.ROUTE_LIMITS[0]._replace(tokens=3), *settings.ROUTE_LIMITS[1:])
     say(registration(STRANGER), now=now - timedelta(hours=1))
-    Route.objects.update(last_success_at=now)
+    Route.objects.update(delivered_digest=F("address_digest"))
     pestering = [push(), *[push(STRANGER, access_token="guessed")] * 9]
     put(*(request(*pestering, message_id=b"%d" % number) for number in range(80)), now=now - LATER)
     [other] = put(request(push(STRANGER), signer=SENDER), now=now)
