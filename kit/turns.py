@@ -63,6 +63,8 @@ class Stage(Protocol):
     # An SQL condition that finds rows which wait for this stage, and which a process that ends leaves to others. It is
     # empty for a stage that only works off what is in memory.
     waits: LiteralString
+    # Only the worker on duty looks for its rows.
+    is_for_one: bool
     # What is announced when rows come for it; it then works without looking whether there are some.
     announced_as: str
     # It works off what another stage decided, and belongs into the same commit.
@@ -99,6 +101,7 @@ class BaseStage:
     """Defaults of a stage that has nothing in memory and nothing to undo."""
 
     waits: LiteralString = ""
+    is_for_one = False
     announced_as = ""
     follows = False
 
@@ -227,7 +230,7 @@ class Worker:
         if monotonic() >= self._count_at:
             own_share().count()
             self._count_at = monotonic() + COUNTED_EVERY_SECONDS
-        waiting = [place for place, stage in enumerate(self._stages) if stage.waits]
+        waiting = [n for n, stage in enumerate(self._stages) if stage.waits and self._is_on_duty >= stage.is_for_one]
         conditions = "".join(f", EXISTS ({self._stages[place].waits})" for place in waiting)
         [(told, *found)] = fetch(f"SELECT clock_timestamp(){conditions}", {"now": now} if waiting else {})
         clock.set(told)

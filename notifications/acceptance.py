@@ -17,11 +17,10 @@ from kit.buckets.bucket import BucketLimits
 from kit.buckets.shared import Spending, own_buckets
 from kit.db.statements import fetch, new_ids
 from kit.metrics.batches import count, observe
-from notifications import channels, coalescing, metrics
+from notifications import coalescing, metrics, queues
 from notifications.admission import own_admission
-from notifications.channels import Channels
 from notifications.delivery.claim import NOTED_FOR, Claim, collapse_id, open_address
-from notifications.delivery.lanes import Lanes, lane_of_push
+from notifications.delivery.concurrency import ConcurrencyLimits, Slot
 from notifications.delivery.settling import WaitingRequest
 from notifications.messages import (
     APART,
@@ -31,12 +30,14 @@ from notifications.messages import (
     Push,
     PushNotification,
     PushRequest,
+    QueueKey,
     Report,
     ReportError,
     channel_key,
 )
 from notifications.models import Notification, NotificationRequest
 from notifications.policy import Recipient, Verdict, Wish, evaluate, wish_against
+from notifications.queues import Queues
 from notifications.reports import Decided, load_errors, pack, pack_names, repeat_reports
 from notifications.senders import own_senders
 from notifications.transitions import OVER, move
@@ -66,10 +67,10 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """The means with which a process sends at once: room in its lanes, and how long its leases last."""
+    """The means with which a process sends at once: room within its limits, and how long its leases last."""
 
     lease: timedelta
-    lanes: Lanes
+    limits: ConcurrencyLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,9 @@ class _Draft:
     addressee: Addressee | None = None
     dedup_key: bytes | None = None
     address: bytes | None = field(default=None, repr=False)
-    lane: ChannelKey | None = None
+    queue: QueueKey | None = None
+    queue_id: int = queues.UNSORTED
+    slot: Slot | None = None
     attempt_id: int = 0
     # It is the one wake-up for what is beyond a limit, which goes out when the limit allows.
     wakes_at: datetime | None = None
@@ -135,7 +138,7 @@ class _Draft:
 
     @property
     def is_claimed(self) -> bool:
-        return self.lane is not None
+        return self.slot is not None
 
     @property
     def error(self) -> ReportError | None:
@@ -180,7 +183,7 @@ def accept(front_door: str, batch: Sequence[Incoming], *, sending: Sending, now:
     taken = _release_old(known.dedup_keys, now=now)
     requests = [_decide_all(incoming, addressees, taken) for incoming in fresh.values()]
     _limit(requests, now=now)
-    _choose(requests, sending.lanes)
+    _choose(requests, sending.limits)
     crowded = _coalesce(requests)
     _store(front_door, requests, sending, now=now)
     coalescing.leave_out_oldest(crowded, most=settings.MAX_OPEN_PER_ROUTE, now=now)
@@ -328,7 +331,7 @@ def _decide(
 
 
 def _is_overloaded(addressee: Addressee) -> bool:
-    return own_admission().is_full(addressee.channel, is_route_proven=addressee.is_route_proven)
+    return own_admission().is_full(addressee.gateway, addressee.channel, is_proven=addressee.is_route_proven)
 
 
 def _is_token_right(notification: PushNotification, addressee: Addressee) -> bool:
@@ -383,27 +386,33 @@ def _hold_back(
     count(metrics.BEYOND_LIMITS, {("wake_up",): held, ("coalesced",): len(beyond) - held})
 
 
-def _choose(requests: Iterable[_Request], lanes: Lanes) -> None:
-    """Take room in the lanes for the notifications that may be sent at once."""
-    drafts = [draft for request in requests for draft in request.stored if not draft.wakes_at]
+def _choose(requests: Iterable[_Request], limits: ConcurrencyLimits) -> None:
+    """Put each notification into its queue, and take room for those that may be sent at once."""
+    drafts = [draft for request in requests for draft in request.stored]
     if drafts:
-        known = channels.snapshot()
+        known = queues.load()
         for draft in drafts:
-            _take_room(draft, known, lanes)
+            _put_into_queue(draft, known)
+            if not draft.wakes_at:
+                _take_room(draft, known, limits)
 
 
-def _take_room(draft: _Draft, known: Channels, lanes: Lanes) -> None:
-    """Take room for one notification. What is drained, halted or unreadable, or finds no room, is left to the next
-    claim.
-    """
-    assert draft.addressee is not None  # noqa: S101 - it was found, or there would be no delivery
-    channel = draft.addressee.channel
-    if known.is_draining or channel in known.halted or draft.addressee.gateway in known.unreachable:
+def _put_into_queue(draft: _Draft, known: Queues) -> None:
+    addressee = draft.addressee
+    assert addressee is not None  # noqa: S101 - it was found, or there would be no delivery
+    draft.queue = known.key(addressee.gateway, addressee.channel, is_proven=addressee.is_route_proven)
+    draft.queue_id = known.id_of(draft.queue)
+
+
+def _take_room(draft: _Draft, known: Queues, limits: ConcurrencyLimits) -> None:
+    """Take room for one notification. What a halt covers, is unreadable or finds no room, is left to the next claim."""
+    assert draft.addressee is not None and draft.queue is not None  # noqa: S101, PT018 - as above
+    if known.covering(draft.queue):
         return
     draft.address = open_address(draft.addressee.address_encrypted, draft.addressee.route_id)
-    lane = lane_of_push(channel, known.proven, is_route_proven=draft.addressee.is_route_proven)
-    if draft.address is not None and lanes.enter(lane):
-        draft.lane = lane
+    slot = Slot(draft.queue_id)
+    if draft.address is not None and limits.enter(slot):
+        draft.slot = slot
 
 
 def _coalesce(requests: Iterable[_Request]) -> list[int]:
@@ -422,7 +431,8 @@ def _coalesce(requests: Iterable[_Request]) -> list[int]:
         surplus = addressees[route_id].waiting_count + len(drafts) - settings.MAX_OPEN_PER_ROUTE
         for draft in drafts[: min(max(surplus, 0), len(drafts) - 1)]:
             draft.verdict = Verdict.COALESCED
-        own_admission().add(addressees[route_id].channel, is_route_proven=addressees[route_id].is_route_proven)
+        to = addressees[route_id]
+        own_admission().add(to.gateway, to.channel, is_proven=to.is_route_proven)
         if surplus > 0:
             crowded.append(route_id)
     return crowded
@@ -441,12 +451,12 @@ _STORE = """
                     %(r_decided)b::bytea[], %(r_names)b::bytea[])
     ), notification AS (
         INSERT INTO notifications_notification
-            (id, request_id, position, public_key_hash, installation_id, type, state, route_id,
+            (id, request_id, position, public_key_hash, installation_id, type, state, queue_id, route_id,
              route_generation, dedup_key, collapse_id, chat_id, message, attempt_count, next_attempt_at, lease_until,
              is_wake_up, report, payload_dropped, ambiguous_count, created_at, expires_at)
         SELECT *, FALSE, 0, %(now)s, %(expires_at)s
         FROM unnest(%(n_id)b::bigint[], %(n_request)b::bigint[], %(n_position)b::smallint[], %(n_hash)b::bytea[],
-                    %(n_installation)b::text[], %(n_type)b::bigint[], %(n_state)b::text[],
+                    %(n_installation)b::text[], %(n_type)b::bigint[], %(n_state)b::text[], %(n_queue)b::integer[],
                     %(n_route)b::bigint[], %(n_generation)b::bigint[], %(n_dedup)b::bytea[], %(n_collapse)b::bytea[],
                     %(n_chat)b::bytea[], %(n_message)b::bytea[], %(n_attempts)b::integer[], %(n_next)b::timestamptz[],
                     %(n_lease)b::timestamptz[], %(n_wake_up)b::boolean[], %(n_report)b::text[])
@@ -526,6 +536,7 @@ def _notification_columns(
         "n_installation": [draft.notification.installation_id for draft in drafts],
         "n_type": [draft.notification.type for draft in drafts],
         "n_state": [(State.IN_FLIGHT if draft.is_claimed else State.PENDING).value for draft in drafts],
+        "n_queue": [draft.queue_id for draft in drafts],
         "n_route": [draft.addressee.route_id if draft.addressee else None for draft in drafts],
         "n_generation": [draft.addressee.route_generation if draft.addressee else 0 for draft in drafts],
         "n_dedup": [draft.dedup_key for draft in drafts],
@@ -557,7 +568,7 @@ def _attempt_columns(claimed: Sequence[_Draft]) -> dict[str, list[Any]]:
 
 def _claim(request: _Request, draft: _Draft, *, now: datetime) -> Claim:
     addressee = draft.addressee
-    assert addressee is not None and draft.lane is not None  # noqa: S101, PT018 - it is claimed
+    assert addressee is not None and draft.queue is not None and draft.slot is not None  # noqa: S101, PT018 - claimed
     return Claim(
         notification_id=draft.id,
         request_id=request.id,
@@ -570,7 +581,8 @@ def _claim(request: _Request, draft: _Draft, *, now: datetime) -> Claim:
         address_digest=addressee.address_digest,
         push=_push(draft, addressee),
         channel=addressee.channel,
-        lane=draft.lane,
+        queue=draft.queue,
+        slot=draft.slot,
         is_route_noted=bool(addressee.is_route_noted),
         is_route_proven=addressee.is_route_proven,
         source_key=request.incoming.source_key,

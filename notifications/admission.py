@@ -1,128 +1,156 @@
-"""Admission: how much may wait, by shares, so that nobody's flood refuses anybody else's requests.
+"""Admission: how much may wait, so that nobody's flood refuses anybody else's requests.
 
-    MAX_OPEN_NOTIFICATIONS ──┬── UNPROVEN_SHARE of it for each platform: addresses that nothing was delivered to yet,
-                             │   and apps that nothing was delivered to yet
-                             └── the rest, in equal parts: one for each app that something was delivered to
+    MAX_OPEN_NOTIFICATIONS ── for each gateway an equal part ─┬── UNPROVEN_SHARE of it, in equal parts: queues of
+                                                              │   addresses that nothing was delivered to yet
+                                                              └── the rest, in equal parts: queues of proven addresses
 
-When a share is full, what comes for it is refused with INTERNAL_ERROR, and no other share notices. A sender that was
-told of the failure repeats its request, and one that was told success can rely on it.
+When a queue is full, what comes for it is refused with INTERNAL_ERROR, and no other queue notices. A sender that was
+told of the failure repeats its request, and one that was told success can rely on it. Whether a halt covers the queue
+makes no difference.
 
-Each process counts every few seconds, and adds what it accepted since. What is parked for a halted channel counts for
-no share. It is bounded by itself: by MAX_OPEN_NOTIFICATIONS for each channel.
+The leader counts (`Counts`) and writes what it finds into the rows of the queues. Each process reads them every few
+seconds, and adds what it stored since they were counted.
 """
 
 from collections import Counter
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from time import monotonic
-from typing import NamedTuple
+from typing import LiteralString, NamedTuple
 
 from django.conf import settings
-from django.utils import timezone
 
 from kit.db.statements import fetch
 from kit.once import once
-from notifications import channels
-from notifications.delivery.lanes import UNPROVEN, lane_of
-from notifications.messages import ChannelKey
+from notifications import queues
+from notifications.messages import ChannelKey, QueueKey
+from notifications.queues import WAITS, Queues
 
+READ_EVERY_SECONDS = 3.0
 COUNTED_EVERY_SECONDS = 3.0
-# Counting takes at most this part of the time, however much waits.
-COUNTING_PART = 0.05
-# Counting reads every notification that is parked for the channel.
-PARKED_COUNTED_EVERY_SECONDS = 30.0
-# What is parked is next due when it expires, a day later by default. Retries are due long before.
-SOON = timedelta(hours=1)
-
-# The share of a notification is that of its channel, if something was delivered to its route and to its channel.
-_COUNT = """
-    WITH due AS (
-        SELECT route_id FROM notifications_notification
-        WHERE state IN ('pending', 'retrying', 'ambiguous') AND next_attempt_at <= %(soon)s
-        ORDER BY next_attempt_at LIMIT %(limit)s
-    ), waiting AS (
-        SELECT channel.id, route.token_type, count(*) AS number
-        FROM due JOIN registrations_route AS route ON route.id = due.route_id
-        LEFT JOIN notifications_channel AS channel ON channel.token_type = route.token_type
-            AND channel.apn_topic = CASE route.token_type WHEN 1 THEN route.apn_topic ELSE '' END
-            AND channel.last_success_at IS NOT NULL AND route.is_proven
-        GROUP BY channel.id, route.token_type
-    )
-    SELECT channel.token_type, channel.apn_topic, coalesce(waiting.number, 0)
-    FROM notifications_channel AS channel LEFT JOIN waiting USING (id) WHERE channel.last_success_at IS NOT NULL
-    UNION ALL SELECT token_type, NULL, number FROM waiting WHERE id IS NULL
-"""
+# Rows of one queue that one step of the count reads, by the index alone: some milliseconds.
+COUNTED_AT_ONCE = 10_000
 
 
 class Share(NamedTuple):
-    """How much waits for one lane, and how much may."""
+    """How much waits in one queue, and how much may."""
 
-    lane: ChannelKey
+    queue: QueueKey
     waiting: int
     limit: int
 
 
-def load_shares(*, now: datetime) -> list[Share]:
-    """Count what waits, for each proven channel, and for whatever is not proven of each platform where any waits."""
-    rows = fetch(_COUNT, {"soon": now + SOON, "limit": 2 * settings.MAX_OPEN_NOTIFICATIONS})
-    proven = sum(apn_topic is not None for _, apn_topic, _ in rows)
-    return [
-        Share(ChannelKey(token_type, UNPROVEN), waiting, unproven_limit())
-        if apn_topic is None
-        else Share(ChannelKey(token_type, apn_topic), waiting, proven_limit(proven))
-        for token_type, apn_topic, waiting in rows
-    ]
+def shares(known: Queues) -> list[Share]:
+    """Return what waits in each queue, as it was counted last."""
+    limits = limits_of(known.rows)
+    rows = sorted(known.rows.values(), key=lambda row: row.id)
+    return [Share(row.key, row.waiting_count, limits[row.key]) for row in rows]
 
 
-def unproven_limit() -> int:
-    """Return how many notifications to whatever is not proven may wait, for each platform."""
-    return max(1, int(settings.MAX_OPEN_NOTIFICATIONS * settings.UNPROVEN_SHARE))
+def limits_of(keys: Iterable[QueueKey]) -> Mapping[QueueKey, int]:
+    """Return how much may wait in each of these queues. Together it is no more than may wait in all."""
+    own = list(keys)
+    gateways = len({key.gateway for key in own})
+    alike = Counter((key.gateway, key.is_proven) for key in own)
+    return {key: _limit(key, gateways, alike[key.gateway, key.is_proven]) for key in own}
 
 
-def proven_limit(channel_count: int) -> int:
-    """Return how many notifications may wait for each of so many proven channels."""
-    return max(1, int(settings.MAX_OPEN_NOTIFICATIONS * (1 - settings.UNPROVEN_SHARE) / max(1, channel_count)))
+def _limit(key: QueueKey, gateways: int, alike: int) -> int:
+    """Return how much may wait in one of ``alike`` queues of one of so many gateways."""
+    part = 1 - settings.UNPROVEN_SHARE if key.is_proven else settings.UNPROVEN_SHARE
+    return max(1, int(settings.MAX_OPEN_NOTIFICATIONS / gateways * part / alike))
 
 
 class Admission:
-    """The decision whether a notification may be taken, by a count of what waits that is renewed every few seconds."""
+    """The decision whether a notification may be taken, by what the leader counted and what was stored since."""
 
     def __init__(self) -> None:
-        self._waiting: Counter[ChannelKey] = Counter()
-        self._limits: dict[ChannelKey, int] = {}
-        self._full_channels: set[ChannelKey] = set()
-        self._count_at = self._count_parked_at = float("-inf")
+        self._known = Queues()
+        self._limits: Mapping[QueueKey, int] = {}
+        self._waiting: Counter[QueueKey] = Counter()
+        self._counted_at: dict[QueueKey, datetime | None] = {}
+        self._read_at = float("-inf")
 
     def refresh(self) -> None:
-        """Count what waits, if that was a while ago."""
-        started = monotonic()
-        if started >= self._count_at:
-            shares = load_shares(now=timezone.now())
-            self._waiting = Counter({share.lane: share.waiting for share in shares})
-            self._limits = {share.lane: share.limit for share in shares}
-            self._count_at = monotonic() + max(COUNTED_EVERY_SECONDS, (monotonic() - started) / COUNTING_PART)
-        if started >= self._count_parked_at:
-            self._full_channels = _find_full_channels(settings.MAX_OPEN_NOTIFICATIONS)
-            self._count_parked_at = started + PARKED_COUNTED_EVERY_SECONDS
+        """Read what was counted, if that was a while ago."""
+        if monotonic() < self._read_at + READ_EVERY_SECONDS:
+            return
+        self._known = queues.load()
+        self._limits = limits_of(self._known.rows)
+        for key, row in self._known.rows.items():
+            # Where nobody has counted since, what this process stored is all that is known.
+            if self._counted_at.get(key) != row.counted_at or key not in self._waiting:
+                self._waiting[key] = row.waiting_count
+                self._counted_at[key] = row.counted_at
+        self._read_at = monotonic()
 
-    def is_full(self, channel: ChannelKey, *, is_route_proven: bool) -> bool:
-        """Return whether too much waits in the share that a notification belongs to."""
-        lane = self.lane(channel, is_route_proven=is_route_proven)
-        return self._waiting[lane] >= self._limits.get(lane, unproven_limit()) or channel in self._full_channels
+    def is_full(self, gateway: str, app: ChannelKey, *, is_proven: bool) -> bool:
+        """Return whether too much waits in the queue that a notification belongs to."""
+        key = self._known.key(gateway, app, is_proven=is_proven)
+        limit = self._limits.get(key) or limits_of([*self._known.rows, key])[key]
+        return self._waiting[key] >= limit
 
-    def add(self, channel: ChannelKey, *, is_route_proven: bool) -> None:
+    def add(self, gateway: str, app: ChannelKey, *, is_proven: bool) -> None:
         """Note that one more waits."""
-        self._waiting[self.lane(channel, is_route_proven=is_route_proven)] += 1
-
-    def lane(self, channel: ChannelKey, *, is_route_proven: bool) -> ChannelKey:
-        """Return the lane whose share a notification counts for."""
-        return lane_of(channel, self._limits if is_route_proven else ())
-
-
-def _find_full_channels(limit: int) -> set[ChannelKey]:
-    return {key for key in channels.load_halted() if channels.parked(key)[:limit].count() >= limit}
+        self._waiting[self._known.key(gateway, app, is_proven=is_proven)] += 1
 
 
 @once
 def own_admission() -> Admission:
     """Return the admission of this process."""
     return Admission()
+
+
+# Counting -------------------------------------------------------------------------------------------------------------
+
+_COUNT: LiteralString = f"""
+    SELECT queue.id, part.number, part.last_at
+    FROM unnest(%(ids)b::integer[], %(after)b::timestamptz[]) AS queue (id, after)
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS number, max(next_attempt_at) AS last_at FROM (
+            SELECT next_attempt_at FROM notifications_notification
+            WHERE queue_id = queue.id AND {WAITS} AND next_attempt_at > coalesce(queue.after, '-infinity')
+            ORDER BY next_attempt_at LIMIT %(limit)s
+        ) AS read
+    ) AS part
+"""  # noqa: S608 - words of ours
+_WRITE = """
+    UPDATE notifications_queue AS queue SET waiting_count = item.number, counted_at = %(now)s
+    FROM unnest(%(ids)b::integer[], %(numbers)b::bigint[]) AS item (id, number) WHERE queue.id = item.id
+"""
+
+
+class Part(NamedTuple):
+    """How far the count of one queue has come."""
+
+    number: int = 0
+    after: datetime | None = None
+
+
+class Counts:
+    """The count of what waits in each queue, some rows of each in a step, so that ten million rows delay nothing.
+
+    What is due at the very moment at which a step ended is not counted twice: it is left out. That is a batch at most.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[int, Part] = {}
+
+    def step(self, *, now: datetime) -> dict[int, Part]:
+        """Count on in each queue, write the counts that are complete, and return how far the others have come, for
+        `keep`.
+        """
+        ids = sorted(queues.load().by_id)
+        parts = [self._parts.get(pk, Part()) for pk in ids]
+        limit = COUNTED_AT_ONCE
+        rows = fetch(_COUNT, {"ids": ids, "after": [part.after for part in parts], "limit": limit}) if ids else []
+        before = dict(zip(ids, parts, strict=True))
+        found = {pk: (before[pk].number + number, number, last_at) for pk, number, last_at in rows}
+        complete = {pk: total for pk, (total, number, _) in sorted(found.items()) if number < limit}
+        if complete:
+            fetch(_WRITE, {"ids": list(complete), "numbers": list(complete.values()), "now": now})
+        return {pk: Part(total, last_at) for pk, (total, _, last_at) in found.items() if pk not in complete}
+
+    def keep(self, parts: Mapping[int, Part]) -> None:
+        """Go on from here, because the step is committed."""
+        self._parts = dict(parts)

@@ -67,7 +67,8 @@ def find_repeated(keys: Collection[bytes], *, now: datetime) -> set[bytes]:
     return {key for key, is_recent in found.items() if is_recent}
 
 
-# What is due later waits as a retry does, as what is pending may go out a few seconds early.
+# What is due later waits as a retry does, as what is pending may go out a few seconds early. A worker sorts it into its
+# queue when it is due.
 _STORE = """
     WITH request AS (
         INSERT INTO notifications_notificationrequest
@@ -125,11 +126,8 @@ def _columns(pushes: Sequence[DirectPush], *, now: datetime) -> dict[str, list[A
     }
 
 
-# What is parked for its channel is next due when it expires.
 _PROLONG = """
-    UPDATE notifications_notification AS n SET
-        next_attempt_at = CASE WHEN n.next_attempt_at = n.expires_at THEN item.expires_at ELSE n.next_attempt_at END,
-        expires_at = item.expires_at
+    UPDATE notifications_notification AS n SET expires_at = item.expires_at
     FROM unnest(%b::bigint[], %b::timestamptz[]) AS item (id, expires_at)
     WHERE n.id = item.id AND n.expires_at < item.expires_at AND n.state IN ('pending', 'retrying', 'ambiguous')
 """

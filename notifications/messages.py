@@ -4,7 +4,7 @@ These dataclasses travel between the stages of a message's life. They know neith
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
@@ -137,6 +137,25 @@ def channel_key(token_type: int, apn_topic: str) -> ChannelKey:
     nothing.
     """
     return ChannelKey(token_type, apn_topic if token_type == TokenType.APN else "")
+
+
+class QueueKey(NamedTuple):
+    """What is sent together: through one gateway to one app, to addresses that are proven or to others.
+
+    ``app_topic`` is None where it stands for all apps of the platform that nothing was delivered to yet.
+    """
+
+    gateway: str
+    token_type: int
+    app_topic: str | None
+    is_proven: bool
+
+
+def queue_key(gateway: str, app: ChannelKey, delivered: Container[ChannelKey], *, is_proven: bool) -> QueueKey:
+    """Return the queue that a push to an app belongs to. ``delivered`` are the apps that something was delivered to."""
+    if app in delivered:
+        return QueueKey(gateway, app.token_type, app.apn_topic, is_proven)
+    return QueueKey(gateway, app.token_type, None, is_proven=False)
 
 
 _PLATFORMS: Mapping[int, str] = {TokenType.APN: "ios", TokenType.FIREBASE: "android"}

@@ -7,6 +7,7 @@ any else, because clients choose what they register. It is empty at Google.
 from prometheus_client import Counter
 
 from kit.metrics.kinds import BatchHistogram, StoredGauge
+from notifications.queues import OPEN_QUEUES
 
 # Accepting ------------------------------------------------------------------------------------------------------------
 REQUESTS = Counter(
@@ -19,7 +20,7 @@ NOTIFICATIONS = Counter(
     "pushserver_notifications_total",
     "Notifications asked for, by verdict: deliver, suppressed by the recipient's rules, duplicate, wrong_token, "
     "not_registered, muted by an operator, coalesced into another one to the same address, overloaded. "
-    "When it moves: overloaded means that a share of MAX_OPEN_NOTIFICATIONS is full, see pushserver_share_waiting; "
+    "When it moves: overloaded means that a queue is full, see pushserver_queue_waiting; "
     "many wrong_token or not_registered are senders with old answers; many coalesced are a flood, see the senders in "
     "the console, or an address that cannot be reached.",
     ["verdict"],
@@ -42,7 +43,7 @@ ANSWER_SECONDS = BatchHistogram(
 DISPATCH_SECONDS = BatchHistogram(
     "pushserver_dispatch_seconds",
     "From taking a request up to sending the first push of a notification. "
-    "When it moves: channels are crowded or halted, or workers of the queue `turns` were away.",
+    "When it moves: queues are crowded or halted, or workers of the queue `turns` were away.",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1, 2.5, 10, 60, 600, 3600),
 )
 ATTEMPTS = Counter(
@@ -62,7 +63,7 @@ FINISHED = Counter(
     "pushserver_notifications_finished_total",
     "Notifications that were accepted for delivery and are over, by state: delivered, dead_token, undeliverable, "
     "unconfirmed, expired, withdrawn, coalesced. "
-    "When it moves: expired ones waited for their channel for a day; unconfirmed ones for a gateway to answer.",
+    "When it moves: expired ones waited behind a halt for a day; unconfirmed ones for a gateway to answer.",
     ["state"],
 )
 ROUTES_DISABLED = Counter(
@@ -104,7 +105,7 @@ OPEN = StoredGauge(
     sql="""
         WITH due AS (
             SELECT state FROM notifications_notification
-            WHERE state IN ('pending', 'retrying', 'ambiguous') ORDER BY next_attempt_at LIMIT 100000
+            WHERE state IN ('pending', 'retrying', 'ambiguous') ORDER BY queue_id, next_attempt_at LIMIT 100000
         ), leased AS (
             SELECT state FROM notifications_notification WHERE state = 'in_flight' ORDER BY lease_until LIMIT 100000
         )
@@ -113,38 +114,32 @@ OPEN = StoredGauge(
         LEFT JOIN (TABLE due UNION ALL TABLE leased) AS open USING (state) GROUP BY known.state
     """,
 )
-SHARE_WAITING = StoredGauge(
-    "pushserver_share_waiting",
-    "Notifications that wait and are not parked, by the share of MAX_OPEN_NOTIFICATIONS that they count for: an app "
-    "that something was delivered to, or `other` for addresses and apps that nothing was delivered to yet. "
-    "When it moves: a full share refuses what comes for it, and only that; find out what its channel waits for.",
-    labelnames=("platform", "app"),
+QUEUE_WAITING = StoredGauge(
+    "pushserver_queue_waiting",
+    "Notifications that wait in each queue, as they were counted some seconds ago, by gateway, platform and app, and "
+    "whether something was delivered to the address before. Apps that nothing was delivered to yet are `other`. "
+    "When it moves: a halt covers the queue, or Apple or Google are slow; a full queue refuses what comes for it, and "
+    "only that.",
+    labelnames=("gateway", "platform", "app", "proven"),
     sql="""
-        WITH due AS (
-            SELECT route_id FROM notifications_notification
-            WHERE state IN ('pending', 'retrying', 'ambiguous')
-                AND next_attempt_at <= clock_timestamp() + interval '1 hour'
-            ORDER BY next_attempt_at LIMIT 100000
-        )
-        SELECT CASE route.token_type WHEN 1 THEN 'ios' WHEN 2 THEN 'android' ELSE 'none' END,
-            CASE WHEN channel.id IS NULL THEN 'other' ELSE channel.apn_topic END, count(*)
-        FROM due JOIN registrations_route AS route ON route.id = due.route_id
-        LEFT JOIN notifications_channel AS channel ON channel.token_type = route.token_type
-            AND channel.apn_topic = CASE route.token_type WHEN 1 THEN route.apn_topic ELSE '' END
-            AND channel.last_success_at IS NOT NULL AND route.is_proven
-        GROUP BY 1, 2
+        SELECT gateway, CASE token_type WHEN 1 THEN 'ios' WHEN 2 THEN 'android' ELSE 'none' END,
+            coalesce(app_topic, 'other'), CASE WHEN is_proven THEN 'yes' ELSE 'no' END, waiting_count
+        FROM notifications_queue
     """,
 )
 OLDEST_DUE_AGE_SECONDS = StoredGauge(
     "pushserver_notifications_oldest_due_age_seconds",
-    "For how long the longest waiting notification could have been tried, and was not. "
-    "When it moves: beyond a minute workers of the queue `turns` are away, or a channel is crowded.",
-    sql="""
-        SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - (
-            SELECT next_attempt_at FROM notifications_notification
-            WHERE state IN ('pending', 'retrying', 'ambiguous') ORDER BY next_attempt_at LIMIT 1
-        )), 0))
-    """,
+    "For how long the longest waiting notification could have been tried, and was not. What waits behind a halt could "
+    "not. "
+    "When it moves: beyond a minute workers of the queue `turns` are away, or a queue is crowded.",
+    sql=f"""
+        SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(head.at)), 0))
+        FROM ({OPEN_QUEUES}) AS open CROSS JOIN LATERAL (
+            SELECT next_attempt_at AS at FROM notifications_notification
+            WHERE queue_id = open.id AND state IN ('pending', 'retrying', 'ambiguous')
+            ORDER BY next_attempt_at LIMIT 1
+        ) AS head
+    """,  # noqa: S608 - words of ours
 )
 UNANSWERED_AGE_SECONDS = StoredGauge(
     "pushserver_requests_overdue_age_seconds",
@@ -161,7 +156,7 @@ GATEWAYS_AWAY = StoredGauge(
     "pushserver_unreachable_gateways",
     "Gateways that cannot be reached at this moment. "
     "When it moves: nothing is sent through them but a probe now and then, and everything waits for them.",
-    sql="SELECT count(*) FROM notifications_gatewayoutage",
+    sql="SELECT count(*) FROM notifications_halt WHERE kind = 'unreachable'",
 )
 CHANNELS = StoredGauge(
     "pushserver_channels",
@@ -169,17 +164,33 @@ CHANNELS = StoredGauge(
     "When it moves: a tripped or paused one sends nothing; the console says since when, by whom and why.",
     labelnames=("state",),
     sql="""
-        SELECT known.state, count(channel.id)
+        SELECT known.state, count(app.id)
         FROM (VALUES ('running'), ('paused'), ('tripped')) AS known (state)
-        LEFT JOIN notifications_channel AS channel USING (state) GROUP BY known.state
+        LEFT JOIN (
+            SELECT app.id, coalesce(halt.kind, 'running') AS state
+            FROM notifications_channel AS app
+            LEFT JOIN notifications_halt AS halt ON halt.kind IN ('paused', 'tripped')
+                AND halt.token_type = app.token_type AND halt.app_topic = app.apn_topic
+        ) AS app USING (state) GROUP BY known.state
     """,
+)
+DEATHS_DOUBTED = StoredGauge(
+    "pushserver_deaths_doubted_apps",
+    "Apps of which so many proven tokens are refused as dead that it is not believed. "
+    "When it moves: look for a wrong set-up at Apple, Google or the gateway; nothing is disabled, and pushes are sent "
+    "again.",
+    sql="SELECT count(*) FROM notifications_channel WHERE deaths_doubted_since IS NOT NULL",
 )
 PUSHES_STOPPED = StoredGauge(
     "pushserver_pushes_stopped",
     "1 while no push is sent, as delivery is drained or every channel that something was delivered to is halted. "
     "When it moves: the console says who stopped what, why and since when.",
     sql="""
-        SELECT (EXISTS (SELECT FROM notifications_drain) OR coalesce(bool_and(state <> 'running'), FALSE))::int
-        FROM notifications_channel WHERE last_success_at IS NOT NULL
+        SELECT (EXISTS (SELECT FROM notifications_halt WHERE kind = 'drained') OR coalesce(bool_and(EXISTS (
+            SELECT FROM notifications_halt AS halt
+            WHERE halt.kind IN ('paused', 'tripped')
+                AND halt.token_type = app.token_type AND halt.app_topic = app.apn_topic
+        )), FALSE))::int
+        FROM notifications_channel AS app
     """,
 )

@@ -90,6 +90,8 @@ class Notification(models.Model):
     route = models.ForeignKey(Route, null=True, on_delete=models.SET_NULL)
     route_generation = models.PositiveBigIntegerField(default=0)
     state = models.TextField(choices=State.choices)
+    # The queue that it waits in, by the number of its row: see `queues`. What is not sorted yet has 0.
+    queue_id = models.PositiveIntegerField(default=0, db_default=0)
     report = models.TextField(choices=Reports.choices, null=True)  # noqa: DJ001 - null: not answered yet
     # Digest of Status message id, key hash and installation: unique for a day, then cleared.
     dedup_key = BytesField(null=True, unique=True)
@@ -119,10 +121,17 @@ class Notification(models.Model):
 
     class Meta:
         indexes: ClassVar = [
+            # The head of each queue. What a worker is sending waits in none, and is not in this index.
             models.Index(
-                fields=["next_attempt_at"],
+                fields=["queue_id", "next_attempt_at"],
                 condition=models.Q(state__in=["pending", "retrying", "ambiguous"]),
-                name="notification_due",
+                name="notification_queue",
+            ),
+            # What expires while its queue does not move, or is not looked at.
+            models.Index(
+                fields=["expires_at"],
+                condition=models.Q(state__in=["pending", "retrying", "ambiguous"]),
+                name="notification_expiring",
             ),
             models.Index(fields=["lease_until"], condition=models.Q(state="in_flight"), name="notification_leased"),
             # How much waits for one address. A notification that is sent at once never touches it.
@@ -228,6 +237,12 @@ class Attempt(models.Model):
                 name="attempt_failed",
             ),
             models.Index(fields=["code", "id"], condition=~models.Q(code=""), name="attempt_code"),
+            # The newest deaths of one app that were not believed, which come again and again: see `deaths`.
+            models.Index(
+                fields=["token_type", "apn_topic", "repeated_at"],
+                condition=models.Q(outcome="dead", repeated_at__isnull=False),
+                name="attempt_died_again",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -235,21 +250,15 @@ class Attempt(models.Model):
 
 
 class Channel(models.Model):
-    """One app on one platform. A channel without a row runs: rows are made at the first success, pause or trip."""
-
-    class State(models.TextChoices):
-        RUNNING = "running"
-        PAUSED = "paused"  # by an operator; nothing is sent until an operator resumes it
-        TRIPPED = "tripped"  # by a breaker; one push at a time probes it, and a success closes the breaker again
+    """One app on one platform that something was delivered to. Operators pause it, a breaker trips it: see `Halt`."""
 
     token_type = models.PositiveSmallIntegerField(choices=Route.TokenTypes.choices)
     apn_topic = models.TextField(blank=True)  # empty for Firebase, where it means nothing
-    state = models.TextField(choices=State.choices, default=State.RUNNING)
-    reason = models.TextField(blank=True)
-    changed_by = models.TextField(blank=True)  # an operator's name; empty for the server itself
-    since = models.DateTimeField()
-    next_probe_at = models.DateTimeField(null=True)
-    last_success_at = models.DateTimeField(null=True)  # exact to the minute
+    last_success_at = models.DateTimeField()  # exact to the minute
+    # When a halt of it ended last: what was sent before counts no more for its breaker.
+    judged_from = models.DateTimeField(null=True)
+    # Since when so many of its proven tokens are refused as dead that it is not believed: see `deaths`.
+    deaths_doubted_since = models.DateTimeField(null=True)
 
     class Meta:
         constraints: ClassVar = [
@@ -259,6 +268,67 @@ class Channel(models.Model):
 
     def __str__(self) -> str:
         return f"{self.get_token_type_display()} {self.apn_topic}".strip()
+
+
+class Queue(models.Model):
+    """What is sent together and waits together: the pushes through one gateway to one app, to addresses that are proven
+    or to others. A queue is open unless a halt covers it.
+
+    Apps that nothing was delivered to yet share one queue on each platform, because anybody can make up apps.
+    """
+
+    id = models.AutoField(primary_key=True)  # a small number, because every notification carries it
+    gateway = models.TextField()
+    token_type = models.PositiveSmallIntegerField(choices=Route.TokenTypes.choices)
+    # The app, as in `Channel`. It is null in the queue that all apps share that nothing was delivered to yet.
+    app_topic = models.TextField(null=True)  # noqa: DJ001 - an empty one is an app, too
+    is_proven = models.BooleanField()
+    # How many notifications wait in it, as the leader counted last.
+    waiting_count = models.PositiveBigIntegerField(default=0, db_default=0)
+    counted_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["gateway", "token_type", "app_topic", "is_proven"], nulls_distinct=False, name="one_queue_each"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"Queue {self.pk}"
+
+
+class Halt(models.Model):
+    """What keeps queues from being sent while it is there: see `halts`. Ending one never ends another."""
+
+    class Kind(models.TextChoices):
+        DRAINED = "drained"  # by an operator: it covers every queue, and ends when an operator starts delivery again
+        UNREACHABLE = "unreachable"  # it covers the queues of a gateway, and ends when a probe reaches the gateway
+        PAUSED = "paused"  # by an operator: it covers the queues of an app, and ends when an operator resumes the app
+        TRIPPED = "tripped"  # by a breaker: it covers the queues of an app, and ends when a probe is delivered
+
+    kind = models.TextField(choices=Kind.choices)
+    gateway = models.TextField(blank=True, default="")  # that is unreachable
+    token_type = models.PositiveSmallIntegerField(choices=Route.TokenTypes.choices, null=True)  # of the app that is
+    app_topic = models.TextField(blank=True, default="")  # paused or tripped
+    since = models.DateTimeField()
+    reason = models.TextField(blank=True)
+    by = models.TextField(blank=True)  # an operator's name; empty for the server itself
+    next_probe_at = models.DateTimeField(null=True)  # when one push may ask whether it is over
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["kind", "gateway", "token_type", "app_topic"], nulls_distinct=False, name="one_halt_each"
+            ),
+        ]
+        permissions: ClassVar = [("operate_drain", "Can stop and start delivery as a whole")]
+
+    def __str__(self) -> str:
+        if self.kind == self.Kind.DRAINED:
+            return "Draining"
+        subject = self.gateway or str(Channel(token_type=self.token_type or 0, apn_topic=self.app_topic))
+        return f"{subject} {self.kind}"
 
 
 class Sender(models.Model):
@@ -281,30 +351,3 @@ class Sender(models.Model):
 
     def __str__(self) -> str:
         return f"Sender {bytes(self.digest).hex()[:16]}"
-
-
-class GatewayOutage(models.Model):
-    """A gateway that cannot be reached, while that is so: see `outages`."""
-
-    name = models.TextField(primary_key=True)
-    since = models.DateTimeField()
-    next_probe_at = models.DateTimeField()
-
-    def __str__(self) -> str:
-        return f"{self.name} cannot be reached"
-
-
-class Drain(models.Model):
-    """A row that stops all delivery while it is there: see `draining`."""
-
-    id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
-    started_by = models.TextField()
-    reason = models.TextField()
-    since = models.DateTimeField()
-
-    class Meta:
-        constraints: ClassVar = [models.CheckConstraint(condition=models.Q(id=1), name="one_drain_at_most")]
-        permissions: ClassVar = [("operate_drain", "Can stop and start delivery as a whole")]
-
-    def __str__(self) -> str:
-        return "Draining"

@@ -1,7 +1,7 @@
-"""Whether any push is sent, and who or what stopped delivery and each channel.
+"""Whether any push is sent, and who or what stopped delivery and each app.
 
-The dashboard, `/readyz` and the metrics tell it from the same rows. A channel is proven when something was delivered to
-it once: what strangers made up neither stops the server nor keeps it going.
+The dashboard, `/readyz` and the metrics tell it from the same rows. Only apps that something was delivered to are among
+them: what strangers made up neither stops the server nor keeps it going.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,32 +9,34 @@ from datetime import UTC, datetime
 from typing import Any, LiteralString, NamedTuple
 
 from kit.admin.times import exact
-from notifications.models import Channel
+from notifications.halts import RUNNING
+from notifications.models import Channel, Halt
 
-DRAINED = "drained"
-# Channels with deliveries come first, one for each app and platform. Strangers may have made up the rest.
+DRAINED = Halt.Kind.DRAINED.value
 SWITCHES: LiteralString = """
-    SELECT 'drained', 0, '', started_by, reason, since, TRUE FROM notifications_drain
-    UNION ALL (
-        SELECT state, token_type, apn_topic, changed_by, reason, since, last_success_at IS NOT NULL
-        FROM notifications_channel ORDER BY last_success_at, since LIMIT 200
+    SELECT kind, coalesce(token_type, 0), app_topic, by, reason, since FROM notifications_halt
+    WHERE kind IN ('drained', 'paused', 'tripped')
+    UNION ALL
+    SELECT 'running', token_type, apn_topic, '', '', last_success_at FROM notifications_channel AS app
+    WHERE NOT EXISTS (
+        SELECT FROM notifications_halt AS halt
+        WHERE halt.kind IN ('paused', 'tripped') AND halt.token_type = app.token_type AND halt.app_topic = app.apn_topic
     )
 """
 
 
 class Switch(NamedTuple):
-    """Delivery as a whole while it is drained, or one channel. ``by`` is empty for what the server did itself."""
+    """Delivery as a whole while it is drained, or one app. ``by`` is empty for what the server did itself."""
 
     state: str
     name: str
     by: str
     why: str
     since: datetime
-    is_proven: bool = True
 
     @property
     def is_on(self) -> bool:
-        return self.state == Channel.State.RUNNING
+        return self.state == RUNNING
 
     @property
     def stopper(self) -> str:
@@ -50,16 +52,16 @@ class Switch(NamedTuple):
 def read(rows: Iterable[Sequence[Any]]) -> list[Switch]:
     """Return the rows of `SWITCHES`, whatever connection read them."""
     return [
-        Switch(state, str(Channel(token_type=kind, apn_topic=topic)), by, why, since.astimezone(UTC), is_proven)
-        for state, kind, topic, by, why, since, is_proven in rows
+        Switch(state, str(Channel(token_type=kind, apn_topic=topic)), by, why, since.astimezone(UTC))
+        for state, kind, topic, by, why, since in rows
     ]
 
 
 def stops(switches: Iterable[Switch]) -> list[Switch]:
-    """Return what keeps every push from being sent: the drain, or all proven channels. Mostly that is nothing."""
+    """Return what keeps every push from being sent: the drain, or the halts of all channels. Mostly that is nothing."""
     found = list(switches)
     drains = [switch for switch in found if switch.state == DRAINED]
-    channels = [switch for switch in found if switch.is_proven and switch.state != DRAINED]
+    channels = [switch for switch in found if switch.state != DRAINED]
     return drains or ([] if any(channel.is_on for channel in channels) else channels)
 
 

@@ -19,16 +19,16 @@ from kit.tasks import MessageTask, run_for_a_while
 from kit.tracing import errors, steps
 from kit.turns import Bell, Stage, Worker
 from notifications import front_doors, retention, senders
+from notifications.delivery.concurrency import ConcurrencyLimits
 from notifications.delivery.desk import Delivery
-from notifications.delivery.lanes import Lanes
 from notifications.gateways.registry import gateway_for
 
 log = structlog.get_logger(__name__)
 QUEUE = "turns"
 # How long a process that ends waits for pushes and replies that are under way.
 STOP_SECONDS = 8.0
-# So many pushes of a channel go out before anything was answered: at 50 ms each that is 320 a second.
-FIRST_LANE_WIDTH = 16
+# Pushes of a queue that go out before anything was answered: at 50 ms each that is 320 a second.
+FIRST_LIMIT = 16
 SOFTWARE_ERROR = 70  # sysexits.h
 
 
@@ -41,8 +41,8 @@ def new_worker() -> Worker:
 def new_stages(bell: Bell) -> list[Stage]:
     """Return the stages of a process: those that take requests, delivery, and those that send answers."""
     lease = timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)
-    lanes = Lanes(settings.CHANNEL_IN_FLIGHT, first_width=FIRST_LANE_WIDTH)
-    delivery = Delivery(gateway_for, bell, lease=lease, lanes=lanes)
+    limits = ConcurrencyLimits(settings.CHANNEL_IN_FLIGHT, first=FIRST_LIMIT)
+    delivery = Delivery(gateway_for, bell, lease=lease, limits=limits)
     delivery.front_doors = doors = front_doors.open_all(delivery, bell)
     intake = [stage for door in doors.values() for stage in door.intake()]
     outlet = [stage for door in doors.values() for stage in door.outlet()]

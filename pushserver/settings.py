@@ -242,10 +242,14 @@ if DELIVERY_LEASE_SECONDS < GORUSH_TIMEOUT_SECONDS + 12:  # waiting for a connec
         "DELIVERY_LEASE_SECONDS is shorter than GORUSH_TIMEOUT_SECONDS and 12 seconds.",
         "A push that is still on its way would be sent a second time.",
     )
-# Pushes of one channel (app and platform) under way in one process, whose 256 connections are shared by all.
+# Pushes of one queue (an app on its platform, to addresses that are proven or not) under way in one process, whose 256
+# connections are shared by all.
 CHANNEL_IN_FLIGHT = env.count("CHANNEL_IN_FLIGHT", 128, minimum=1, maximum=256)
-# How much may wait: altogether, the part of it for what nothing was delivered to yet, and for one address.
-MAX_OPEN_NOTIFICATIONS = env.count("MAX_OPEN_NOTIFICATIONS", 200_000, minimum=1, maximum=100_000_000)
+# How much may wait: altogether, by default what comes at 100 a second until it expires; the part of it for addresses
+# that nothing was delivered to yet; and for one address.
+MAX_OPEN_NOTIFICATIONS = env.count(
+    "MAX_OPEN_NOTIFICATIONS", min(100 * NOTIFICATION_TTL_SECONDS, 100_000_000), minimum=1, maximum=100_000_000
+)
 UNPROVEN_SHARE = env.number("UNPROVEN_SHARE", 0.1, minimum=0.001, maximum=0.9)
 MAX_OPEN_PER_ROUTE = env.count("MAX_OPEN_PER_ROUTE", 50, minimum=1, maximum=10_000)
 # How often an address is woken, a sender is served, and anything is sent at all: at once, and in the long run. Mentions
@@ -571,7 +575,6 @@ SPECTACULAR_SETTINGS = {
         "RouteState": "registrations.models.Route.State",
         "RequestState": "notifications.models.NotificationRequest.State",
         "NotificationState": "notifications.models.Notification.State",
-        "ChannelState": "notifications.models.Channel.State",
         "CanaryState": "waku_bridge.models.CanaryRun.State",
         "CanaryLink": "waku_bridge.models.CanaryRun.Link",
         "CanaryCause": "waku_bridge.models.CanaryRun.Cause",

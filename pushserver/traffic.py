@@ -61,7 +61,7 @@ COUNT_ATTEMPTS = """
         outcome, code, count(*)
     FROM notifications_attempt AS attempt
     LEFT JOIN notifications_channel AS channel ON channel.token_type = 1 AND attempt.token_type = 1
-        AND channel.apn_topic = attempt.apn_topic AND channel.last_success_at IS NOT NULL
+        AND channel.apn_topic = attempt.apn_topic
     WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome IS NOT NULL
     GROUP BY 2, outcome, code
 """

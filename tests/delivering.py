@@ -13,14 +13,15 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from kit.turns import Bell, Stage, Worker
+from notifications import queues
 from notifications.delivery.claim import Claim, claim
+from notifications.delivery.concurrency import ConcurrencyLimits
 from notifications.delivery.desk import Delivery
-from notifications.delivery.lanes import Lanes
-from notifications.delivery.recording import close_breakers, record
+from notifications.delivery.recording import end_halts, record
 from notifications.messages import ChannelKey, Outcome, Push, Result
-from notifications.models import Attempt, Channel, Notification
+from notifications.models import Attempt, Notification
 from notifications.transitions import DUE
-from tests.factories import make_notification, make_registration, make_route
+from tests.factories import make_channel, make_notification, make_registration, make_route
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=120)
@@ -52,10 +53,11 @@ class RecordingGateway:
 class Desk:
     """Delivery as one worker process has it, and the turns that it makes: here in the thread of the test."""
 
-    def __init__(self, gateway=None, *, gateways=None, lease=LEASE, lane_width=1000) -> None:
+    def __init__(self, gateway=None, *, gateways=None, lease=LEASE, limit=1000) -> None:
         self.bell = Bell()
         self.gateway = gateway or RecordingGateway()
-        self.delivery = Delivery(gateways or (lambda _: self.gateway), self.bell, lease=lease, lanes=Lanes(lane_width))
+        limits = ConcurrencyLimits(limit)
+        self.delivery = Delivery(gateways or (lambda _: self.gateway), self.bell, lease=lease, limits=limits)
         self.worker = Worker(self.delivery.stages(), self.bell)
 
     def open(self, name, open_it) -> None:
@@ -86,7 +88,7 @@ class Desk:
 
     def work_off(self, *, now=None) -> None:
         """Make turns until nothing is left to do."""
-        while self.turn(now=now) or self.delivery.flights.under_way or self.delivery.lanes.has_room_again():
+        while self.turn(now=now) or self.delivery.flights.under_way or self.delivery.limits.has_room_again():
             if not self.delivery.flights.has_results():
                 self.wait()
 
@@ -108,9 +110,9 @@ def make_due_to_app(apn_topic=APP, **fields) -> Notification:
 
 
 def prove(*keys: ChannelKey) -> None:
-    """Something was delivered to these channels before."""
+    """Something was delivered to these apps before, which have their queues since then."""
     for key in keys:
-        Channel.objects.create(**key._asdict(), since=LONG_AGO, last_success_at=LONG_AGO)
+        make_channel(key, last_success_at=LONG_AGO)
 
 
 @contextmanager
@@ -131,9 +133,15 @@ def send(*notifications, gateway=None, **options) -> set[int]:
     return set(Attempt.objects.exclude(pk__in=before).values_list("notification__request", flat=True))
 
 
-def take(*, limit=1000, now=NOW, lanes=None) -> list[Claim]:
-    """Claim whatever is due."""
-    return claim(limit=limit, now=now, lease=LEASE, lanes=lanes or Lanes(1000)).claims
+def take(*, limit=1000, now=NOW, limits=None) -> list[Claim]:
+    """Claim whatever is due. Where all that was due had only to be sorted, claim again, as a worker does."""
+    limits = limits or ConcurrencyLimits(1000)
+    for _ in range(3):
+        claimed = claim(limit=limit, now=now, lease=LEASE, limits=limits)
+        queues.create(claimed.new_queues)
+        if claimed.claims:
+            return claimed.claims
+    return []
 
 
 def claimed(*notifications, now=NOW) -> list[Claim]:
@@ -142,10 +150,10 @@ def claimed(*notifications, now=NOW) -> list[Claim]:
         return take(now=now)
 
 
-def due_ids(*, now=NOW, lanes=None) -> list[int]:
+def due_ids(*, now=NOW, limits=None) -> list[int]:
     """Which notifications a worker would claim: those that are due and may be sent."""
     with transaction.atomic():
-        ids = [held.notification_id for held in take(now=now, lanes=lanes)]
+        ids = [held.notification_id for held in take(now=now, limits=limits)]
         transaction.set_rollback(True)
     return ids
 
@@ -153,7 +161,7 @@ def due_ids(*, now=NOW, lanes=None) -> list[int]:
 def recorded(results, *, now=NOW) -> None:
     """Record results as a turn does, with what comes after its commit."""
     record(results, now=now)
-    close_breakers(results, now=now)
+    end_halts(results, now=now)
 
 
 def answered(result, *notifications, now=NOW) -> None:

@@ -40,9 +40,9 @@ class Process(Desk):
         *,
         nodes: Iterable[WakuNode] = (),
         stores: Iterable[WakuNode] = (),
-        width: int = 128,
+        limit: int = 128,
     ) -> None:
-        super().__init__(gateway or SilentGateway(), lane_width=width)
+        super().__init__(gateway or SilentGateway(), limit=limit)
         self._nodes, self._stores = Nodes(nodes), Nodes(stores)
         self.open(FRONT_DOOR, self._open_door)
 
@@ -53,7 +53,7 @@ class Process(Desk):
     @property
     def sending(self) -> Sending:
         """Return what the process may send with."""
-        return Sending(self.delivery.lease, self.delivery.lanes)
+        return Sending(self.delivery.lease, self.delivery.limits)
 
 
 def look_and_turn(stages: Sequence[Stage]) -> bool:

@@ -58,7 +58,7 @@ class Lane(BaseStage):
         self._processed = Processed()
 
     def _process(self, items: Sequence[Item], *, now: datetime) -> None:
-        sending = Sending(self._desk.delivery.lease, self._desk.delivery.lanes)
+        sending = Sending(self._desk.delivery.lease, self._desk.delivery.limits)
         self._processed = inbound.process(items, sending=sending, now=now)
         self._desk.reply(self._processed.replies)
         self._desk.delivery.answer(self._processed.accepted.answers, now=now)

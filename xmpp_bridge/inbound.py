@@ -53,6 +53,7 @@ class Known(NamedTuple):
     refuses_texts: bool
     route_id: int
     generation: int
+    gateway: str
     token_type: int
     apn_topic: str
     is_route_proven: bool
@@ -146,10 +147,13 @@ class Inbound:
             return Verdict.GONE if self._limits.tells_gone(device.id, now.timestamp()) else Verdict.GONE_BEFORE
         if item.push.kind is Kind.FORWARD and device.refuses_texts:
             return Verdict.REFUSED
-        channel = channel_key(device.token_type, device.apn_topic)
-        if own_admission().is_full(channel, is_route_proven=device.is_route_proven):
+        app = channel_key(device.token_type, device.apn_topic)
+        if own_admission().is_full(device.gateway, app, is_proven=device.is_route_proven):
             return Verdict.FULL
-        return self._take(item, device, key, now=now)
+        verdict = self._take(item, device, key, now=now)
+        if item.to_store:
+            own_admission().add(device.gateway, app, is_proven=device.is_route_proven)
+        return verdict
 
     def _take(self, item: Item, device: Known, key: bytes, *, now: datetime) -> Verdict:
         """Decide about a push that may go to its device, by what the device has got lately."""
@@ -209,7 +213,7 @@ _FIND_DEVICES = """
     SELECT device.id, device.state = 'active' AND route.state = 'active' AND NOT app.is_retired, device.domain,
            device.announced_from, device.pushed_at > %(today)s,
            app.style, app.text, app.sound, app.calls_as_alerts, app.passes_texts, app.refuses_texts,
-           route.id, route.generation, route.token_type, route.apn_topic, route.is_proven,
+           route.id, route.generation, route.gateway, route.token_type, route.apn_topic, route.is_proven,
            wake.waiting, wake.shown, wake.background
     FROM xmpp_bridge_device AS device
     JOIN xmpp_bridge_app AS app ON app.id = device.app_id

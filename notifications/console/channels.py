@@ -13,23 +13,23 @@ from django.utils import timezone
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from kit.admin.columns import age, moment, number, state, word
+from kit.admin.columns import NOTHING, age, moment, number, state, word
 from kit.admin.facts import FactPage
-from kit.admin.filters import OnlyFilter
+from kit.admin.filters import Alone
 from kit.admin.links import Link
 from kit.admin.operations import Done, Operation, Place, confirm
 from kit.admin.times import exact
-from notifications import channels, disabling
-from notifications.admission import Share, load_shares, unproven_limit
-from notifications.delivery.lanes import UNPROVEN
+from notifications import disabling, halts, queues
+from notifications.admission import Share, shares
 from notifications.messages import ChannelKey
-from notifications.models import Channel
+from notifications.models import Channel, Halt
 
 # Undoing offers this much time before the trip, because tokens die for a while before the breaker notices.
 UNDO_FROM = timedelta(hours=1)
 
 
 ALREADY = "Nothing was changed: {} is {} already."
+NOT_SO = "Nothing was changed: {} is not {}, or not any more."
 
 
 class ChannelOperation(Operation):
@@ -45,8 +45,8 @@ class Pause(ChannelOperation):
         yield f"Nothing is sent to {rows[0]} until somebody resumes it. What comes for it waits."
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:
-        why = self.cleaned_data["why"]
-        return _done(channels.pause(_key(rows[0]), by=by, why=why, now=timezone.now()), "Paused.")
+        is_change = halts.pause(_key(rows[0]), by=by, why=self.cleaned_data["why"], now=timezone.now())
+        return _done("Paused.", ALREADY.format(rows[0], "paused"), is_change=is_change)
 
 
 class Trip(ChannelOperation):
@@ -56,19 +56,43 @@ class Trip(ChannelOperation):
         yield f"Nothing is sent to {rows[0]} but one push now and then, until one arrives. What comes for it waits."
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:
-        why = self.cleaned_data["why"]
-        return _done(channels.trip(_key(rows[0]), by=by, reason=why, now=timezone.now()), "Tripped.")
+        is_change = halts.trip(_key(rows[0]), by=by, reason=self.cleaned_data["why"], now=timezone.now())
+        return _done("Tripped.", ALREADY.format(rows[0], "tripped"), is_change=is_change)
 
 
 class Resume(ChannelOperation):
     label = "Resume"
 
     def touched(self, rows: Sequence[Channel]) -> Iterable[str]:
-        yield f"{channels.parked(_key(rows[0])).count()} notifications wait for {rows[0]} and will be sent."
+        yield f"{_waiting(rows[0])} notifications wait for {rows[0]}. Its pause ends, and they are sent."
+        yield from _also("tripped", rows[0])
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:
-        change = channels.resume(_key(rows[0]), by=by, why=self.cleaned_data["why"], now=timezone.now())
-        return _done(change, f"Resumed, {change.released_count} notifications released.")
+        is_change = halts.resume(_key(rows[0]), by=by, now=timezone.now())
+        return _done("Resumed.", NOT_SO.format(rows[0], "paused"), is_change=is_change)
+
+
+class CloseBreaker(ChannelOperation):
+    label = "Close the breaker"
+
+    def touched(self, rows: Sequence[Channel]) -> Iterable[str]:
+        yield f"{_waiting(rows[0])} notifications wait for {rows[0]}. They are sent without waiting for a probe."
+        yield from _also("paused", rows[0])
+
+    def run(self, rows: Sequence[Channel], *, by: str) -> Done:
+        is_change = halts.close_breaker(_key(rows[0]), by=by, now=timezone.now())
+        return _done("Closed the breaker.", NOT_SO.format(rows[0], "tripped"), is_change=is_change)
+
+
+def _waiting(channel: Channel) -> int:
+    known = queues.load()
+    own = _key(channel)
+    return sum(row.waiting_count for key, row in known.rows.items() if (key.token_type, key.app_topic) == own)
+
+
+def _also(other: str, channel: Channel) -> Iterable[str]:
+    if Halt.objects.filter(kind=other, token_type=channel.token_type, app_topic=channel.apn_topic).exists():
+        yield f"It is also {other}, which does not end: nothing is sent before that does."
 
 
 class Undo(ChannelOperation):
@@ -91,35 +115,50 @@ class Undo(ChannelOperation):
         return Done(f"Undid the disabling of {count} addresses since {exact(since)}.", is_change=count > 0)
 
 
-OPERATIONS: dict[str, type[Operation]] = {"pause": Pause, "trip": Trip, "resume": Resume, "undo": Undo}
+OPERATIONS: dict[str, type[Operation]] = {
+    "pause": Pause,
+    "trip": Trip,
+    "resume": Resume,
+    "close": CloseBreaker,
+    "undo": Undo,
+}
 
 
-def _done(change: channels.Change, message: str) -> Done:
-    channel = Channel(**change.channel._asdict())
-    return Done(message) if change.is_change else Done(ALREADY.format(channel, change.before), is_change=False)
+def _done(message: str, otherwise: str, *, is_change: bool) -> Done:
+    return Done(message if is_change else otherwise, is_change=is_change)
 
 
 def _key(channel: Channel) -> ChannelKey:
     return ChannelKey(channel.token_type, channel.apn_topic)
 
 
-def _with_shares(rows: QuerySet[Channel], shares: Sequence[Share]) -> QuerySet[Channel]:
-    own = [(Q(**share.lane._asdict(), last_success_at__isnull=False), share) for share in shares]
-    common = [(Q(token_type=share.lane.token_type), share) for share in shares if share.lane.apn_topic == UNPROVEN]
-    waiting = [When(condition, then=share.waiting) for condition, share in own + common]
-    limits = [When(condition, then=share.limit) for condition, share in own]
+def _with_shares(rows: QuerySet[Channel], known: Sequence[Share]) -> QuerySet[Channel]:
+    """Add how much waits for the proven addresses of each app, and how much may."""
+    own = [share for share in known if share.queue.is_proven]
+    conditions = [Q(token_type=share.queue.token_type, apn_topic=share.queue.app_topic) for share in own]
+    waiting = [When(condition, then=share.waiting) for condition, share in zip(conditions, own, strict=True)]
+    limits = [When(condition, then=share.limit) for condition, share in zip(conditions, own, strict=True)]
     return rows.annotate(
         share_waiting=Case(*waiting, default=0, output_field=IntegerField()),
-        share_limit=Case(*limits, default=unproven_limit(), output_field=IntegerField()),
+        share_limit=Case(*limits, default=None, output_field=IntegerField()),
     )
 
 
-class HaltedFilter(OnlyFilter):
-    """A filter for the channels that nothing is sent to, whoever stopped them."""
+class HaltedFilter(Alone, admin.SimpleListFilter):
+    """A filter for the channels that nothing is sent to, by what stopped them."""
 
     title = parameter_name = "halted"
-    words = "paused or tripped"
-    condition = ~Q(state=Channel.State.RUNNING)
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [("yes", "paused or tripped"), ("paused", "paused"), ("tripped", "tripped")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
+        match self.value():
+            case "yes":
+                return queryset.exclude(state=halts.RUNNING)
+            case "paused" | "tripped" as kind:
+                return queryset.filter(halts__contains=[kind])
+        return queryset
 
 
 @admin.register(Channel)
@@ -135,31 +174,38 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
         word("changed_by", "by"),
         age("since", "since"),
         age("last_success_at", "last success"),
-        number("share_waiting", "waits in its share"),
+        age("deaths_doubted_since", "deaths not believed"),
+        number("share_waiting", "waits"),
         number("share_limit", "may wait"),
     )
-    list_filter = (HaltedFilter, "state", "token_type")
+    list_filter = (HaltedFilter, "token_type")
     ordering: ClassVar[Any] = ("token_type", "apn_topic")
     actions = None
     shown: ClassVar[Any] = {
         "Channel": (word("get_token_type_display", "platform"), word("apn_topic", "app")),
         "State": (
             state("state"),
+            "all_halts",
             moment("since"),
             word("reason"),
             word("changed_by", "by"),
             moment("next_probe_at", "next probe"),
             moment("last_success_at", "last success"),
+            moment("deaths_doubted_since", "deaths not believed since"),
         ),
-        "Share of what may wait": (
-            number("share_waiting", "waits in its share"),
+        "Proven addresses": (
+            number("share_waiting", "waits, as counted last"),
             number("share_limit", "may wait before new requests are refused"),
         ),
     }
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Channel]:
-        """Return the channels with how full their shares are. Those that are not proven share one on each platform."""
-        return _with_shares(super().get_queryset(request), load_shares(now=timezone.now()))
+        """Return the channels with what halts them and how much waits for each."""
+        return _with_shares(halts.with_halts(super().get_queryset(request)), shares(queues.load()))
+
+    @admin.display(description="what halts it")
+    def all_halts(self, channel: Any) -> str:
+        return ", ".join(channel.halts) or NOTHING
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.operate)
@@ -176,10 +222,11 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
         return super().render_change_form(request, context, *args, **kwargs)
 
     def operate(self, request: HttpRequest, channel_id: int, operation: str) -> HttpResponse:
-        channel = Channel.objects.filter(pk=channel_id).first()
+        channel = halts.with_halts(Channel.objects.filter(pk=channel_id)).first()
         form_class = OPERATIONS.get(operation)
         if channel is None or form_class is None:
             raise Http404
         back = reverse("admin:notifications_channel_change", args=[channel_id])
         place = Place(f"{form_class.label}: {channel}", request.path, back)
-        return confirm(request, form_class, [channel], place, since=channel.since - UNDO_FROM)
+        halted_at = getattr(channel, "since", None) or timezone.now()
+        return confirm(request, form_class, [channel], place, since=halted_at - UNDO_FROM)

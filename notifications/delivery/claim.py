@@ -3,23 +3,25 @@
 The attempt is written before the push is sent.
 """
 
+import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import LiteralString, NamedTuple
 
 import structlog
 
 from kit.db.statements import fetch
 from kit.metrics.batches import observe
 from kit.tracing.traces import is_on
-from notifications import channels, outages
-from notifications.channels import Channels
-from notifications.delivery.lanes import Lanes, lane_of_push
-from notifications.messages import ChannelKey, Push, channel_key
+from notifications import halts, queues
+from notifications.delivery.concurrency import ConcurrencyLimits, Slot
+from notifications.messages import ChannelKey, Push, QueueKey, channel_key
 from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Notification
 from notifications.policy import CONFIG_RETRY_SECONDS
+from notifications.queues import DUE, UNSORTED, Queues
 from notifications.transitions import OVER, move
 from registrations.encryption import DecryptionError, Purpose
 from registrations.keyring import keyring
@@ -27,6 +29,9 @@ from registrations.models import Route
 
 log = structlog.get_logger(__name__)
 State = Notification.State
+# Of the open queues in which something is due, a claim takes at most this many, at random, so that workers do not all
+# lock the heads of the same ones.
+QUEUES_AT_ONCE = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +49,11 @@ class Claim:
     address_digest: bytes  # of the address that the push goes to
     push: Push
     channel: ChannelKey
-    lane: ChannelKey
+    queue: QueueKey
+    slot: Slot
     is_route_noted: bool = False  # its address had a success within the last hour, and no failure since
     is_route_proven: bool = False  # something was delivered to its address before
-    # It probes a tripped channel, whose breaker a success closes, or a gateway that could not be reached.
+    # It is sent although a halt covers its queue, to find out whether that is over.
     is_probe: bool = False
     # Of its request, only for traces: what is due later lacks it while nothing is traced.
     source_key: bytes = field(default=b"", compare=False)
@@ -55,12 +61,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What became of notifications that were due. Those of a full lane, a halted channel or an unreachable gateway are
-    left as they were.
+    """What became of notifications that were due. What is in the right queue and finds no room there is left as it was.
+
+    ``new_queues`` are queues that have no number yet; they are to be made after the commit.
     """
 
     claims: list[Claim] = field(default_factory=list)
-    halted_ids: list[int] = field(default_factory=list)
+    new_queues: set[QueueKey] = field(default_factory=set)
     is_more_left: bool = False
 
 
@@ -70,6 +77,8 @@ class Due(NamedTuple):
     """
 
     notification_id: int
+    queue_id: int
+    next_attempt_at: datetime
     request_id: int
     type: int
     public_key_hash: bytes
@@ -102,90 +111,82 @@ class Claimable:
 
     due: Due
     channel: ChannelKey
-    lane: ChannelKey
+    queue: QueueKey
+    slot: Slot
     address: bytes = field(repr=False)
     is_probe: bool
 
 
-# Full lanes are left out, so that one of them does not hide what waits behind it.
-_TAKE_DUE = """
-    SELECT n.id, n.request_id, n.type, n.public_key_hash, n.chat_id, n.message, n.collapse_id, n.grade, n.wake,
-           n.payload_dropped, n.dedup_key,
+# From each of a few queues as many as there is room for. Nothing is read of any other queue.
+_TAKE_DUE: LiteralString = f"""
+    WITH head AS MATERIALIZED (
+        SELECT queue.id, queue.room
+        FROM unnest(%(queue_ids)b::integer[], %(rooms)b::integer[]) AS queue (id, room)
+        WHERE EXISTS (SELECT FROM notifications_notification WHERE queue_id = queue.id AND {DUE})
+        LIMIT %(queues_at_once)s
+    )
+    SELECT n.id, n.queue_id, n.next_attempt_at, n.request_id, n.type, n.public_key_hash, n.chat_id, n.message,
+           n.collapse_id, n.grade, n.wake, n.payload_dropped, n.dedup_key,
            n.attempt_count, n.ambiguous_count, n.created_at, n.expires_at,
            route.id, route.state, route.generation, route.token_type, route.apn_topic, route.address_encrypted,
-           route.gateway,
-           route.address_digest,
+           route.gateway, route.address_digest,
            route.failing_since IS NULL AND route.last_success_at >= %(noted_since)s AND route.is_proven,
            route.is_proven
-    FROM notifications_notification AS n
+    FROM head CROSS JOIN LATERAL (
+        SELECT * FROM notifications_notification WHERE queue_id = head.id AND {DUE}
+        ORDER BY next_attempt_at LIMIT head.room FOR UPDATE SKIP LOCKED
+    ) AS n
     LEFT JOIN registrations_route AS route ON route.id = n.route_id
-    WHERE n.state IN ('pending', 'retrying', 'ambiguous')
-        AND n.next_attempt_at <= %(now)s + interval '5 seconds'
-        AND (n.state = 'pending' AND NOT n.is_wake_up OR n.next_attempt_at <= %(now)s)
-        AND NOT EXISTS (SELECT FROM notifications_drain)
-        AND (route.id IS NULL OR (
-            NOT EXISTS (
-                SELECT FROM unnest(%(full_types)b::smallint[], %(full_topics)b::text[]) AS lane (token_type, topic)
-                WHERE lane.token_type = route.token_type
-                    AND lane.topic = CASE WHEN route.is_proven THEN '' ELSE '(new) ' END
-                        || CASE route.token_type WHEN 1 THEN route.apn_topic ELSE '' END
-            ) AND (route.token_type <> ALL (%(crowded_types)b::smallint[]) OR EXISTS (
-                SELECT FROM notifications_channel AS channel
-                WHERE channel.token_type = route.token_type AND channel.last_success_at IS NOT NULL
-                    AND channel.apn_topic = CASE route.token_type WHEN 1 THEN route.apn_topic ELSE '' END
-            ))
-        ))
-    ORDER BY n.next_attempt_at LIMIT %(limit)s FOR UPDATE OF n SKIP LOCKED
-"""
-# The first attempt is due at once, even where the clock is behind that of the worker which accepted it, by 5 seconds at
-# most. The condition is written, here as above, so that nothing of what is parked is read for it.
-WAITS = """
-    SELECT FROM notifications_notification
-    WHERE state IN ('pending', 'retrying', 'ambiguous')
-        AND next_attempt_at <= %(now)s + interval '5 seconds'
-        AND (state = 'pending' AND NOT is_wake_up OR next_attempt_at <= %(now)s)
-    UNION ALL SELECT FROM notifications_gatewayoutage WHERE next_probe_at <= %(now)s
-"""
+    LIMIT %(limit)s
+"""  # noqa: S608 - words of ours
 NOTED_FOR = timedelta(hours=1)
 
 
-def claim(*, limit: int, now: datetime, lease: timedelta, lanes: Lanes) -> Claimed:
-    """Take notifications that are due, as far as their lanes have room, and write their attempts.
+def claim(*, limit: int, now: datetime, lease: timedelta, limits: ConcurrencyLimits) -> Claimed:
+    """Take notifications that are due, as far as their queues are open and have room, and write their attempts.
 
-    It belongs into the transaction of a turn: once that is committed, the pushes may be sent and the lanes `keep` their
-    room.
+    It belongs into the transaction of a turn: once that is committed, the pushes may be sent and the limits `keep`
+    their room.
     """
-    known = channels.snapshot()
-    if known.halted:
-        channels.release_probes(now=now)
-    if known.unreachable:
-        outages.release_probes(now=now)
-    taken = _take_due(limit, lanes, now=now)
+    known = queues.load()
+    if known.is_drained:
+        return Claimed()
+    sorting = _Sorting(known, limits)
+    claimable = list(_probes(sorting, limit, now=now))
+    rooms = {queue_id: limits.backlog_room(queue_id) for queue_id in known.open_ids} | {UNSORTED: limit}
+    taken = _take_due({queue_id: room for queue_id, room in rooms.items() if room}, limit, now=now)
+    counts = Counter(due.queue_id for due in taken)
+    limits.note_crowded([pk for pk, room in rooms.items() if pk != UNSORTED and counts[pk] >= room])
     alive = _close_what_needs_no_push(taken, now=now)
-    claimed = Claimed(is_more_left=len(taken) == limit)
-    claimable = list(_choose(alive, claimed, lanes, known, now=now))
-    claimed.claims.extend(_write(claimable, now=now, lease=lease))
-    return claimed
+    claimable += sorting.sort(alive)
+    sorting.write(now=now)
+    # What could neither be sent nor moved nor closed would be found again and again.
+    is_progress = bool(claimable) or sorting.has_moved or len(alive) < len(taken)
+    is_probe_next = sorting.has_moved and any(halt.may_be_probed(now) for halt in known.halts)
+    is_more_left = is_progress and (len(taken) == limit or len(counts) == QUEUES_AT_ONCE or is_probe_next)
+    return Claimed(_write(claimable, now=now, lease=lease), sorting.new_queues, is_more_left)
 
 
-def postpone_first(*, lanes: Lanes, now: datetime) -> None:
+def postpone_first(*, limits: ConcurrencyLimits, now: datetime) -> None:
     """Put off the notification that `claim` takes first, because it cannot be claimed and must not stop the others."""
     next_attempt_at = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
-    ids = [due.notification_id for due in _take_due(1, lanes, now=now)]
+    rooms = {queue_id: limits.backlog_room(queue_id) for queue_id in queues.load().open_ids} | {UNSORTED: 1}
+    ids = [due.notification_id for due in _take_due(rooms, 1, now=now)]
     Notification.objects.filter(pk__in=ids).update(next_attempt_at=next_attempt_at)
 
 
-def _take_due(limit: int, lanes: Lanes, *, now: datetime) -> list[Due]:
-    full = lanes.pass_over_full()
+def _take_due(rooms: dict[int, int], limit: int, *, now: datetime) -> list[Due]:
+    """Lock what is due at the heads of some of these queues, of each as many as its room."""
+    queue_ids = random.sample(sorted(rooms), len(rooms))  # in any order, as the first ones are taken
     rows = fetch(
         _TAKE_DUE,
         {
             "now": now,
             "noted_since": now - NOTED_FOR,
             "limit": limit,
-            "full_types": [lane.token_type for lane in full.channels],
-            "full_topics": [lane.apn_topic for lane in full.channels],
-            "crowded_types": full.unproven_platforms,
+            "queues_at_once": QUEUES_AT_ONCE,
+            "queue_ids": queue_ids,
+            "rooms": [min(rooms[queue_id], limit) for queue_id in queue_ids],
         },
     )
     return [Due._make(row) for row in rows]
@@ -205,29 +206,97 @@ def _close(over: Sequence[Due], state: Notification.State, *, now: datetime) -> 
         move(Notification.objects.filter(pk__in=[due.notification_id for due in over]), state, finished_at=now, **OVER)
 
 
-def _choose(
-    alive: Sequence[Due], claimed: Claimed, lanes: Lanes, known: Channels, *, now: datetime
-) -> Iterator[Claimable]:
-    unreadable = []
-    for due in alive:
-        key = channel_key(due.token_type, due.apn_topic)
-        lane = lane_of_push(key, known.proven, is_route_proven=due.is_route_proven)
-        is_held_back = key in known.halted or due.gateway in known.unreachable
-        is_probe = is_held_back and _take_probe(due, key, known, now=now)
-        if is_held_back and not is_probe:
-            claimed.halted_ids.append(due.notification_id)
-        elif (address := open_address(due.address_encrypted, due.route_id)) is None:
-            unreadable.append(due.notification_id)
-        elif lanes.enter(lane):
-            yield Claimable(due, key, lane, address, is_probe)
-    _postpone(unreadable, now=now)
+class _Sorting:
+    """What is done with taken notifications: each is sent, or left, in the queue that its route belongs to now.
+
+    Its token, its app, or whether its address is proven may have changed since it was put into a queue.
+    """
+
+    def __init__(self, known: Queues, limits: ConcurrencyLimits) -> None:
+        self.known = known
+        self._limits = limits
+        self._moved: dict[int, int] = {}
+        self._unreadable: list[int] = []
+        self.new_queues: set[QueueKey] = set()
+
+    @property
+    def has_moved(self) -> bool:
+        return bool(self._moved)
+
+    def sort(self, alive: Sequence[Due]) -> Iterator[Claimable]:
+        """Yield what may be sent now. The rest waits in its queue."""
+        for due in alive:
+            key = self.place(due)
+            if self.known.covering(key):
+                continue
+            # What was not sorted yet has not waited behind anything.
+            slot = Slot(self.known.id_of(key), is_backlog=due.queue_id != UNSORTED)
+            if claimable := self.prepare(due, key, slot):
+                yield claimable
+
+    def place(self, due: Due) -> QueueKey:
+        """Return the queue that a notification belongs to, and note when it is in another one."""
+        key = self.known.key(due.gateway, _app(due), is_proven=due.is_route_proven)
+        queue_id = self.known.id_of(key)
+        if not queue_id:
+            self.new_queues.add(key)
+        elif queue_id != due.queue_id:
+            self._moved[due.notification_id] = queue_id
+        return key
+
+    def prepare(self, due: Due, key: QueueKey, slot: Slot, *, is_probe: bool = False) -> Claimable | None:
+        """Return what is needed to send a notification, or None where it cannot be read or finds no room."""
+        address = open_address(due.address_encrypted, due.route_id)
+        if address is None:
+            self._unreadable.append(due.notification_id)
+        elif self._limits.enter(slot):
+            return Claimable(due, _app(due), key, slot, address, is_probe)
+        return None
+
+    def write(self, *, now: datetime) -> None:
+        """Move what was in a wrong queue, and put off what cannot be read."""
+        if self._moved:
+            fetch(_MOVE, {"ids": list(self._moved), "queue_ids": list(self._moved.values())})
+        _postpone(self._unreadable, now=now)
 
 
-def _take_probe(due: Due, key: ChannelKey, known: Channels, *, now: datetime) -> bool:
-    """Return whether this one may go though its gateway, or its channel, is not sent to otherwise."""
-    if due.gateway in known.unreachable and not outages.take_probe(due.gateway, now=now):
-        return False
-    return key not in known.halted or channels.take_probe(key, now=now)
+_MOVE = """
+    UPDATE notifications_notification AS n SET queue_id = item.queue_id
+    FROM unnest(%(ids)b::bigint[], %(queue_ids)b::integer[]) AS item (id, queue_id) WHERE n.id = item.id
+"""
+
+
+def _app(due: Due) -> ChannelKey:
+    return channel_key(due.token_type, due.apn_topic)
+
+
+def _probes(sorting: _Sorting, limit: int, *, now: datetime) -> Iterator[Claimable]:
+    """Yield one push for each halt that may be probed, the oldest that waits for a proven address. Where there is none,
+    the oldest of all.
+
+    What is in the wrong queue is moved first, so that nobody's changed addresses use up the probes.
+    """
+    for halt in sorting.known.halts:
+        if halt.may_be_probed(now):
+            covered = [row for row in sorting.known.rows.values() if halt.covers(row.key)]
+            probed = [row for row in covered if all(h.may_be_probed(now) for h in sorting.known.covering(row.key))]
+            for is_proven in (True, False):
+                ids = [row.id for row in probed if row.key.is_proven == is_proven]
+                if probe := _probe(sorting, ids, limit, now=now):
+                    yield probe
+                    break
+
+
+def _probe(sorting: _Sorting, queue_ids: Sequence[int], limit: int, *, now: datetime) -> Claimable | None:
+    if not queue_ids:
+        return None
+    taken = _take_due(dict.fromkeys(queue_ids, max(1, limit // len(queue_ids))), limit, now=now)
+    for due in sorted(_close_what_needs_no_push(taken, now=now), key=lambda due: due.next_attempt_at):
+        key = sorting.place(due)
+        if sorting.known.id_of(key) == due.queue_id:
+            is_taken = halts.take_probe(sorting.known.covering(key), now=now)
+            return sorting.prepare(due, key, Slot(due.queue_id), is_probe=True) if is_taken else None
+    return None
 
 
 def open_address(address_encrypted: bytes, route_id: int) -> bytes | None:
@@ -307,7 +376,8 @@ def _claim(claimable: Claimable, attempt_id: int, source_key: bytes) -> Claim:
         address_digest=due.address_digest,
         push=_push(due, claimable.channel, claimable.address),
         channel=claimable.channel,
-        lane=claimable.lane,
+        queue=claimable.queue,
+        slot=claimable.slot,
         is_route_noted=bool(due.is_route_noted),
         is_route_proven=due.is_route_proven,
         is_probe=claimable.is_probe,

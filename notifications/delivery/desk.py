@@ -11,15 +11,17 @@ from kit.db.clock import clock
 from kit.metrics import batches
 from kit.tracing.steps import note
 from kit.turns import BaseStage, Bell, Stage
-from notifications import channels, outages
+from notifications import queues
+from notifications.admission import COUNTED_EVERY_SECONDS, Counts, Part
 from notifications.delivery import recording, settling
-from notifications.delivery.claim import WAITS, Claim, Claimed, claim, postpone_first
+from notifications.delivery.claim import Claim, Claimed, claim, postpone_first
+from notifications.delivery.concurrency import ConcurrencyLimits
 from notifications.delivery.flights import Done, Flights
-from notifications.delivery.lanes import Lanes
 from notifications.delivery.settling import WaitingRequest, WaitingRequests, answer_ended, settle
 from notifications.gateways.interface import Gateway
 from notifications.messages import Answer
-from notifications.metrics import LEFT_BEHIND
+from notifications.metrics import FINISHED, LEFT_BEHIND
+from notifications.models import Notification
 
 log = structlog.get_logger(__name__)
 
@@ -33,20 +35,23 @@ class TakesAnswers(Protocol):
 
 
 class Delivery:
-    """What the stages of a process share: pushes under way, room in lanes, and requests that wait for an answer."""
+    """What the stages of a process share: pushes under way, their limits, and requests that wait for an answer."""
 
-    def __init__(self, gateway_for: Callable[[str], Gateway], bell: Bell, *, lease: timedelta, lanes: Lanes) -> None:
+    def __init__(
+        self, gateway_for: Callable[[str], Gateway], bell: Bell, *, lease: timedelta, limits: ConcurrencyLimits
+    ) -> None:
         self.lease = lease
-        self.lanes = lanes
-        self.flights = Flights(gateway_for, bell, self.lanes, lease=lease)
+        self.limits = limits
+        self.flights = Flights(gateway_for, bell, self.limits, lease=lease)
         self.waiting = WaitingRequests()
         self.front_doors: Mapping[str, TakesAnswers] = {}
 
     def accepted(self, claims: Sequence[Claim], requests: Sequence[WaitingRequest]) -> None:
         """Send the claims of new requests and remember what waits, after the commit that stored them."""
-        self.lanes.keep()
+        self.limits.keep()
         self.flights.send(claims)
         self.waiting.add(requests)
+        queues.create({claim.queue for claim in claims if claim.slot.queue_id == queues.UNSORTED})
 
     def answer(self, answers: Sequence[Answer], *, now: datetime) -> None:
         """Hand answers to the front doors that took their requests."""
@@ -63,7 +68,7 @@ class Delivery:
         notifications and waits for a route could otherwise dead-lock with one that holds the route and waits for the
         notifications.
         """
-        return [Results(self), Settling(self), Overdue(self), Lost(), Due(self)]
+        return [Results(self), Settling(self), Overdue(self), Lost(), Expired(), Due(self), Counting()]
 
 
 class Lost(BaseStage):
@@ -82,42 +87,74 @@ class Lost(BaseStage):
         recording.postpone_first_lost(now=now)
 
 
+class Expired(BaseStage):
+    """Closes what expired while it waited, also behind a halt, where nothing else looks at it."""
+
+    waits: LiteralString = queues.EXPIRED
+
+    def work(self, limit: int, *, now: datetime) -> bool:
+        count = queues.close_expired(limit=limit, now=now)
+        batches.count(FINISHED, {(Notification.State.EXPIRED,): count})
+        return count == limit
+
+
 class Due(BaseStage):
     """Claims what is due: retries, and notifications that found no room when they were accepted."""
 
-    waits: LiteralString = WAITS
+    waits: LiteralString = queues.IS_DUE
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
         self._claimed = Claimed()
 
     def next_at(self) -> float | None:
-        return 0.0 if self._delivery.lanes.has_room_again() else None
+        return 0.0 if self._delivery.limits.has_room_again() else None
 
     def work(self, limit: int, *, now: datetime) -> bool:
         self._claimed = claim(
             limit=limit,
             now=now,
             lease=self._delivery.lease,
-            lanes=self._delivery.lanes,
+            limits=self._delivery.limits,
         )
         note((each.source_key, {"attempt": each.push.attempt_number}) for each in self._claimed.claims)
-        return self._claimed.is_more_left and bool(self._claimed.claims or self._claimed.halted_ids)
+        return self._claimed.is_more_left
 
     def committed(self) -> None:
         claimed, self._claimed = self._claimed, Claimed()
-        self._delivery.lanes.keep()
+        self._delivery.limits.keep()
         self._delivery.flights.send(claimed.claims)
-        channels.park(claimed.halted_ids)
-        outages.park(claimed.halted_ids)
+        queues.create(claimed.new_queues)
 
     def undone(self) -> None:
-        self._delivery.lanes.give_back()
+        self._delivery.limits.give_back()
         self._claimed = Claimed()
 
     def set_aside(self, error: Exception, *, now: datetime) -> None:
         super().set_aside(error, now=now)
-        postpone_first(lanes=self._delivery.lanes, now=now)
+        postpone_first(limits=self._delivery.limits, now=now)
+
+
+class Counting(BaseStage):
+    """Counts what waits in each queue, in the worker on duty."""
+
+    waits: LiteralString = "SELECT FROM notifications_queue"
+    is_for_one = True
+
+    def __init__(self) -> None:
+        self._counts = Counts()
+        self._parts: Mapping[int, Part] = {}
+        self._next_at = float("-inf")
+
+    def work(self, limit: int, *, now: datetime) -> bool:  # noqa: ARG002 - the signature of a stage
+        if monotonic() >= self._next_at:
+            self._parts = self._counts.step(now=now)
+        return False
+
+    def committed(self) -> None:
+        if monotonic() >= self._next_at:
+            self._counts.keep(self._parts)
+            self._next_at = monotonic() + COUNTED_EVERY_SECONDS
 
 
 class Results(BaseStage):
@@ -143,7 +180,7 @@ class Results(BaseStage):
     def committed(self) -> None:
         results, now = self._results, clock.now()
         self._drop_results()
-        recording.close_breakers(results, now=now)
+        recording.end_halts(results, now=now)
         self._delivery.flights.refresh_gateways(claim for claim, _ in results)
 
     def undone(self) -> None:

@@ -15,7 +15,7 @@ from kit.http.connections import call_on_loop
 from kit.tracing.steps import Role, step
 from kit.turns import Bell
 from notifications.delivery.claim import Claim
-from notifications.delivery.lanes import Lanes
+from notifications.delivery.concurrency import ConcurrencyLimits
 from notifications.gateways.interface import Gateway
 from notifications.messages import FAILURES, Outcome, Result
 
@@ -32,10 +32,12 @@ USABLE_PART_OF_LEASE = 0.9  # the rest is for recording
 class Flights:
     """Sends claims, each by the gateway of its route, and keeps their results until a turn has recorded them."""
 
-    def __init__(self, gateway_for: Callable[[str], Gateway], bell: Bell, lanes: Lanes, *, lease: timedelta) -> None:
+    def __init__(
+        self, gateway_for: Callable[[str], Gateway], bell: Bell, limits: ConcurrencyLimits, *, lease: timedelta
+    ) -> None:
         self._gateway_for = gateway_for
         self._bell = bell
-        self._lanes = lanes
+        self._limits = limits
         self._timeout_seconds = lease.total_seconds() * USABLE_PART_OF_LEASE
         self._done: deque[Done] = deque()  # the loop appends, turns take away
         self._under_way = 0  # counted by the thread that makes the turns
@@ -113,7 +115,7 @@ class Flights:
         if not self._done:
             self._first_done_at = monotonic()
         self._done.append((claim, result))
-        self._lanes.land(claim.lane, monotonic() - began_at if result.outcome is Outcome.DELIVERED else inf)
+        self._limits.complete(claim.slot, monotonic() - began_at if result.outcome is Outcome.DELIVERED else inf)
         if len(self._done) == 1 or self.are_all_done():
             self._bell.ring()
 

@@ -1,4 +1,4 @@
-"""Recording what the gateway answered: attempts, routes, channels and notifications.
+"""Recording what the gateway answered: attempts, routes, apps, halts and notifications.
 
 A result that ends a notification ends it, whichever attempt it came from. Any other result changes the notification
 only while its attempt holds it, because the next attempt decides once the lease was lost.
@@ -14,8 +14,7 @@ import structlog
 
 from kit.db.statements import fetch
 from kit.metrics.batches import count, observe
-from notifications import breakers, channels, disabling, outages
-from notifications.channels import Channels
+from notifications import breakers, deaths, disabling, halts, queues
 from notifications.delivery.claim import Claim
 from notifications.delivery.flights import Done
 from notifications.messages import ChannelKey, Outcome, Result, platform
@@ -33,6 +32,7 @@ from notifications.policy import (
     retry_base_seconds,
     retry_max_seconds,
 )
+from notifications.queues import Queues
 from notifications.reports import REPORTS
 
 log = structlog.get_logger(__name__)
@@ -67,14 +67,15 @@ class Recorded(NamedTuple):
 def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
     """Write what the gateway answered, in the transaction of a turn, and return what it means for the senders.
 
-    `close_breakers` is to be called after the commit.
+    `end_halts` is to be called after the commit.
     """
     _complete_attempts(results)
-    known = channels.snapshot()
-    outages.begin(((claim.gateway, result) for claim, result in results), known.unreachable, now=now)
-    doubted = breakers.judge(results, known.rows, now=now)
+    known = queues.load()
+    halts.note_unreachable(((claim.gateway, result) for claim, result in results), known.unreachable, now=now)
+    breakers.judge(results, known, now=now)
+    doubted = deaths.judge(results, known, now=now)
     believed = [(claim, _believe(claim.channel, result, doubted)) for claim, result in results]
-    channels.note_success({claim.channel for claim, result in believed if _proves(result)}, known.rows, now=now)
+    queues.note_success({claim.channel for claim, result in believed if _proves(result)}, known, now=now)
     # Routes are written before notifications, as in unregistering: the other way round they would dead-lock.
     _note_routes(believed, known, now=now)
     changes = [_change(claim, result, now=now) for claim, result in believed]
@@ -84,23 +85,19 @@ def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
     return [_recorded(claim, change) for (claim, _), change in zip(believed, changes, strict=True)]
 
 
-def close_breakers(results: Sequence[Done], *, now: datetime) -> None:
-    """Close the breakers of channels whose probe came through, and end the outages of gateways that a probe reached,
-    after the commit of the results.
-
-    Closing locks the channel and then all that is parked for it, which could dead-lock with the routes and
-    notifications that recording locks. A breaker that stays open after a crash gets its next probe.
+def end_halts(results: Sequence[Done], *, now: datetime) -> None:
+    """End the trips of apps whose probe came through, and the halts of gateways that a probe reached, after the commit
+    of the results: nobody waits for a batch because of them. A halt that stays after a crash gets its next probe.
     """
-    for channel in sorted({claim.channel for claim, result in results if claim.is_probe and _proves(result)}):
-        channels.close_breaker(channel, now=now)
-    for gateway in sorted(
-        {claim.gateway for claim, result in results if claim.is_probe and outages.is_contact(result)}
-    ):
-        outages.end(gateway, now=now)
+    probes = [(claim, result) for claim, result in results if claim.is_probe]
+    for app in sorted({claim.channel for claim, result in probes if _proves(result)}):
+        halts.close_breaker(app, now=now)
+    for gateway in sorted({claim.gateway for claim, result in probes if halts.is_contact(result)}):
+        halts.note_reached(gateway)
 
 
 def _proves(result: Result) -> bool:
-    """Return whether a result proves that the channel works. A dry run proves nothing about Apple and Google."""
+    """Return whether a result proves that the app works. A dry run proves nothing about Apple and Google."""
     return result.outcome is Outcome.DELIVERED and not result.is_dry_run
 
 
@@ -108,7 +105,7 @@ def _believe(channel: ChannelKey, result: Result, doubted: set[ChannelKey]) -> R
     """Return the result as it is acted on. While tokens seem to die because of the set-up, a dead token is a fault of
     the set-up.
     """
-    is_doubtful = result.outcome is Outcome.DEAD and result.is_guarded and channel in doubted
+    is_doubtful = deaths.is_guarded_death(result) and channel in doubted
     return replace(result, outcome=Outcome.CONFIG) if is_doubtful else result
 
 
@@ -141,8 +138,9 @@ _COUNT_REPEATED = """
     )
     DELETE FROM notifications_attempt AS attempt USING same WHERE attempt.id = same.id
 """
-# Outcomes that may come again and again: the others end a notification, or come four times at most.
-REPEATED = frozenset({Outcome.TRANSIENT, Outcome.CONFIG})
+# Outcomes that may come again and again: the others end a notification, or come four times at most. A death comes again
+# where it is not believed.
+REPEATED = frozenset({Outcome.TRANSIENT, Outcome.CONFIG, Outcome.DEAD})
 
 
 def _count_repeated(results: Sequence[Done]) -> None:
@@ -167,7 +165,7 @@ def _complete_attempts(results: Sequence[Done]) -> None:
     )
 
 
-def _note_routes(results: Sequence[Done], known: Channels, *, now: datetime) -> None:
+def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> None:
     """Write what is new about routes. For a route that just works there is nothing to write."""
     failed = [claim for claim, r in results if r.outcome is Outcome.TRANSIENT]
     dead = [(claim, r.code) for claim, r in results if r.outcome is Outcome.DEAD]
@@ -179,10 +177,9 @@ def _note_routes(results: Sequence[Done], known: Channels, *, now: datetime) -> 
         disabling.lock_in_order(reached.keys() | failed_ids)
     disabling.note_success(reached, now=now)
     for channel in sorted({claim.channel for claim in failed}):
-        row = known.rows.get(channel)
         disabling.note_failure(
             [claim.route_id for claim in failed if claim.channel == channel],
-            channel_success_at=row.last_success_at if row else None,
+            channel_success_at=known.delivered.get(channel),
             now=now,
         )
     for claim, code in dead:
@@ -301,7 +298,7 @@ def _recorded(claim: Claim, change: Change) -> Recorded:
     return Recorded(claim, standing, is_token_dead=change.state == State.DEAD_TOKEN)
 
 
-def _measure(results: Sequence[Done], known: Channels) -> None:
+def _measure(results: Sequence[Done], known: Queues) -> None:
     count(ATTEMPTS, ((r.outcome, platform(c.channel.token_type), _app(c.channel, known)) for c, r in results))
     for token_type in {claim.channel.token_type for claim, _ in results}:
         sent = [
@@ -312,11 +309,11 @@ def _measure(results: Sequence[Done], known: Channels) -> None:
         observe(GATEWAY_SECONDS, (took for _, took in sent), platform(token_type), of=(key for key, _ in sent))
 
 
-def _app(channel: ChannelKey, known: Channels) -> str:
+def _app(channel: ChannelKey, known: Queues) -> str:
     """Return the label of a channel's app. Clients choose the topic, so it is named only once something was delivered
     to it.
     """
-    return channel.apn_topic if not channel.apn_topic or channel in known.proven else "other"
+    return channel.apn_topic if not channel.apn_topic or channel in known.delivered else "other"
 
 
 _TAKE_UP_LOST = """

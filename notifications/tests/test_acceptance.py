@@ -5,20 +5,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from notifications import acceptance, channels, draining
+from notifications import acceptance, halts, queues
 from notifications.acceptance import Incoming, Sending, dedup_key, withdraw
 from notifications.admission import Admission, own_admission
-from notifications.delivery.lanes import Lanes
+from notifications.delivery.concurrency import ConcurrencyLimits, Slot
 from notifications.delivery.recording import take_up_lost
 from notifications.delivery.settling import settle
-from notifications.messages import ChannelKey, PushNotification, PushRequest, ReportError
-from notifications.models import Attempt, Notification, NotificationRequest
+from notifications.messages import ChannelKey, PushNotification, PushRequest, QueueKey, ReportError
+from notifications.models import Attempt, Notification, NotificationRequest, Queue
 from notifications.policy import Verdict, Wish
 from notifications.reports import CODES, REPORT_ERRORS, WISH_CODES, Decided, pack, unpack
 from notifications.senders import own_senders
 from registrations.encryption import Keyring, Purpose
 from registrations.models import Registration, Route
-from tests.delivering import APP, LEASE, make_due, take
+from tests.delivering import APP, LEASE, make_due, prove, take
 from tests.factories import make_notification, make_registration, make_route
 from tests.statements import statements
 
@@ -50,8 +50,8 @@ def incoming(*pushes, amm=b"\x01" * 32, envelope=b"\x0e" * 32, message_id=b"stat
     return Incoming(amm, envelope, ADDRESS, SENDER, PushRequest(message_id, pushes))
 
 
-def accept(batch, *, now, lanes=None, front_door=DOOR):
-    return acceptance.accept(front_door, batch, sending=Sending(LEASE, lanes or Lanes(1000)), now=now)
+def accept(batch, *, now, limits=None, front_door=DOOR):
+    return acceptance.accept(front_door, batch, sending=Sending(LEASE, limits or ConcurrencyLimits(1000)), now=now)
 
 
 def told(answer):
@@ -136,34 +136,35 @@ def test_what_is_claimed_at_acceptance_is_what_any_worker_would_claim():
 def test_what_cannot_go_out_at_once_is_stored_and_due():
     recipients = [make_recipient(bytes([number]) * 64) for number in range(3)]
     pushes = [push(bytes(recipient.public_key_hash)) for recipient in recipients]
-    lanes = Lanes(2)
-    accepted = accept([incoming(*pushes)], now=NOW, lanes=lanes)
+    limits = ConcurrencyLimits(2)
+    accepted = accept([incoming(*pushes)], now=NOW, limits=limits)
     assert len(accepted.claims) == 2
     row = Notification.objects.get(state=State.PENDING)
     assert (row.next_attempt_at, row.lease_until, row.attempt_count) == (NOW, None, 0)
     assert Attempt.objects.count() == 2
-    lanes.keep()
-    assert not lanes.has_room_again()
-    lanes.land(accepted.claims[0].lane)
-    assert lanes.has_room_again()
+    limits.keep()
+    assert not limits.has_room_again()
+    limits.complete(accepted.claims[0].slot)
+    assert limits.has_room_again()
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("obstacle", ["drained", "paused", "unreadable"])
 def test_nothing_is_claimed_at_acceptance_that_no_worker_would_claim(obstacle):
+    prove(GOOGLE)
     route = make_recipient().route
     if obstacle == "drained":
-        draining.start(by="ann", why="gorush moves", now=NOW)
+        halts.start_draining(by="ann", why="gorush moves", now=NOW)
     elif obstacle == "paused":
-        channels.pause(GOOGLE, by="ann", why="new key", now=NOW)
+        halts.pause(GOOGLE, by="ann", why="new key", now=NOW)
     else:
         sealed = Keyring([b"\x77" * 32]).encrypt(Purpose.ADDRESS, b"lost")
         Route.objects.filter(pk=route.pk).update(address_encrypted=sealed)
-    accepted = accept([incoming(push())], now=NOW, lanes=(lanes := Lanes(1)))
+    accepted = accept([incoming(push())], now=NOW, limits=(limits := ConcurrencyLimits(1)))
     assert (accepted.claims, Attempt.objects.count()) == ([], 0)
     assert Notification.objects.get().state == State.PENDING
     assert len(waiting_ids(accepted)) == 1
-    assert lanes.enter(GOOGLE)
+    assert limits.enter(Slot(Notification.objects.get().queue_id))
 
 
 @pytest.mark.django_db
@@ -454,6 +455,8 @@ def test_every_report_has_its_wire_code():
 def overloaded(settings, monkeypatch):
     settings.MAX_OPEN_NOTIFICATIONS = 1
     make_due()
+    queues.create([QueueKey("gorush", 2, None, is_proven=False)])
+    Queue.objects.update(waiting_count=1)
     admission = Admission()
     monkeypatch.setattr(acceptance, "own_admission", lambda: admission)
     return admission

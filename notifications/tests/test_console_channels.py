@@ -8,12 +8,12 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.utils import timezone
 
-from notifications import channels
+from notifications import halts
 from notifications.messages import ChannelKey
-from notifications.models import Channel
+from notifications.models import Channel, Queue
 from registrations.models import Route
-from tests.delivering import APP, LONG_AGO, make_due, make_due_to_app, prove
-from tests.factories import make_registration, make_route
+from tests.delivering import APP, prove
+from tests.factories import make_channel, make_halt, make_route
 
 pytestmark = pytest.mark.django_db
 PAGES = "/admin/notifications/channel/"
@@ -21,20 +21,23 @@ PAGES = "/admin/notifications/channel/"
 
 @pytest.fixture
 def channel():
-    return Channel.objects.create(token_type=1, apn_topic=APP, since=timezone.now(), state="running")
+    return make_channel((1, APP))
 
 
 def page(channel, operation):
     return f"{PAGES}{channel.pk}/operate/{operation}/"
 
 
+def shown(channel):
+    return halts.with_halts(Channel.objects.filter(pk=channel.pk)).get()
+
+
 def state_of(channel):
-    channel.refresh_from_db()
-    return channel.state
+    return shown(channel).state
 
 
 def test_lists_channels_with_state_and_reason(admin_client, channel):
-    channels.pause(channels._key(channel), by="ann", why="new key", now=timezone.now())
+    halts.pause(ChannelKey(1, APP), by="ann", why="new key", now=timezone.now())
     html = admin_client.get(PAGES).content.decode()
     assert "APN im.status" in html
     assert "paused" in html
@@ -45,15 +48,15 @@ def test_pausing_and_resuming_are_confirmed_and_leave_an_entry(admin_client, adm
     assert "until somebody resumes it" in admin_client.get(page(channel, "pause")).content.decode()
     assert state_of(channel) == "running"
     admin_client.post(page(channel, "pause"), {"why": "new key", "confirmed": "1"})
-    assert (state_of(channel), channel.reason, channel.changed_by) == ("paused", "new key", "admin")
-    channels.park([make_due_to_app().pk])
+    assert (state_of(channel), shown(channel).reason, shown(channel).changed_by) == ("paused", "new key", "admin")
+    Queue.objects.filter(is_proven=True).update(waiting_count=1)
     assert "1 notifications wait" in admin_client.get(page(channel, "resume")).content.decode()
     admin_client.post(page(channel, "resume"), {"why": "the key works", "confirmed": "1"})
     assert state_of(channel) == "running"
     entries = LogEntry.objects.filter(object_id=str(channel.pk), user=admin_user).order_by("pk")
     assert [entry.change_message for entry in entries] == [
         "Paused. Why: new key",
-        "Resumed, 1 notifications released. Why: the key works",
+        "Resumed. Why: the key works",
     ]
 
 
@@ -66,8 +69,8 @@ def test_nobody_operates_without_a_reason_that_may_be_kept(admin_client, channel
 
 def test_a_tripped_channel_says_who_tripped_it(admin_client, channel):
     admin_client.post(page(channel, "trip"), {"why": "tokens die", "confirmed": "1"})
-    assert (state_of(channel), channel.reason, channel.changed_by) == ("tripped", "tokens die", "admin")
-    assert channel.next_probe_at
+    assert (state_of(channel), shown(channel).reason, shown(channel).changed_by) == ("tripped", "tokens die", "admin")
+    assert shown(channel).next_probe_at
 
 
 @pytest.mark.parametrize("operation", ["pause", "trip"])
@@ -76,7 +79,7 @@ def test_a_second_click_changes_nothing_and_says_so(admin_client, channel, opera
     admin_client.post(page(channel, operation), sent)
     again = admin_client.post(page(channel, operation), sent | {"why": "second"}, follow=True)
     assert "already" in again.content.decode()
-    assert (state_of(channel) != "running", channel.reason) == (True, "first")
+    assert (state_of(channel) != "running", shown(channel).reason) == (True, "first")
     assert LogEntry.objects.count() == 1
 
 
@@ -99,13 +102,13 @@ def test_undoing_says_how_many_before_and_after(admin_client, channel):
     assert LogEntry.objects.get().change_message.startswith("Undid the disabling of 1 addresses")
 
 
-@pytest.mark.parametrize("operation", ["pause", "trip", "resume", "undo"])
+@pytest.mark.parametrize("operation", ["pause", "trip", "resume", "close", "undo"])
 def test_whoever_may_only_view_can_do_nothing(client, channel, operation):
     user = User.objects.create_user("support", is_staff=True)
     user.user_permissions.add(Permission.objects.get(codename="view_channel"))
     client.force_login(user)
-    shown = client.get(f"{PAGES}{channel.pk}/change/")
-    assert (shown.status_code, page(channel, operation) in shown.content.decode()) == (200, False)
+    seen = client.get(f"{PAGES}{channel.pk}/change/")
+    assert (seen.status_code, page(channel, operation) in seen.content.decode()) == (200, False)
     refused = client.post(page(channel, operation), {"why": "x", "since": "2020-01-01 00:00:00", "confirmed": "1"})
     assert (refused.status_code, state_of(channel)) == (403, "running")
 
@@ -116,7 +119,7 @@ def test_operators_find_the_operations_on_the_page_of_a_channel(client, channel)
     user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
     client.force_login(user)
     html = client.get(f"{PAGES}{channel.pk}/change/").content.decode()
-    assert all(page(channel, operation) in html for operation in ("pause", "trip", "resume", "undo"))
+    assert all(page(channel, operation) in html for operation in ("pause", "trip", "resume", "close", "undo"))
 
 
 def test_what_does_not_exist_is_not_found(admin_client, channel):
@@ -124,11 +127,33 @@ def test_what_does_not_exist_is_not_found(admin_client, channel):
     assert admin_client.get(f"{PAGES}987654/operate/pause/").status_code == 404
 
 
-def test_the_list_says_how_full_each_share_is(admin_client, settings):
+def test_resuming_says_what_it_does_not_end(admin_client, channel):
+    for operation in ("pause", "trip"):
+        admin_client.post(page(channel, operation), {"why": "x", "confirmed": "1"})
+    assert "It is also tripped" in admin_client.get(page(channel, "resume")).content.decode()
+    assert "It is also paused" in admin_client.get(page(channel, "close")).content.decode()
+    admin_client.post(page(channel, "resume"), {"why": "x", "confirmed": "1"})
+    assert shown(channel).halts == ["tripped"]
+    admin_client.post(page(channel, "close"), {"why": "x", "confirmed": "1"})
+    assert state_of(channel) == "running"
+    again = admin_client.post(page(channel, "close"), {"why": "x", "confirmed": "1"}, follow=True)
+    assert "is not tripped" in again.content.decode()
+
+
+@pytest.mark.parametrize(("halted", "count"), [("yes", 2), ("paused", 1), ("tripped", 1), ("", 3)])
+def test_the_list_is_narrowed_down_to_what_is_halted(admin_client, channel, halted, count):
+    make_channel((1, "paused.app"))
+    make_channel((1, "tripped.app"))
+    make_halt("paused", (1, "paused.app"))
+    make_halt("tripped", (1, "tripped.app"))
+    html = admin_client.get(PAGES, {"halted": halted} if halted else {}).content.decode()
+    assert html.count("/change/") == count
+
+
+def test_the_list_says_how_full_each_queue_is(admin_client, settings):
     settings.MAX_OPEN_NOTIFICATIONS = 1000
     prove(ChannelKey(1, APP), ChannelKey(2, ""))
-    reached = make_route(token_type=2, last_success_at=LONG_AGO)
-    make_due(route=make_registration(route=reached).route)
+    Queue.objects.filter(token_type=2, is_proven=True).update(waiting_count=1)
     html = admin_client.get(PAGES).content.decode()
     cells = re.findall(r"<td[^>]*field-\w*share_(waiting|limit)[^>]*>\s*(?:<[^>]*>\s*)*([0-9]+)", html)
     assert cells == [("waiting", "0"), ("limit", "450"), ("waiting", "1"), ("limit", "450")]

@@ -9,12 +9,12 @@ import pytest
 from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
-from notifications import draining
-from notifications.delivery.lanes import Lanes
+from notifications import halts, queues
+from notifications.delivery.concurrency import ConcurrencyLimits, Slot
 from notifications.delivery.recording import FINISHED_BY, record, take_up_lost
 from notifications.delivery.settling import GRACE, overdue_request_ids, settle
 from notifications.gateways.registry import gateway_for
-from notifications.messages import ChannelKey, Outcome, Push, ReportError, Result
+from notifications.messages import ChannelKey, Outcome, Push, QueueKey, ReportError, Result
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.encryption import Keyring, Purpose
 from registrations.models import Registration, RegistrationEvent, Route
@@ -473,37 +473,38 @@ def test_a_channel_with_much_to_do_does_not_hide_what_waits_behind_it():
     prove(ChannelKey(1, APP), ChannelKey(1, "another.app"), ChannelKey(2, ""))
     busy = [make_due_to_app(next_attempt_at=LONG_AGO - timedelta(hours=1)).pk for _ in range(12)]
     others = {make_due_to_app("another.app").pk, make_due().pk}
-    lanes = Lanes(3)
-    assert {held.notification_id for held in take(limit=8, lanes=lanes)} < set(busy)
-    assert {held.notification_id for held in take(limit=8, lanes=lanes)} == others
+    limits = ConcurrencyLimits(3)
+    assert {held.notification_id for held in take(limit=8, limits=limits)} < set(busy)
+    assert {held.notification_id for held in take(limit=8, limits=limits)} == others
 
 
 @pytest.mark.django_db
 def test_made_up_apps_together_do_not_hide_what_waits_behind_them():
     prove(ChannelKey(1, APP), ChannelKey(2, ""))
+    queues.create([QueueKey("gorush", 1, None, is_proven=False)])
     for number in range(12):
         make_due_to_app(f"made.up.{number}", next_attempt_at=LONG_AGO - timedelta(hours=1))
     others = {make_due_to_app().pk, make_due().pk}
-    lanes = Lanes(3)
-    assert len(take(limit=8, lanes=lanes)) == 3
-    assert {held.notification_id for held in take(limit=8, lanes=lanes)} == others
-    assert take(limit=8, lanes=lanes) == []
+    limits = ConcurrencyLimits(3)
+    assert len(take(limit=8, limits=limits)) == 3
+    assert {held.notification_id for held in take(limit=8, limits=limits)} == others
+    assert take(limit=8, limits=limits) == []
 
 
 @pytest.mark.django_db
-def test_what_has_no_route_or_a_dead_one_is_closed_behind_full_lanes_too():
+def test_what_has_no_route_or_a_dead_one_is_closed_behind_full_queues_too():
     prove(ChannelKey(2, ""))
-    lanes = Lanes(1)
-    lanes.enter(ChannelKey(2, ""))
+    limits = ConcurrencyLimits(1)
+    limits.enter(Slot(queues.load().id_of(QueueKey("gorush", 2, "", is_proven=True))))
     gone = make_notification(at=LONG_AGO, expires_at=datetime(2100, 1, 1, tzinfo=UTC))
-    assert take(lanes=lanes) == []
+    assert take(limits=limits) == []
     assert fresh(gone).state == State.WITHDRAWN
 
 
 @pytest.mark.django_db
 def test_what_one_turn_cannot_take_the_next_ones_do():
     notifications = [make_due() for _ in range(9)]
-    desk = Desk(lane_width=4)
+    desk = Desk(limit=4)
     desk.work_off()
     assert {fresh(n).state for n in notifications} == {State.DELIVERED}
     assert len(desk.gateway.pushes) == 9
@@ -512,9 +513,9 @@ def test_what_one_turn_cannot_take_the_next_ones_do():
 @pytest.mark.django_db
 def test_drained_delivery_takes_nothing():
     waiting = make_due()
-    draining.start(by="ann", why="gorush moves", now=NOW)
+    halts.start_draining(by="ann", why="gorush moves", now=NOW)
     assert take() == []
-    draining.stop()
+    halts.stop_draining()
     assert [held.notification_id for held in take()] == [waiting.pk]
 
 

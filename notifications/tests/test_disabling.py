@@ -28,9 +28,7 @@ def fails(route, *, after, others_arrive=True):
     """One more failure of a route; in between the channel delivered something else, or nothing."""
     now = NOW + after
     if others_arrive:
-        Channel.objects.update_or_create(
-            **GOOGLE._asdict(), defaults={"since": NOW, "last_success_at": now - timedelta(minutes=1)}
-        )
+        Channel.objects.update_or_create(**GOOGLE._asdict(), defaults={"last_success_at": now - timedelta(minutes=1)})
     answered(Result(Outcome.TRANSIENT), make_due(route=route, expires_at=now + timedelta(days=1)), now=now)
 
 

@@ -9,11 +9,11 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 
 from kit.turns import BaseStage, Worker
-from notifications import channels
+from notifications import queues
+from notifications.delivery.concurrency import ANSWERS_TO_GROW, ConcurrencyLimits, Slot
 from notifications.delivery.flights import Flights
-from notifications.delivery.lanes import ANSWERS_TO_WIDEN, NEW, UNPROVEN, FullLanes, Lanes, lane_of
 from notifications.delivery.recording import take_up_lost
-from notifications.messages import ChannelKey, Outcome, Push, Result
+from notifications.messages import ChannelKey, Outcome, Push, QueueKey, Result, queue_key
 from notifications.models import Attempt, Notification
 from tests.delivering import (
     APP,
@@ -58,7 +58,7 @@ def gateway():
 @pytest.fixture
 def desk(gateway):
     """A process with room for three pushes in each lane."""
-    desk = Desk(gateway, lane_width=3)
+    desk = Desk(gateway, limit=3)
     yield desk
     gateway.let_go.set()
     desk.turn_until(lambda: not desk.delivery.flights.under_way)
@@ -68,27 +68,29 @@ def states(*notifications):
     return [fresh(notification).state for notification in notifications]
 
 
-def room_in(lanes, lane):
-    """How many pushes the lane has room for."""
+def queue_id(app, *, is_proven=False):
+    return queues.load().id_of(QueueKey("gorush", *app, is_proven))
+
+
+def room_in(limits, queue, *, is_backlog=False):
+    """How many pushes the queue has room for."""
     count = 0
-    while lanes.enter(lane):
+    while limits.enter(Slot(queue, is_backlog)):
         count += 1
-    lanes.give_back()
+    limits.give_back()
     return count
 
 
-def carry(lanes, lane, *, at_once, seconds=0.05):
-    """Let so many pushes come, and be delivered as far as there was room, after so long. Return how wide the lane is
-    then.
-    """
-    lanes.pass_over_full()
-    entered = [lanes.enter(lane) for _ in range(at_once)]
-    lanes.keep()
+def carry(limits, queue, *, at_once, seconds=0.05):
+    """Let so many pushes come, and be delivered as far as there was room, after so long. Return the limit then."""
+    limits.note_crowded([])
+    entered = [limits.enter(Slot(queue)) for _ in range(at_once)]
+    limits.keep()
     for _ in range(entered.count(True)):
-        lanes.land(lane, seconds)
-    lanes.has_room_again()
-    lanes.pass_over_full()
-    return room_in(lanes, lane)
+        limits.complete(Slot(queue), seconds)
+    limits.has_room_again()
+    limits.note_crowded([])
+    return room_in(limits, queue)
 
 
 def delivered(desk, *notifications):
@@ -191,7 +193,7 @@ def test_a_result_that_comes_after_its_lease_does_not_touch_the_next_attempt(gat
     desk.turn()
     later = timezone.now() + LEASE
     take_up_lost(now=later, limit=10)
-    Desk(other := HangingGateway(), lane_width=1).turn(now=later)
+    Desk(other := HangingGateway(), limit=1).turn(now=later)
     gateway.let_go.set()
     desk.turn_until(lambda: not desk.delivery.flights.under_way)
     other.let_go.set()
@@ -199,7 +201,7 @@ def test_a_result_that_comes_after_its_lease_does_not_touch_the_next_attempt(gat
 
 
 @pytest.mark.django_db(transaction=True)
-def test_made_up_apps_share_one_lane_and_take_no_room_from_those_that_work(desk):
+def test_made_up_apps_share_one_queue_and_take_no_room_from_those_that_work(desk):
     strangers = [make_due_to_app(f"made.up.{number}") for number in range(5)]
     desk.turn()
     assert states(*strangers).count(State.IN_FLIGHT) == 3
@@ -218,7 +220,7 @@ def test_made_up_addresses_of_an_app_take_no_room_from_its_phones(desk):
     phone = make_due(route=make_registration(route=make_route(token_type=1, apn_topic=APP, last_success_at=NOW)).route)
     desk.turn()
     assert states(phone) == [State.IN_FLIGHT]
-    assert desk.delivery.lanes.pass_over_full() == FullLanes([ChannelKey(1, NEW + APP)], [])
+    assert [room_in(desk.delivery.limits, queue_id(APPLE, is_proven=p)) for p in (False, True)] == [0, 2]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -229,24 +231,8 @@ def test_a_result_that_cannot_be_stored_is_set_aside_and_the_others_are_recorded
     delivered(desk, *others)
     desk.turn_until(lambda: not desk.delivery.flights.under_way)
     assert states(bad) == [State.IN_FLIGHT]
-    assert room_in(desk.delivery.lanes, GOOGLE) == 3
+    assert room_in(desk.delivery.limits, queue_id(GOOGLE)) == 3
     assert take_up_lost(now=timezone.now() + LEASE, limit=10) == 1
-
-
-@pytest.mark.django_db(transaction=True)
-def test_parking_that_fails_neither_keeps_room_nor_stops_what_is_sent(gateway, desk):
-    paused, quick = make_due_to_app(), make_due()
-    channels.pause(APPLE, by="ann", why="new key", now=NOW)
-    with other_session() as other, connection.cursor() as own:
-        other.execute("SELECT FROM notifications_channel WHERE state = 'paused' FOR UPDATE")
-        own.execute("SET lock_timeout = '50ms'")
-        delivered(desk, quick)
-        own.execute("RESET lock_timeout")
-    assert (fresh(paused).state, fresh(paused).next_attempt_at) == (State.PENDING, paused.next_attempt_at)
-    assert room_in(desk.delivery.lanes, APPLE) == 3
-    desk.turn()
-    assert fresh(paused).next_attempt_at == paused.expires_at
-    assert len(gateway.pushes) == 1
 
 
 class Locked(BaseStage):
@@ -270,7 +256,7 @@ def test_a_turn_that_fails_half_way_gives_the_room_of_its_claims_back_and_sends_
         desk.turn()
     assert states(*notifications) == [State.PENDING] * 3
     assert (gateway.pushes, desk.delivery.flights.under_way) == ([], 0)
-    assert room_in(desk.delivery.lanes, GOOGLE) == 3
+    assert room_in(desk.delivery.limits, queue_id(GOOGLE)) == 3
     last.is_locked = False
     delivered(desk, *notifications)
     assert len(gateway.pushes) == 3
@@ -288,8 +274,7 @@ def test_a_later_failure_does_not_give_back_the_room_of_pushes_under_way(desk):
         with pytest.raises(OperationalError):
             desk.turn()
         own.execute("RESET lock_timeout")
-    new_apple, new_google = (ChannelKey(key.token_type, NEW + key.apn_topic) for key in (APPLE, GOOGLE))
-    assert (room_in(desk.delivery.lanes, new_apple), room_in(desk.delivery.lanes, new_google)) == (0, 3)
+    assert [room_in(desk.delivery.limits, queue_id(app)) for app in (APPLE, GOOGLE)] == [0, 3]
 
 
 # Flights --------------------------------------------------------------------------------------------------------------
@@ -310,74 +295,96 @@ def test_results_stay_until_they_are_recorded(gateway):
     assert (len(flights.peek(10)), flights.under_way) == (1, 1)
 
 
-# Lanes ----------------------------------------------------------------------------------------------------------------
+# Limits ---------------------------------------------------------------------------------------------------------------
+
+ONE, TWO = 1, 2  # numbers of queues
 
 
 @pytest.fixture
-def lanes():
-    return Lanes(3)
+def limits():
+    return ConcurrencyLimits(3)
 
 
-def test_a_lane_has_room_again_once_a_push_left(lanes):
-    assert [lanes.enter(APPLE) for _ in range(4)] == [True, True, True, False]
-    assert not lanes.has_room_again()
-    lanes.land(APPLE)
-    assert lanes.has_room_again()
-    assert lanes.enter(APPLE)
-    assert lanes.enter(GOOGLE)
+def test_a_queue_has_room_again_once_a_push_is_complete(limits):
+    assert [limits.enter(Slot(ONE)) for _ in range(4)] == [True, True, True, False]
+    assert not limits.has_room_again()
+    limits.complete(Slot(ONE))
+    assert limits.has_room_again()
+    assert limits.enter(Slot(ONE))
+    assert limits.enter(Slot(TWO))
 
 
-def test_nobody_is_told_of_room_in_a_lane_that_nobody_missed(lanes):
-    assert [lanes.enter(APPLE) for _ in range(3)] == [True] * 3
-    lanes.land(APPLE)
-    assert not lanes.has_room_again()
+def test_nobody_is_told_of_room_in_a_queue_that_nobody_missed(limits):
+    assert [limits.enter(Slot(ONE)) for _ in range(3)] == [True] * 3
+    limits.complete(Slot(ONE))
+    assert not limits.has_room_again()
 
 
-def test_a_lane_that_was_passed_over_counts_as_crowded(lanes):
-    for lane in [APPLE] * 3 + [ChannelKey(2, UNPROVEN)] * 3:
-        lanes.enter(lane)
-    assert lanes.pass_over_full() == FullLanes([APPLE], [2])
-    lanes.land(APPLE)
-    assert lanes.has_room_again()
-    assert lanes.pass_over_full() == FullLanes([], [2])
-    assert not lanes.has_room_again()
+def test_a_queue_that_gave_all_it_had_room_for_counts_as_crowded(limits):
+    for queue in [ONE] * 3 + [TWO] * 3:
+        limits.enter(Slot(queue))
+    limits.note_crowded([ONE])
+    limits.complete(Slot(TWO))
+    assert not limits.has_room_again()
+    limits.complete(Slot(ONE))
+    assert limits.has_room_again()
 
 
-def test_a_new_lane_is_narrow_and_widens_with_answers_while_more_waits_than_it_has_room_for():
-    lanes = Lanes(5, first_width=2)
-    rounds = [carry(lanes, APPLE, at_once=6) for _ in range(20)]
+def test_a_backlog_takes_at_most_half_of_a_limit_and_fresh_pushes_the_rest():
+    limits = ConcurrencyLimits(8)
+    assert limits.backlog_room(ONE) == 4
+    assert [limits.enter(Slot(ONE, is_backlog=True)) for _ in range(5)] == [True] * 4 + [False]
+    assert [limits.enter(Slot(ONE)) for _ in range(5)] == [True] * 4 + [False]
+    limits.complete(Slot(ONE))
+    assert limits.backlog_room(ONE) == 0
+    limits.complete(Slot(ONE, is_backlog=True))
+    assert limits.backlog_room(ONE) == 1
+
+
+def test_fresh_pushes_that_fill_half_of_a_limit_leave_the_other_half_to_a_backlog():
+    limits = ConcurrencyLimits(8)
+    for _ in range(6):
+        limits.enter(Slot(ONE))
+    assert limits.backlog_room(ONE) == 2
+
+
+def test_a_limit_is_small_at_first_and_grows_with_answers_while_more_waits_than_it_has_room_for():
+    limits = ConcurrencyLimits(5, first=2)
+    rounds = [carry(limits, ONE, at_once=6) for _ in range(20)]
     assert rounds == [2] * 7 + [3] * 6 + [4] * 4 + [5] * 3
-    assert room_in(lanes, GOOGLE) == 2
+    assert room_in(limits, TWO) == 2
 
 
 @pytest.mark.parametrize(
-    ("seconds", "widest"), [([0.2], 5), ([0.4], 5), ([0.4, 1.5], 5), ([0.06, 0.26], 3), ([0.4, 1.7], 3), ([inf], 2)]
+    ("seconds", "largest"), [([0.2], 5), ([0.4], 5), ([0.4, 1.5], 5), ([0.06, 0.26], 3), ([0.4, 1.7], 3), ([inf], 2)]
 )
-def test_a_lane_widens_by_deliveries_that_take_not_much_longer_than_the_quickest(seconds, widest):
-    lanes = Lanes(5, first_width=2)
+def test_a_limit_grows_by_deliveries_that_take_not_much_longer_than_the_quickest(seconds, largest):
+    limits = ConcurrencyLimits(5, first=2)
     for number in range(40):
-        carry(lanes, APPLE, at_once=6, seconds=seconds[0] if number < 10 else seconds[-1])
-    assert room_in(lanes, APPLE) == widest
+        carry(limits, ONE, at_once=6, seconds=seconds[0] if number < 10 else seconds[-1])
+    assert room_in(limits, ONE) == largest
 
 
-def test_a_lane_that_has_room_for_what_comes_does_not_widen():
-    lanes = Lanes(5, first_width=2)
-    assert {carry(lanes, APPLE, at_once=2) for _ in range(3 * ANSWERS_TO_WIDEN)} == {2}
+def test_a_limit_that_has_room_for_what_comes_does_not_grow():
+    limits = ConcurrencyLimits(5, first=2)
+    assert {carry(limits, ONE, at_once=2) for _ in range(3 * ANSWERS_TO_GROW)} == {2}
 
 
-def test_a_turn_that_fails_gives_back_what_it_took_and_nothing_else(lanes):
-    lanes.enter(APPLE)
-    lanes.keep()
-    lanes.enter(APPLE)
-    lanes.enter(GOOGLE)
-    lanes.give_back()
-    lanes.give_back()
-    assert (room_in(lanes, APPLE), room_in(lanes, GOOGLE)) == (2, 3)
+def test_a_turn_that_fails_gives_back_what_it_took_and_nothing_else(limits):
+    limits.enter(Slot(ONE))
+    limits.keep()
+    limits.enter(Slot(ONE))
+    limits.enter(Slot(TWO))
+    limits.give_back()
+    limits.give_back()
+    assert (room_in(limits, ONE), room_in(limits, TWO)) == (2, 3)
 
 
-def test_only_what_was_delivered_to_before_has_a_lane_of_its_own():
-    assert lane_of(APPLE, {APPLE}) == APPLE
-    assert lane_of(ChannelKey(1, "made.up"), {APPLE}) == lane_of(ChannelKey(1, "x"), {APPLE}) == ChannelKey(1, UNPROVEN)
+def test_only_what_was_delivered_to_before_has_queues_of_its_own():
+    made_up = [queue_key("gorush", ChannelKey(1, topic), {APPLE}, is_proven=True) for topic in ("made.up", "x")]
+    assert set(made_up) == {QueueKey("gorush", 1, None, is_proven=False)}
+    assert queue_key("gorush", APPLE, {APPLE}, is_proven=True) == QueueKey("gorush", *APPLE, is_proven=True)
+    assert queue_key("gorush", APPLE, {APPLE}, is_proven=False) == QueueKey("gorush", *APPLE, is_proven=False)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -385,5 +392,5 @@ def test_a_claim_that_fails_gives_its_room_back(gateway, desk):
     for number in range(3):
         make_attempt(make_due(), number=1 + number // 2)  # two have the number that a claim would give its own
     desk.turn()
-    assert room_in(desk.delivery.lanes, GOOGLE) == 3
+    assert room_in(desk.delivery.limits, queue_id(GOOGLE)) == 3
     assert gateway.pushes == []

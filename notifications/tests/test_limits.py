@@ -12,7 +12,7 @@ from kit.buckets.bucket import Limit
 from kit.buckets.shared import SharedBuckets
 from notifications import acceptance, senders
 from notifications.acceptance import Incoming, Sending
-from notifications.delivery.lanes import Lanes
+from notifications.delivery.concurrency import ConcurrencyLimits
 from notifications.messages import PushNotification, PushRequest, ReportError
 from notifications.models import Attempt, Notification, NotificationRequest, Sender
 from notifications.policy import Verdict
@@ -51,7 +51,7 @@ def ask(*phones, type_=MESSAGE, now=NOW, sender=b"sender"):
             bytes(phone.public_key_hash), phone.installation_id, TOKEN, type_, b"chat", b"", b"sealed"
         )
         batch.append(Incoming(key, key, b"back", sender, PushRequest(key, (wanted,))))
-    return acceptance.accept("test-door", batch, sending=Sending(LEASE, Lanes(1000)), now=now)
+    return acceptance.accept("test-door", batch, sending=Sending(LEASE, ConcurrencyLimits(1000)), now=now)
 
 
 def told(accepted):

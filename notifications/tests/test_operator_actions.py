@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from notifications import disabling, draining, operator_actions
+from notifications import disabling, halts, operator_actions
 from notifications.messages import ChannelKey
 from notifications.models import Notification
 from registrations.models import RegistrationEvent, Route
@@ -83,20 +83,20 @@ def test_what_is_dropped_is_never_sent():
 
 def test_while_draining_nothing_is_claimed_and_nothing_is_lost():
     waiting = make_due()
-    assert [draining.start(by="ann", why="gorush moves", now=NOW) for _ in "12"] == [True, False]
+    assert [halts.start_draining(by="ann", why="gorush moves", now=NOW) for _ in "12"] == [True, False]
 
     send(waiting)
 
     assert (fresh(waiting).state, fresh(waiting).attempt_count) == (State.PENDING, 0)
     assert due_ids(now=timezone.now()) == []
-    assert [draining.stop(), draining.stop()] == [True, False]
+    assert [halts.stop_draining(), halts.stop_draining()] == [True, False]
     assert due_ids(now=timezone.now()) == [waiting.pk]
     send(waiting)
     assert fresh(waiting).state == State.DELIVERED
 
 
 def test_draining_says_since_when_and_by_whom():
-    assert draining.current() is None
-    draining.start(by="ann", why="gorush moves", now=NOW)
-    drain = draining.current()
-    assert (drain.started_by, drain.reason, drain.since) == ("ann", "gorush moves", NOW)
+    assert halts.drain() is None
+    halts.start_draining(by="ann", why="gorush moves", now=NOW)
+    drain = halts.drain()
+    assert (drain.by, drain.reason, drain.since) == ("ann", "gorush moves", NOW)

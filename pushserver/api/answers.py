@@ -92,12 +92,17 @@ class StoryAnswer(NotificationAnswer):
 
 class ChannelAnswer(serializers.ModelSerializer[Channel]):
     platform = serializers.CharField(source="get_token_type_display")
+    state = serializers.ChoiceField(choices=["running", "paused", "tripped"], help_text="One that is both is paused.")
+    reason = serializers.CharField(allow_null=True, help_text="Why it is paused or tripped.")
+    changed_by = serializers.CharField(allow_null=True, help_text="An operator's name; empty for the server itself.")
+    since = serializers.DateTimeField(allow_null=True, help_text="Since when it is paused or tripped.")
+    next_probe_at = serializers.DateTimeField(allow_null=True)
 
     class Meta:
         model = Channel
         fields: ClassVar = [
             *("id", "platform", "apn_topic", "state", "reason", "changed_by", "since", "next_probe_at"),
-            "last_success_at",
+            *("last_success_at", "deaths_doubted_since"),
         ]
 
 

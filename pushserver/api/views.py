@@ -13,6 +13,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer
 from rest_framework.views import APIView
 
+from notifications.halts import with_halts
 from notifications.models import Channel, Notification
 from pushserver import health
 from pushserver.api import answers, filters
@@ -143,7 +144,7 @@ class Channels(mixins.ListModelMixin, Reading):
 
     scope = Scope.STATUS
     serializer_class = answers.ChannelAnswer
-    queryset = Channel.objects.all()
+    queryset = with_halts(Channel.objects.all())
 
 
 @extend_schema_view(list=describe(answers.CanaryRunAnswer(many=True)))

@@ -8,40 +8,50 @@ from django.utils import timezone
 
 from kit.admin.operations import Done, Operation, Place, confirm
 from kit.admin.times import exact
-from notifications import draining
-from notifications.models import Drain
+from notifications import halts
+from notifications.models import Halt
+
+DRAIN_ID = "drained"
 
 
-class StartDraining(Operation):
+class DrainOperation(Operation):
+    """An operation on the one switch of the server."""
+
+    permission = "notifications.operate_drain"
+
+    def logged_as(self, row: Halt) -> tuple[str, str]:
+        """Return one name for every drain: a later one is another row."""
+        return DRAIN_ID, str(row)
+
+
+class StartDraining(DrainOperation):
     """Stop delivery."""
 
     label = "Stop delivery"
-    permission = "notifications.operate_drain"
     is_destructive = True
 
-    def touched(self, rows: Sequence[Drain]) -> Iterable[str]:  # noqa: ARG002 - there is one switch
+    def touched(self, rows: Sequence[Halt]) -> Iterable[str]:  # noqa: ARG002 - there is one switch
         yield "No worker takes a notification any more, from its next batch on. What is being sent is sent."
         yield "Messages are still read, accepted and answered. Notifications wait, at most their time to live."
 
-    def run(self, rows: Sequence[Drain], *, by: str) -> Done:  # noqa: ARG002 - there is one switch
-        is_change = draining.start(by=by, why=self.cleaned_data["why"], now=timezone.now())
+    def run(self, rows: Sequence[Halt], *, by: str) -> Done:  # noqa: ARG002 - there is one switch
+        is_change = halts.start_draining(by=by, why=self.cleaned_data["why"], now=timezone.now())
         return Done("Delivery is stopped.") if is_change else Done("Delivery was stopped already.", is_change=False)
 
 
-class StopDraining(Operation):
+class StopDraining(DrainOperation):
     """Start delivery again."""
 
     label = "Start delivery"
-    permission = "notifications.operate_drain"
 
-    def touched(self, rows: Sequence[Drain]) -> Iterable[str]:  # noqa: ARG002 - there is one switch
-        drain = draining.current()
+    def touched(self, rows: Sequence[Halt]) -> Iterable[str]:  # noqa: ARG002 - there is one switch
+        drain = halts.drain()
         if drain:
-            yield f"{drain.started_by} stopped delivery at {exact(drain.since)}: {drain.reason}"
-        yield "What waits is sent, what was due first before the rest."
+            yield f"{drain.by} stopped delivery at {exact(drain.since)}: {drain.reason}"
+        yield "What waits is sent, in each queue what was due first."
 
-    def run(self, rows: Sequence[Drain], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        is_change = draining.stop()
+    def run(self, rows: Sequence[Halt], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        is_change = halts.stop_draining()
         return Done("Delivery runs again.") if is_change else Done("Delivery ran already.", is_change=False)
 
 
@@ -50,7 +60,7 @@ OPERATIONS: dict[str, type[Operation]] = {"start": StartDraining, "stop": StopDr
 
 def show_drain(request: HttpRequest) -> HttpResponse:  # noqa: ARG001 - the same for everybody
     """Redirect to the page of the operation that is possible now."""
-    return HttpResponseRedirect(reverse("change_drain", args=["stop" if draining.current() else "start"]))
+    return HttpResponseRedirect(reverse("change_drain", args=["stop" if halts.drain() else "start"]))
 
 
 def change_drain(request: HttpRequest, operation: str) -> HttpResponse:
@@ -61,4 +71,4 @@ def change_drain(request: HttpRequest, operation: str) -> HttpResponse:
     if operation not in OPERATIONS:
         raise Http404
     place = Place("Drain", request.path, reverse("admin:index"))
-    return confirm(request, OPERATIONS[operation], [Drain()], place)
+    return confirm(request, OPERATIONS[operation], [Halt(kind=Halt.Kind.DRAINED)], place)

@@ -12,21 +12,22 @@ from kit.admin.first_lines import FirstLine, first_line_for
 from kit.admin.labels import Family
 from kit.admin.times import relative
 from notifications.disabling import BY_OPERATOR, FAILING
+from notifications.halts import halted_apps
 from notifications.messages import ChannelKey, channel_key
-from notifications.models import Channel
+from notifications.models import Channel, Halt
 from registrations.models import Registration, Route
 from xmpp_bridge.models import Device
 
 # The entry of the log is written in the transaction that disables, by a clock that was read a little later.
 A_MOMENT = timedelta(seconds=5)
 NOBODY = FirstLine("Cannot be reached: nobody registered with this key, or it was forgotten.", Family.DOUBT)
-Halted = Mapping[ChannelKey, Channel]
+Halted = Mapping[ChannelKey, Halt]
 
 
 def reach_of(registrations: Sequence[Registration]) -> list[FirstLine]:
     """Return whether each of these registrations can be reached. It takes two queries, however many they are."""
     entries = _disablings(Registration, {str(row.pk): row.route for row in registrations})
-    halted = _halted_channels()
+    halted = halted_apps()
     return [_of_registration(row, entries.get(str(row.pk)), halted) for row in registrations]
 
 
@@ -40,7 +41,7 @@ def reach_of_device(device: Device) -> FirstLine:
     if device.route is None:
         return FirstLine(format_html("Cannot be reached: {} {}.", device.state, _ago(device.ended_at)), Family.QUIET)
     entries = _disablings(Device, {str(device.pk): device.route})
-    return _of_route(device.route, entries.get(str(device.pk)), _halted_channels())
+    return _of_route(device.route, entries.get(str(device.pk)), halted_apps())
 
 
 @acted_on_through(Route)
@@ -56,7 +57,7 @@ def owners_of_route(route: Route) -> dict[type[Model], list[str]]:
 def reach_of_route(route: Route) -> FirstLine:
     found = [_disablings(model, dict.fromkeys(ids, route)) for model, ids in owners_of_route(route).items()]
     entries = [entry for own in found for entry in own.values()]
-    return _of_route(route, entries[0] if entries else None, _halted_channels())
+    return _of_route(route, entries[0] if entries else None, halted_apps())
 
 
 def _disablings(model: type[Model], routes: Mapping[str, Route | None]) -> dict[str, LogEntry]:
@@ -67,12 +68,6 @@ def _disablings(model: type[Model], routes: Mapping[str, Route | None]) -> dict[
         return {}
     entries = changes_of(model, disabled, since=since - A_MOMENT)
     return {str(entry.object_id): entry for entry in entries if entry.change_message.startswith("Disabled")}
-
-
-def _halted_channels() -> Halted:
-    """Return the channels that do not run. There are few channels: one for each app and platform."""
-    rows = Channel.objects.exclude(state=Channel.State.RUNNING)
-    return {ChannelKey(row.token_type, row.apn_topic): row for row in rows}
 
 
 def _of_registration(registration: Registration, entry: LogEntry | None, halted: Halted) -> FirstLine:
@@ -88,9 +83,9 @@ def _of_registration(registration: Registration, entry: LogEntry | None, halted:
 def _of_route(route: Route, entry: LogEntry | None, halted: Halted) -> FirstLine:
     if route.state == Route.State.DISABLED:
         return FirstLine(format_html("Cannot be reached: {}", _why_disabled(route, entry)), Family.DOUBT)
-    channel = halted.get(channel_key(route.token_type, route.apn_topic))
-    if channel:
-        return FirstLine(_why_waiting(channel), Family.DOUBT)
+    app = channel_key(route.token_type, route.apn_topic)
+    if app in halted:
+        return FirstLine(_why_waiting(app, halted[app]), Family.DOUBT)
     if route.failing_since:
         return FirstLine(format_html("Pushes fail since {}.", relative(route.failing_since)), Family.DOUBT)
     if route.is_proven and route.last_success_at:
@@ -109,10 +104,10 @@ def _why_disabled(route: Route, entry: LogEntry | None) -> str:
     return format_html("disabled {}, as its token is dead ({}).", ago, route.disabled_reason)
 
 
-def _why_waiting(channel: Channel) -> str:
-    by = f" by {channel.changed_by}" if channel.changed_by else ""
-    ago = relative(channel.since)
-    return format_html("Pushes wait: channel {} {}{} {}: {}", channel, channel.state, by, ago, channel.reason)
+def _why_waiting(app: ChannelKey, halt: Halt) -> str:
+    by = f" by {halt.by}" if halt.by else ""
+    channel, ago = Channel(**app._asdict()), relative(halt.since)
+    return format_html("Pushes wait: channel {} {}{} {}: {}", channel, halt.kind, by, ago, halt.reason)
 
 
 def _ago(at: datetime | None) -> str:

@@ -7,7 +7,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from unfold.sites import UnfoldAdminSite
 
-from notifications import draining
+from notifications import halts
 from pushserver.console.dashboard.showing import board
 from pushserver.console.second_factor import is_missing
 from pushserver.console.sessions import REFRESH_HEADER
@@ -20,7 +20,7 @@ class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         """Add to every page that delivery is stopped, and the box of Find for people who may see what it finds."""
         may_know = self.has_permission(request)
-        own = {"drain": draining.current() if may_know else None, "may_find": may_know and may_find(request.user)}
+        own = {"drain": halts.drain() if may_know else None, "may_find": may_know and may_find(request.user)}
         return {**super().each_context(request), **own, "is_demonstration": may_know and settings.DEMONSTRATION}
 
     def search(self, *_arguments: Any, **_named: Any) -> HttpResponse:

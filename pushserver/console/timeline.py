@@ -29,15 +29,16 @@ from kit.admin.links import Link
 from kit.admin.times import exact
 from kit.http.urls import host_of
 from kit.tracing.traces import trace_of
-from notifications import draining
+from notifications import halts
 from notifications.admin import notification_url, request_url, type_name
 from notifications.gateways.gorush.models import GatewayErrorRule, GatewayPlatform
 from notifications.gateways.gorush.platforms import NAMES
 from notifications.gateways.gorush.rules_table import rule_of
 from notifications.messages import channel_key
-from notifications.models import Attempt, Channel, Drain, Notification, NotificationRequest
+from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest
 from notifications.policy import Verdict
 from notifications.reports import unpack
+from pushserver.console.drain import DRAIN_ID
 from pushserver.console.links import links_to_recipient
 from pushserver.console.meanings import CLASSES, ENDS, REFUSED_BY, VERDICTS, WISHES
 from registrations.admin import ROUTE_SECRETS, route_url
@@ -54,8 +55,13 @@ A_MOMENT = timedelta(seconds=5)
 MAX_ID_LENGTH = 19  # of digits: a number of the database has fewer
 MAX_SHOWN = 20
 MAX_STEPS = 50
-DRAIN_ID = "1"  # there is one switch
 
+HALTED = {
+    Halt.Kind.DRAINED: "Delivery is stopped: it waits until somebody starts it again.",
+    Halt.Kind.UNREACHABLE: "Its gateway {halt.gateway} cannot be reached: it waits until a probe reaches it.",
+    Halt.Kind.PAUSED: "Its app is paused: {halt.reason}",
+    Halt.Kind.TRIPPED: "Its app is tripped: {halt.reason}",
+}
 # A confirmed reply needs no words.
 REPLIES = {
     OutboundReply.State.PENDING: "The reply waits to be published; the next try is due {when}.",
@@ -76,7 +82,7 @@ class Story:
     attempts: Sequence[Attempt]
     replies: Sequence[OutboundReply]
     channel: Channel | None
-    drain: Drain | None
+    halts: Sequence[Halt]
     staff: Sequence[LogEntry] = ()
     rules: Sequence[GatewayErrorRule] = ()
 
@@ -165,7 +171,7 @@ def load_story(notification_id: int) -> Story | None:
         attempts=attempts,
         replies=_replies_to(request),
         channel=channel,
-        drain=draining.current(),
+        halts=halts.covering_route(route) if route else [],
         staff=staff_actions(_subjects(notification, channel), notification.created_at, notification.finished_at),
         rules=list(GatewayErrorRule.objects.filter(code__in={attempt.code for attempt in attempts})),
     )
@@ -190,7 +196,7 @@ def _subjects(notification: Notification, channel: Channel | None) -> dict[type[
         Registration: [str(pk) for pk in owners.values_list("pk", flat=True)],
         Device: [notification.installation_id] if not notification.public_key_hash else [],
         Channel: [str(channel.pk)] if channel else [],
-        Drain: [DRAIN_ID],
+        Halt: [DRAIN_ID],
     }
 
 
@@ -371,10 +377,8 @@ def what_comes_next(story: Story) -> Iterator[str]:
 
 
 def _before_next_attempt(story: Story) -> Iterator[str]:
-    if story.drain:
-        yield "Delivery is stopped: it waits until somebody starts it again."
-    if story.channel and story.channel.state != Channel.State.RUNNING:
-        yield f"Its channel {story.channel} is {story.channel.state}: {story.channel.reason}"
+    for halt in story.halts:
+        yield HALTED[Halt.Kind(halt.kind)].format(halt=halt)
     if story.route is None:
         yield "Its recipient unregistered: the next worker withdraws it."
     elif story.route.state != Route.State.ACTIVE:

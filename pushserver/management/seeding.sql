@@ -275,8 +275,8 @@ INSERT INTO notifications_unknowngatewayerror (platform, signature, count, first
     SELECT CASE n % 2 WHEN 0 THEN 'ios' ELSE 'android' END, 'an error that nobody has seen, ' || md5(n::text), n,
     now() - interval '20 days', now() - n * interval '1 minute' FROM generate_series(1, 500) n;
 
-INSERT INTO notifications_channel (token_type, apn_topic, state, reason, changed_by, since, last_success_at)
-    SELECT token_type, apn_topic, 'running', '', '', now() - interval '40 days', now()
+INSERT INTO notifications_channel (token_type, apn_topic, last_success_at)
+    SELECT token_type, apn_topic, now()
     FROM (VALUES (1, 'im.status.ethereum'), (1, 'im.status.ethereum.pr'), (2, '')) AS channel (token_type, apn_topic);
 
 INSERT INTO pushserver_openedrecord (username, page, object_id, at)

@@ -21,7 +21,7 @@ from notifications import metrics as delivery_metrics
 from notifications import standstill
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from notifications.gateways.gorush.models import UnknownGatewayError
-from notifications.models import GatewayOutage
+from notifications.models import Channel, Halt
 from pushserver import health
 from pushserver.celery import QUEUES
 from pushserver.metrics.stock import TIMEOUT_SECONDS
@@ -68,6 +68,7 @@ def collect(hour: Hour, *, now: datetime) -> f.Facts:
     inbox, inbox_age, due, due_age, outbox, outbox_age, overdue = answers.gauges or [0.0] * len(GAUGES)
     hour_ago = now - HOUR
     replies = int(sum(number or 0 for number in hour.column("reply_count")))
+    doubted = Channel.objects.filter(deaths_doubted_since__isnull=False)
     return f.Facts(
         now=now,
         reasons={name: check.reason for name, check in checks.items()},
@@ -85,6 +86,7 @@ def collect(hour: Hour, *, now: datetime) -> f.Facts:
         newest_tries=hour.newest(1),
         unknown_errors=UnknownGatewayError.objects.filter(last_seen_at__gte=hour_ago)[:MOST_COUNTED].count(),
         switches=standstill.read(fetch(standstill.SWITCHES)),
+        deaths_doubted={str(app): at for app in doubted if (at := app.deaths_doubted_since)},
         outbox=f.Waiting(int(outbox), outbox_age),
         overdue_seconds=overdue,
         replies=replies,
@@ -96,8 +98,13 @@ def collect(hour: Hour, *, now: datetime) -> f.Facts:
         reports=_reports(checks, now),
         is_database_slow=answers.gauges is None,
         xmpp=_xmpp(hour) if settings.XMPP_COMPONENT_JID else None,
-        unreached_since=GatewayOutage.objects.filter(name="gorush").values_list("since", flat=True).first(),
+        unreached_since=_unreached_since("gorush"),
     )
+
+
+def _unreached_since(gateway: str) -> datetime | None:
+    halts = Halt.objects.filter(kind=Halt.Kind.UNREACHABLE, gateway=gateway)
+    return halts.values_list("since", flat=True).first()
 
 
 @dataclass(frozen=True, slots=True)

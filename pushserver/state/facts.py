@@ -127,7 +127,8 @@ class Facts:
     ``tries`` counts the attempts of the last minutes by channel, outcome and code, ``newest_tries`` those of the newest
     of them, ``replies`` the replies of the last hour, and
     ``lost_replies`` those of them that no node took or that no answering store had. ``counted_until`` is when beat last
-    counted. ``switches`` are the drain and the channels. Where ``is_database_slow``, nothing is known about what waits.
+    counted. ``switches`` are the drain and the channels; ``deaths_doubted`` has the channels whose dead tokens are not
+    believed, with since when. Where ``is_database_slow``, nothing is known about what waits.
     ``xmpp`` is None where no component is configured. ``unreached_since`` tells since when no push reaches gorush, if
     that is so, and ``before`` has the levels of the lights that were not green a moment ago.
     """
@@ -148,6 +149,7 @@ class Facts:
     newest_tries: ChannelTries = field(default_factory=dict)
     unknown_errors: int = 0
     switches: Sequence[Switch] = ()
+    deaths_doubted: Mapping[str, datetime] = field(default_factory=dict)
     outbox: Waiting = Waiting()
     overdue_seconds: float = 0.0
     replies: int = 0

@@ -150,6 +150,7 @@ def lights(facts: Facts) -> list[Light]:
         Light("delivery", Group.OUT, "Delivery", delivery(facts)),
         *gorushes(facts),
         Light("channels", Group.OUT, "Channels", channels(facts)),
+        Light("dead-tokens", Group.OUT, "Dead tokens", dead_tokens(facts)),
         Light("results", Group.OUT, "Results at gorush", results(facts)),
         Light("unknown-errors", Group.OUT, "Unknown errors", unknown_errors(facts)),
         Light("replies", Group.OUT, "Replies", replies(facts)),
@@ -529,41 +530,27 @@ def channels(facts: Facts) -> Finding:
 
 
 def _halted(halted: Sequence[Switch]) -> Finding:
-    """Judge halted channels by the worst of them, and name each that an operator may know."""
-    in_order = sorted(halted, key=_badness)
+    """Judge halted channels by the worst of them, and name each."""
+    in_order = sorted(halted, key=lambda channel: (channel.state != _TRIPPED, channel.since))
     first = in_order[0]
-    words = _each([channel for channel in in_order if not _is_made_up(channel)])
-    words = "; ".join(filter(None, (words, _made_up([channel for channel in in_order if _is_made_up(channel)]))))
     page = {_TRIPPED: Page.TRIPPED, _PAUSED: Page.PAUSED}
     states = {channel.state for channel in halted}
     where = page[states.pop()] if len(states) == 1 else Page.HALTED
     if first.state == _PAUSED:
         action = "Resume it when whoever paused it is done. What waits for it expires in time."
-        return Finding(Level.YELLOW, words, action, first.since, where)
-    if not first.is_proven:
-        action = "Nothing was ever delivered to it: is it an app of yours? If not, there is nothing to do."
-        return Finding(Level.YELLOW, words, action, first.since, where)
+        return Finding(Level.YELLOW, _each(in_order), action, first.since, where)
     action = "Repair the set-up at Apple, Google or gorush; a probe that comes through starts it again."
-    return Finding(Level.RED, words, action, first.since, where)
+    return Finding(Level.RED, _each(in_order), action, first.since, where)
 
 
-def _is_made_up(channel: Switch) -> bool:
-    """Return whether a stranger may have made up the channel: it was tripped before anything was delivered to it."""
-    return channel.state == _TRIPPED and not channel.is_proven
-
-
-def _made_up(found: Sequence[Switch]) -> str:
-    """Return the first of them, and how many more there are."""
-    more = f" (and {len(found) - 1} more that nothing was ever delivered to)" if len(found) > 1 else ""
-    return f"{found[0].words}{more}" if found else ""
-
-
-def _badness(channel: Switch) -> tuple[bool, bool, datetime]:
-    """Return the sort key of a halted channel: tripped ones with users first, then paused ones, then those that
-    strangers may have made up.
-    """
-    is_tripped = channel.state == _TRIPPED
-    return not (is_tripped and channel.is_proven), is_tripped, channel.since
+def dead_tokens(facts: Facts) -> Finding:
+    """Judge whether it is believed that tokens are dead: not where a wrong set-up must be the reason."""
+    if not facts.deaths_doubted:
+        return Finding(Level.GREEN, "deaths of tokens are believed", page=Page.CHANNELS)
+    names = _listed(sorted(facts.deaths_doubted))
+    words = f"too many tokens of {names} are refused as dead to believe it: nothing is disabled, pushes are sent again"
+    action = "Is the set-up right at Apple, Google and gorush: environment, project, topic? It ends by itself."
+    return Finding(Level.RED, words, action, min(facts.deaths_doubted.values()), Page.CHANNELS)
 
 
 def replies(facts: Facts) -> Finding:

@@ -17,6 +17,7 @@ RUNBOOKS: Mapping[str, str] = {
     "delivery": "PushServerDeliveryLate",
     "gorush": "PushServerGatewayAway",
     "channels": "PushServerChannelTripped",
+    "dead-tokens": "PushServerDeathsDoubted",
     "results": "PushServerPushesFail",
     "unknown-errors": "PushServerUnknownErrors",
     "replies": "PushServerRepliesStuck",

@@ -19,10 +19,9 @@ from django.test import Client
 from kit.db.statements import fetch
 from kit.http.complaints import Complaint
 from kit.http.notices import Board, Notice
-from notifications import draining
+from notifications import halts
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from notifications.metrics import PUSHES_STOPPED
-from notifications.models import Channel
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.embedded.ports import free_port
 from pushserver.embedded.postgres import EmbeddedPostgres
@@ -366,25 +365,25 @@ def test_a_canary_that_is_switched_off_is_not_missed(client: Client, settings: L
 
 @pytest.mark.django_db(transaction=True)
 def test_while_delivery_is_stopped_it_says_so_without_saying_why(client: Client) -> None:
-    draining.start(by="ann", why="a word for colleagues", now=NOW)
+    halts.start_draining(by="ann", why="a word for colleagues", now=NOW)
 
     answer = client.get("/readyz")
 
     found = [warning for warning in answer.json()["warnings"] if warning["id"] == "draining"]
     assert found[0]["what"].endswith("since 2026-11-21 12:00:00 UTC")
     assert "colleagues" not in answer.content.decode()
-    draining.stop()
+    halts.stop_draining()
     assert "draining" not in client.get("/readyz").content.decode()
 
 
 @pytest.mark.django_db(transaction=True)
 def test_when_every_channel_with_users_is_halted_each_is_named(client: Client) -> None:
-    factories.make_channel((1, "im.one"), state="paused", changed_by="ann", reason="a word for colleagues", since=NOW)
-    running = factories.make_channel((1, "im.two"))
-    factories.make_channel((1, "made.up"), last_success_at=None)
+    factories.make_channel((1, "im.one"))
+    factories.make_channel((1, "im.two"))
+    factories.make_halt("paused", (1, "im.one"), by="ann", reason="a word for colleagues", since=NOW)
     assert stopped(client) == ([], 0)
 
-    Channel.objects.filter(pk=running.pk).update(state="tripped", since=NOW)
+    factories.make_halt("tripped", (1, "im.two"), since=NOW)
 
     [warning], metric = stopped(client)
     assert metric == 1

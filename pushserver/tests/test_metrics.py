@@ -9,13 +9,13 @@ from django.db import connection
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from notifications.models import Channel, Notification
+from notifications.models import Notification
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.embedded.ports import free_port
 from pushserver.metrics import exposition, stock
 from pushserver.metrics.catalogue import stored_gauges
 from tests.delivering import other_session
-from tests.factories import make_notification
+from tests.factories import make_channel, make_halt, make_notification
 
 TOKEN = "a-token-of-the-tests-0123456789"
 
@@ -86,7 +86,8 @@ def test_tells_what_waits_and_for_how_long(told):
     make_notification(at=now - timedelta(seconds=90))
     make_notification(state=Notification.State.RETRYING, next_attempt_at=now + timedelta(hours=1))
     make_notification(state=Notification.State.DELIVERED, next_attempt_at=None)
-    Channel.objects.create(token_type=1, apn_topic="app", state=Channel.State.TRIPPED, since=now)
+    make_channel((1, "app"))
+    make_halt("tripped", (1, "app"))
 
     found = told()
 
@@ -174,8 +175,8 @@ def test_servers_are_asked_at_most_every_few_seconds(monkeypatch):
 
 SMALL_TABLES = {
     "notifications_channel",
-    "notifications_drain",
-    "notifications_gatewayoutage",
+    "notifications_halt",
+    "notifications_queue",
     "pg_class",
     "pushserver_incident",  # of thirty days, and those that are open have an index
 }

@@ -33,6 +33,7 @@ BOUNDED_LABELS = {
         "dialect",
         "light",
         "level",
+        "proven",
     },
     "a word of ours about what is wrong": {"reason", "code", "cause"},
     "a step of the canary": {"link"},
@@ -41,7 +42,19 @@ BOUNDED_LABELS = {
 }
 UNITS = ("_seconds", "_ratio")
 # Gauges that count things are named after them.
-THINGS = ("_routes", "_gateways", "_topics", "_peers", "_open", "_waiting", "_pending", "_channels", "_tasks", "_held")
+THINGS = (
+    "_routes",
+    "_gateways",
+    "_topics",
+    "_peers",
+    "_open",
+    "_waiting",
+    "_pending",
+    "_channels",
+    "_tasks",
+    "_held",
+    "_apps",
+)
 TRUTHS = ("_up", "_healthy", "_has_worker", "_broken", "_stopped")
 
 

@@ -20,7 +20,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from kit.admin.times import exact
 from kit.http.complaints import Complaint
-from notifications import draining
+from notifications import halts
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.console.dashboard.pages import ADDRESSES, url_of
@@ -72,6 +72,7 @@ def test_a_system_that_works_is_green() -> None:
             "failed",
             "delivery",
             "channels",
+            "dead-tokens",
             "results",
             "unknown-errors",
             "replies",
@@ -100,7 +101,8 @@ def break_canary() -> None:
 
 
 def trip() -> None:
-    factories.make_channel((1, "im.other"), state="tripped", reason="3 of 3 sends refused: bad_topic")
+    factories.make_channel((1, "im.other"))
+    factories.make_halt("tripped", (1, "im.other"), reason="3 of 3 sends refused: bad_topic")
 
 
 def make_old_envelope() -> None:
@@ -320,7 +322,7 @@ def test_stores_of_one_host_share_a_light_that_shows_the_one_that_is_behind(sett
 
 
 def test_draining_is_on_the_board_with_who_and_why(admin_client: Client) -> None:
-    draining.start(by="ann", why="gorush moves", now=timezone.now())
+    halts.start_draining(by="ann", why="gorush moves", now=timezone.now())
 
     html = text(admin_client.get("/admin/").content.decode())
 
@@ -337,7 +339,7 @@ def test_the_three_worst_come_with_what_to_do_and_a_link(admin_client: Client) -
 
     worst = re.search(r'<ol class="worst">(.*?)</ol>', html, re.DOTALL).group(1)
     assert re.findall(r"<strong>(.*?)</strong>", worst) == ["Workers:", "Channels:", "Replies:"]
-    assert 'href="/admin/notifications/channel/?state__exact=tripped"' in worst
+    assert 'href="/admin/notifications/channel/?halted=tripped"' in worst
     assert "Start <code>celery -A pushserver worker -Q turns</code>" in worst
 
 
@@ -387,7 +389,7 @@ def log_in(client: Client, role: str) -> User:
 @pytest.mark.parametrize("role", ["support", "operator", "admin"])
 def test_every_role_sees_the_board_and_only_links_that_it_may_follow(client: Client, role: str) -> None:
     user = log_in(client, role)
-    draining.start(by="ann", why="gorush moves", now=timezone.now())
+    halts.start_draining(by="ann", why="gorush moves", now=timezone.now())
     trip()
 
     html = client.get("/admin/").content.decode()
@@ -470,7 +472,8 @@ def test_the_number_of_queries_does_not_depend_on_what_there_is(
     for break_it in (trip, make_old_envelope, make_old_notification, make_old_reply):
         break_it()
     for number in range(50):
-        factories.make_channel((1, f"app.{number}"), state="paused")
+        factories.make_channel((1, f"app.{number}"))
+        factories.make_halt("paused", (1, f"app.{number}"))
         factories.make_attempt(outcome="transient", code="unavailable")
         factories.make_unknown_error()
         factories.make_dead_letter()

@@ -9,7 +9,7 @@ from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
-from notifications import draining
+from notifications import halts
 from notifications.models import Channel
 from tests import factories
 from tests.console.conftest import PASSWORD
@@ -37,7 +37,9 @@ def test_a_system_that_works_is_green_and_turns_red_without_reloading(operator: 
     show(operator, "dashboard-well")
     mark(operator)
 
-    Channel.objects.update(state="tripped", reason="12 of 12 sends refused: bad_certificate", since=timezone.now())
+    for app in Channel.objects.all():
+        reason = "12 of 12 sends refused: bad_certificate"
+        factories.make_halt("tripped", (app.token_type, app.apn_topic), reason=reason)
 
     expect(operator.locator("#verdict")).to_contain_text("No pushes are sent: stopped by a breaker", timeout=SOON)
     expect(operator.locator("#light-channels")).to_contain_text("act now")
@@ -116,4 +118,4 @@ def test_trouble_is_read_on_a_phone_and_in_the_dark(operator: Page, theme: str, 
 def make_trouble() -> None:
     for break_it in (stop_worker, note_node, trip, make_old_notification, break_canary):
         break_it()
-    draining.start(by="ann", why="gorush moves to another machine", now=timezone.now())
+    halts.start_draining(by="ann", why="gorush moves to another machine", now=timezone.now())

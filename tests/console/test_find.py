@@ -14,8 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from kit.tracing.traces import trace_of
-from notifications import draining
-from notifications.models import Channel
+from notifications import halts
 from pushserver.console.find import hits_for
 from pushserver.console.links import request_timeline_url
 from pushserver.models import OpenedRecord
@@ -393,15 +392,18 @@ def test_a_timeline_says_what_becomes_of_the_reply(admin_client: Client, state: 
 def test_a_timeline_says_what_holds_it_up(admin_client: Client) -> None:
     notification = make_story(finished_at=None, state="retrying", next_attempt_at=timezone.now())
     now = timezone.now()
-    Channel.objects.create(token_type=2, state="paused", reason="new key", since=now)
-    draining.start(by="ann", why="gorush moves", now=now)
+    factories.make_channel((2, ""))
+    factories.make_halt("paused", (2, ""), reason="new key")
+    factories.make_halt("unreachable", gateway="gorush")
+    halts.start_draining(by="ann", why="gorush moves", now=now)
     notification.route.state, notification.route.disabled_reason = "disabled", "operator"
     notification.route.save()
 
     text = timeline(admin_client, notification)
 
     assert "Delivery is stopped: it waits" in text
-    assert "Its channel Firebase is paused: new key" in text
+    assert "Its app is paused: new key" in text
+    assert "Its gateway gorush cannot be reached" in text
     assert "Its route is disabled (operator)" in text
 
 

@@ -12,7 +12,7 @@ from django.db import OperationalError
 from django.test import Client
 from django.utils import timezone
 
-from notifications import draining, operator_actions
+from notifications import halts, operator_actions
 from notifications.models import Channel, Notification
 from pushserver.models import OpenedRecord
 from pushserver.roles import seed_roles
@@ -58,11 +58,13 @@ def make_user() -> Registration:
 
 
 def make_channel(state: str = "running") -> Channel:
-    return Channel.objects.create(token_type=2, state=state, since=timezone.now())
+    if state != halts.RUNNING:
+        factories.make_halt(state, (2, ""))
+    return factories.make_channel((2, ""))
 
 
 def make_drain() -> None:
-    draining.start(by="bob", why="x", now=timezone.now())
+    halts.start_draining(by="bob", why="x", now=timezone.now())
 
 
 def make_dead_route() -> Channel:
@@ -81,7 +83,7 @@ def on_channel(name: str) -> Callable[[Any], str]:
 
 
 def is_channel(state: str) -> Callable[[], bool]:
-    return lambda: Channel.objects.get().state == state
+    return lambda: halts.with_halts(Channel.objects.all()).get().state == state
 
 
 REGISTRATION, NOTIFICATION = "registrations/registration", "notifications/notification"
@@ -155,9 +157,10 @@ CASES = [
     Case("pause", make_channel, on_channel("pause"), is_channel("paused")),
     Case("trip", make_channel, on_channel("trip"), is_channel("tripped")),
     Case("resume", lambda: make_channel("paused"), on_channel("resume"), is_channel("running")),
+    Case("close", lambda: make_channel("tripped"), on_channel("close"), is_channel("running")),
     Case("undo", make_dead_route, on_channel("undo"), lambda: Route.objects.get().state == "active"),
-    Case("stop delivery", lambda: None, lambda _row: "/admin/drain/start/", lambda: draining.current() is not None),
-    Case("start delivery", make_drain, lambda _row: "/admin/drain/stop/", lambda: draining.current() is None),
+    Case("stop delivery", lambda: None, lambda _row: "/admin/drain/start/", lambda: halts.drain() is not None),
+    Case("start delivery", make_drain, lambda _row: "/admin/drain/stop/", lambda: halts.drain() is None),
 ]
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 

@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect
 
 from kit.admin.changes import changes_of
 from kit.admin.operations import id_of
-from notifications.models import Channel, Drain
+from notifications.models import Channel, Halt
 from pushserver.console.accounts import WORDS
 from pushserver.console.timeline import staff_actions
 from pushserver.models import ApiToken
@@ -138,10 +138,9 @@ def test_whatever_stops_pushes_is_said(visitor: Page, route: dict[str, object], 
 
 def test_a_halted_channel_and_a_wish_of_the_user_are_said(visitor: Page) -> None:
     registration = factories.make_registration()
-    channel = Channel.objects.create(
-        token_type=registration.route.token_type, apn_topic=registration.route.apn_topic, state="paused",
-        reason="maintenance", changed_by="ann", since=timezone.now() - timedelta(minutes=3),
-    )  # fmt: skip
+    app = (registration.route.token_type, registration.route.apn_topic)
+    channel = factories.make_channel(app)
+    factories.make_halt("paused", app, reason="maintenance", by="ann", since=timezone.now() - timedelta(minutes=3))
     log_in(visitor, "support")
     visitor.goto(page_of(registration))
     waits = f"Pushes wait: channel {channel} paused by ann 3 min ago: maintenance"
@@ -171,7 +170,7 @@ def test_a_device_of_xmpp_says_who_disabled_it(visitor: Page) -> None:
 def test_every_object_that_staff_act_on_shows_what_they_did(visitor: Page) -> None:
     log_in(visitor, "admin")
     admin = User.objects.get()
-    channel = Channel.objects.create(token_type=2, state="running", since=timezone.now())
+    channel = factories.make_channel((2, ""))
     envelope, token = factories.make_envelope(state="failed"), ApiToken.objects.create(
         name="a", digest=b"1" * 32, created_at=timezone.now()
     )  # fmt: skip
@@ -198,7 +197,7 @@ def test_a_log_of_a_hundred_thousand_changes_is_searched_by_index(transactional_
         )
         cursor.execute("ANALYZE django_admin_log")
     one = changes_of(Registration, ["77"])[:10]
-    subjects = {Registration: ["77"], Channel: ["1"], Drain: ["1"]}
+    subjects = {Registration: ["77"], Channel: ["1"], Halt: ["drained"]}
     with CaptureQueriesContext(connection) as queries:
         staff_actions(subjects, timezone.now() - timedelta(hours=1), None)
     with connection.cursor() as cursor:

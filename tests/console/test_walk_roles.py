@@ -10,7 +10,6 @@ from django_otp.oath import TOTP
 from django_otp.plugins.otp_totp.models import TOTPDevice
 from playwright.sync_api import Page, expect
 
-from notifications.models import Channel
 from registrations.models import Registration, Route
 from tests import factories
 from tests.console.conftest import PASSWORD
@@ -121,7 +120,7 @@ def test_a_form_sent_after_the_session_ended_does_nothing_and_comes_back_after_t
 
 
 def test_of_two_operators_the_second_is_told_that_it_is_done(visitor: Page) -> None:
-    channel = Channel.objects.create(token_type=2, state="running", since="2026-01-01T00:00:00Z")
+    channel = factories.make_channel((2, ""))
     page = f"/admin/notifications/channel/{channel.pk}/operate/pause/"
     log_in(visitor, "operator")
     other = visitor.context.new_page()

@@ -284,16 +284,15 @@ def pin_peers(world: World, settings: Any) -> None:
 
 def _make_operations(world: World) -> None:
     """What operators see and do: channels, rules, accounts, tokens."""
-    channels: list[dict[str, Any]] = [
-        {"token_type": 1, "apn_topic": APP, "since": world.before(days=12), "last_success_at": world.before(minutes=1)},
-        {"token_type": 1, "apn_topic": f"{APP}.pr", "state": "tripped", "reason": "BadDeviceToken: 41 of 50",
-         "since": world.before(minutes=18), "next_probe_at": world.now + timedelta(seconds=30)},
-        {"token_type": 2, "state": "paused", "reason": "maintenance at Google", "changed_by": "ann",
-         "since": world.before(hours=1), "last_success_at": world.before(hours=1)},
-    ]  # fmt: skip
-    for facts in channels:
-        own = {"token_type": facts["token_type"], "apn_topic": facts.get("apn_topic", "")}
-        Channel.objects.update_or_create(**own, defaults=facts)
+    apps = {(1, APP): 1, (1, f"{APP}.pr"): 20, (2, ""): 60}
+    for (token_type, topic), minutes in apps.items():
+        at = {"last_success_at": world.before(minutes=minutes)}
+        Channel.objects.update_or_create(token_type=token_type, apn_topic=topic, defaults=at)
+    factories.make_halt(
+        "tripped", (1, f"{APP}.pr"), reason="InvalidProviderToken: 41 of 50",
+        since=world.before(minutes=18), next_probe_at=world.now + timedelta(seconds=30),
+    )  # fmt: skip
+    factories.make_halt("paused", (2, ""), reason="maintenance at Google", by="ann", since=world.before(hours=1))
     factories.make_unknown_error(signature="the certificate of <host> is not ours", count=17)
     factories.make_unknown_error(platform="android", signature="quota of project <number> exceeded", count=3)
     tokens.issue("monitoring", ["status", "reports"], by="ann", now=world.before(days=4))

@@ -60,7 +60,7 @@ class Intake(BaseStage):
 
     def work(self, limit: int, *, now: datetime) -> bool:
         batch = self._door.arrived[:limit]
-        sending = Sending(self._delivery.lease, self._delivery.lanes)
+        sending = Sending(self._delivery.lease, self._delivery.limits)
         self._accepted, self._count = acceptance.accept(NAME, batch, sending=sending, now=now), len(batch)
         self._delivery.answer(self._accepted.answers, now=now)
         return len(self._door.arrived) > limit

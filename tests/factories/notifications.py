@@ -5,8 +5,10 @@ from uuid import uuid4
 
 from django.utils import timezone
 
+from notifications import queues
 from notifications.gateways.gorush.models import UnknownGatewayError
-from notifications.models import Attempt, Channel, Notification, NotificationRequest, Sender
+from notifications.messages import QueueKey
+from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest, Sender
 from registrations.messages import TokenType
 
 REQUEST_ANSWERED_AFTER = timedelta(seconds=1)
@@ -82,11 +84,17 @@ def make_unknown_error(**fields: Any) -> UnknownGatewayError:
 
 
 def make_channel(key: tuple[int, str] = (1, "im.status.ethereum"), **fields: Any) -> Channel:
-    """One to which something was delivered."""
+    """One to which something was delivered, with its queues."""
     now = timezone.now()
-    return Channel.objects.create(
-        **{"token_type": key[0], "apn_topic": key[1], "since": now, "last_success_at": now} | fields
-    )
+    row = Channel.objects.create(**{"token_type": key[0], "apn_topic": key[1], "last_success_at": now} | fields)
+    queues.create([QueueKey("gorush", row.token_type, row.apn_topic, is_proven) for is_proven in (True, False)])
+    return row
+
+
+def make_halt(kind: str, app: tuple[int, str] | None = None, **fields: Any) -> Halt:
+    """What covers an app, or without one the whole server."""
+    subject = {"token_type": app[0], "app_topic": app[1]} if app else {}
+    return Halt.objects.create(**{"kind": kind, "since": timezone.now()} | subject | fields)
 
 
 def make_sender(**fields: Any) -> Sender:

@@ -19,7 +19,7 @@ from notifications.acceptance import dedup_key
 from notifications.messages import Outcome, Push, PushNotification, Report, ReportError, Result
 from notifications.models import Notification
 from notifications.policy import MAX_FURTHER_ATTEMPTS
-from tests.simulation.processes import LANE_WIDTH
+from tests.simulation.processes import IN_FLIGHT
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import NotDecryptable
 from waku_bridge.codec.keys import Identity
@@ -104,7 +104,7 @@ class Ledger:
 
     def __init__(self, monitor: "psycopg.Connection[Any]") -> None:
         self._monitor = monitor
-        self.lane_width = LANE_WIDTH
+        self.limit_in_flight = IN_FLIGHT
         self.most_for_a_route = settings.MAX_OPEN_PER_ROUTE
         self._notifications: dict[int, Row] = {}
         self._registrations: dict[int, int] = {}
@@ -154,8 +154,8 @@ class Ledger:
         """Note a push, which must have been written down before, under the one name that it has."""
         self.counts["pushes"] += 1
         self._under_way[process.name, push.channel] += 1
-        # A channel has two lanes: for addresses that something was delivered to, and for the others.
-        _hold(self._under_way[process.name, push.channel] <= 2 * self.lane_width, "a lane is overfull")
+        # An app has two queues: for addresses that something was delivered to, and for the others.
+        _hold(self._under_way[process.name, push.channel] <= 2 * self.limit_in_flight, "a queue is overfull")
         known = self._named.get(push.collapse_id, [])
         _hold(bool(known), "a push has a name of its own")
         _hold(push.public_key_hash == known[0].public_key_hash, "a push goes to somebody else")

@@ -19,8 +19,8 @@ from kit.buckets.shared import SharedBuckets
 from kit.db.clock import clock
 from kit.turns import Stage, Worker
 from notifications.admission import Admission
+from notifications.delivery.concurrency import ConcurrencyLimits
 from notifications.delivery.desk import Delivery
-from notifications.delivery.lanes import Lanes
 from notifications.messages import Push, Result
 from notifications.senders import Senders
 from tests.conversation import PUBSUB_TOPIC
@@ -39,7 +39,7 @@ from waku_bridge.reading.session import Session
 from waku_bridge.reading.walker import StoreWalker
 
 LEASE = timedelta(seconds=20)
-LANE_WIDTH = 3
+IN_FLIGHT = 3
 PATIENCE_SECONDS = 8.0
 STORE_PERIOD_SECONDS = 3.0
 
@@ -142,7 +142,8 @@ class SimulatedWorker(Process):
         gateway = SimulatedGateway(
             scene.providers, lambda push: note(self, push), lambda push, result: answered(self, push, result)
         )
-        self.delivery = Delivery(lambda _: gateway, bell, lease=LEASE, lanes=Lanes(LANE_WIDTH, first_width=2))
+        limits = ConcurrencyLimits(IN_FLIGHT, first=2)
+        self.delivery = Delivery(lambda _: gateway, bell, lease=LEASE, limits=limits)
         nodes: Any = scene.network.nodes
         door = WakuDoor(self.delivery, bell, nodes=Nodes(nodes), stores=Nodes(nodes))
         self.delivery.front_doors = {"waku": door}

@@ -341,7 +341,9 @@ class World:
         A first start reads a lot of the past, and has no channels that are proven to work.
         """
         if self.random.random() < 0.1:
-            self.ledger.lane_width *= 2  # what is under way when a channel is proven stays in the lane of all others
+            self.ledger.limit_in_flight *= (
+                2  # what is under way when the app gets its queues stays in that of all others
+            )
             return
         with self.scene.inside(self.keys):
             for node in self.network.nodes:

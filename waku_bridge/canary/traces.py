@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
-from notifications import draining
+from notifications import halts
 from notifications.models import Attempt, NotificationRequest
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.canary.diagnosis import Facts
@@ -41,7 +41,7 @@ def look(envelope_hash: bytes) -> Facts:
     attempt = own.order_by("-pk").values_list("outcome", "code").first()
     state, reason = envelope or ("", "")
     outcome, code = attempt or ("", "")
-    is_drained = draining.current() is not None
+    is_drained = halts.drain() is not None
     return Facts(state, reason, reply or "", attempt is not None, outcome or "", code, is_drained)
 
 

@@ -336,7 +336,7 @@ def test_a_request_goes_on_and_out_on_the_shard_it_came_from():
 
 @pytest.mark.django_db
 def test_unregistering_withdraws_what_waits_and_drops_its_payload():
-    process = Process(width=0)
+    process = Process(limit=0)
     say(registration(), process=process)
     say(request(push(message=b"sealed", chat_id=b"chat")), process=process)
     say(registration(version=2, unregister=True), process=process)

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 from django.conf import settings
 from django.db.models import QuerySet
 
-from notifications import draining
+from notifications import halts
 from notifications.models import Attempt, Notification
 from xmpp_bridge import errands
 from xmpp_bridge.canary.diagnosis import Diagnosis, Link, Push, Stanza, push_trouble, stanza_trouble
@@ -128,5 +128,5 @@ def _look(pushes: QuerySet[Notification]) -> Push:
     own = Attempt.objects.filter(notification__in=list(pushes)).order_by("-pk")
     found = own.values_list("outcome", "code", "latency_ms").first()
     if found is None:
-        return Push(is_drained=draining.current() is not None)
+        return Push(is_drained=halts.drain() is not None)
     return Push(True, found[0] or "", found[1], found[2])

@@ -6,7 +6,7 @@ The facts are judged in the order of the chain, so that the first fault is named
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from notifications.draining import NO_PUSH_IS_TRIED
+from notifications.halts import NO_PUSH_IS_TRIED
 from notifications.models import Attempt
 from xmpp_bridge.models import CanaryRun
 

@@ -15,7 +15,6 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from kit.buckets.shared import SharedBuckets
-from notifications.models import Channel
 from pushserver.api import tokens
 from pushserver.models import ApiToken, OpenedRecord
 from spark_reports.models import Anomaly, ErrorRate, TokenChurn
@@ -268,11 +267,16 @@ def make_reports(day: date) -> None:
 
 
 def test_channels_are_told(api: Api) -> None:
-    Channel.objects.create(token_type=1, apn_topic="im.status", state="paused", reason="x", since=timezone.now())
+    factories.make_channel((1, "im.status"))
+    factories.make_channel((2, ""))
+    factories.make_halt("paused", (1, "im.status"), by="ann", reason="x")
 
-    (told,) = api("channels/").json()["results"]
+    told = {row["apn_topic"]: row for row in api("channels/").json()["results"]}
 
-    assert (told["platform"], told["apn_topic"], told["state"]) == ("APN", "im.status", "paused")
+    paused, running = told["im.status"], told[""]
+    assert (paused["platform"], paused["state"]) == ("APN", "paused")
+    assert (paused["reason"], paused["changed_by"]) == ("x", "ann")
+    assert (running["state"], running["since"], running["deaths_doubted_since"]) == ("running", None, None)
 
 
 def test_the_last_round_trips_of_the_canary_are_told_link_by_link(api: Api) -> None:

@@ -1,0 +1,213 @@
+"""Queues: what is sent together, and whether it is sent at all.
+
+    notification ──belongs to──▶ queue (gateway, platform, app, proven or not) ◀──covers── halt (`halts`)
+
+A queue is open when no halt covers it. A halt changes no notification: what waits behind it stays as it is, so that
+halting and resuming cost the same with ten waiting rows or ten million. A row carries the number of its queue. Whoever
+stores it takes the number from what it knows, and a claim moves a row whose number is not right any more, or never was
+(0: not sorted yet, always open).
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import LiteralString, NamedTuple
+
+from kit.db.statements import fetch
+from notifications.messages import ChannelKey, QueueKey, queue_key
+from notifications.models import Channel, Halt
+
+UNSORTED = 0
+# The last success of an app is written at most this often: nobody needs it more exactly, and every worker writes it.
+SUCCESS_NOTED_EVERY = timedelta(minutes=1)
+# The states of what waits. Written out, so that PostgreSQL recognises the partial indexes.
+WAITS: LiteralString = "state IN ('pending', 'retrying', 'ambiguous')"
+# The first attempt is due at once, even where the clock is behind that of the worker which accepted it, by 5 seconds at
+# most. Anything else is due when it says.
+DUE: LiteralString = f"""{WAITS}
+        AND next_attempt_at <= %(now)s + interval '5 seconds'
+        AND (state = 'pending' AND NOT is_wake_up OR next_attempt_at <= %(now)s)"""
+# Whether a halt covers a queue, in SQL. `Halted.covers` says the same.
+COVERS: LiteralString = """(halt.kind = 'drained'
+        OR halt.kind = 'unreachable' AND halt.gateway = queue.gateway
+        OR halt.kind IN ('paused', 'tripped')
+            AND halt.token_type = queue.token_type AND halt.app_topic = queue.app_topic)"""
+OPEN_QUEUES: LiteralString = f"""
+    SELECT 0 AS id WHERE NOT EXISTS (SELECT FROM notifications_halt WHERE kind = 'drained')
+    UNION ALL SELECT queue.id FROM notifications_queue AS queue
+    WHERE NOT EXISTS (SELECT FROM notifications_halt AS halt WHERE {COVERS})
+"""  # noqa: S608 - words of ours
+# Something is due in an open queue, or a halt may be probed. Nothing is read of what waits behind halts.
+IS_DUE: LiteralString = f"""
+    SELECT FROM ({OPEN_QUEUES}) AS open
+    WHERE EXISTS (SELECT FROM notifications_notification WHERE queue_id = open.id AND {DUE})
+    UNION ALL SELECT FROM notifications_halt WHERE next_probe_at <= %(now)s
+"""  # noqa: S608 - words of ours
+
+
+class Halted(NamedTuple):
+    """A halt, as it was read a moment ago."""
+
+    id: int
+    kind: str
+    gateway: str
+    token_type: int | None
+    app_topic: str | None
+    next_probe_at: datetime | None
+
+    def covers(self, queue: QueueKey) -> bool:
+        """Return whether nothing of this queue is sent because of the halt."""
+        match self.kind:
+            case Halt.Kind.DRAINED:
+                return True
+            case Halt.Kind.UNREACHABLE:
+                return self.gateway == queue.gateway
+        return (self.token_type, self.app_topic) == (queue.token_type, queue.app_topic)
+
+    def may_be_probed(self, now: datetime) -> bool:
+        return self.next_probe_at is not None and self.next_probe_at <= now
+
+
+class QueueRow(NamedTuple):
+    """A queue, as it was read a moment ago. Queue 0 has none."""
+
+    id: int
+    key: QueueKey
+    waiting_count: int
+    counted_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Queues:
+    """All queues, the halts that may cover them, and the apps that something was delivered to, with when it last was.
+
+    ``doubted`` are the apps whose dead tokens are not believed to be dead (`deaths`).
+    There are as many as there are apps, times four at most.
+    """
+
+    rows: Mapping[QueueKey, QueueRow] = field(default_factory=dict)
+    halts: Sequence[Halted] = ()
+    delivered: Mapping[ChannelKey, datetime] = field(default_factory=dict)
+    doubted: frozenset[ChannelKey] = frozenset()
+
+    @cached_property
+    def is_drained(self) -> bool:
+        return any(halt.kind == Halt.Kind.DRAINED for halt in self.halts)
+
+    @cached_property
+    def unreachable(self) -> frozenset[str]:
+        """Return the names of the gateways that cannot be reached."""
+        return frozenset(halt.gateway for halt in self.halts if halt.kind == Halt.Kind.UNREACHABLE)
+
+    @cached_property
+    def tripped(self) -> frozenset[ChannelKey]:
+        """Return the apps that a breaker stopped."""
+        return frozenset(
+            ChannelKey(halt.token_type or 0, halt.app_topic or "")
+            for halt in self.halts
+            if halt.kind == Halt.Kind.TRIPPED
+        )
+
+    @cached_property
+    def by_id(self) -> Mapping[int, QueueRow]:
+        return {row.id: row for row in self.rows.values()}
+
+    @cached_property
+    def open_ids(self) -> frozenset[int]:
+        """Return the numbers of the queues that are open, queue 0 among them."""
+        if self.is_drained:
+            return frozenset()
+        return frozenset({UNSORTED, *(row.id for row in self.rows.values() if not self.covering(row.key))})
+
+    def key(self, gateway: str, app: ChannelKey, *, is_proven: bool) -> QueueKey:
+        """Return the queue that a push belongs to."""
+        return queue_key(gateway, app, self.delivered, is_proven=is_proven)
+
+    def id_of(self, key: QueueKey) -> int:
+        """Return the number of a queue, or 0 while it has no row."""
+        row = self.rows.get(key)
+        return row.id if row else UNSORTED
+
+    def covering(self, key: QueueKey) -> list[Halted]:
+        """Return the halts that cover a queue: none while it is open."""
+        return [halt for halt in self.halts if halt.covers(key)]
+
+
+_LOAD = """
+    SELECT 'queue', id::bigint, gateway, token_type, app_topic, is_proven, waiting_count, counted_at
+    FROM notifications_queue
+    UNION ALL SELECT kind, id, gateway, token_type, app_topic, NULL, NULL, next_probe_at FROM notifications_halt
+    UNION ALL SELECT 'app', NULL, '', token_type, apn_topic, deaths_doubted_since IS NOT NULL, NULL, last_success_at
+    FROM notifications_channel
+"""
+
+
+def load() -> Queues:
+    """Read all queues, halts and apps."""
+    rows: dict[QueueKey, QueueRow] = {}
+    halts: list[Halted] = []
+    delivered: dict[ChannelKey, datetime] = {}
+    doubted: set[ChannelKey] = set()
+    for kind, pk, gateway, token_type, app_topic, is_so, waiting_count, at in fetch(_LOAD):
+        if kind == "queue":
+            key = QueueKey(gateway, token_type, app_topic, is_so)
+            rows[key] = QueueRow(pk, key, waiting_count, at)
+        elif kind == "app":
+            delivered[app := ChannelKey(token_type, app_topic)] = at
+            doubted |= {app} if is_so else set()
+        else:
+            halts.append(Halted(pk, kind, gateway, token_type, app_topic, at))
+    return Queues(rows, sorted(halts), delivered, frozenset(doubted))
+
+
+_CREATE = """
+    INSERT INTO notifications_queue (gateway, token_type, app_topic, is_proven)
+    SELECT * FROM unnest(%b::text[], %b::smallint[], %b::text[], %b::boolean[]) AS new (gateway, kind, topic, proven)
+    ORDER BY gateway, kind, topic, proven
+    ON CONFLICT (gateway, token_type, app_topic, is_proven) DO NOTHING
+"""
+
+
+def create(keys: Collection[QueueKey]) -> None:
+    """Give these queues numbers, unless they have them.
+
+    It does not belong into the transaction of a batch: another worker that makes the same queue would wait for it.
+    """
+    if keys:
+        gateways, token_types, app_topics, proven = zip(*keys, strict=True)
+        fetch(_CREATE, [list(gateways), list(token_types), list(app_topics), list(proven)])
+
+
+def note_success(apps: Iterable[ChannelKey], known: Queues, *, now: datetime) -> None:
+    """Note that something was delivered to these apps. Most of the time there is nothing to write."""
+    stale = [app for app in sorted(set(apps)) if _is_stale(known.delivered.get(app), now)]
+    Channel.objects.bulk_create(
+        [Channel(**app._asdict(), last_success_at=now) for app in stale],
+        update_conflicts=True,
+        unique_fields=["token_type", "apn_topic"],
+        update_fields=["last_success_at"],
+    )
+
+
+def _is_stale(last_success_at: datetime | None, now: datetime) -> bool:
+    return last_success_at is None or last_success_at <= now - SUCCESS_NOTED_EVERY
+
+
+_CLOSE_EXPIRED = f"""
+    WITH over AS (
+        SELECT id FROM notifications_notification WHERE {WAITS} AND expires_at <= %(now)s
+        ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    )
+    UPDATE notifications_notification AS n
+    SET state = 'expired', finished_at = %(now)s, lease_until = NULL, next_attempt_at = NULL, chat_id = NULL,
+        message = NULL, wake = NULL
+    FROM over WHERE n.id = over.id
+    RETURNING n.id
+"""  # noqa: S608 - words of ours
+EXPIRED: LiteralString = f"SELECT FROM notifications_notification WHERE {WAITS} AND expires_at <= %(now)s"
+
+
+def close_expired(*, limit: int, now: datetime) -> int:
+    """Close what expired while it waited, whatever covers its queue, and return how many there were."""
+    return len(fetch(_CLOSE_EXPIRED, {"limit": limit, "now": now}))
