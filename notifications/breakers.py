@@ -5,7 +5,7 @@ newest sends of the app since a halt of it ended last, those of all workers toge
 reason to. So a fleet that works pays nothing for them.
 
 Anybody can register made-up tokens and have them sent to. So only sends to proven addresses count, and failures that a
-few senders asked for say nothing. Apps that nothing was delivered to share their queue, and have no breaker.
+few senders asked for, or that a few addresses met, say nothing. Apps that nothing was delivered to share their queue, and have no breaker.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,6 +31,7 @@ class Send(NamedTuple):
 
     outcome: str
     sender_digest: bytes | None
+    address_digest: bytes
 
 
 def judge(results: Iterable[tuple[Claim, Result]], known: Queues, *, now: datetime) -> None:
@@ -60,14 +61,15 @@ def _trip_when_misconfigured(app: ChannelKey, code: str, *, now: datetime) -> No
 
 
 def _are_many(sends: Sequence[Send]) -> bool:
-    """Return whether more than a few senders asked for these."""
+    """Return whether more than a few senders asked for these, and for more than a few addresses."""
     digests = [send.sender_digest for send in sends]
     senders = len({digest for digest in digests if digest}) + digests.count(None)
-    return senders >= min(MIN_SENDERS, settings.CONFIG_TRIP_COUNT)
+    addresses = len({send.address_digest for send in sends})
+    return min(senders, addresses) >= min(MIN_SENDERS, settings.CONFIG_TRIP_COUNT)
 
 
 _NEWEST = """
-    SELECT attempt.outcome, request.sender_digest
+    SELECT attempt.outcome, request.sender_digest, route.address_digest
     FROM (
         SELECT id, notification_id, outcome, started_at FROM notifications_attempt
         WHERE token_type = %(token_type)s AND apn_topic = %(apn_topic)s AND outcome IS NOT NULL

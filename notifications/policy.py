@@ -37,7 +37,7 @@ INTERRUPTIONS = frozenset({WORKER_LOST, CUT_OFF, CANCELLED, CONNECTION_LOST})
 # Fewer dead tokens than this say nothing about the set-up, whatever share they are.
 MIN_DEAD_TOKENS = 20
 CONFIG_SHARE = 0.5
-# Failures that fewer senders asked for say nothing about a channel.
+# Failures that fewer senders asked for, or that fewer addresses met, say nothing about an app.
 MIN_SENDERS = 3
 MAX_DOUBLINGS = 20  # keeps the power small; the cap above is reached long before
 

@@ -122,7 +122,9 @@ _TAKE_DUE: LiteralString = f"""
     WITH head AS MATERIALIZED (
         SELECT queue.id, queue.room
         FROM unnest(%(queue_ids)b::integer[], %(rooms)b::integer[]) AS queue (id, room)
-        WHERE EXISTS (SELECT FROM notifications_notification WHERE queue_id = queue.id AND {DUE})
+        CROSS JOIN LATERAL (
+            SELECT FROM notifications_notification WHERE queue_id = queue.id AND {DUE} ORDER BY next_attempt_at LIMIT 1
+        ) AS first
         LIMIT %(queues_at_once)s
     )
     SELECT n.id, n.queue_id, n.next_attempt_at, n.request_id, n.type, n.public_key_hash, n.chat_id, n.message,
