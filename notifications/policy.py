@@ -175,7 +175,7 @@ def retry_base_seconds(result: Result) -> float:
 def retry_max_seconds(result: Result) -> float:
     """Return how long the backoff of this result may become, never shorter than what its error asks for.
 
-    While the gateway itself is away everything waits for it (`outages`), so the pause stays short. An interrupted
+    While the gateway itself is away everything waits for it (`halts`), so the pause stays short. An interrupted
     attempt says nothing about the next.
     """
     is_short = result.code == UNREACHABLE or result.code in INTERRUPTIONS
