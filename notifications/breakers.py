@@ -5,7 +5,8 @@ newest sends of the app since a halt of it ended last, those of all workers toge
 reason to. So a fleet that works pays nothing for them.
 
 Anybody can register made-up tokens and have them sent to. So only sends to proven addresses count, and failures that a
-few senders asked for, or that a few addresses met, say nothing. Apps that nothing was delivered to share their queue, and have no breaker.
+few senders asked for, or that a few addresses met, say nothing. Apps that nothing was delivered to share their queue,
+and have no breaker.
 """
 
 from collections.abc import Iterable, Sequence

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from kit.turns import BY_INDEX
+from kit.sessions import BATCH_WORKER, set_all
 from notifications import halts, queues
 from notifications.delivery import claim as claiming
 from notifications.delivery.claim import QUEUES_AT_ONCE, claim
@@ -184,7 +184,7 @@ def test_expired_rows_are_closed_by_their_index():
 def rows_read(sql, parameters):
     """Return how many rows each table was read for, planned as in a worker, and by which indexes."""
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {BY_INDEX}")
+        cursor.execute(f"SELECT {set_all(BATCH_WORKER)}")
         cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.replace('b::', 's::')}", parameters)
         [(found,)] = cursor.fetchall()
         cursor.execute("RESET ALL")
