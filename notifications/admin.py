@@ -15,7 +15,7 @@ from kit.admin.facts import FactAdmin, FactInline
 from kit.admin.filters import Alone, OnlyFilter, RecentValuesFilter, WordFilter, during
 from kit.admin.operations import Operated
 from kit.admin.search import spellings
-from notifications import reports
+from notifications import queues, reports
 from notifications.console import channels  # noqa: F401 - registers its page
 from notifications.console.operations import DisableRegistration, DropNotifications, EnableRegistration, TryNow
 from notifications.console.senders import MuteSender, MuteSenderOfRequest, UnmuteSender
@@ -56,7 +56,8 @@ class ProgressFilter(Alone, admin.SimpleListFilter):
             case "open":
                 return queryset.filter(Q(state__in=DUE) | Q(state=State.IN_FLIGHT))
             case "stuck":
-                due = Q(state__in=DUE, next_attempt_at__lt=late)
+                # What waits behind a halt is not stuck. By queue, as the index begins with it.
+                due = Q(state__in=DUE, queue_id__in=sorted(queues.load().open_ids), next_attempt_at__lt=late)
                 leased = Q(state=State.IN_FLIGHT, lease_until__lt=late)
                 return queryset.filter(due | leased)
         return queryset

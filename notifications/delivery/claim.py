@@ -155,7 +155,7 @@ def claim(*, limit: int, now: datetime, lease: timedelta, limits: ConcurrencyLim
         return Claimed()
     sorting = _Sorting(known, limits)
     claimable = list(_probes(sorting, limit, now=now))
-    rooms = {queue_id: limits.backlog_room(queue_id) for queue_id in known.open_ids} | {UNSORTED: limit}
+    rooms = _rooms(known, limits, limit)
     taken = _take_due({queue_id: room for queue_id, room in rooms.items() if room}, limit, now=now)
     counts = Counter(due.queue_id for due in taken)
     limits.note_crowded([pk for pk, room in rooms.items() if pk != UNSORTED and counts[pk] >= room])
@@ -170,16 +170,28 @@ def claim(*, limit: int, now: datetime, lease: timedelta, limits: ConcurrencyLim
 
 
 def postpone_first(*, limits: ConcurrencyLimits, now: datetime) -> None:
-    """Put off the notification that `claim` takes first, because it cannot be claimed and must not stop the others."""
+    """Put off what `claim` takes first when it takes one, because it cannot be claimed and must not stop the others.
+
+    That is a probe where one is due; where the probe was not to blame, there is none the next time.
+    """
+    known = queues.load()
+    ids = [probe.due.notification_id for probe in _probes(_Sorting(known, limits), 1, now=now)]
+    limits.give_back()
+    if not ids:
+        ids = [due.notification_id for due in _take_due(_rooms(known, limits, 1), 1, now=now)]
     next_attempt_at = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
-    rooms = {queue_id: limits.backlog_room(queue_id) for queue_id in queues.load().open_ids} | {UNSORTED: 1}
-    ids = [due.notification_id for due in _take_due(rooms, 1, now=now)]
     Notification.objects.filter(pk__in=ids).update(next_attempt_at=next_attempt_at)
+
+
+def _rooms(known: Queues, limits: ConcurrencyLimits, limit: int) -> dict[int, int]:
+    """Return how much each open queue has room for. What is not sorted yet takes room where it belongs."""
+    return {queue_id: limits.backlog_room(queue_id) for queue_id in known.open_ids} | {UNSORTED: limit}
 
 
 def _take_due(rooms: dict[int, int], limit: int, *, now: datetime) -> list[Due]:
     """Lock what is due at the heads of some of these queues, of each as many as its room."""
-    queue_ids = random.sample(sorted(rooms), len(rooms))  # in any order, as the first ones are taken
+    # In any order, as the first ones are taken; but one alone is the same each time, so that it can be put off.
+    queue_ids = sorted(rooms) if limit == 1 else random.sample(sorted(rooms), len(rooms))
     rows = fetch(
         _TAKE_DUE,
         {

@@ -5,6 +5,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from notifications import queues
+from notifications.messages import QueueKey
 from notifications.models import Notification
 from tests import factories
 
@@ -61,6 +63,17 @@ def test_stuck_is_what_was_due_a_minute_ago_or_whose_worker_is_gone(admin_client
     factories.make_notification(state=State.RETRYING, next_attempt_at=now + timedelta(minutes=5))
 
     assert rows(admin_client, NOTIFICATIONS, "progress=stuck") == {str(due.pk), str(lost.pk)}
+
+
+def test_what_waits_behind_a_halt_is_not_stuck(admin_client: Client) -> None:
+    factories.make_channel((2, ""))
+    factories.make_halt("paused", (2, ""))
+    paused = {row.key: row.id for row in queues.load().rows.values()}[QueueKey("gorush", 2, "", is_proven=False)]
+    at = timezone.now() - timedelta(hours=1)
+    factories.make_notification(at=at, queue_id=paused)
+    unsorted = factories.make_notification(at=at)
+
+    assert rows(admin_client, NOTIFICATIONS, "progress=stuck") == {str(unsorted.pk)}
 
 
 def test_request_notification_and_attempt_lead_to_each_other(admin_client: Client) -> None:

@@ -275,3 +275,23 @@ def test_a_backlog_leaves_half_of_the_limit_to_what_comes_fresh():
     fresh_ones = [make_due_to_app().pk for _ in range(6)]  # as a front door stores them that sorts nothing
     assert {held.notification_id for held in take(limits=limits)} < set(fresh_ones)
     assert Notification.objects.filter(state=State.IN_FLIGHT).count() == 10
+
+
+# What cannot be claimed -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["an open queue", "a queue that is probed"])
+def test_one_that_nobody_can_claim_is_put_off_whatever_queue_it_is_in(kind):
+    """A number that the column of attempts cannot hold. It stands at the head of one of several queues."""
+    apps = [ChannelKey(1, f"app.{number}") for number in range(6)]
+    prove(*apps)
+    numbers = [number_of(QueueKey("gorush", *app, is_proven=False)) for app in apps]
+    rows = [make_due_to_app(app.apn_topic, queue_id=pk) for app, pk in zip(apps, numbers, strict=True)]
+    broken, others = rows[3], [*rows[:3], *rows[4:]]
+    Notification.objects.filter(pk=broken.pk).update(attempt_count=2_147_483_647)
+    if kind == "a queue that is probed":
+        make_halt("tripped", apps[3], next_probe_at=timezone.now() - SECOND)
+    desk = Desk()
+    desk.turn_until(lambda: all(fresh(row).state == State.DELIVERED for row in others))
+    assert fresh(broken).next_attempt_at > timezone.now() + 30 * SECOND
+    assert all(fresh(row).attempt_count == 1 for row in others)
