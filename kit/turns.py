@@ -230,7 +230,8 @@ class Worker:
         if monotonic() >= self._count_at:
             own_share().count()
             self._count_at = monotonic() + COUNTED_EVERY_SECONDS
-        waiting = [n for n, stage in enumerate(self._stages) if stage.waits and self._is_on_duty >= stage.is_for_one]
+        asked = [(n, stage) for n, stage in enumerate(self._stages) if self._is_on_duty or not stage.is_for_one]
+        waiting = [place for place, stage in asked if stage.waits]
         conditions = "".join(f", EXISTS ({self._stages[place].waits})" for place in waiting)
         [(told, *found)] = fetch(f"SELECT clock_timestamp(){conditions}", {"now": now} if waiting else {})
         clock.set(told)

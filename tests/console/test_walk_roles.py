@@ -10,6 +10,8 @@ from django_otp.oath import TOTP
 from django_otp.plugins.otp_totp.models import TOTPDevice
 from playwright.sync_api import Page, expect
 
+from notifications.halts import with_halts
+from notifications.models import Channel
 from registrations.models import Registration, Route
 from tests import factories
 from tests.console.conftest import PASSWORD
@@ -132,5 +134,4 @@ def test_of_two_operators_the_second_is_told_that_it_is_done(visitor: Page) -> N
     confirm(other, "Pause", "the second")
 
     expect(other.locator("#main")).to_contain_text("Nothing was changed: Firebase is paused already.")
-    channel.refresh_from_db()
-    assert channel.reason == "the first"
+    assert with_halts(Channel.objects.all()).get().reason == "the first"
