@@ -259,7 +259,7 @@ def _operations() -> Iterator[Page]:
                 "confirm", f"{page.model.__name__}, {form.label}, many", f"{url}?{'&'.join(f'id={k}' for k in keys)}"
             )
     for channel in Channel.objects.all():
-        for name in ("pause", "trip", "resume", "undo"):
+        for name in ("pause", "trip", "resume", "close", "undo"):
             url = reverse("admin:notifications_channel_operate", args=[channel.pk, name])
             yield _gets("confirm", f"{channel}, {name}", url)
 

@@ -5,8 +5,8 @@ INSERT INTO registrations_route (gateway, token_type, apn_topic, address_encrypt
     SELECT 'gorush', 1 + n % 2, CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END, '', '', 'active', '', 1, now()
     FROM generate_series(1, 10000) n;
 
-INSERT INTO notifications_channel (token_type, apn_topic, state, reason, changed_by, since, last_success_at)
-    VALUES (1, 'im.status.ethereum', 'running', '', '', now(), now()), (2, '', 'running', '', '', now(), now());
+INSERT INTO notifications_channel (token_type, apn_topic, last_success_at)
+    VALUES (1, 'im.status.ethereum', now()), (2, '', now());
 
 INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, timestamp_ns, state, reason,
     message_type, source, received_at, processed_at)

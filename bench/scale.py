@@ -28,7 +28,7 @@ END_WHAT_IS_OPEN = (
     WHERE finished_at IS NULL
     """,
     "UPDATE notifications_notificationrequest SET state = 'answered' WHERE state = 'waiting'",
-    "UPDATE notifications_channel SET state = 'running'",
+    "DELETE FROM notifications_halt",
 )
 
 

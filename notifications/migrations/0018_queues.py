@@ -31,7 +31,6 @@ class Migration(migrations.Migration):
                 ("app_topic", models.TextField(null=True)),
                 ("is_proven", models.BooleanField()),
                 ("waiting_count", models.PositiveBigIntegerField(db_default=0, default=0)),
-                ("counted_at", models.DateTimeField(null=True)),
             ],
             options={
                 "constraints": [
@@ -90,8 +89,5 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             "notification",
             models.Index(condition=WAITS, fields=["queue_id", "next_attempt_at"], name="notification_queue"),
-        ),
-        migrations.AddIndex(
-            "notification", models.Index(condition=WAITS, fields=["expires_at"], name="notification_expiring")
         ),
     ]

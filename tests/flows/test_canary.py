@@ -144,12 +144,13 @@ def test_an_answer_that_no_node_takes_is_told(
 
 def test_a_push_that_nobody_tries_because_delivery_is_drained_is_told(network: Network, canary: Run) -> None:
     network.rows(
-        "INSERT INTO notifications_drain (id, since, started_by, reason) VALUES (1, now(), '', '') RETURNING id"
+        "INSERT INTO notifications_halt (kind, gateway, app_topic, since, by, reason)"
+        " VALUES ('drained', '', '', now(), '', '') RETURNING id"
     )
     try:
         code, printed = canary()
     finally:
-        network.rows("DELETE FROM notifications_drain RETURNING id")
+        network.rows("DELETE FROM notifications_halt WHERE kind = 'drained' RETURNING id")
     assert code == 1
     assert "an operator stopped delivery" in " ".join(printed.split())
     assert last(network, "state", "broken_link", "cause") == ("broken", "gorush", "worker")

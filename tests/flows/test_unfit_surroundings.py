@@ -32,11 +32,11 @@ from waku_bridge.messages import WakuMessage
 PROCESSES = ("bridge", "worker", "reports", "beat")
 # As a migration leaves it that was interrupted in the middle.
 HALF_DONE = """
-    DROP INDEX notification_ended_at;
-    ALTER TABLE notifications_attempt DROP COLUMN error;
-    DELETE FROM django_migrations WHERE app = 'notifications' AND name >= '0016';
+    DROP INDEX notification_expiring;
+    ALTER TABLE notifications_queue DROP COLUMN counted_at;
+    DELETE FROM django_migrations WHERE app = 'notifications' AND name >= '0019';
 """
-MISSING = "2 migrations are missing, the first is notifications.0016_attempt_error: run `manage.py migrate`"
+MISSING = "1 migrations are missing, the first is notifications.0019_expiring: run `manage.py migrate`"
 LOOK_SECONDS = 3
 DISK_MIB = 160
 FULL = "the disk of PostgreSQL is full"
@@ -53,7 +53,8 @@ REQUESTS = 200
 ENOUGH_SEGMENTS = 20
 # Of what Apple and Google refuse because of the credentials, as an operator may change it in the console.
 SOONER = "UPDATE notifications_gatewayerrorrule SET retry_base_seconds = 5 WHERE outcome = 'config'"
-TRIPPED = "SELECT count(*) FROM notifications_channel WHERE state = 'tripped'"
+TRIPPED = "SELECT count(*) FROM notifications_halt WHERE kind = 'tripped'"
+PROVEN = "SELECT count(*) FROM registrations_route WHERE is_proven"
 DISABLED = "SELECT count(*) FROM registrations_route WHERE state = 'disabled'"
 GORUSH = "gorush does not answer"
 
@@ -213,9 +214,12 @@ def test_credentials_that_apple_and_google_refuse_are_told_and_blamed_on_no_toke
     start(fleet)
     with closing(network_of(fleet)) as network:
         load = prepare(network, REQUESTS, senders_count=RECIPIENTS)
+        first, later = load.messages[: 2 * RECIPIENTS], load.messages[2 * RECIPIENTS :]
+        network.publish(*first)
+        wait_until(lambda: network.rows(PROVEN) == [(RECIPIENTS,)], what="something was delivered to each phone")
         network.break_gorush(refuses_keys=True)
-        network.publish(*load.messages)
-        wait_until(lambda: network.rows(TRIPPED) == [(2,)], what="the channels of both are stopped")
+        network.publish(*later)
+        wait_until(lambda: network.rows(TRIPPED) == [(2,)], what="both apps are tripped")
         time.sleep(LOOK_SECONDS)
         assert network.rows(DISABLED) == [(0,)]
         network.mend_gorush()
