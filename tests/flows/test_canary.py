@@ -19,8 +19,9 @@ OWN_PHONE, DEAD_PHONE = firebase_token("operators-own-phone"), iphone("dead-").d
 LAST = "SELECT {} FROM waku_bridge_canaryrun ORDER BY started_at DESC LIMIT 1"
 # What the canary itself keeps: its history, and for an hour the hashes by which late copies are recognised.
 OWN_TABLES = {"waku_bridge_canaryrun", "waku_bridge_canaryenvelope"}
-# Grow whatever happens: the sums of a minute, and what the dashboard noted of a busy machine.
-NOTED = {"pushserver_trafficminute", "pushserver_incident"}
+# Grow whatever happens: the sums of a minute, and what the dashboard noted of a busy machine. The queue of new apps is
+# made by the first push to one, and stays.
+NOTED = {"pushserver_trafficminute", "pushserver_incident", "notifications_queue"}
 
 Run = Callable[..., tuple[int, str]]
 
