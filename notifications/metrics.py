@@ -139,7 +139,7 @@ OLDEST_DUE_AGE_SECONDS = StoredGauge(
             WHERE queue_id = open.id AND state IN ('pending', 'retrying', 'ambiguous')
             ORDER BY next_attempt_at LIMIT 1
         ) AS head
-    """,  # noqa: S608 - words of ours
+    """,
 )
 UNANSWERED_AGE_SECONDS = StoredGauge(
     "pushserver_requests_overdue_age_seconds",

@@ -37,7 +37,7 @@ OPEN_QUEUES: LiteralString = f"""
     SELECT 0 AS id WHERE NOT EXISTS (SELECT FROM notifications_halt WHERE kind = 'drained')
     UNION ALL SELECT queue.id FROM notifications_queue AS queue
     WHERE NOT EXISTS (SELECT FROM notifications_halt AS halt WHERE {COVERS})
-"""  # noqa: S608 - words of ours
+"""
 # Something is due in an open queue, or a halt may be probed. Each queue is looked into by itself (LATERAL, LIMIT), so
 # that nothing is read of what waits behind halts: PostgreSQL would otherwise read all that is due, as long as its
 # statistics are older than a flood.
@@ -46,7 +46,7 @@ IS_DUE: LiteralString = f"""
         SELECT FROM notifications_notification WHERE queue_id = open.id AND {DUE} ORDER BY next_attempt_at LIMIT 1
     ) AS first
     UNION ALL SELECT FROM notifications_halt WHERE next_probe_at <= %(now)s
-"""  # noqa: S608 - words of ours
+"""
 
 
 class Halted(NamedTuple):
@@ -207,12 +207,12 @@ _CLOSE_EXPIRED = f"""
         message = NULL, wake = NULL
     FROM over WHERE n.id = over.id
     RETURNING n.id
-"""  # noqa: S608 - words of ours
+"""
 EXPIRED: LiteralString = f"""
     SELECT FROM (
         SELECT expires_at FROM notifications_notification WHERE {WAITS} ORDER BY expires_at LIMIT 1
     ) AS first WHERE expires_at <= %(now)s
-"""  # noqa: S608 - words of ours
+"""
 
 
 def close_expired(*, limit: int, now: datetime) -> int:

@@ -27,7 +27,7 @@ _PURGE: LiteralString = f"""
         DELETE FROM notifications_notificationrequest AS request USING old WHERE request.id = old.id RETURNING 1
     )
     SELECT count(*) FROM requests
-"""  # noqa: S608 - a number of ours
+"""
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:

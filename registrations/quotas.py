@@ -63,7 +63,7 @@ _TAKEN: LiteralString = f"""
     UNION ALL
     SELECT public_key_hash, count(*) FROM registrations_registration
     WHERE public_key_hash = ANY (%(hashes)b::bytea[]) AND state = 'active' GROUP BY 1
-"""  # noqa: S608 - our own statement
+"""
 
 
 def room_for(public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Room:

@@ -232,7 +232,7 @@ CANARY_LINK_SECONDS = StoredGauge(
             ('request_answer', request_answer_ms),
             ('unregister', unregister_ms), ('unregister_answer', unregister_answer_ms)
         ) AS links (link, milliseconds)
-    """,  # noqa: S608 - our own words
+    """,
 )
 CANARY_BROKEN = StoredGauge(
     "pushserver_canary_broken",
@@ -242,7 +242,7 @@ CANARY_BROKEN = StoredGauge(
     sql=f"""
         SELECT cause, (cause = run.found)::int FROM (SELECT cause AS found FROM ({_LAST_CANARY}) AS last) AS run
         CROSS JOIN unnest(ARRAY['node', 'bridge', 'worker', 'gorush', 'reply']) AS cause
-    """,  # noqa: S608 - our own words
+    """,
 )
 CANARY_LAST_SUCCESS = StoredGauge(
     "pushserver_canary_last_success_timestamp_seconds",

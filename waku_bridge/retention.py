@@ -20,7 +20,7 @@ _ENVELOPES: LiteralString = f"""
         DELETE FROM waku_bridge_inboundenvelope AS envelope USING old WHERE envelope.hash = old.hash RETURNING 1
     )
     SELECT count(*) FROM removed
-"""  # noqa: S608 - a number of ours
+"""
 _REPLIES: LiteralString = f"""
     WITH old AS (
         SELECT id FROM waku_bridge_outboundreply WHERE created_at < %(before)s AND state <> 'pending'
@@ -29,7 +29,7 @@ _REPLIES: LiteralString = f"""
         DELETE FROM waku_bridge_outboundreply AS reply USING old WHERE reply.id = old.id RETURNING 1
     )
     SELECT count(*) FROM removed
-"""  # noqa: S608 - a number of ours
+"""
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:

@@ -18,10 +18,10 @@ from django.db import transaction
 from kit.db.statements import fetch
 from kit.metrics.batches import count
 from kit.tracing.steps import Role, step
-from notifications import direct
+from notifications import storing
 from notifications.admission import own_admission
-from notifications.direct import DirectPush
 from notifications.messages import Grade, channel_key
+from notifications.storing import NewNotification, NewRequest
 from registrations.messages import TokenType
 from xmpp_bridge.codec.client_strings import verify_client, verify_node
 from xmpp_bridge.codec.jids import Jid, parse_jid
@@ -75,7 +75,7 @@ class Item:
     sender: Jid = NOBODY
     device_id: UUID | None = None
     device: Known | None = None
-    to_store: DirectPush | None = field(default=None, repr=False)
+    to_store: NewRequest | None = field(default=None, repr=False)
     prolonged: tuple[int, datetime] | None = None
 
 
@@ -102,7 +102,7 @@ class Inbound:
         self._limits.keep()
         for push in (item.to_store for item in items if item.to_store):
             said = {"front_door": FRONT_DOOR}
-            step("accept", push.key, said, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
+            step("accept", push.source_key, said, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
         return [item.verdict for item in items]
 
     def _decide_all(self, pushes: Iterable[PushNotification], *, now: datetime) -> list[Item]:
@@ -111,7 +111,7 @@ class Inbound:
         named = [item for item in items if item.device_id]
         devices = _find_devices({item.device_id for item in named if item.device_id}, now=now) if named else {}
         keys = {id(item): _key(item) for item in named}
-        repeated = direct.find_repeated(set(keys.values()), now=now)
+        repeated = storing.find_repeated(FRONT_DOOR, set(keys.values()), now=now)
         for item in named:
             item.device = devices.get(item.device_id) if item.device_id else None
             item.verdict = self._decide(item, keys[id(item)], repeated, now=now)
@@ -167,7 +167,7 @@ class Inbound:
         self._limits.note_content(device.id, content, seconds)
         has_room = device.waiting_count < settings.MAX_OPEN_PER_ROUTE
         if push.grade is Grade.VOIP or (has_payload and has_room and self._limits.take_payload(device.id, seconds)):
-            item.to_store = _direct_push(item, device, key, has_payload=has_payload, due_at=now)
+            item.to_store = _request(item, device, key, has_payload=has_payload, due_at=now, now=now)
             return Verdict.ACCEPTED
         return self._wake(item, device, key, now=now)
 
@@ -181,7 +181,7 @@ class Inbound:
         if at is None:
             return Verdict.MERGED
         due_at = now + timedelta(seconds=at - now.timestamp())
-        item.to_store = _direct_push(item, device, key, has_payload=False, due_at=due_at)
+        item.to_store = _request(item, device, key, has_payload=False, due_at=due_at, now=now)
         return Verdict.ACCEPTED
 
 
@@ -237,24 +237,26 @@ def _find_devices(ids: Iterable[UUID], *, now: datetime) -> dict[UUID, Known]:
     return {row[0]: Known._make(row) for row in rows}
 
 
-def _direct_push(item: Item, device: Known, key: bytes, *, has_payload: bool, due_at: datetime) -> DirectPush:
+def _request(
+    item: Item, device: Known, key: bytes, *, has_payload: bool, due_at: datetime, now: datetime
+) -> NewRequest:
     push, tag = item.push, route_tag(device.id)
     grade = Grade.HIGH if push.grade is Grade.VOIP and device.is_apple and device.calls_as_alerts else push.grade
     look = Look(device.style, device.text, device.sound, tag.hex())
     content = payload_content(look, grade, push.payload) if push.payload else text_content(look, push.body)
-    return DirectPush(
-        key=key,
-        recipient=str(device.id),
-        sender=item.sender.domain.encode(),
+    new = NewNotification(
+        dedup_key=key,
+        installation_id=str(device.id),
         route_id=device.route_id,
         route_generation=device.generation,
-        grade=grade,
-        message=content.encode() if has_payload else b"",
+        grade=grade.value,
+        message=content.encode() if has_payload else None,
         wake=wake_content(look, grade, is_truncated=has_payload).encode(),
         collapse_id=b"" if has_payload or grade is Grade.VOIP else _wake_id(tag, grade),
-        due_at=due_at,
+        next_attempt_at=due_at,
         expires_at=due_at + time_to_live(push.grade, has_payload=has_payload),
     )
+    return storing.push_request(new, sender=item.sender.domain.encode(), now=now)
 
 
 def _wake_id(tag: bytes, grade: Grade) -> bytes:
@@ -263,8 +265,8 @@ def _wake_id(tag: bytes, grade: Grade) -> bytes:
 
 
 def _store(items: Sequence[Item], *, now: datetime) -> None:
-    direct.store(FRONT_DOOR, [item.to_store for item in items if item.to_store], now=now)
-    direct.prolong(list(dict(item.prolonged for item in items if item.prolonged).items()))
+    storing.store_pushes(FRONT_DOOR, [item.to_store for item in items if item.to_store], now=now)
+    storing.prolong(list(dict(item.prolonged for item in items if item.prolonged).items()))
     _note_use([item for item in items if item.to_store and _is_news(item)], now=now)
     count(PUSHES, ((item.push.dialect.value, item.verdict.value) for item in items))
     forwards = [item.device for item in items if item.push.kind is Kind.FORWARD and item.device]

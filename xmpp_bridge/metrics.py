@@ -94,7 +94,7 @@ CANARY_LINK_SECONDS = StoredGauge(
         SELECT link, milliseconds / 1000.0 FROM ({_LAST_CANARY}) AS run CROSS JOIN LATERAL (VALUES
             ('register', register_ms), ('push', push_ms), ('gorush', gorush_ms), ('unregister', unregister_ms)
         ) AS links (link, milliseconds)
-    """,  # noqa: S608 - our own words
+    """,
 )
 CANARY_BROKEN = StoredGauge(
     "pushserver_xmpp_canary_broken",
@@ -105,7 +105,7 @@ CANARY_BROKEN = StoredGauge(
     sql=f"""
         SELECT cause, (cause = run.found)::int FROM (SELECT cause AS found FROM ({_LAST_CANARY}) AS last) AS run
         CROSS JOIN unnest(ARRAY['component', 'xmpp_server', 'worker', 'gorush', 'reply']) AS cause
-    """,  # noqa: S608 - our own words
+    """,
 )
 CANARY_LAST_SUCCESS = StoredGauge(
     "pushserver_xmpp_canary_last_success_timestamp_seconds",

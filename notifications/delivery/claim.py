@@ -88,7 +88,6 @@ class Due(NamedTuple):
     grade: str
     wake: bytes | None
     payload_dropped: bool
-    dedup_key: bytes | None
     attempt_count: int
     ambiguous_count: int
     created_at: datetime
@@ -128,7 +127,7 @@ _TAKE_DUE: LiteralString = f"""
         LIMIT %(queues_at_once)s
     )
     SELECT n.id, n.queue_id, n.next_attempt_at, n.request_id, n.type, n.public_key_hash, n.chat_id, n.message,
-           n.collapse_id, n.grade, n.wake, n.payload_dropped, n.dedup_key,
+           n.collapse_id, n.grade, n.wake, n.payload_dropped,
            n.attempt_count, n.ambiguous_count, n.created_at, n.expires_at,
            route.id, route.state, route.generation, route.token_type, route.apn_topic, route.address_encrypted,
            route.gateway, route.address_digest,
@@ -140,7 +139,7 @@ _TAKE_DUE: LiteralString = f"""
     ) AS n
     LEFT JOIN registrations_route AS route ON route.id = n.route_id
     LIMIT %(limit)s
-"""  # noqa: S608 - words of ours
+"""
 NOTED_FOR = timedelta(hours=1)
 
 
@@ -409,17 +408,9 @@ def _push(due: Due, channel: ChannelKey, address: bytes) -> Push:
         public_key_hash=due.public_key_hash,
         chat_id=due.chat_id or b"",
         message=due.message or b"",
-        collapse_id=(due.collapse_id or collapse_id(due.dedup_key, due.notification_id)).hex(),
+        collapse_id=(due.collapse_id or b"").hex(),
         grade=due.grade,
         wake=due.wake or b"",
         is_payload_dropped=due.payload_dropped,
         expires_at=due.expires_at if due.grade else None,
     )
-
-
-def collapse_id(dedup_key: bytes | None, notification_id: int) -> bytes:
-    """Return the 16 bytes under which the device replaces an earlier push of the same notification.
-
-    They are stored with the notification, because the dedup key is released after a day.
-    """
-    return (dedup_key or notification_id.to_bytes(16))[:16]
