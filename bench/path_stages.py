@@ -25,8 +25,7 @@ from waku_bridge.codec.envelope import Identity, encode_registration, encode_req
 from waku_bridge.codec.grants import sign_grant
 from waku_bridge.codec.waku_message import message_hash
 from waku_bridge.identity import server_identity
-from waku_bridge.inbox import Envelope
-from waku_bridge.messages import WakuMessage
+from waku_bridge.messages import Envelope, WakuMessage
 
 T = TypeVar("T")
 LOOP = "event loop: two POSTs"

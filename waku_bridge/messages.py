@@ -44,6 +44,15 @@ class WakuMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class Envelope:
+    """A message as received, with the hash (32 bytes) that names it."""
+
+    hash: bytes
+    pubsub_topic: str
+    message: WakuMessage
+
+
+@dataclass(frozen=True, slots=True)
 class Registration:
     """A REGISTRATION whose body decrypted under the author's shared key.
 

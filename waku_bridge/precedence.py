@@ -1,4 +1,4 @@
-"""Who goes first when more came than can be worked off at once. Pure: the clock is an argument.
+"""Who goes first when more came than can be worked off at once. The clock is an argument.
 
     opened ──┬── it concerns an address that something was delivered to ──▶ decided in this turn
              └── strangers ──┬── the cheapest, as far as the turn has room ──▶ decided in this turn

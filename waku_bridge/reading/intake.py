@@ -17,7 +17,8 @@ from kit.tracing.steps import Role, step
 from kit.tracing.traces import is_on
 from waku_bridge import inbox
 from waku_bridge.identity import own_content_topics
-from waku_bridge.inbox import Envelope, Path
+from waku_bridge.inbox import Path
+from waku_bridge.messages import Envelope
 from waku_bridge.metrics import INBOX_ENVELOPES, MESSAGES_MATCHED, MESSAGES_READ, MESSAGES_SKIPPED
 from waku_bridge.reading.dead_letters import DeadLetters
 from waku_bridge.reading.pages import Selection, Topics, select
