@@ -35,6 +35,7 @@ from waku_bridge.codec.errors import CodecError, NotDecryptable
 from waku_bridge.codec.keys import DecryptionKey, key_hash
 from waku_bridge.identity import identities_by_topic, server_identities, server_identity
 from waku_bridge.messages import (
+    FRONT_DOOR,
     Body,
     Decoded,
     MessageType,
@@ -51,7 +52,6 @@ from waku_bridge.queries import Asked, Limits
 
 log = structlog.get_logger(__name__)
 State = InboundEnvelope.State
-FRONT_DOOR = "waku"
 
 # One turn loads at most so much, whatever the number of envelopes.
 MAX_BATCH_BYTES = 8 * 1024 * 1024

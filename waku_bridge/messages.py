@@ -6,6 +6,8 @@ from enum import IntEnum
 from notifications.messages import PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage
 
+FRONT_DOOR = "waku"  # our name in what is stored
+
 
 class MessageType(IntEnum):
     """The types of ApplicationMetadataMessage that concern push notifications, in wire values."""
