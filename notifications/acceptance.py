@@ -53,6 +53,7 @@ from notifications.storing import (
 from notifications.transitions import OVER, move
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
+from registrations.models import Registration, Route
 from registrations.pairs import InstallationKey, IsOneOf
 
 DEDUP_WINDOW = timedelta(hours=24)
@@ -232,7 +233,7 @@ def _find_known(front_door: str, batch: Iterable[Incoming]) -> Known:
     return find_known(front_door, [incoming.request_key for incoming in batch], keys)
 
 
-_FIND_ADDRESSEES = """
+_FIND_ADDRESSEES = f"""
     SELECT registration.public_key_hash, registration.installation_id, enabled, block_mentions,
            blocked_chat_list, muted_chat_list, allowed_mentions_chat_list, access_token_digest,
            route.id, route.generation, route.token_type, route.apn_topic, route.address_encrypted, route.gateway,
@@ -241,12 +242,12 @@ _FIND_ADDRESSEES = """
            route.is_proven,
            (SELECT count(*) FROM (
                SELECT FROM notifications_notification AS n
-               WHERE n.route_id = route.id AND n.state IN ('pending', 'retrying') LIMIT %(most_waiting)s
+               WHERE n.route_id = route.id AND n.state IN ('{State.PENDING}', '{State.RETRYING}') LIMIT %(most_waiting)s
            ) AS waiting)
     FROM unnest(%(hashes)b::bytea[], %(installations)b::text[]) AS wanted (public_key_hash, installation_id)
     JOIN registrations_registration AS registration USING (public_key_hash, installation_id)
     JOIN registrations_route AS route ON route.id = registration.route_id
-    WHERE registration.state = 'active' AND route.state = 'active'
+    WHERE registration.state = '{Registration.State.ACTIVE}' AND route.state = '{Route.State.ACTIVE}'
 """
 
 

@@ -16,25 +16,26 @@ from typing import LiteralString, NamedTuple
 
 from kit.db.statements import fetch
 from notifications.messages import ChannelKey, QueueKey, queue_key
-from notifications.models import Channel, Halt
+from notifications.models import Channel, Halt, Notification
 
 UNSORTED = 0
 # The last success of an app is written at most this often: nobody needs it more exactly, and every worker writes it.
 SUCCESS_NOTED_EVERY = timedelta(minutes=1)
-# The states of what waits. Written out, so that PostgreSQL recognises the partial indexes.
-WAITS: LiteralString = "state IN ('pending', 'retrying', 'ambiguous')"
+State = Notification.State
+# The states of what waits. Not parameters, so that PostgreSQL recognises the partial indexes.
+WAITS: LiteralString = f"state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')"
 # The first attempt is due at once, even where the clock is behind that of the worker which accepted it, by 5 seconds at
 # most. Anything else is due when it says.
 DUE: LiteralString = f"""{WAITS}
         AND next_attempt_at <= %(now)s + interval '5 seconds'
-        AND (state = 'pending' AND NOT is_wake_up OR next_attempt_at <= %(now)s)"""
+        AND (state = '{State.PENDING}' AND NOT is_wake_up OR next_attempt_at <= %(now)s)"""
 # Whether a halt covers a queue, in SQL. `Halted.covers` says the same.
-COVERS: LiteralString = """(halt.kind = 'drained'
-        OR halt.kind = 'unreachable' AND halt.gateway = queue.gateway
-        OR halt.kind IN ('paused', 'tripped')
+COVERS: LiteralString = f"""(halt.kind = '{Halt.Kind.DRAINED}'
+        OR halt.kind = '{Halt.Kind.UNREACHABLE}' AND halt.gateway = queue.gateway
+        OR halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
             AND halt.token_type = queue.token_type AND halt.app_topic = queue.app_topic)"""
 OPEN_QUEUES: LiteralString = f"""
-    SELECT 0 AS id WHERE NOT EXISTS (SELECT FROM notifications_halt WHERE kind = 'drained')
+    SELECT 0 AS id WHERE NOT EXISTS (SELECT FROM notifications_halt WHERE kind = '{Halt.Kind.DRAINED}')
     UNION ALL SELECT queue.id FROM notifications_queue AS queue
     WHERE NOT EXISTS (SELECT FROM notifications_halt AS halt WHERE {COVERS})
 """
@@ -203,7 +204,8 @@ _CLOSE_EXPIRED = f"""
         ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     UPDATE notifications_notification AS n
-    SET state = 'expired', finished_at = %(now)s, lease_until = NULL, next_attempt_at = NULL, chat_id = NULL,
+    SET state = '{State.EXPIRED}', finished_at = %(now)s, lease_until = NULL, next_attempt_at = NULL,
+        chat_id = NULL,
         message = NULL, wake = NULL
     FROM over WHERE n.id = over.id
     RETURNING n.id

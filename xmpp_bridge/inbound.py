@@ -21,7 +21,9 @@ from kit.tracing.steps import Role, step
 from notifications import storing
 from notifications.admission import own_admission
 from notifications.messages import ChannelKey, Grade, channel_key
+from notifications.models import Notification
 from notifications.storing import NewNotification, NewRequest
+from registrations.models import Route
 from xmpp_bridge.codec.client_strings import verify_client, verify_node
 from xmpp_bridge.codec.jids import NOBODY, Jid, parse_jid
 from xmpp_bridge.content import Look, payload_content, text_content, wake_content
@@ -29,6 +31,7 @@ from xmpp_bridge.identity import client_keys, route_tag
 from xmpp_bridge.limits import Limits
 from xmpp_bridge.messages import FRONT_DOOR, Dialect, Kind, PushNotification
 from xmpp_bridge.metrics import FORWARDS_DROPPED, PUSHES
+from xmpp_bridge.models import Device
 from xmpp_bridge.rules import Decision, Domains, Known, Verdict, decide, time_to_live, verify
 
 # Our own address that a push was written to is remembered, when it is no longer than this.
@@ -131,8 +134,9 @@ def _key(item: Item) -> bytes:
 
 # A wake-up that waits for its device serves later ones, too. One in the background serves none that is to be shown, and
 # one in doubt none at all: a late result may yet say that it reached the device, before what comes now.
-_FIND_DEVICES = """
-    SELECT device.id, device.state = 'active' AND route.state = 'active' AND NOT app.is_retired, device.domain,
+_FIND_DEVICES = f"""
+    SELECT device.id, device.state = '{Device.State.ACTIVE}' AND route.state = '{Route.State.ACTIVE}'
+        AND NOT app.is_retired, device.domain,
            device.announced_from, device.pushed_at > %(today)s,
            app.style, app.text, app.sound, app.calls_as_alerts, app.passes_texts, app.refuses_texts,
            route.id, route.generation, route.gateway, route.token_type, route.apn_topic, route.is_proven,
@@ -145,9 +149,11 @@ _FIND_DEVICES = """
                max(n.id) FILTER (WHERE n.grade NOT IN ('low', 'voip') AND n.is_wake) AS shown,
                max(n.id) FILTER (WHERE n.grade = 'low' AND n.is_wake) AS background
         FROM (
-            SELECT id, grade, message IS NULL AND NOT payload_dropped AND state <> 'ambiguous' AS is_wake
+            SELECT id, grade, message IS NULL AND NOT payload_dropped
+                AND state <> '{Notification.State.AMBIGUOUS}' AS is_wake
             FROM notifications_notification
-            WHERE route_id = route.id AND state IN ('pending', 'retrying', 'ambiguous') AND grade <> ''
+            WHERE route_id = route.id AND state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}',
+                '{Notification.State.AMBIGUOUS}') AND grade <> ''
         ) AS n
     ) AS wake ON TRUE
     WHERE device.id = ANY (%(ids)b::uuid[])

@@ -2,6 +2,7 @@
 
 import select
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from uuid import uuid4
@@ -24,7 +25,7 @@ in_threads = pytest.mark.django_db(transaction=True)
 
 
 class Numbers(BaseStage):
-    """Works off numbers from memory, each by a row with its name. ``hook`` is called with each before it is written, and
+    """Works off numbers, each by a row with its name. ``hook`` is called with each before it is written, and
     ``hand`` makes of each what the stages behind it get.
     """
 
@@ -307,14 +308,14 @@ def test_a_row_that_another_worker_inserted_meanwhile_is_found_when_the_turn_is_
                 )
 
     stage.hook = lose_a_race
-    stage.work, work = lambda limit, *, now: skip_known(stage, work, limit, now), stage.work
+    stage.work, work = lambda batch: skip_known(stage, work, batch), stage.work
     assert turn(stage) is False
     assert (written(), stage.limits) == (names(1, 2), [LIMIT] * 2)
 
 
-def skip_known(stage, work, limit, now):
+def skip_known(stage, work, batch):
     stage.numbers = [number for number in stage.numbers if str(number) not in written()]
-    return work(limit, now=now)
+    return work(batch)
 
 
 @pytest.mark.parametrize(
@@ -450,7 +451,7 @@ def test_what_is_due_at_once_is_not_waited_for(running):
     """A stage that takes one item at a time and does not say that there is more."""
     stage = Numbers(*range(20))
     work = stage.work
-    stage.work = lambda _limit, *, now: work(1, now=now) and False
+    stage.work = lambda batch: replace(work(replace(batch, limit=1)), is_more_left=False)
     running(stage)
     eventually(lambda: not stage.numbers)
 

@@ -330,11 +330,12 @@ def _postpone(notification_ids: Sequence[int], *, now: datetime) -> None:
         move(Notification.objects.filter(pk__in=notification_ids), State.RETRYING, next_attempt_at=next_attempt_at)
 
 
-_CLAIM = """
+_CLAIM = f"""
     UPDATE notifications_notification AS n
-    SET state = 'in_flight', lease_until = %(lease_until)s, attempt_count = n.attempt_count + 1, next_attempt_at = NULL
+    SET state = '{State.IN_FLIGHT}', lease_until = %(lease_until)s, attempt_count = n.attempt_count + 1,
+        next_attempt_at = NULL
     FROM unnest(%(ids)b::bigint[]) AS claimed (id)
-    WHERE n.id = claimed.id AND n.state IN ('pending', 'retrying', 'ambiguous')
+    WHERE n.id = claimed.id AND n.state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')
 """
 _INSERT_ATTEMPTS = """
     INSERT INTO notifications_attempt

@@ -19,7 +19,7 @@ from notifications.delivery.claim import Claim
 from notifications.delivery.flights import Done
 from notifications.messages import ChannelKey, Outcome, Result, platform
 from notifications.metrics import ATTEMPTS, FINISHED, GATEWAY_SECONDS
-from notifications.models import Notification
+from notifications.models import Attempt, Notification
 from notifications.policy import (
     CONFIG_RETRY_SECONDS,
     WORKER_LOST,
@@ -34,6 +34,7 @@ from notifications.policy import (
 )
 from notifications.queues import Queues
 from notifications.reports import REPORTS
+from registrations import routes
 
 log = structlog.get_logger(__name__)
 State = Notification.State
@@ -174,8 +175,8 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
     }
     failed_ids = {claim.route_id for claim in failed} | {claim.route_id for claim, _ in dead}
     if failed_ids:
-        disabling.lock_in_order(reached.keys() | failed_ids)
-    disabling.note_success(reached, now=now)
+        routes.lock_in_order(reached.keys() | failed_ids)
+    routes.note_delivered(reached, now=now)
     for channel in sorted({claim.channel for claim in failed}):
         disabling.note_failure(
             [claim.route_id for claim in failed if claim.channel == channel],
@@ -235,15 +236,15 @@ def _retry(
 
 # A notification that another attempt ended meanwhile is left alone. An end that only this attempt may decide (expired,
 # unconfirmed) requires that the attempt still holds the notification.
-_FINISH = """
+_FINISH = f"""
     UPDATE notifications_notification AS n
     SET state = item.state, finished_at = %(now)s, lease_until = NULL, next_attempt_at = NULL, chat_id = NULL,
         message = NULL, wake = NULL, report = coalesce(n.report, item.report)
     FROM unnest(%(ids)b::bigint[], %(numbers)b::integer[], %(states)b::text[], %(reports)b::text[])
         AS item (id, attempt_number, state, report)
     WHERE n.id = item.id AND (
-        n.state = 'in_flight' AND n.attempt_count = item.attempt_number
-        OR item.report IS NOT NULL AND n.state IN ('in_flight', 'retrying', 'ambiguous')
+        n.state = '{State.IN_FLIGHT}' AND n.attempt_count = item.attempt_number
+        OR item.report IS NOT NULL AND n.state IN ('{State.IN_FLIGHT}', '{State.RETRYING}', '{State.AMBIGUOUS}')
     )
     RETURNING n.state
 """
@@ -267,14 +268,14 @@ def _finish(changes: Sequence[Change], *, now: datetime) -> None:
     count(FINISHED, ((state,) for (state,) in finished))
 
 
-_SCHEDULE = """
+_SCHEDULE = f"""
     UPDATE notifications_notification AS n
     SET state = item.state, ambiguous_count = item.ambiguous_count, next_attempt_at = item.next_attempt_at,
         lease_until = NULL, payload_dropped = n.payload_dropped OR item.is_payload_dropped,
         message = CASE WHEN item.is_payload_dropped THEN NULL ELSE n.message END
     FROM unnest(%b::bigint[], %b::integer[], %b::text[], %b::smallint[], %b::timestamptz[], %b::boolean[])
         AS item (id, attempt_number, state, ambiguous_count, next_attempt_at, is_payload_dropped)
-    WHERE n.id = item.id AND n.state = 'in_flight' AND n.attempt_count = item.attempt_number
+    WHERE n.id = item.id AND n.state = '{State.IN_FLIGHT}' AND n.attempt_count = item.attempt_number
 """
 
 
@@ -316,26 +317,27 @@ def _app(channel: ChannelKey, known: Queues) -> str:
     return channel.apn_topic if not channel.apn_topic or channel in known.delivered else "other"
 
 
-_TAKE_UP_LOST = """
+_TAKE_UP_LOST = f"""
     WITH lost AS (
-        SELECT id FROM notifications_notification WHERE state = 'in_flight' AND lease_until <= %(now)s
+        SELECT id FROM notifications_notification WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s
         ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     ), completed AS (
-        UPDATE notifications_attempt AS attempt SET outcome = 'ambiguous', code = %(code)s
+        UPDATE notifications_attempt AS attempt SET outcome = '{Attempt.Outcome.AMBIGUOUS}', code = %(code)s
         FROM lost WHERE attempt.notification_id = lost.id AND attempt.outcome IS NULL
     )
-    UPDATE notifications_notification AS n SET state = 'ambiguous', next_attempt_at = %(now)s, lease_until = NULL
+    UPDATE notifications_notification AS n SET state = '{State.AMBIGUOUS}', next_attempt_at = %(now)s,
+        lease_until = NULL
     FROM lost WHERE n.id = lost.id
     RETURNING n.id
 """
-_POSTPONE_FIRST_LOST = """
+_POSTPONE_FIRST_LOST = f"""
     UPDATE notifications_notification SET lease_until = %(later)s
     WHERE id = (
-        SELECT id FROM notifications_notification WHERE state = 'in_flight' AND lease_until <= %(now)s
+        SELECT id FROM notifications_notification WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s
         ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
     )
 """
-LOST = "SELECT FROM notifications_notification WHERE state = 'in_flight' AND lease_until <= %(now)s"
+LOST = f"SELECT FROM notifications_notification WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s"
 
 
 def postpone_first_lost(*, now: datetime) -> None:
