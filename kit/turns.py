@@ -199,8 +199,8 @@ class Worker:
                 self._listen()
                 if not self.turn(now=clock.now()):
                     self._wait(started + PAUSE_SECONDS)
-                failures = 0
-                if told.is_news(""):
+                if failures:
+                    failures, told = 0, Told()
                     log.info("turns_go_on")
             except (OperationalError, InterfaceError, ProgrammingError, psycopg.Error) as error:
                 failures += 1

@@ -204,7 +204,8 @@ def accept(front_door: str, batch: Sequence[Incoming], *, sending: Sending, now:
     _choose(requests, sending.limits)
     crowded = _coalesce(requests)
     _store(front_door, requests, sending, now=now)
-    coalescing.leave_out_oldest(crowded, most=settings.MAX_OPEN_PER_ROUTE, now=now)
+    if crowded:
+        coalescing.leave_out_oldest(crowded, most=settings.MAX_OPEN_PER_ROUTE, now=now)
     count(metrics.REQUESTS, {("new",): len(fresh), ("repeated",): len(batch) - len(fresh)})
     count(metrics.NOTIFICATIONS, ((draft.verdict,) for request in requests for draft in request.drafts))
     return Accepted(
@@ -446,6 +447,8 @@ def _store(front_door: str, requests: Sequence[_Request], sending: Sending, *, n
 
 def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> NewRequest:
     incoming, is_answered, states = request.incoming, request.is_answered, NotificationRequest.State
+    is_named = bool(request.decided) and not is_answered
+    decided = [Decided(d.position, d.verdict, d.notification.type, d.wish) for d in request.decided]
     return NewRequest(
         request_key=incoming.request_key,
         source_key=incoming.source_key,
@@ -454,8 +457,8 @@ def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> 
         message_id=incoming.request.message_id,
         state=(states.ANSWERED if is_answered else states.WAITING).value,
         answered_at=now if is_answered else None,
-        decided=pack(Decided(d.position, d.verdict, d.notification.type, d.wish) for d in request.decided),
-        decided_names=None if is_answered else pack_names(d.notification for d in request.decided) or None,
+        decided=pack(decided) if decided else None,
+        decided_names=pack_names(d.notification for d in request.decided) if is_named else None,
         notifications=[_new_notification(draft, lease_until=lease_until, now=now) for draft in request.stored],
     )
 

@@ -49,6 +49,5 @@ def find_wake_ups(route_ids: Collection[int], *, still_at: datetime) -> set[tupl
 
 def leave_out_oldest(route_ids: Collection[int], *, most: int, now: datetime) -> None:
     """Coalesce the oldest notifications of these routes, until ``most`` of each wait."""
-    if route_ids:
-        left_out = fetch(_LEAVE_OUT_OLDEST, {"routes": list(route_ids), "most": most, "now": now})
-        count(FINISHED, {(Notification.State.COALESCED,): len(left_out)})
+    left_out = fetch(_LEAVE_OUT_OLDEST, {"routes": list(route_ids), "most": most, "now": now})
+    count(FINISHED, {(Notification.State.COALESCED,): len(left_out)})

@@ -77,5 +77,4 @@ def note_delivered(reached: Mapping[int, bytes], *, now: datetime) -> None:
     ``reached`` has, for each route, the digest of the address that was sent to. It may have another one by now: that
     one is not proven by it, and stays proven if it is.
     """
-    if reached:
-        fetch(_NOTE_DELIVERED, {"ids": list(reached), "digests": list(reached.values()), "now": now})
+    fetch(_NOTE_DELIVERED, {"ids": list(reached), "digests": list(reached.values()), "now": now})

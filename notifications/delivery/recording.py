@@ -56,6 +56,10 @@ class Change(NamedTuple):
     next_attempt_at: datetime | None = None
     is_payload_dropped: bool = False
 
+    @property
+    def is_end(self) -> bool:
+        return self.next_attempt_at is None
+
 
 class Recorded(NamedTuple):
     """A result, as far as it matters to the sender."""
@@ -80,8 +84,8 @@ def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
     # Routes are written before notifications, as in unregistering: the other way round they would dead-lock.
     _note_routes(believed, known, now=now)
     changes = [_change(claim, result, now=now) for claim, result in believed]
-    _finish([change for change in changes if State(change.state).is_terminal], now=now)
-    _schedule([change for change in changes if not State(change.state).is_terminal])
+    _finish([change for change in changes if change.is_end], now=now)
+    _schedule([change for change in changes if not change.is_end])
     _measure(results, known)
     return [_recorded(claim, change) for (claim, _), change in zip(believed, changes, strict=True)]
 
@@ -176,7 +180,8 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
     failed_ids = {claim.route_id for claim in failed} | {claim.route_id for claim, _ in dead}
     if failed_ids:
         routes.lock_in_order(reached.keys() | failed_ids)
-    routes.note_delivered(reached, now=now)
+    if reached:
+        routes.note_delivered(reached, now=now)
     for channel in sorted({claim.channel for claim in failed}):
         disabling.note_failure(
             [claim.route_id for claim in failed if claim.channel == channel],
