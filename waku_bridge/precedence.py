@@ -10,8 +10,7 @@ One address goes first only as often as it may be woken: a flood at a victim wai
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
 
-from kit.buckets.bucket import BucketLimits, part
-from kit.buckets.store import Buckets, Charge
+from kit.buckets.bucket import BucketLimits, Buckets, Charge, part
 from notifications.messages import PushRequest
 from notifications.standing import Named
 from waku_bridge.codec.keys import key_hash

@@ -14,7 +14,7 @@ import structlog
 
 from kit.db.statements import fetch
 from kit.metrics.batches import observe
-from kit.tracing.traces import is_on
+from kit.tracing.steps import is_on
 from notifications import halts, queues
 from notifications.delivery.concurrency import ConcurrencyLimits, Slot
 from notifications.messages import ChannelKey, Push, QueueKey, channel_key

@@ -25,7 +25,7 @@ from kit.turns import Bell
 from waku_bridge.metrics import REPLIES_ABANDONED, REPLIES_CONFIRMED, REPLIES_UNCHECKED, REPLIES_UNCONFIRMED
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import NodeError, WakuNode
-from waku_bridge.outbound.nodes import Nodes
+from waku_bridge.node.client import Nodes
 
 log = structlog.get_logger(__name__)
 State = OutboundReply.State

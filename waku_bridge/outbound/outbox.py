@@ -18,6 +18,7 @@ from kit.turns import BaseStage, Batch, Bell, Stage, Work
 from notifications.messages import Answer
 from notifications.metrics import LEFT_BEHIND
 from waku_bridge.messages import FRONT_DOOR
+from waku_bridge.node.client import Nodes
 from waku_bridge.outbound.confirming import (
     UNCONFIRMED,
     Checked,
@@ -25,7 +26,6 @@ from waku_bridge.outbound.confirming import (
     record_verdicts,
     take_up_unconfirmed,
 )
-from waku_bridge.outbound.nodes import Nodes
 from waku_bridge.outbound.publishing import (
     PENDING,
     RETRY_AFTER,

@@ -32,7 +32,7 @@ from waku_bridge.metrics import (
 )
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import MessageTooLarge, NodeError, NoPeers
-from waku_bridge.outbound.nodes import Nodes
+from waku_bridge.node.client import Nodes
 from waku_bridge.outbound.recording import Outgoing
 
 log = structlog.get_logger(__name__)

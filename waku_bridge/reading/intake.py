@@ -13,8 +13,7 @@ from typing import Any
 
 import structlog
 
-from kit.tracing.steps import Role, step
-from kit.tracing.traces import is_on
+from kit.tracing.steps import Role, is_on, step
 from waku_bridge import inbox
 from waku_bridge.identity import own_content_topics
 from waku_bridge.inbox import Path
