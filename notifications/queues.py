@@ -205,8 +205,7 @@ _CLOSE_EXPIRED = f"""
     )
     UPDATE notifications_notification AS n
     SET state = '{State.EXPIRED}', finished_at = %(now)s, lease_until = NULL, next_attempt_at = NULL,
-        chat_id = NULL,
-        message = NULL, wake = NULL
+        chat_id = NULL, message = NULL, wake = NULL
     FROM over WHERE n.id = over.id
     RETURNING n.id
 """

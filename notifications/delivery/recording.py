@@ -25,12 +25,14 @@ from notifications.policy import (
     WORKER_LOST,
     Standing,
     ambiguous_retry_at,
+    is_contact,
     is_left_alone,
     may_help_to_drop_payload,
     report_error,
     retry_at,
     retry_base_seconds,
     retry_max_seconds,
+    unreached,
 )
 from notifications.queues import Queues
 from notifications.reports import REPORTS
@@ -76,7 +78,8 @@ def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
     """
     _complete_attempts(results)
     known = queues.load()
-    halts.note_unreachable(((claim.gateway, result) for claim, result in results), known.unreachable, now=now)
+    if away := unreached((claim.gateway, result) for claim, result in results) - known.unreachable:
+        halts.note_unreachable(away, now=now)
     breakers.judge(results, known, now=now)
     doubted = deaths.judge(results, known, now=now)
     believed = [(claim, _believe(claim.channel, result, doubted)) for claim, result in results]
@@ -97,7 +100,7 @@ def end_halts(results: Sequence[Done], *, now: datetime) -> None:
     probes = [(claim, result) for claim, result in results if claim.is_probe]
     for app in sorted({claim.channel for claim, result in probes if _proves(result)}):
         halts.close_breaker(app, now=now)
-    for gateway in sorted({claim.gateway for claim, result in probes if halts.is_contact(result)}):
+    for gateway in sorted({claim.gateway for claim, result in probes if is_contact(result)}):
         halts.note_reached(gateway)
 
 

@@ -21,7 +21,7 @@ from registrations.keyring import keyring
 from registrations.models import TopicKey
 from waku_bridge.codec import topics
 from waku_bridge.query_topics.budget import CpuBudget
-from waku_bridge.query_topics.names import number
+from waku_bridge.query_topics.topic_set import number
 
 log = structlog.get_logger(__name__)
 

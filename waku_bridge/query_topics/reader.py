@@ -7,9 +7,8 @@ import structlog
 
 from registrations.topic_keys import ALL_TOPICS, SOMEBODYS
 from waku_bridge.metrics import QUERY_TOPICS
-from waku_bridge.query_topics.names import content_topic, number
 from waku_bridge.query_topics.registering import CHANNEL, GONE_CHANNEL, read_notice
-from waku_bridge.query_topics.topic_set import TopicSet
+from waku_bridge.query_topics.topic_set import TopicSet, content_topic, number
 
 log = structlog.get_logger(__name__)
 

@@ -20,9 +20,8 @@ from waku_bridge.inbox import Path
 from waku_bridge.messages import Envelope
 from waku_bridge.metrics import INBOX_ENVELOPES, MESSAGES_MATCHED, MESSAGES_READ, MESSAGES_SKIPPED
 from waku_bridge.reading.dead_letters import DeadLetters
-from waku_bridge.reading.pages import Selection, Topics, select
+from waku_bridge.reading.pages import SeenHashes, Selection, Topics, select
 from waku_bridge.reading.reader import Reader
-from waku_bridge.reading.seen import SeenHashes
 from waku_bridge.reading.session import Session
 from waku_bridge.reading.threads import in_thread
 
