@@ -11,6 +11,7 @@ from django.test import Client
 from django.urls import reverse
 
 from pushserver.roles import seed_roles
+from tests.budget import first_everyday
 from tests.console.routes import MODELS, WITHOUT_NAME, Page, console_names, console_pages, make_one_of_everything
 
 pytestmark = pytest.mark.django_db
@@ -148,13 +149,9 @@ def test_the_table_has_every_page_and_no_other() -> None:
     assert {page.name for page in pages()} == set(expected())
 
 
-def nightly(*roles: Who) -> list[Any]:
-    return [pytest.param(role, marks=pytest.mark.nightly) for role in roles]
-
-
 # Every day the one that may open some pages and not others.
 every_role = pytest.mark.parametrize(
-    "role", [Who.SUPPORT, *nightly(*(role for role in ROLES if role != Who.SUPPORT))], ids=lambda role: role.name
+    "role", first_everyday(Who.SUPPORT, *(role for role in ROLES if role != Who.SUPPORT)), ids=lambda role: role.name
 )
 
 
@@ -236,7 +233,7 @@ def form(page: Page) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("role", [*nightly(Who.ANYBODY, Who.VISITOR), Who.SUPPORT], ids=lambda role: role.name)
+@pytest.mark.parametrize("role", first_everyday(Who.SUPPORT, Who.ANYBODY, Who.VISITOR), ids=lambda role: role.name)
 def test_who_has_no_say_changes_nothing_whatever_is_posted(role: Who) -> None:
     client, before = client_of(role), everything()
 

@@ -11,7 +11,8 @@ from playwright.sync_api import Page, expect
 from pushserver.roles import seed_roles
 from registrations.models import Registration, Route
 from tests import factories
-from tests.console.conftest import PASSWORD
+from tests.budget import first_everyday
+from tests.console.conftest import PASSWORD, begin_session
 from tests.console.test_browser import show
 from tests.console.test_find import make_story
 from waku_bridge.codec.keys import chat_key, key_hash
@@ -25,10 +26,7 @@ def log_in(page: Page, role: str) -> None:
     seed_roles()
     user = User.objects.create_user(role, password=PASSWORD, is_staff=True)
     user.groups.add(Group.objects.get(name=role))
-    page.goto("/")
-    page.get_by_label("Username").fill(role)
-    page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Log in").click()
+    begin_session(page, user)
     expect(page.get_by_role("textbox", name="Find a user").first).to_be_visible()
 
 
@@ -143,7 +141,7 @@ def test_a_user_is_forgotten(visitor: Page) -> None:
     show(visitor, "nothing")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", first_everyday("light", "dark"))
 def test_pages_fit_on_a_phone(visitor: Page, scheme: str) -> None:
     notification = make_story(PUBLIC_KEY)
     visitor.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]

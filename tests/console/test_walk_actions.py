@@ -21,13 +21,13 @@ from spark_reports.closing import last_closed_day
 from spark_reports.models import RequestedRun
 from spark_reports.tests import rows as reports
 from tests import factories
-from tests.console.test_find import make_story
+from tests.budget import first_everyday
+from tests.console.test_find import make_story, uncompressed
 from tests.console.test_walk import confirm, find, log_in
 from waku_bridge.codec.keys import chat_key, key_hash
 from waku_bridge.models import DeadLetter, InboundEnvelope
 
 PUBLIC_KEY = PrivateKey(b"\x05" * 32).public_key.format()
-UNCOMPRESSED = PrivateKey(b"\x05" * 32).public_key.format(compressed=False)
 WHY = "as agreed with ann"
 CHANNEL = "/admin/notifications/channel/"
 RULES = "/admin/notifications/gatewayerrorrule/"
@@ -46,12 +46,10 @@ def do(page: Page, button: str, touched: str | re.Pattern[str], told: str, *, by
     assert (entry.user.username, entry.change_message) == (by, f"{told} Why: {WHY}")
 
 
-@pytest.mark.parametrize(
-    "written", [chat_key(PUBLIC_KEY), "0x" + UNCOMPRESSED.hex(), PUBLIC_KEY.hex()], ids=["zQ3sh", "0x04", "compressed"]
-)
-def test_a_user_is_found_by_each_form_of_the_chat_key(visitor: Page, written: str) -> None:
+@pytest.mark.parametrize("write", first_everyday(chat_key, uncompressed, bytes.hex))
+def test_a_user_is_found_by_each_form_of_the_chat_key(visitor: Page, write: Callable[[bytes], str]) -> None:
     make_story(PUBLIC_KEY)
-    addresses: list[str] = []
+    written, addresses = write(PUBLIC_KEY), []
     visitor.on("request", lambda request: addresses.append(request.url))
     log_in(visitor, "support")
 

@@ -24,7 +24,7 @@ from registrations.messages import TokenType
 from registrations.models import Registration
 from tests import factories
 from tests.console.test_browser import show
-from tests.console.test_find import make_story
+from tests.console.test_find import make_story, short_form
 from tests.console.test_walk import PUBLIC_KEY, confirm, find, log_in
 from tests.console.test_walk_reach import note
 from tests.delivering import claimed, make_due, recorded
@@ -143,16 +143,6 @@ def test_the_number_that_is_shown_and_a_link_to_a_profile_are_found(visitor: Pag
         find(visitor, link)
         expect(visitor).to_have_url(re.compile(f"/admin/users/{key_hash(key).hex()}/"))
     assert not [address for address in addresses if short[5:20] in address or chat_key(key)[5:20] in address]
-
-
-def short_form(key: bytes) -> str:
-    """Return Status' short form of a key: multibase base58btc of the varint e7 01 and the compressed key."""
-    alphabet = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
-    number, digits = int.from_bytes(b"\xe7\x01" + key), ""
-    while number:
-        number, rest = divmod(number, 58)
-        digits = alphabet[rest] + digits
-    return f"z{digits}"
 
 
 @pytest.mark.parametrize(

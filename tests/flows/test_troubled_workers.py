@@ -27,7 +27,7 @@ def prepared(fleet: Fleet, network: Network) -> Load:
     return load.prepare(network, REQUESTS)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def second(fleet: Fleet) -> Iterator[str]:
     """Another worker beside the first."""
     fleet.start(plan.worker("second", "turns", "--pool=prefork", "--concurrency=1"))

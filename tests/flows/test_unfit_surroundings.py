@@ -158,6 +158,7 @@ def test_a_full_disk_is_told_in_one_line_and_costs_nothing_but_time(disk: Path, 
     assert "Traceback" not in fleet.log("bridge") + fleet.log("worker")
 
 
+@pytest.mark.nightly
 def test_a_full_disk_that_ends_postgresql_is_told_in_one_line_and_costs_nothing_but_time(
     disk: Path, wholly_on_the_disk: Cluster, new_fleet: NewFleet
 ) -> None:
@@ -203,6 +204,7 @@ def test_a_node_of_another_network_and_a_gorush_that_does_not_start_have_a_line_
     ]
 
 
+@pytest.mark.nightly
 def test_credentials_that_apple_and_google_refuse_are_told_and_blamed_on_no_token(
     postgres: EmbeddedPostgres, new_database: Callable[[str], str], new_fleet: NewFleet
 ) -> None:
