@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from kit.admin.facts import FactAdmin
 from tests import factories
+from tests.budget import first_everyday
 from tests.console.conftest import PASSWORD, send_login
 from waku_bridge import faults
 from waku_bridge.codec.keys import chat_key, key_hash
@@ -25,14 +26,15 @@ LISTS = [
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_an_operator_logs_in_and_opens_every_list(visitor: Page) -> None:
+@pytest.mark.parametrize("lists", first_everyday(LISTS[:3], LISTS), ids=["three", "all"])
+def test_an_operator_logs_in_and_opens_every_list(visitor: Page, lists: list[tuple[str, str]]) -> None:
     make_a_story()
     User.objects.create_superuser("operator", password=PASSWORD)
     send_login(visitor, "operator", PASSWORD)
     expect(visitor).to_have_title(re.compile(r"Overview \| Push server$"))
     show(visitor, "index")
 
-    for path, name in LISTS:
+    for path, name in lists:
         visitor.goto("/admin/")
         visitor.locator(f'#nav-sidebar a[href="{path}"]').first.click()
         expect(visitor.get_by_text(name, exact=False).first).to_be_visible()

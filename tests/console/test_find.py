@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from html import unescape
 from uuid import uuid4
 
 import pytest
@@ -86,6 +87,12 @@ def uncompressed(key: bytes) -> str:
 
 def find(client: Client, term: str):
     return client.post(reverse("find"), {"q": term}, follow=True)
+
+
+def words_of(client: Client, path: str) -> str:
+    """Return what a page says, without its markup."""
+    html = client.get(path).content.decode()
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", html)))
 
 
 def end_of(response) -> str:

@@ -165,14 +165,10 @@ CASES = [
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
-@pytest.fixture(autouse=True)
-def roles(db: None) -> None:
-    seed_roles()
-
-
 def staff(role: str) -> Client:
     user = User.objects.create_user(f"{role or 'nobody'}{User.objects.count()}", is_staff=True)
     if role:
+        seed_roles()
         user.groups.add(Group.objects.get(name=role))
     client = Client()
     client.force_login(user)

@@ -115,7 +115,7 @@ LETTER_SIZES = """[...document.querySelectorAll('svg.plot text')].map(
 def test_every_report_is_reached_from_the_menu_in_light_dark_and_on_a_phone(
     operator: Page, look: str, size: int
 ) -> None:
-    for days_ago in range(20):
+    for days_ago in range(8):
         make_busy_night(DAY - timedelta(days=days_ago), days_ago)
     rows.make_check(DAY)
     operator.emulate_media(color_scheme="dark" if look == "dark" else "light")
