@@ -1,8 +1,8 @@
 """A real browser in front of a real server: the one that requirements/system.sh finds."""
 
-import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from django.conf import settings
@@ -19,24 +19,41 @@ NO_CHROMIUM = "there is no Chromium, or only a snap of it, which no test can dri
 SWITCHES = [
     *("--no-sandbox", "--disable-gpu", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    "--process-per-site",
 ]
+RUNNING = pytest.StashKey[tuple[ExitStack, Browser]]()
 PASSWORD = "correct horse battery staple"
 
 
 @pytest.fixture(scope="module")
-def chromium(require_or_skip: Callable[[bool, str], None]) -> Iterator[Browser]:
-    """For one module only: while Playwright runs, this thread has an event loop, and other tests want their own."""
-    program = find_chromium()
-    require_or_skip(bool(program), NO_CHROMIUM)
-    # Django takes the loop for a sign of asynchronous code.
-    before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
-    with sync_playwright() as playwright:
+def chromium(pytestconfig: pytest.Config, require_or_skip: Callable[[bool, str], None]) -> Browser:
+    """Start the browser, unless it still runs from the module before."""
+    if RUNNING not in pytestconfig.stash:
+        program = find_chromium()
+        require_or_skip(bool(program), NO_CHROMIUM)
+        running = ExitStack()
+        pytestconfig.stash[RUNNING] = running, running.enter_context(_running(program))
+    return pytestconfig.stash[RUNNING][1]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop the browser before a module without one: other tests want an event loop of their own in this thread."""
+    ends = nextitem is None or (nextitem.path != item.path and "chromium" not in getattr(nextitem, "fixturenames", []))
+    if ends and RUNNING in item.config.stash:
+        running, _ = item.config.stash[RUNNING]
+        del item.config.stash[RUNNING]
+        running.close()
+
+
+@contextmanager
+def _running(program: str) -> Iterator[Browser]:
+    # Django takes Playwright's event loop for a sign of asynchronous code.
+    with pytest.MonkeyPatch.context() as patched, sync_playwright() as playwright:
+        patched.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         browser = playwright.chromium.launch(executable_path=program, args=SWITCHES)
         yield browser
         browser.close()
-    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
-    os.environ |= {} if before is None else {"DJANGO_ALLOW_ASYNC_UNSAFE": before}
 
 
 def find_chromium() -> str:
@@ -46,25 +63,31 @@ def find_chromium() -> str:
 
 
 @pytest.fixture(scope="module")
-def context(chromium: Browser, live_server: LiveServer) -> Iterator[BrowserContext]:
-    """Share one cache between the tests of a module: style sheets, scripts and fonts are fetched once."""
-    context = chromium.new_context(base_url=live_server.url, viewport={"width": 1400, "height": 900})
+def shared_context(chromium: Browser, live_server: LiveServer) -> Iterator[BrowserContext]:
+    """Share a cache and a process between the tests of a module: style sheets and scripts are read once.
+
+    The process lives as long as a page of the site is open.
+    """
+    context = chromium.new_context(
+        base_url=live_server.url, viewport={"width": 1400, "height": 900}, reduced_motion="reduce"
+    )
+    context.new_page().goto("/healthz")
     yield context
     context.close()
 
 
 @pytest.fixture
-def visitor(context: BrowserContext, live_server: LiveServer) -> Iterator[Page]:
+def visitor(shared_context: BrowserContext, live_server: LiveServer) -> Iterator[Page]:
     """A browser window that nobody has logged in with. Whatever it misses on the server, whatever is wrong in it, and
     whatever the security policy of the pages forbids fails the test.
     """
-    page = context.new_page()
+    page = shared_context.new_page()
     faults: list[str] = []
     page.on("response", lambda response: faults.append(response.url) if response.status >= 400 else None)
     page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: faults.append(str(error)))
     yield page
-    _forget(context, page, live_server.url)
+    _forget(shared_context, page, live_server.url)
     assert not faults
 
 
@@ -74,7 +97,7 @@ def _forget(context: BrowserContext, page: Page, url: str) -> None:
     context.new_cdp_session(page).send("Storage.clearDataForOrigin", kept)
     context.clear_cookies()
     context.clear_permissions()
-    for window in context.pages:
+    for window in context.pages[1:]:
         window.close()
 
 
