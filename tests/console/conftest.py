@@ -7,12 +7,16 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.db import transaction
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from pytest_django import DjangoDbBlocker
 from pytest_django.live_server_helper import LiveServer
 
+from pushserver.roles import seed_roles
 from pushserver.supervisor.processes import PROJECT
 from tests.console.alive import alive, gorush  # noqa: F401 - fixtures
+from tests.console.routes import make_one_of_everything
 
 SYSTEM = PROJECT / "requirements" / "system.sh"
 NO_CHROMIUM = "there is no Chromium, or only a snap of it, which no test can drive: `make test` names what to install"
@@ -23,6 +27,16 @@ SWITCHES = [
 ]
 RUNNING = pytest.StashKey[tuple[ExitStack, Browser]]()
 PASSWORD = "correct horse battery staple"
+
+
+@pytest.fixture(scope="module")
+def everything(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Make one of everything for the tests of a module, each of which undoes what it changes."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        seed_roles()
+        make_one_of_everything()
+        yield
+        transaction.set_rollback(True)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kit.admin.facts import FactAdmin
 from tests.budget import combinations, examples, first_everyday
-from tests.console.routes import MODELS, console_pages, make_one_of_everything
+from tests.console.routes import MODELS, console_pages
 
 pytestmark = pytest.mark.django_db
 LISTS = list(MODELS.values())
@@ -76,9 +76,8 @@ def queries(names: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 @pytest.fixture
-def root(admin_client: Client) -> Client:
+def root(everything: None, admin_client: Client) -> Client:
     """Sees every page. A fault becomes an answer of 500, as for everybody."""
-    make_one_of_everything()
     admin_client.raise_request_exception = False
     return admin_client
 
@@ -117,7 +116,8 @@ def test_no_filter_takes_what_the_database_cannot_read_for_a_fault(
 
 def test_no_page_of_a_row_takes_an_empty_field_for_a_fault(root: Client) -> None:
     for page in console_pages():
-        assert is_answer(root.get(page.url.partition("?")[0], {"_to_field": ""})), page.url
+        if page.name.endswith(("_change", "_delete", "_history")):
+            assert is_answer(root.get(page.url.partition("?")[0], {"_to_field": ""})), page.url
 
 
 FACTS = [model for model in LISTS if isinstance(admin.site.get_model_admin(model), FactAdmin)]

@@ -44,9 +44,7 @@ def world(alive: ThreadingHTTPServer, transactional_db: None, settings: LazySett
 
 
 @pytest.mark.parametrize("names", [[*ADDRESSES]] if WRITTEN else first_everyday(["dashboard"], [*ADDRESSES]))
-def test_pictures_of_the_main_pages_are_taken(
-    world: World, operator: Page, tmp_path: Path, names: list[str]
-) -> None:
+def test_pictures_of_the_main_pages_are_taken(world: World, operator: Page, tmp_path: Path, names: list[str]) -> None:
     operator.set_viewport_size({"width": 1340, "height": 820})
     folder = Path(WRITTEN or tmp_path)
     for name in names:

@@ -10,11 +10,10 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.urls import reverse
 
-from pushserver.roles import seed_roles
 from tests.budget import first_everyday
-from tests.console.routes import MODELS, WITHOUT_NAME, Page, console_names, console_pages, make_one_of_everything
+from tests.console.routes import MODELS, WITHOUT_NAME, Page, console_names, console_pages
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("everything")]
 
 
 class Who(IntEnum):
@@ -131,12 +130,6 @@ def client_of(role: Who) -> Client:
             user.groups.add(Group.objects.get(name=role.name.lower()))
         client.force_login(user)
     return client
-
-
-@pytest.fixture(autouse=True)
-def _rows(db: None) -> None:
-    seed_roles()
-    make_one_of_everything()
 
 
 def pages() -> list[Page]:

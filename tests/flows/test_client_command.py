@@ -21,9 +21,7 @@ Client = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def client(
-    fleet: Fleet, network: Network, settings: LazySettings, capsys: pytest.CaptureFixture[str]
-) -> Client:
+def client(fleet: Fleet, network: Network, settings: LazySettings, capsys: pytest.CaptureFixture[str]) -> Client:
     """Runs one step in this process; exit code and what it printed."""
     network.phone()  # answered: the server is there
     settings.WAKU_NODES = [fleet.environment["WAKU_NODES"]]
