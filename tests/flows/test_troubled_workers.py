@@ -19,7 +19,7 @@ from tests.flows.fleet import Fleet, services, wait_until
 from tests.flows.load import Load
 from tests.flows.network import Network
 
-REQUESTS = 300
+REQUESTS = 150
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ WITHOUT_IT = {
     "worker": ("turn_postponed",),
     "beat": ("beat_stands_by",),
 }
-REQUESTS = 200
+REQUESTS = 100
 # PostgreSQL prepares a few beforehand.
 ENOUGH_SEGMENTS = 20
 # Of what Apple and Google refuse because of the credentials, as an operator may change it in the console.
