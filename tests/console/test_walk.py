@@ -69,6 +69,7 @@ def test_from_a_chat_key_to_the_timeline_and_to_what_is_logged(visitor: Page) ->
     assert not [address for address in addresses if chat_key(PUBLIC_KEY)[4:40] in address]
 
 
+@pytest.mark.nightly
 def test_an_admin_reads_who_did_what_and_why(visitor: Page) -> None:
     registration = factories.make_registration()
     log_in(visitor, "admin")
@@ -84,6 +85,7 @@ def test_an_admin_reads_who_did_what_and_why(visitor: Page) -> None:
     show(visitor, "changes")
 
 
+@pytest.mark.nightly
 def test_dead_letters_are_chosen_in_the_list_and_dropped_together(visitor: Page) -> None:
     for _ in range(3):
         factories.make_dead_letter()
@@ -103,6 +105,7 @@ def test_dead_letters_are_chosen_in_the_list_and_dropped_together(visitor: Page)
     assert (DeadLetter.objects.count(), LogEntry.objects.count()) == (1, 2)
 
 
+@pytest.mark.nightly
 def test_a_failed_envelope_is_processed_again(visitor: Page) -> None:
     envelope = factories.make_envelope(state="failed", reason="KeyError")
     log_in(visitor, "operator")
@@ -126,6 +129,7 @@ def test_delivery_is_stopped_and_every_page_says_so(visitor: Page) -> None:
     expect(visitor.locator("#drain")).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_a_user_is_forgotten(visitor: Page) -> None:
     make_story(PUBLIC_KEY)
     log_in(visitor, "operator")

@@ -1,4 +1,7 @@
-"""Everything an operator does, in a real browser: each is said first, confirmed with a reason, done and logged."""
+"""What an operator does, in a real browser: each is said first, confirmed with a reason, done and logged.
+
+Every day the operations on an app, nightly all; `test_operations` does each of them every day without a browser.
+"""
 
 import re
 from collections.abc import Callable
@@ -61,6 +64,7 @@ def test_a_user_is_found_by_each_form_of_the_chat_key(visitor: Page, write: Call
     assert written[6:40] not in visitor.content()
 
 
+@pytest.mark.nightly
 def test_registrations_notifications_and_letters(visitor: Page) -> None:
     dead = factories.make_route(state="disabled", disabled_reason="operator", disabled_at=timezone.now())
     registration = factories.make_registration(route=dead)
@@ -122,6 +126,7 @@ def test_channels(visitor: Page) -> None:
     assert f"Why: {WHY}" in LogEntry.objects.order_by("pk").last().change_message
 
 
+@pytest.mark.nightly
 def test_error_rules(visitor: Page) -> None:
     load_seed()
     log_in(visitor, "operator")
@@ -153,6 +158,7 @@ def entry_of(rule: GatewayErrorRule, flag: int) -> str:
     return str(LogEntry.objects.get(object_id=str(rule.pk), action_flag=flag).user.username)
 
 
+@pytest.mark.nightly
 def test_a_report_is_made_again(visitor: Page) -> None:
     day = last_closed_day(timezone.now())
     run = reports.make_run(day)
@@ -169,6 +175,7 @@ def test_a_report_is_made_again(visitor: Page) -> None:
     assert (entry.user.username, entry.change_message.endswith(f"Why: {WHY}")) == ("operator", True)
 
 
+@pytest.mark.nightly
 def test_an_admin_makes_a_token_for_the_api_and_revokes_it(visitor: Page) -> None:
     log_in(visitor, "admin")
     visitor.goto("/admin/pushserver/apitoken/add/")
