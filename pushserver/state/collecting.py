@@ -30,7 +30,7 @@ from pushserver.state.hour import Hour
 from pushserver.state.lights import JUDGED_MINUTES, many_lost_replies
 from spark_reports.console.formats import percent
 from spark_reports.models import Anomaly
-from spark_reports.status import State, pinned, status
+from spark_reports.status import SAVED, State, status
 from waku_bridge import canary, faults, metrics
 from waku_bridge.models import (
     LOST_REPLIES,
@@ -245,7 +245,7 @@ def _reports(checks: Checks, now: datetime) -> f.Reports:
     """Return the state of the reports as `/readyz` tells it, or judge it here when no worker has noted it since the
     start.
     """
-    known = None if _is_blind(checks) else pinned()
+    known = None if _is_blind(checks) else SAVED.read()
     found = known or status(now)
     return f.Reports(
         is_off=found.state == State.OFF,

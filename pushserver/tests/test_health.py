@@ -30,7 +30,7 @@ from tests import factories
 from tests.gorush import serve_gorush
 from waku_bridge.canary import board
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
-from waku_bridge.reading.live import LAST_READ_KEY
+from waku_bridge.reading.live import LAST_READ
 from xmpp_bridge.canary import board as xmpp_board
 from xmpp_bridge.component import board as component
 
@@ -48,7 +48,7 @@ def gorush() -> Iterator[ThreadingHTTPServer]:
 def all_well(db: None, settings: LazySettings, gorush: ThreadingHTTPServer) -> Iterator[None]:
     settings.WAKU_NODES = [NODE_URL]
     settings.GORUSH_URLS = [f"http://127.0.0.1:{gorush.server_port}"]
-    cache.set(LAST_READ_KEY.format(url=NODE_URL), "2026-01-01T00:00:00+00:00", 60)
+    LAST_READ.save(NOW, NODE_URL)
     for queue in NEEDED_QUEUES:
         cache.set(HEARTBEAT_KEY.format(queue=queue), "2026-01-01T00:00:00+00:00", 60)
     yield
@@ -87,9 +87,9 @@ def test_says_what_is_wrong_with_the_xmpp_component_where_there_is_one(
     client: Client, settings: LazySettings, end: str | None, reason: str | None
 ) -> None:
     settings.XMPP_COMPONENT_JID = "push.montague.test"
-    cache.delete(component.KEY)
+    cache.delete(component.END.key())
     if end:
-        component.note(end)
+        component.END.save(end)
 
     check = client.get("/readyz").json()["checks"]["xmpp"]
 
@@ -298,7 +298,7 @@ def test_a_complaint_is_a_warning_and_no_reason_to_be_unready(
     client: Client, settings: LazySettings, board: Board, setting: str
 ) -> None:
     (url,) = getattr(settings, setting)
-    board.pin(Notice(url, NOW, (Complaint("wrong", "this is off", "why", "todo"),), {"wrong": NOW}, None))
+    board.save(Notice(url, NOW, (Complaint("wrong", "this is off", "why", "todo"),), {"wrong": NOW}, None))
 
     host = urlsplit(url).netloc.rpartition("@")[2]
     assert warnings(client, board) == [{board.peer: host, "id": "wrong", "what": "this is off"}]
@@ -309,7 +309,7 @@ def test_a_complaint_is_a_warning_and_no_reason_to_be_unready(
 def test_a_peer_without_complaints_has_no_warning(
     client: Client, settings: LazySettings, board: Board, setting: str
 ) -> None:
-    board.pin(Notice(getattr(settings, setting)[0], NOW, (), {}, None))
+    board.save(Notice(getattr(settings, setting)[0], NOW, (), {}, None))
     assert warnings(client, board) == []
 
 

@@ -39,7 +39,7 @@ from tests.console.alive import NODES, look_at
 from waku_bridge.canary import board
 from waku_bridge.models import OutboundReply
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
-from waku_bridge.reading.live import LAST_READ_KEY
+from waku_bridge.reading.live import LAST_READ
 from xmpp_bridge.component.board import note
 
 REFRESH = {"HX-Request": "true"}
@@ -85,7 +85,7 @@ def test_a_system_that_works_is_green() -> None:
 
 
 def stop_reading() -> None:
-    cache.delete_many([LAST_READ_KEY.format(url=url) for url in NODES])
+    cache.delete_many([LAST_READ.key(url) for url in NODES])
 
 
 def stop_worker() -> None:
