@@ -27,6 +27,7 @@ from kit.admin.facts import FactAdmin, FactInline
 from kit.admin.filters import Alone, LabelFilter, OnlyFilter, RecentValuesFilter, WordFilter, during
 from kit.admin.operations import Operated
 from kit.admin.search import by_hash, hash_digits
+from kit.leader import WAKU_BRIDGE, holders
 from notifications.models import NotificationRequest
 from waku_bridge.console import DropEnvelopes, DropLetters, ProcessAgain, ProcessAllAgain, ReadLettersAgain
 from waku_bridge.models import (
@@ -40,7 +41,6 @@ from waku_bridge.models import (
     StoreWindow,
 )
 from waku_bridge.reading.dead_letters import without_payloads
-from waku_bridge.reading.lock import holder
 
 HASH_BYTES = 32
 # More requests than this begin with the same digits only when hardly any digits were typed.
@@ -254,7 +254,7 @@ class StoreWatermarkAdmin(FactAdmin):
     @admin.display(description="read by")
     def reader(self, _row: StoreWatermark) -> str:
         """Return host and process of the bridge that reads now."""
-        return holder() or "nobody"
+        return ", ".join(holders(WAKU_BRIDGE)) or "nobody"
 
 
 def _link_columns() -> list[Column]:

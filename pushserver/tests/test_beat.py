@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pushserver.beat import KEY
+from kit.leader import BEAT
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.stack.plan import services
 from pushserver.supervisor.guard import Guard
@@ -53,5 +53,5 @@ def _start(fleet: Fleet, name: str) -> None:
 
 def _holders(fleet: Fleet) -> int:
     with psycopg.connect(fleet.environment["DATABASE_URL"], autocommit=True) as connection:
-        [(count,)] = connection.execute(HOLDERS, [KEY]).fetchall()
+        [(count,)] = connection.execute(HOLDERS, [BEAT]).fetchall()
     return int(count)

@@ -17,6 +17,7 @@ from django.db import Error as DjangoDatabaseError
 from django.utils import timezone
 
 from kit.db.reasons import reason
+from kit.leader import Term, wait
 from kit.status_cache import StatusCache
 from waku_bridge.inbox import Path
 from waku_bridge.metrics import (
@@ -30,7 +31,6 @@ from waku_bridge.node import NodeError, NotSubscribed
 from waku_bridge.node.config_check import pages as page_lengths
 from waku_bridge.reading.backoff import Backoff
 from waku_bridge.reading.intake import Intake
-from waku_bridge.reading.lock import Term, wait
 from waku_bridge.reading.pace import ALARM_FILL, IDLE_SECONDS, Ring
 from waku_bridge.reading.pages import Selection
 from waku_bridge.reading.reader import Reader
