@@ -32,10 +32,10 @@ from pushserver.celery import HEARTBEAT_KEY
 from pushserver.release import Migration, known_migrations
 from registrations.quotas import STORED_REGISTRATIONS
 from spark_reports.status import SAVED as SAVED_REPORTS
-from waku_bridge import canary
+from waku_bridge.canary import canary
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ
-from xmpp_bridge.canary import board as xmpp_canary
+from xmpp_bridge.canary import canary as xmpp_canary
 from xmpp_bridge.component.board import read as component_state
 from xmpp_bridge.registering import STORED_DEVICES
 

@@ -31,7 +31,8 @@ from pushserver.state.lights import JUDGED_MINUTES, many_lost_replies
 from spark_reports.console.formats import percent
 from spark_reports.models import Anomaly
 from spark_reports.status import SAVED, State, status
-from waku_bridge import canary, faults, metrics
+from waku_bridge import faults, metrics
+from waku_bridge.canary import canary
 from waku_bridge.models import (
     LOST_REPLIES,
     CanaryRun,
@@ -42,7 +43,7 @@ from waku_bridge.models import (
     StoreWindow,
 )
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
-from xmpp_bridge.canary import board as xmpp_canary
+from xmpp_bridge.canary import canary as xmpp_canary
 from xmpp_bridge.models import App
 
 # Checks ask servers, and gauges count rows; several people may have the dashboard open, which asks every few seconds.

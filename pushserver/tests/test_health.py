@@ -28,10 +28,10 @@ from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.health import NEEDED_QUEUES
 from tests import factories
 from tests.gorush import serve_gorush
-from waku_bridge.canary import board
+from waku_bridge.canary import canary
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ
-from xmpp_bridge.canary import board as xmpp_board
+from xmpp_bridge.canary import canary as xmpp_canary
 from xmpp_bridge.component import board as component
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -329,7 +329,7 @@ def test_a_node_that_is_only_asked_for_its_store_is_watched_too(client: Client, 
 def test_a_broken_canary_is_a_warning_in_words(client: Client, settings: LazySettings) -> None:
     settings.CANARY_PERIOD_SECONDS = 60
     run = factories.make_canary_run(state="broken", broken_link="register_answer", cause="bridge")
-    board.pin(run)
+    canary.save(run)
 
     answer = client.get("/readyz")
 
@@ -342,7 +342,7 @@ def test_a_broken_canary_is_a_warning_in_words(client: Client, settings: LazySet
 def test_a_canary_that_does_not_run_is_a_warning(client: Client, settings: LazySettings) -> None:
     settings.CANARY_PERIOD_SECONDS = 60
     assert "canary_missing" in [found["id"] for found in client.get("/readyz").json()["warnings"]]
-    board.pin(factories.make_canary_run())
+    canary.save(factories.make_canary_run())
     assert [found for found in client.get("/readyz").json()["warnings"] if "canary" in found] == []
 
 
@@ -351,7 +351,7 @@ def test_a_broken_canary_of_xmpp_is_a_warning_in_words(client: Client, settings:
     settings.CANARY_PERIOD_SECONDS, settings.XMPP_COMPONENT_JID = 60, "push.montague.test"
     ids = [found["id"] for found in client.get("/readyz").json()["warnings"]]
     assert "xmpp_canary_missing" in ids
-    xmpp_board.pin(factories.make_xmpp_canary_run(state="broken", broken_link="push", cause="xmpp_server"))
+    xmpp_canary.save(factories.make_xmpp_canary_run(state="broken", broken_link="push", cause="xmpp_server"))
     what = "the XMPP server does not route to the component"
     warning = {"xmpp_canary": "push", "id": "xmpp_canary_xmpp_server", "what": what}
     assert [found for found in client.get("/readyz").json()["warnings"] if "xmpp_canary" in found] == [warning]

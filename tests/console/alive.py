@@ -22,7 +22,7 @@ from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
 from pushserver.state.collecting import ANSWERS
 from tests import factories
 from tests.gorush import serve_gorush
-from waku_bridge.canary import board
+from waku_bridge.canary import canary
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ
 
@@ -56,7 +56,7 @@ def alive(
     cache.set_many({HEARTBEAT_KEY.format(queue=queue): now.isoformat() for queue in QUEUES}, LONG)
     factories.make_channel()
     timings = {f"{link}_ms": 40 for link in ("register", "register_answer", "query", "query_answer", "request_answer")}
-    board.pin(factories.make_canary_run(**timings))
+    canary.save(factories.make_canary_run(**timings))
     make_traffic(now)
     yield gorush
     cache.clear()
