@@ -16,8 +16,11 @@ import structlog
 from django.core.cache import cache
 from redis.exceptions import RedisError
 
+from kit.told import Told
+
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
+_told = Told()  # why facts of this process are not saved
 
 
 class JsonSerializer:
@@ -50,7 +53,10 @@ class StatusCache(Generic[T]):
         try:
             cache.set(self.key(name), orjson.loads(orjson.dumps(value)), self.ttl_seconds)
         except RedisError as error:
-            log.warning("status_not_saved", topic=self.topic, error=type(error).__name__)
+            if _told.is_news(type(error).__name__):
+                log.warning("status_not_saved", topic=self.topic, error=type(error).__name__)
+        else:
+            _told.is_news("")
 
     def read(self, name: str = "") -> T | None:
         """Return a fact, or None when it was not saved lately or the cache is away."""

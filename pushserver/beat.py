@@ -4,6 +4,7 @@ Any number may run: the one that has the leader lock works, and the others stand
 by another one within seconds.
 """
 
+from time import monotonic
 from typing import Any
 
 import structlog
@@ -37,8 +38,9 @@ class OneBeat(PersistentScheduler):
             return STAND_BY_SECONDS
         if self._told.is_news(""):
             log.info("beat_works")
-        # A tick of Celery sends one task and asks for another at once. The lock is asked for once for all of them.
-        while (seconds := float(super().tick(*args, **kwargs))) <= 0:
+        # Celery sends one task a tick, and asks for the next tick at once. The lock need not be asked for each of them.
+        until = monotonic() + STAND_BY_SECONDS
+        while (seconds := float(super().tick(*args, **kwargs))) <= 0 and monotonic() < until:
             pass
         return min(seconds, SESSION_SECONDS / 3)
 

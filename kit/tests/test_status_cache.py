@@ -10,6 +10,7 @@ import pytest
 from django.conf import LazySettings
 from django.core.cache import cache
 from redis import Redis
+from structlog.testing import capture_logs
 
 from kit.status_cache import StatusCache
 from pushserver.embedded.ports import free_port
@@ -69,6 +70,9 @@ def test_what_is_no_json_counts_as_not_saved(settings: LazySettings) -> None:
 def test_neither_reader_nor_writer_fails_while_the_cache_is_away(settings: LazySettings) -> None:
     nowhere = f"redis://127.0.0.1:{free_port()}/0"
     settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": nowhere}}
-    FACTS.save(FACT, "one")
+    with capture_logs() as logs:
+        FACTS.save(FACT, "one")
+        FACTS.save(FACT, "two")
+    assert [line["event"] for line in logs] == ["status_not_saved"]
     assert FACTS.read("one") is None
     assert FACTS.read_all(["one"]) == {}
