@@ -21,6 +21,7 @@ from waku_bridge.outbound.confirming import (
     UNCONFIRMED,
     Checked,
     Confirmations,
+    Verdicted,
     record_verdicts,
     take_up_unconfirmed,
 )
@@ -122,7 +123,7 @@ class Noting(BaseStage):
         self._tried: list[Tried] = []
 
     def next_at(self) -> float | None:
-        return self._publisher.first_tried_at + NOTED_WITHIN_SECONDS if self._publisher.has_results() else None
+        return self._publisher.first_result_at + NOTED_WITHIN_SECONDS if self._publisher.has_results() else None
 
     def is_under_way(self) -> bool:
         return self._publisher.under_way > 0
@@ -155,30 +156,32 @@ class Confirming(BaseStage):
 
     def __init__(self, outbox: Outbox) -> None:
         self._confirmations = outbox.confirmations
+        self._answers: list[list[Verdicted]] = []  # at most one
         self._later: list[Checked] = []
 
     def next_at(self) -> float | None:
-        if self._confirmations.verdicts():
+        if self._confirmations.has_results():
             return 0.0
         due_at = self._confirmations.next_due_at()
         return None if due_at is None else monotonic() + (due_at + ASK_EVERY - clock.now()).total_seconds()
 
     def work(self, limit: int, *, now: datetime) -> bool:  # noqa: ARG002 - bounded by what is asked for
-        verdicts = self._confirmations.verdicts()
+        self._answers = self._confirmations.peek(1)
+        verdicts = [each for answer in self._answers for each in answer]
         note((reply.envelope_hash, {"outcome": verdict.name.lower()}) for reply, verdict in verdicts)
         self._later = record_verdicts(verdicts, now=now)
         return False
 
     def committed(self) -> None:
         now = clock.now()
-        self._confirmations.recorded()
+        self._confirmations.recorded(len(self._answers))
         self._confirmations.expect(self._later, at=now + ASK_EVERY)
         self._confirmations.ask(now=now)
 
     def set_aside(self, error: Exception, *, now: datetime) -> None:
         """Drop the verdicts. The stage that looks for unconfirmed replies finds these."""
         super().set_aside(error, now=now)
-        self._confirmations.recorded()
+        self._confirmations.recorded(len(self._confirmations.peek(1)))
 
 
 class TakingUp(BaseStage):
