@@ -8,12 +8,13 @@ pyproject.toml does not name the settings module for pytest. The servers start w
                             process gw0, gw1, ...      Valkey, database (a clone of the run's template)
 """
 
+import gc
 import os
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -79,6 +80,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Remove the folder of the run at the very end, also of a run that only collected."""
     if not PROCESS:
         config.add_cleanup(lambda: shutil.rmtree(RUN_DIR, ignore_errors=True))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector off ten thousand tests, while they are collected and while they run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

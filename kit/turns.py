@@ -7,7 +7,7 @@
               └────────────────────────── the bell rings ◀───────────────────────-┘
 
 Rows are the queue. Who writes rows announces them on a channel of PostgreSQL in the same transaction. One worker is on
-duty (an advisory lock says which) and hears that; when it finds more than fits into a turn it calls the others, and
+duty (the leader lock says which) and hears that; when it finds more than fits into a turn it calls the others, and
 each takes what it can lock (`SKIP LOCKED`). So a message at night wakes one process, and under load all of them work.
 All look for rows once a second in any case, so that a worker that hangs or died delays what waits, and stops nothing.
 A turn takes what has gathered since the last one. It never waits for a POST: results are taken by a later turn, as rows
@@ -37,6 +37,7 @@ from kit.buckets.share import COUNTED_EVERY_SECONDS, own_share
 from kit.db.clock import clock
 from kit.db.reasons import UNFIT, reason, sqlstate
 from kit.db.statements import fetch
+from kit.leader import BATCHES, HELD, TRY, LeaderLock
 from kit.sessions import BATCH_WORKER, set_all
 from kit.told import Told
 from kit.tracing import steps
@@ -46,8 +47,6 @@ T = TypeVar("T")
 
 CHANNEL = "turns"
 CALL_FOR_HELP = "turns_help"
-# Key of the advisory lock that the worker on duty holds: any number that nothing else uses.
-DUTY = 0x7475726E73
 # Items of one stage in one turn.
 LIMIT = 200
 # A turn has some fixed cost. Under light load it waits so long after the last one began, and takes a few items more.
@@ -245,23 +244,26 @@ class Worker:
         return True
 
     def _look(self, now: datetime) -> None:
-        """Ask what time it is and which stages rows wait for, all in one statement."""
+        """Ask what time it is, whether we are on duty, and which stages rows wait for, all in one statement."""
         self._listen()
         self._look_at = monotonic() + LOOK_SECONDS
         if self._stopping.is_set():
             self._hand_over()
             return
-        if not self._is_on_duty:
-            self._take_duty()
         if monotonic() >= self._count_at:
             own_share().count()
             self._count_at = monotonic() + COUNTED_EVERY_SECONDS
         asked = [(n, stage) for n, stage in enumerate(self._stages) if self._is_on_duty or not stage.is_for_one]
         waiting = [place for place, stage in asked if stage.waits]
         conditions = "".join(f", EXISTS ({self._stages[place].waits})" for place in waiting)
-        [(told, *found)] = fetch(f"SELECT clock_timestamp(){conditions}", {"now": now} if waiting else {})
+        sql: LiteralString = f"SELECT clock_timestamp(), {HELD if self._is_on_duty else TRY}{conditions}"
+        [(told, is_on_duty, *found)] = fetch(sql, {"key": BATCHES, "now": now})
         clock.set(told)
         self._with_rows |= {place for place, is_so in zip(waiting, found, strict=True) if is_so}
+        if is_on_duty != self._is_on_duty:
+            self._is_on_duty = is_on_duty
+            fetch(f"LISTEN {CHANNEL}" if is_on_duty else f"UNLISTEN {CHANNEL}")
+            self._look_at = 0.0  # also for the stages of one worker, and for what came before we listened
 
     def _listen(self) -> None:
         connection.ensure_connection()
@@ -272,17 +274,12 @@ class Worker:
             clock.set(now)
             own_share().show()
 
-    def _take_duty(self) -> None:
-        [(self._is_on_duty,)] = fetch("SELECT pg_try_advisory_lock(%s::bigint)", [DUTY])
-        if self._is_on_duty:
-            fetch(f"LISTEN {CHANNEL}")
-
     def _hand_over(self) -> None:
         """Let another worker go on duty at once, not only when this connection is closed."""
         if self._is_on_duty:
             self._is_on_duty = False
             fetch(f"UNLISTEN {CHANNEL}")
-            fetch("SELECT pg_advisory_unlock(%s::bigint)", [DUTY])
+            LeaderLock(BATCHES).release()
             fetch(f"NOTIFY {CALL_FOR_HELP}")
 
     def _hear(self) -> None:

@@ -1,9 +1,10 @@
 """The scheduler of beat. Two that work at once would ask for everything twice: canaries, reports, looks at gorush.
 
-Which one works is said by a session advisory lock of PostgreSQL, as it is among bridges: any number may run, and the
-others stand by. The lock ends with its session, so a beat that was killed is followed by another one within seconds.
+Any number may run: the one that has the leader lock works, and the others stand by. A beat that was killed is followed
+by another one within seconds.
 """
 
+from time import monotonic
 from typing import Any
 
 import structlog
@@ -11,23 +12,14 @@ from celery.beat import PersistentScheduler
 from django.db import InterfaceError, OperationalError, connection
 
 from kit.db.reasons import reason
-from kit.db.statements import fetch
+from kit.leader import BEAT, LeaderLock
 from kit.told import Told
 
 log = structlog.get_logger(__name__)
 
-# The 64 bits of the advisory lock, which spell "PushBeat".
-KEY = 0x50_75_73_68_42_65_61_74
 STAND_BY_SECONDS = 1.0
 # How soon PostgreSQL ends the session of a beat whose host died. One that works asks more often than that.
 SESSION_SECONDS = 30
-# A lock that a session takes twice has to be given back twice: it is taken only where it is not held.
-_TAKE = """
-    SELECT EXISTS (
-        SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND pid = pg_backend_pid()
-            AND (classid::bigint << 32) | objid::bigint = %(key)s::bigint
-    ) OR pg_try_advisory_lock(%(key)s::bigint), set_config('idle_session_timeout', %(seconds)s, false)
-"""
 ANOTHER = "another beat works, and this one follows it when it ends"
 
 
@@ -39,20 +31,24 @@ class OneBeat(PersistentScheduler):
         super().__init__(*args, **kwargs)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """Send what is due, and return how many seconds may pass until the next tick."""
+        """Send all that is due, and return how many seconds may pass until the next tick."""
         if why_not := _why_not():
             if self._told.is_news(why_not):
                 log.warning("beat_stands_by", reason=why_not)
             return STAND_BY_SECONDS
         if self._told.is_news(""):
             log.info("beat_works")
-        return min(float(super().tick(*args, **kwargs)), SESSION_SECONDS / 3)
+        # Celery sends one task a tick, and asks for the next tick at once. The lock need not be asked for each of them.
+        until = monotonic() + STAND_BY_SECONDS
+        while (seconds := float(super().tick(*args, **kwargs))) <= 0 and monotonic() < until:
+            pass
+        return min(seconds, SESSION_SECONDS / 3)
 
 
 def _why_not() -> str:
     """Return why this process must not work, or nothing where the lock is its own."""
     try:
-        [(is_ours, _)] = fetch(_TAKE, {"key": KEY, "seconds": f"{SESSION_SECONDS}s"})
+        is_ours = LeaderLock(BEAT, idle_seconds=SESSION_SECONDS).take()
     except (OperationalError, InterfaceError) as error:
         connection.close()
         return reason(error)

@@ -31,11 +31,11 @@ from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOA
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.release import Migration, known_migrations
 from registrations.quotas import STORED_REGISTRATIONS
-from spark_reports.status import pinned
-from waku_bridge import canary
+from spark_reports.status import SAVED as SAVED_REPORTS
+from waku_bridge.canary import canary
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
-from waku_bridge.reading.live import LAST_READ_KEY
-from xmpp_bridge.canary import board as xmpp_canary
+from waku_bridge.reading.live import LAST_READ
+from xmpp_bridge.canary import canary as xmpp_canary
 from xmpp_bridge.component.board import read as component_state
 from xmpp_bridge.registering import STORED_DEVICES
 
@@ -191,7 +191,7 @@ def check_nodes(beats: Collection[str]) -> Check:
 
 
 def _node_keys() -> dict[str, str]:
-    return {url: LAST_READ_KEY.format(url=url) for url in settings.WAKU_NODES}
+    return {url: LAST_READ.key(url) for url in settings.WAKU_NODES}
 
 
 def check_xmpp() -> Check:
@@ -231,7 +231,7 @@ def warnings(*, is_migrated: bool = True) -> Iterator[dict[str, str]]:
     yield from _warnings(NODE_BOARD, list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES])))
     yield from _canary_warnings()
     yield from _xmpp_canary_warnings()
-    if (reports := pinned()) and reports.is_alarm:
+    if (reports := SAVED_REPORTS.read()) and reports.is_alarm:
         yield {"reports": "", "id": "reports_missing", "what": reports.words}
 
 

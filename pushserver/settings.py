@@ -139,7 +139,11 @@ CACHES = {
         "LOCATION": REDIS_URL,
         "KEY_PREFIX": "pushserver",
         # While Redis hangs, heartbeats and probes must report it and not hang as well.
-        "OPTIONS": {"socket_connect_timeout": 2, "socket_timeout": 2},
+        "OPTIONS": {
+            "socket_connect_timeout": 2,
+            "socket_timeout": 2,
+            "serializer": "kit.status_cache.JsonSerializer",
+        },
     }
 }
 

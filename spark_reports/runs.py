@@ -16,9 +16,9 @@ from time import monotonic
 
 import structlog
 from django.conf import settings
-from django.db import connection
 from django.utils import timezone
 
+from kit.leader import REPORTS, LeaderLock
 from spark_reports.by_hand import KILLED, MAX_DAYS_PER_RUN
 from spark_reports.classes import archive_of, replacing
 from spark_reports.export import ExportError, closed_days, export_day
@@ -32,7 +32,6 @@ from spark_reports.spark import MANY_ROWS, SparkError, Submission, is_here, spar
 log = structlog.get_logger(__name__)
 State, Step = ReportRun.State, ReportRun.Step
 
-LOCK = 0x7075_7368_7265_7074  # "pushrept": an advisory lock of the database, freed with the process that holds it
 # How many days before its own a run looks back to in each report.
 LOOK_BACK_DAYS = {
     tables.ERROR_RATES.name: 7,
@@ -115,17 +114,15 @@ def alone() -> Iterator[None]:
     What is written meanwhile is for this account only. The lock ends with the connection, however that ends. Raises
     Busy.
     """
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
-        if not cursor.fetchone()[0]:
-            raise Busy("Another run or export is under way.")
+    lock = LeaderLock(REPORTS)
+    if not lock.take():
+        raise Busy("Another run or export is under way.")
     umask = os.umask(0o077)
     try:
         yield
     finally:
         os.umask(umask)
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
+        lock.release()
 
 
 def _close_abandoned() -> None:

@@ -5,15 +5,11 @@ from datetime import date, datetime
 from enum import StrEnum
 
 from django.conf import settings
-from django.core.cache import cache
-from redis.exceptions import RedisError
 
+from kit.status_cache import StatusCache
 from spark_reports.models import Anomaly, DataQuality, PublishedDay, ReportRun
 from spark_reports.nights import next_night, overdue_days
 
-KEY = "reports:1"
-# `watch_reports` comes every five minutes.
-TTL_SECONDS = 900
 NO_RUN = 'no run was started. Is there a worker for the queue "reports", and beat?'
 
 
@@ -42,6 +38,10 @@ class Status:
         return self.state == State.MISSING
 
 
+# `watch_reports` comes every five minutes.
+SAVED = StatusCache("reports", Status, ttl_seconds=900)
+
+
 def status(now: datetime) -> Status:
     """Judge the nightly reports by what is in the database."""
     newest = PublishedDay.objects.order_by("-day").values_list("day", flat=True).first()
@@ -68,17 +68,3 @@ def _why(day: date) -> str:
     if run.state == ReportRun.State.RUNNING:
         return f"run {run.pk} is still under way ({run.step}), last seen {run.seen_at:%H:%M} UTC."
     return run.error or f"run {run.pk} ended as {run.state}."
-
-
-def pin(found: Status) -> None:
-    """Store the status for `/readyz`, which must answer while the database hangs. Raises RedisError."""
-    cache.set(KEY, found, TTL_SECONDS)
-
-
-def pinned() -> Status | None:
-    """Return the status that was stored last, or None when none was stored lately or the cache is away."""
-    try:
-        found: Status | None = cache.get(KEY)
-    except RedisError:
-        return None
-    return found

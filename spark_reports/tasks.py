@@ -133,6 +133,6 @@ def watch_reports() -> None:
     """Store the status of the reports for `/readyz`, log an alarm, and destroy what no export needs any more."""
     destroy_seeds(timezone.now())
     found = status.status(timezone.now())
-    status.pin(found)
+    status.SAVED.save(found)
     if found.is_alarm:
         log.warning("reports_missing", reason=found.words)

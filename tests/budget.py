@@ -36,6 +36,15 @@ def combinations(*values: Sequence[Any]) -> list[Any]:
     return [_combination(chosen, first) for chosen in product(*values)]
 
 
+def first_everyday(first: Any, *others: Any) -> list[Any]:
+    """Return the parameters of a test that is tried with the first of these every day, and with the others nightly.
+
+    Each is one value, or a tuple with one for each argument.
+    """
+    several = (other if isinstance(other, tuple) else (other,) for other in others)
+    return [first, *(pytest.param(*values, marks=pytest.mark.nightly) for values in several)]
+
+
 def _combination(chosen: Sequence[Any], first: Sequence[Any]) -> Any:
     others = sum(one is not other for one, other in zip(chosen, first, strict=True))
     return pytest.param(*chosen, marks=[pytest.mark.nightly] if others > 1 else [])

@@ -26,15 +26,24 @@ TOGETHER = {
     "spark_reports/tests/test_transforms.py": "spark session",
     "tests/interop/": "tests/interop/",
 }
+# They follow each other, so that a process starts the browser once.
+BROWSER = (
+    "tests/console/test_look.py",
+    "tests/console/test_lights_browser.py",
+    "tests/console/test_reports.py",
+    "tests/console/test_browser.py",
+    "tests/console/test_dashboard_browser.py",
+    "tests/console/test_pictures.py",
+    "tests/console/test_walk",
+)
 LONGEST_FIRST = (
     *APART,
     "tests/flows/",
     "spark_reports/tests/test_places.py",
-    "tests/console/test_look.py",
     "spark_reports/tests/test_runs.py",
     "tests/test_up.py",
-    "tests/console/test_reports.py",
     "spark_reports/",
+    *BROWSER,
     "tests/console/test_bad_input.py",
     "tests/console/test_pages.py",
     "tests/console/",

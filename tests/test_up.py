@@ -69,11 +69,12 @@ def test_up_starts_survives_and_stops(start, home):
 def probed_until_ready(up):
     """Ask all the time, as whoever runs it in a container does, and return what was answered before it was ready."""
     answers = set()
-    while "Ready. Console: " not in up.output():
-        assert up.process.poll() is None, up.output()
-        with suppress(httpx.TransportError):
-            answers.add(httpx.get(f"{up.url}/readyz", timeout=30).json()["status"])
-        time.sleep(0.05)
+    with httpx.Client(base_url=up.url, timeout=30) as prober:
+        while "Ready. Console: " not in up.output():
+            assert up.process.poll() is None, up.output()
+            with suppress(httpx.TransportError):
+                answers.add(prober.get("/readyz").json()["status"])
+            time.sleep(0.05)
     return answers - {"ready"}  # the last answer may be that
 
 

@@ -10,7 +10,6 @@ from django.urls import reverse
 from django.utils.html import format_html
 
 from kit.admin.columns import (
-    Column,
     age,
     full_hash,
     hex_of,
@@ -21,12 +20,13 @@ from kit.admin.columns import (
     short_hash,
     state,
     word,
-    yes_no,
 )
 from kit.admin.facts import FactAdmin, FactInline
 from kit.admin.filters import Alone, LabelFilter, OnlyFilter, RecentValuesFilter, WordFilter, during
 from kit.admin.operations import Operated
 from kit.admin.search import by_hash, hash_digits
+from kit.canary.admin import CanaryRunAdmin
+from kit.leader import WAKU_BRIDGE, holders
 from notifications.models import NotificationRequest
 from waku_bridge.console import DropEnvelopes, DropLetters, ProcessAgain, ProcessAllAgain, ReadLettersAgain
 from waku_bridge.models import (
@@ -40,7 +40,6 @@ from waku_bridge.models import (
     StoreWindow,
 )
 from waku_bridge.reading.dead_letters import without_payloads
-from waku_bridge.reading.lock import holder
 
 HASH_BYTES = 32
 # More requests than this begin with the same digits only when hardly any digits were typed.
@@ -254,33 +253,10 @@ class StoreWatermarkAdmin(FactAdmin):
     @admin.display(description="read by")
     def reader(self, _row: StoreWatermark) -> str:
         """Return host and process of the bridge that reads now."""
-        return holder() or "nobody"
+        return ", ".join(holders(WAKU_BRIDGE)) or "nobody"
 
 
-def _link_columns() -> list[Column]:
-    """Return a column for the time that each link took, in the order of the chain."""
-    return [number(f"{link.value}_ms", link.value.replace("_", " ")) for link in CanaryRun.Link]
-
-
-@admin.register(CanaryRun)
-class CanaryRunAdmin(FactAdmin):
-    """The page of the canary's round trips: what was broken, and how long each link took, in milliseconds."""
-
-    list_display = (age("started_at", "started"), state("state"), word("cause"), word("detail"), *_link_columns())
-    list_filter = (("state", WordFilter), ("cause", WordFilter))
-    ordering = ("-started_at",)
-    shown: ClassVar[Any] = {
-        "Round trip": (
-            state("state"),
-            word("broken_link"),
-            word("get_cause_display", "cause"),
-            word("detail"),
-            moment("started_at", "started"),
-            moment("finished_at", "finished"),
-            yes_no("is_dry_run", "dry run at gorush"),
-        ),
-        "Milliseconds of each link": (*_link_columns(), number("work_ms", "CPU time of its own")),
-    }
+admin.site.register(CanaryRun, CanaryRunAdmin)
 
 
 @admin.register(DeadLetter)

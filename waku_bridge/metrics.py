@@ -8,8 +8,9 @@ such, so that `time() - x` goes on growing when nothing sets them.
 
 from prometheus_client import Counter, Gauge
 
+from kit.canary import gauges
 from kit.metrics.kinds import BatchHistogram, StoredGauge
-from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply
+from waku_bridge.models import InboundEnvelope, OutboundReply
 
 # Reading --------------------------------------------------------------------------------------------------------------
 MESSAGES_READ = Counter(
@@ -217,43 +218,39 @@ PUBLISH_SECONDS = BatchHistogram(
 )
 
 # The canary -----------------------------------------------------------------------------------------------------------
-_LAST_CANARY = f"""
-    SELECT * FROM waku_bridge_canaryrun WHERE state IN ('{CanaryRun.State.PASSED}', '{CanaryRun.State.BROKEN}')
-    ORDER BY started_at DESC LIMIT 1
-"""
 CANARY_LINK_SECONDS = StoredGauge(
     "pushserver_canary_link_seconds",
     "How long each link of the chain took in the canary's last round trip; what it did not reach is missing. "
     "When it moves: the links are explained in docs/canary.md; the canary waits at most CANARY_PATIENCE_SECONDS for "
     "one.",
     ("link",),
-    sql=f"""
-        SELECT link, milliseconds / 1000.0 FROM ({_LAST_CANARY}) AS run CROSS JOIN LATERAL (VALUES
-            ('register', register_ms), ('register_answer', register_answer_ms),
-            ('query', query_ms), ('query_answer', query_answer_ms), ('request', request_ms), ('gorush', gorush_ms),
-            ('request_answer', request_answer_ms),
-            ('unregister', unregister_ms), ('unregister_answer', unregister_answer_ms)
-        ) AS links (link, milliseconds)
-    """,
+    sql=gauges.link_seconds(
+        "waku_bridge_canaryrun",
+        [
+            "register",
+            "register_answer",
+            "query",
+            "query_answer",
+            "request",
+            "gorush",
+            "request_answer",
+            "unregister",
+            "unregister_answer",
+        ],
+    ),
 )
 CANARY_BROKEN = StoredGauge(
     "pushserver_canary_broken",
     "1 for what is broken according to the canary's last round trip (node, bridge, worker, gorush, reply), else 0. "
     "When it moves: messages of real clients break there too. The console's page of the run says more.",
     ("cause",),
-    sql=f"""
-        SELECT cause, (cause = run.found)::int FROM (SELECT cause AS found FROM ({_LAST_CANARY}) AS last) AS run
-        CROSS JOIN unnest(ARRAY['node', 'bridge', 'worker', 'gorush', 'reply']) AS cause
-    """,
+    sql=gauges.broken("waku_bridge_canaryrun", ["node", "bridge", "worker", "gorush", "reply"]),
 )
 CANARY_LAST_SUCCESS = StoredGauge(
     "pushserver_canary_last_success_timestamp_seconds",
     "When all links of the chain held for the last time, as Unix time. "
     "When it moves: older than a few minutes, something is broken, or the worker of the queue canary is away.",
-    sql=f"""
-        SELECT extract(epoch FROM finished_at) FROM waku_bridge_canaryrun
-        WHERE state = '{CanaryRun.State.PASSED}' ORDER BY started_at DESC LIMIT 1
-    """,
+    sql=gauges.last_success("waku_bridge_canaryrun"),
 )
 
 # What waits -----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from kit.canary.runs import BaseRun
 from kit.db.fields import BytesField
 from waku_bridge.messages import MessageType
 
@@ -220,17 +221,8 @@ class DeadLetter(models.Model):
         return f"Dead letter {bytes(self.digest).hex()[:16]}"
 
 
-class CanaryRun(models.Model):
-    """One round trip of the canary: how long each link of the chain took, and which one broke.
-
-    At most one is under way, in all of the fleet. What it left in other tables is removed, see `canary.traces`.
-    """
-
-    class State(models.TextChoices):
-        RUNNING = "running"
-        PASSED = "passed"
-        BROKEN = "broken"  # at `broken_link`, because of `cause`
-        INTERRUPTED = "interrupted"  # the process that ran it is gone
+class CanaryRun(BaseRun):
+    """One round trip of the canary. What it left in other tables is removed, see `canary.traces`."""
 
     class Link(models.TextChoices):
         """The links, in the order of the chain. A question takes until a node has it, an answer until it is read."""
@@ -252,13 +244,11 @@ class CanaryRun(models.Model):
         GORUSH = "gorush", "gorush does not take the push"
         REPLY = "reply", "the answer does not come back"
 
-    state = models.TextField(choices=State.choices, default=State.RUNNING)
-    is_dry_run = models.BooleanField()  # gorush was told to drop the push: nothing is known about Apple and Google
-    started_at = models.DateTimeField(db_index=True)
-    finished_at = models.DateTimeField(null=True)
+    WITHIN = frozenset({Link.GORUSH})
+
+    is_dry_run = models.BooleanField()
     broken_link = models.TextField(choices=Link.choices, blank=True)
     cause = models.TextField(choices=Cause.choices, blank=True)
-    detail = models.TextField(blank=True)  # more about the cause, in our words
     register_ms = models.PositiveIntegerField(null=True)
     register_answer_ms = models.PositiveIntegerField(null=True)
     query_ms = models.PositiveIntegerField(null=True)
@@ -268,8 +258,6 @@ class CanaryRun(models.Model):
     request_answer_ms = models.PositiveIntegerField(null=True)
     unregister_ms = models.PositiveIntegerField(null=True)
     unregister_answer_ms = models.PositiveIntegerField(null=True)
-    work_ms = models.PositiveIntegerField(null=True)  # CPU time of the canary itself
-    pseudonym = models.UUIDField(null=True)  # the pseudonym of its registration in events and reports
 
     class Meta:
         constraints: ClassVar = [
@@ -278,10 +266,6 @@ class CanaryRun(models.Model):
 
     def __str__(self) -> str:
         return f"Canary {self.pk} ({self.state})"
-
-    def timings(self) -> dict[str, int | None]:
-        """Return the milliseconds by link, in the order of the chain."""
-        return {link.value: getattr(self, f"{link.value}_ms") for link in self.Link}
 
 
 class CanaryEnvelope(models.Model):

@@ -12,7 +12,8 @@ from kombu.exceptions import OperationalError
 from kit.tasks import MessageTask, run_for_a_while
 from kit.turns import wake
 from registrations.retention import remove_tombstones
-from waku_bridge import canary, expiring, pending_keys, query_topics, retention
+from waku_bridge import expiring, pending_keys, query_topics, retention
+from waku_bridge.canary import canary
 from waku_bridge.node.config_check.checking import check_all as check_all_nodes
 from waku_bridge.query_topics import CpuBudget, derive_newest, urgent_budget
 

@@ -16,11 +16,12 @@ from django.utils import timezone
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from kit.admin.columns import NOTHING, age, link, moment, number, state, word, yes_no
+from kit.admin.columns import NOTHING, age, link, moment, state, word, yes_no
 from kit.admin.editing import Told, UnhurriedForm
 from kit.admin.facts import FactAdmin, Narrowed
 from kit.admin.filters import Alone, WordFilter
 from kit.admin.operations import Operated
+from kit.canary.admin import CanaryRunAdmin
 from registrations.admin import ROUTE_SECRETS, RouteAdmin, route_url
 from registrations.models import Route
 from xmpp_bridge.console import DisableDevice, EnableDevice, RemoveDevice
@@ -138,24 +139,4 @@ def device_of(route: Route) -> UUID | None:
     return Device.objects.filter(route=route).values_list("pk", flat=True).first()
 
 
-_LINK_COLUMNS = [number(f"{each.value}_ms", each.value) for each in CanaryRun.Link]
-
-
-@admin.register(CanaryRun)
-class CanaryRunAdmin(FactAdmin):
-    """The page of the canary's round trips: what was broken, and how long each link took, in milliseconds."""
-
-    list_display = (age("started_at", "started"), state("state"), word("cause"), word("detail"), *_LINK_COLUMNS)
-    list_filter = (("state", WordFilter), ("cause", WordFilter))
-    ordering = ("-started_at",)
-    shown: ClassVar[Any] = {
-        "Round trip": (
-            state("state"),
-            word("broken_link"),
-            word("get_cause_display", "cause"),
-            word("detail"),
-            moment("started_at", "started"),
-            moment("finished_at", "finished"),
-        ),
-        "Milliseconds of each link": tuple(_LINK_COLUMNS),
-    }
+admin.site.register(CanaryRun, CanaryRunAdmin)

@@ -5,10 +5,10 @@ domains are none.
 from django.conf import settings
 from prometheus_client import Counter, Gauge
 
+from kit.canary import gauges
 from kit.db.estimates import fill_ratio
 from kit.metrics.kinds import BatchHistogram, StoredGauge
 from registrations.models import Route
-from xmpp_bridge.models import CanaryRun
 
 CONNECTED = Gauge(
     "pushserver_xmpp_up",
@@ -83,21 +83,13 @@ DEVICES_FILL = StoredGauge(
     "hours is somebody who makes up accounts, see docs/xmpp.md.",
     sql=fill_ratio("xmpp_bridge_device", settings.XMPP_MAX_DEVICES),
 )
-_LAST_CANARY = f"""
-    SELECT * FROM xmpp_bridge_canaryrun WHERE state IN ('{CanaryRun.State.PASSED}', '{CanaryRun.State.BROKEN}')
-    ORDER BY started_at DESC LIMIT 1
-"""
 CANARY_LINK_SECONDS = StoredGauge(
     "pushserver_xmpp_canary_link_seconds",
     "How long each link of the chain took in the last round trip of the canary of XMPP; what it did not reach is "
     "missing. "
     "When it moves: the links are explained in docs/canary.md; users' servers wait for the answer to a push.",
     ("link",),
-    sql=f"""
-        SELECT link, milliseconds / 1000.0 FROM ({_LAST_CANARY}) AS run CROSS JOIN LATERAL (VALUES
-            ('register', register_ms), ('push', push_ms), ('gorush', gorush_ms), ('unregister', unregister_ms)
-        ) AS links (link, milliseconds)
-    """,
+    sql=gauges.link_seconds("xmpp_bridge_canaryrun", ["register", "push", "gorush", "unregister"]),
 )
 CANARY_BROKEN = StoredGauge(
     "pushserver_xmpp_canary_broken",
@@ -105,17 +97,11 @@ CANARY_BROKEN = StoredGauge(
     "gorush, reply), else 0. "
     "When it moves: pushes of real servers break there too. The console's page of the run says more.",
     ("cause",),
-    sql=f"""
-        SELECT cause, (cause = run.found)::int FROM (SELECT cause AS found FROM ({_LAST_CANARY}) AS last) AS run
-        CROSS JOIN unnest(ARRAY['component', 'xmpp_server', 'worker', 'gorush', 'reply']) AS cause
-    """,
+    sql=gauges.broken("xmpp_bridge_canaryrun", ["component", "xmpp_server", "worker", "gorush", "reply"]),
 )
 CANARY_LAST_SUCCESS = StoredGauge(
     "pushserver_xmpp_canary_last_success_timestamp_seconds",
     "When all links of the chain of XMPP held for the last time, as Unix time. "
     "When it moves: older than a few minutes, something is broken, or the worker of the queue canary is away.",
-    sql=f"""
-        SELECT extract(epoch FROM finished_at) FROM xmpp_bridge_canaryrun
-        WHERE state = '{CanaryRun.State.PASSED}' ORDER BY started_at DESC LIMIT 1
-    """,
+    sql=gauges.last_success("xmpp_bridge_canaryrun"),
 )

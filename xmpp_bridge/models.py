@@ -10,6 +10,7 @@ from typing import ClassVar
 from django.core.validators import MaxLengthValidator, RegexValidator
 from django.db import models
 
+from kit.canary.runs import BaseRun
 from kit.db.fields import BytesField
 from registrations.models import Route
 
@@ -139,17 +140,8 @@ class Device(models.Model):
         return f"Device {self.pk} ({self.state})"
 
 
-class CanaryRun(models.Model):
-    """One round trip of the canary: how long each link of the chain took, and which one broke.
-
-    At most one is under way, in all of the fleet. What it left in other tables is removed, see `canary.traces`.
-    """
-
-    class State(models.TextChoices):
-        RUNNING = "running"
-        PASSED = "passed"
-        BROKEN = "broken"  # at `broken_link`, because of `cause`
-        INTERRUPTED = "interrupted"  # the process that ran it is gone
+class CanaryRun(BaseRun):
+    """One round trip of the canary. What it left in other tables is removed, see `canary.traces`."""
 
     class Link(models.TextChoices):
         """The links, in the order of the chain. What is said takes until its answer is back."""
@@ -166,19 +158,13 @@ class CanaryRun(models.Model):
         GORUSH = "gorush", "gorush does not take the push"
         REPLY = "reply", "the answer does not come back"
 
-    state = models.TextField(choices=State.choices, default=State.RUNNING)
-    started_at = models.DateTimeField(db_index=True)
-    finished_at = models.DateTimeField(null=True)
     broken_link = models.TextField(choices=Link.choices, blank=True)
     cause = models.TextField(choices=Cause.choices, blank=True)
-    detail = models.TextField(blank=True)  # more about the cause, in our words
     register_ms = models.PositiveIntegerField(null=True)
     push_ms = models.PositiveIntegerField(null=True)
     gorush_ms = models.PositiveIntegerField(null=True)
     unregister_ms = models.PositiveIntegerField(null=True)
-    # The device that it registered, and the pseudonym of that in events and reports, until both are removed.
-    device = models.UUIDField(null=True)
-    pseudonym = models.UUIDField(null=True)
+    device = models.UUIDField(null=True)  # that it registered, until it is removed
 
     class Meta:
         verbose_name = "XMPP canary run"
@@ -190,10 +176,6 @@ class CanaryRun(models.Model):
 
     def __str__(self) -> str:
         return f"XMPP canary {self.pk} ({self.state})"
-
-    def timings(self) -> dict[str, int | None]:
-        """Return the milliseconds by link, in the order of the chain."""
-        return {link.value: getattr(self, f"{link.value}_ms") for link in self.Link}
 
 
 class CanaryStanza(models.Model):

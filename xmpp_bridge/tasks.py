@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from kit.tasks import MessageTask, run_for_a_while
 from xmpp_bridge import retention
-from xmpp_bridge.canary import runs
+from xmpp_bridge.canary import canary
 
 log = structlog.get_logger(__name__)
 
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
 def run_canary() -> None:
     """Make a round trip, in a queue apart from the workers that it waits for."""
-    runs.run()
+    canary.run()
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
@@ -27,6 +27,6 @@ def purge() -> None:
     now, keep = timezone.now(), timedelta(days=settings.XMPP_DEVICE_DAYS)
     removed = run_for_a_while(chain(retention.expire(now=now, keep=keep), retention.purge(now=now, keep=keep)))
     keep_runs = timedelta(days=settings.CANARY_RETENTION_DAYS)
-    removed_runs = run_for_a_while(runs.purge(now=now, keep=keep_runs))
+    removed_runs = run_for_a_while(canary.purge(now=now, keep=keep_runs))
     if removed or removed_runs:
         log.info("purged", devices=removed, canary_runs=removed_runs)

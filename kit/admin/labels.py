@@ -24,10 +24,10 @@ _WORDS = {
     Family.GOOD: """active answered confirmed delivered fine passed present processed registered revived running
         succeeded success""",
     Family.WAITING: "in_flight pending postponed published received unkeyed waiting",
-    Family.DOUBT: """ambiguous dead dead_token deviates disabled interrupted paused retrying token_died transient
-        unconfirmed""",
+    Family.DOUBT: """ambiguous dead dead_token deviates disabled drained interrupted paused retrying token_died
+        transient unconfirmed""",
     Family.BAD: """abandoned broken config expired failed internal_error missing payload tripped undeliverable
-        wrong_token""",
+        unreachable wrong_token""",
     Family.QUIET: """coalesced dropped duplicate not_registered off refreshed refused settings_changed suppressed
         token_changed unknown unregistered withdrawn""",
 }

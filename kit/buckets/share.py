@@ -7,17 +7,16 @@ ends, however the process ended. Nothing is written, and a count is one look at 
 from typing import LiteralString
 
 from kit.db.statements import fetch
+from kit.leader import LIVE_WORKERS
 from kit.once import once
 
-# Key of the advisory lock that each worker holds in shared mode: any number that nothing else uses.
-LIVE = 0x776F726B
 COUNTED_EVERY_SECONDS = 5.0
 
-_SHOW: LiteralString = f"SELECT pg_advisory_lock_shared({LIVE}::bigint)"
+_SHOW: LiteralString = f"SELECT pg_advisory_lock_shared({LIVE_WORKERS}::bigint)"
 _COUNT: LiteralString = f"""
     SELECT count(*) FROM pg_locks
-    WHERE locktype = 'advisory' AND classid = 0 AND objid = {LIVE} AND objsubid = 1 AND mode = 'ShareLock' AND granted
-    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    WHERE locktype = 'advisory' AND classid = 0 AND objid = {LIVE_WORKERS} AND objsubid = 1
+    AND mode = 'ShareLock' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
 

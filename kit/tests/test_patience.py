@@ -11,6 +11,7 @@ import pytest
 from django.conf import LazySettings
 from django.db import OperationalError, connection
 
+from kit import leader
 from kit.db.patience import MIGRATIONS, REPORTS, RETENTION, patience
 from kit.db.reasons import sqlstate
 from kit.db.statements import fetch
@@ -18,7 +19,7 @@ from kit.patience import Patience
 from kit.turns import BaseStage, Batch, Bell, Work, Worker, is_database_away
 from pushserver.embedded.postgres import SOCKET_NAME, EmbeddedPostgres
 from tests.silent import SilentProxy, silent_proxy
-from waku_bridge.reading import lock
+from waku_bridge.metrics import LOCK_HELD
 
 SHORT = Patience(statement_seconds=0.5, lock_seconds=0.2)
 
@@ -101,21 +102,23 @@ def test_when_the_host_of_the_reading_bridge_vanishes_another_one_reads(
     proxy: SilentProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server ends the session of a holder that says nothing, and gives the lock to who asks."""
-    monkeypatch.setattr(lock, "SERVER_OPTIONS", lock.SERVER_OPTIONS.replace("=6s", "=2s"))
-    direct = lock.session_parameters()
+    monkeypatch.setattr(leader, "SERVER_OPTIONS", leader.SERVER_OPTIONS.replace("=6s", "=2s"))
+    direct = leader.session_parameters()
     vanishing = {**direct, "host": "127.0.0.1", "port": proxy.port}
 
     async def story() -> None:
         async with await psycopg.AsyncConnection.connect(**vanishing, autocommit=True) as first:
-            assert await lock._ask(first, lock.TRY)
+            await first.execute("SELECT pg_advisory_lock(%s)", [leader.WAKU_BRIDGE])
             proxy.speaks.clear()
             stopped, reading = asyncio.Event(), asyncio.Event()
 
-            async def read(term: lock.Term) -> None:
+            async def read(term: leader.Term) -> None:
                 reading.set()
                 await term.pause(None)
 
-            standby = asyncio.create_task(lock.work_while_held(stopped, read))
+            standby = asyncio.create_task(
+                leader.Leader(leader.WAKU_BRIDGE, "push-bridge", LOCK_HELD).lead(stopped, read)
+            )
             async with asyncio.timeout(30):
                 await reading.wait()
             stopped.set()

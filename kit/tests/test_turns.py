@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from kit.db.reasons import REASONS
 from kit.db.statements import fetch
+from kit.leader import BATCHES
 from kit.turns import CHANNEL, LIMIT, BaseStage, Bell, Work, Worker, is_conflict, is_database_away, wake
 from registrations.models import TopicKey
 from tests.delivering import other_session
@@ -423,6 +424,45 @@ def test_rows_that_nobody_announced_are_found(running):
     running(rows)
     add_row()
     eventually(lambda: sum(rows.counts) == 1)
+
+
+class ForOne(BaseStage):
+    waits = "SELECT 1"
+    is_for_one = True
+    count = 0
+
+    def work(self, batch):  # noqa: ARG002 - as stages do
+        self.count += 1
+        return Work(None)
+
+
+@in_threads
+def test_a_worker_that_lost_the_leader_lock_is_on_duty_no_more(monkeypatch):
+    """As where a pooler gave the server's session to somebody else."""
+    now = 1000.0
+    monkeypatch.setattr("kit.turns.monotonic", lambda: now)
+    stage = ForOne()
+    worker = Worker([stage], Bell())
+
+    def looks(times):
+        nonlocal now
+        for _ in range(times):
+            now += 1.0
+            worker.turn(now=timezone.now())
+
+    looks(3)
+    assert stage.count > 0
+    with other_session() as other:
+        fetch("SELECT pg_advisory_unlock_all()")
+        other.execute("SELECT pg_advisory_lock(%s)", [BATCHES])
+        looks(1)
+        count = stage.count
+        looks(3)
+        assert stage.count == count
+        other.execute("SELECT pg_advisory_unlock_all()")
+    looks(3)
+    assert stage.count > count
+    connection.close()
 
 
 @in_threads

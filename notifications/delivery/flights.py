@@ -1,17 +1,16 @@
 """The pushes of this process that are under way: sent on its event loop, and never waited for by a turn."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from itertools import islice
+from functools import partial
 from math import inf
 from time import monotonic, time_ns
 
 import structlog
 
 from kit.db.clock import clock
-from kit.http.connections import call_on_loop
+from kit.inflight import InFlight
 from kit.tracing.steps import Role, step
 from kit.turns import Bell
 from notifications.delivery.claim import Claim
@@ -29,28 +28,23 @@ QUIET_SECONDS = 0.3
 USABLE_PART_OF_LEASE = 0.9  # the rest is for recording
 
 
-class Flights:
+class Flights(InFlight[Done]):
     """Sends claims, each by the gateway of its route, and keeps their results until a turn has recorded them."""
 
     def __init__(
         self, gateway_for: Callable[[str], Gateway], bell: Bell, limits: ConcurrencyLimits, *, lease: timedelta
     ) -> None:
+        super().__init__(bell, timeout_seconds=lease.total_seconds() * USABLE_PART_OF_LEASE)
         self._gateway_for = gateway_for
-        self._bell = bell
         self._limits = limits
-        self._timeout_seconds = lease.total_seconds() * USABLE_PART_OF_LEASE
-        self._done: deque[Done] = deque()  # the loop appends, turns take away
-        self._under_way = 0  # counted by the thread that makes the turns
-        self._first_done_at = 0.0  # monotonic; of the results that wait
         self._sent_at = self._sent_before = float("-inf")  # monotonic; of the last two batches
 
     def send(self, claims: Sequence[Claim]) -> None:
         """Start sending. It is called after the commit that wrote the attempts."""
         if claims:
-            self._under_way += len(claims)
             self._sent_before, self._sent_at = self._sent_at, monotonic()
             self.refresh_gateways(claims)
-            call_on_loop(self._start, list(claims))
+            self.start([partial(self._push, claim) for claim in claims])
 
     def refresh_gateways(self, claims: Iterable[Claim]) -> None:
         """Let the gateways of these claims read and write what they want to, before sending and after it.
@@ -63,61 +57,25 @@ class Flights:
             except Exception as error:  # noqa: BLE001 - the claims are committed, so they have to be sent
                 log.error("gateway_not_refreshed", gateway=name, error=type(error).__name__)  # noqa: TRY400
 
-    @property
-    def under_way(self) -> int:
-        """Return how many pushes have no recorded result."""
-        return self._under_way
-
-    def has_results(self) -> bool:
-        """Return whether a turn can record something."""
-        return bool(self._done)
-
     def next_result_at(self) -> float | None:
         """Return when a turn should record what came in (monotonic), or None while nothing has.
 
         While there is traffic, results wait a moment for each other and for new requests: a commit for each costs more
         than its push. The last one of a quiet time waits for nobody.
         """
-        if not self._done:
+        if not self.has_results():
             return None
         is_quiet = self.are_all_done() and self._sent_before < monotonic() - QUIET_SECONDS
-        return 0.0 if is_quiet else self._first_done_at + GATHERING_SECONDS
+        return 0.0 if is_quiet else self.first_result_at + GATHERING_SECONDS
 
-    def are_all_done(self) -> bool:
-        """Return whether nothing is on its way any more."""
-        return len(self._done) == self._under_way
-
-    def peek(self, limit: int) -> list[Done]:
-        """Return the oldest results. They stay until they are `recorded`."""
-        return list(islice(self._done, limit))
-
-    def recorded(self, count: int) -> None:
-        """Forget the oldest results, because they are stored."""
-        for _ in range(count):
-            self._done.popleft()
-        self._under_way -= count
-        self._first_done_at = monotonic()
-
-    def _start(self, claims: Sequence[Claim]) -> None:
-        loop = asyncio.get_running_loop()
-        tasks = {loop.create_task(self._send(claim)) for claim in claims}
-        # One timer serves all of them. The client's own time-out starts over with every byte that trickles in.
-        timer = loop.call_later(self._timeout_seconds, _cancel_all, tasks)
-        for task in tasks.copy():
-            task.add_done_callback(lambda done: _forget(done, tasks, timer))
-
-    async def _send(self, claim: Claim) -> None:
+    async def _push(self, claim: Claim) -> Done:
         began_at, began_ns = monotonic(), time_ns()
         result = await _try(self._gateway_for, claim)
         is_error = result.outcome in FAILURES
         said = _said(claim, result)
         step("send", claim.source_key, said, began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
-        if not self._done:
-            self._first_done_at = monotonic()
-        self._done.append((claim, result))
         self._limits.complete(claim.slot, monotonic() - began_at if result.outcome is Outcome.DELIVERED else inf)
-        if len(self._done) == 1 or self.are_all_done():
-            self._bell.ring()
+        return claim, result
 
 
 async def _try(gateway_for: Callable[[str], Gateway], claim: Claim) -> Result:
@@ -139,14 +97,3 @@ def _said(claim: Claim, result: Result) -> dict[str, object]:
         "outcome": result.outcome.value,
         "code": result.code,
     }
-
-
-def _cancel_all(tasks: "set[asyncio.Task[None]]") -> None:
-    for task in tasks:
-        task.cancel()
-
-
-def _forget(task: "asyncio.Task[None]", tasks: "set[asyncio.Task[None]]", timer: asyncio.TimerHandle) -> None:
-    tasks.discard(task)
-    if not tasks:
-        timer.cancel()

@@ -30,8 +30,9 @@ from pushserver.state.hour import Hour
 from pushserver.state.lights import JUDGED_MINUTES, many_lost_replies
 from spark_reports.console.formats import percent
 from spark_reports.models import Anomaly
-from spark_reports.status import State, pinned, status
-from waku_bridge import canary, faults, metrics
+from spark_reports.status import SAVED, State, status
+from waku_bridge import faults, metrics
+from waku_bridge.canary import canary
 from waku_bridge.models import (
     LOST_REPLIES,
     CanaryRun,
@@ -42,7 +43,7 @@ from waku_bridge.models import (
     StoreWindow,
 )
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
-from xmpp_bridge.canary import board as xmpp_canary
+from xmpp_bridge.canary import canary as xmpp_canary
 from xmpp_bridge.models import App
 
 # Checks ask servers, and gauges count rows; several people may have the dashboard open, which asks every few seconds.
@@ -245,7 +246,7 @@ def _reports(checks: Checks, now: datetime) -> f.Reports:
     """Return the state of the reports as `/readyz` tells it, or judge it here when no worker has noted it since the
     start.
     """
-    known = None if _is_blind(checks) else pinned()
+    known = None if _is_blind(checks) else SAVED.read()
     found = known or status(now)
     return f.Reports(
         is_off=found.state == State.OFF,

@@ -3,16 +3,22 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
+from celery import Celery
+from django.conf import LazySettings
+from redis import Redis
 
-from pushserver.beat import KEY
+from kit.leader import BEAT
+from pushserver.beat import OneBeat
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.stack.plan import services
 from pushserver.supervisor.guard import Guard
 from tests.flows.fleet import Fleet, wait_until
+from tests.statements import statements
 
 HOLDERS = """
     SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted
@@ -44,6 +50,23 @@ def test_a_second_beat_says_so_in_one_line_and_follows_the_first(fleet: Fleet) -
     assert _holders(fleet) == 1
 
 
+@pytest.mark.django_db(transaction=True)
+def test_the_lock_is_asked_for_once_for_all_that_is_due(tmp_path: Path, settings: LazySettings) -> None:
+    app = Celery(broker=settings.REDIS_URL, set_as_current=False)
+    due = {"task": "none", "schedule": 1000.0, "options": {"queue": "test_of_beat"}}
+    app.conf.beat_schedule = {str(number): due for number in range(20)}
+    beat = OneBeat(app=app, schedule_filename=str(tmp_path / "schedule"))
+    for entry in beat.schedule.values():
+        entry.last_run_at -= timedelta(seconds=1000)
+    with statements() as sent:
+        assert beat.tick() > 0
+    beat.close()
+    assert sum("pg_locks" in each for each in sent) == 1
+    with Redis.from_url(settings.REDIS_URL) as redis:
+        assert redis.llen("test_of_beat") == 20
+        redis.delete("test_of_beat")
+
+
 def _start(fleet: Fleet, name: str) -> None:
     beat = services(data_dir=fleet.folder, cpus=1)[-1]
     schedule = f"--schedule={fleet.folder / name}"
@@ -53,5 +76,5 @@ def _start(fleet: Fleet, name: str) -> None:
 
 def _holders(fleet: Fleet) -> int:
     with psycopg.connect(fleet.environment["DATABASE_URL"], autocommit=True) as connection:
-        [(count,)] = connection.execute(HOLDERS, [KEY]).fetchall()
+        [(count,)] = connection.execute(HOLDERS, [BEAT]).fetchall()
     return int(count)

@@ -9,8 +9,9 @@ from django.conf import LazySettings
 from django.core.cache import cache
 from django.test import Client
 from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
-from kit.http import notices
+from kit import status_cache
 from kit.http.complaints import Complaint
 from kit.http.notices import LOOK_EVERY_SECONDS, Notice
 from notifications.gateways.gorush.config_check.board import BOARD
@@ -43,7 +44,7 @@ def text_of(client: Client) -> str:
 
 
 def test_shows_each_complaint_with_its_reason_and_what_to_do(admin_client: Client) -> None:
-    BOARD.pin(Notice(URL, NOW, (COMPLAINT,), {"not_sync": NOW}, None))
+    BOARD.save(Notice(URL, NOW, (COMPLAINT,), {"not_sync": NOW}, None))
 
     text = text_of(admin_client)
 
@@ -54,7 +55,7 @@ def test_shows_each_complaint_with_its_reason_and_what_to_do(admin_client: Clien
 
 
 def test_says_so_when_everything_is_as_it_should_be(admin_client: Client) -> None:
-    BOARD.pin(Notice(URL, NOW, (), {}, None))
+    BOARD.save(Notice(URL, NOW, (), {}, None))
     assert "as it should be" in text_of(admin_client)
 
 
@@ -71,9 +72,9 @@ def test_a_cache_that_is_away_is_like_nobody_having_looked(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_arguments: Any) -> None:
-        raise notices.RedisError
+        raise RedisError
 
-    monkeypatch.setattr(notices.cache, "get_many", away)
+    monkeypatch.setattr(status_cache.cache, "get_many", away)
     assert "Nobody looked at it lately" in text_of(admin_client)
 
 
@@ -88,7 +89,7 @@ MEMORY = {
 def test_a_node_is_shown_with_what_it_said_and_what_is_wrong(admin_client: Client, settings: LazySettings) -> None:
     settings.WAKU_NODES = ["http://user:password@node.test:8645/path"]
     settings.WAKU_STORE_NODES = [*settings.WAKU_NODES, "http://store.test:8645"]
-    NODE_BOARD.pin(Notice(settings.WAKU_NODES[0], NOW, (COMPLAINT,), {"not_sync": NOW}, MEMORY))
+    NODE_BOARD.save(Notice(settings.WAKU_NODES[0], NOW, (COMPLAINT,), {"not_sync": NOW}, MEMORY))
 
     text = admin_client.get(NODES_PAGE).content.decode()
 
@@ -102,7 +103,7 @@ def test_a_node_is_shown_with_what_it_said_and_what_is_wrong(admin_client: Clien
 def test_what_a_node_did_not_say_is_not_known(admin_client: Client, settings: LazySettings) -> None:
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = ["http://node.test:8645"]
     unknown = MEMORY | {"version": "", "health": "", "shards": "", "longest_page": 0}
-    NODE_BOARD.pin(Notice(settings.WAKU_NODES[0], NOW, (), {}, unknown))
+    NODE_BOARD.save(Notice(settings.WAKU_NODES[0], NOW, (), {}, unknown))
 
     text = admin_client.get(NODES_PAGE).content.decode()
 

@@ -28,10 +28,10 @@ from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.health import NEEDED_QUEUES
 from tests import factories
 from tests.gorush import serve_gorush
-from waku_bridge.canary import board
+from waku_bridge.canary import canary
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
-from waku_bridge.reading.live import LAST_READ_KEY
-from xmpp_bridge.canary import board as xmpp_board
+from waku_bridge.reading.live import LAST_READ
+from xmpp_bridge.canary import canary as xmpp_canary
 from xmpp_bridge.component import board as component
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -48,7 +48,7 @@ def gorush() -> Iterator[ThreadingHTTPServer]:
 def all_well(db: None, settings: LazySettings, gorush: ThreadingHTTPServer) -> Iterator[None]:
     settings.WAKU_NODES = [NODE_URL]
     settings.GORUSH_URLS = [f"http://127.0.0.1:{gorush.server_port}"]
-    cache.set(LAST_READ_KEY.format(url=NODE_URL), "2026-01-01T00:00:00+00:00", 60)
+    LAST_READ.save(NOW, NODE_URL)
     for queue in NEEDED_QUEUES:
         cache.set(HEARTBEAT_KEY.format(queue=queue), "2026-01-01T00:00:00+00:00", 60)
     yield
@@ -87,9 +87,9 @@ def test_says_what_is_wrong_with_the_xmpp_component_where_there_is_one(
     client: Client, settings: LazySettings, end: str | None, reason: str | None
 ) -> None:
     settings.XMPP_COMPONENT_JID = "push.montague.test"
-    cache.delete(component.KEY)
+    cache.delete(component.END.key())
     if end:
-        component.note(end)
+        component.END.save(end)
 
     check = client.get("/readyz").json()["checks"]["xmpp"]
 
@@ -298,7 +298,7 @@ def test_a_complaint_is_a_warning_and_no_reason_to_be_unready(
     client: Client, settings: LazySettings, board: Board, setting: str
 ) -> None:
     (url,) = getattr(settings, setting)
-    board.pin(Notice(url, NOW, (Complaint("wrong", "this is off", "why", "todo"),), {"wrong": NOW}, None))
+    board.save(Notice(url, NOW, (Complaint("wrong", "this is off", "why", "todo"),), {"wrong": NOW}, None))
 
     host = urlsplit(url).netloc.rpartition("@")[2]
     assert warnings(client, board) == [{board.peer: host, "id": "wrong", "what": "this is off"}]
@@ -309,7 +309,7 @@ def test_a_complaint_is_a_warning_and_no_reason_to_be_unready(
 def test_a_peer_without_complaints_has_no_warning(
     client: Client, settings: LazySettings, board: Board, setting: str
 ) -> None:
-    board.pin(Notice(getattr(settings, setting)[0], NOW, (), {}, None))
+    board.save(Notice(getattr(settings, setting)[0], NOW, (), {}, None))
     assert warnings(client, board) == []
 
 
@@ -329,7 +329,7 @@ def test_a_node_that_is_only_asked_for_its_store_is_watched_too(client: Client, 
 def test_a_broken_canary_is_a_warning_in_words(client: Client, settings: LazySettings) -> None:
     settings.CANARY_PERIOD_SECONDS = 60
     run = factories.make_canary_run(state="broken", broken_link="register_answer", cause="bridge")
-    board.pin(run)
+    canary.save(run)
 
     answer = client.get("/readyz")
 
@@ -342,7 +342,7 @@ def test_a_broken_canary_is_a_warning_in_words(client: Client, settings: LazySet
 def test_a_canary_that_does_not_run_is_a_warning(client: Client, settings: LazySettings) -> None:
     settings.CANARY_PERIOD_SECONDS = 60
     assert "canary_missing" in [found["id"] for found in client.get("/readyz").json()["warnings"]]
-    board.pin(factories.make_canary_run())
+    canary.save(factories.make_canary_run())
     assert [found for found in client.get("/readyz").json()["warnings"] if "canary" in found] == []
 
 
@@ -351,7 +351,7 @@ def test_a_broken_canary_of_xmpp_is_a_warning_in_words(client: Client, settings:
     settings.CANARY_PERIOD_SECONDS, settings.XMPP_COMPONENT_JID = 60, "push.montague.test"
     ids = [found["id"] for found in client.get("/readyz").json()["warnings"]]
     assert "xmpp_canary_missing" in ids
-    xmpp_board.pin(factories.make_xmpp_canary_run(state="broken", broken_link="push", cause="xmpp_server"))
+    xmpp_canary.save(factories.make_xmpp_canary_run(state="broken", broken_link="push", cause="xmpp_server"))
     what = "the XMPP server does not route to the component"
     warning = {"xmpp_canary": "push", "id": "xmpp_canary_xmpp_server", "what": what}
     assert [found for found in client.get("/readyz").json()["warnings"] if "xmpp_canary" in found] == [warning]

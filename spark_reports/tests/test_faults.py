@@ -17,13 +17,14 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
+from kit.leader import REPORTS
 from spark_reports.export import last_closed_day
 from spark_reports.jobs import tables
 from spark_reports.jobs.tables import REPORT_TABLES
 from spark_reports.lake import Kind, Lake, LakeError, arrow_schema
 from spark_reports.loading import load, publish_in_lake, read_results
 from spark_reports.models import ErrorRate, PublishedDay, ReportRun
-from spark_reports.runs import LOCK, SURVIVAL, Progress, RunError, make_plan, run_reports
+from spark_reports.runs import SURVIVAL, Progress, RunError, make_plan, run_reports
 from tests import factories
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("closed_at_midnight")]
@@ -130,9 +131,11 @@ def test_a_day_that_is_not_over_is_refused(lake_url: str, day: date) -> None:
 @contextmanager
 def another_run() -> Iterator[None]:
     with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}) as other:
-        other.execute("SELECT pg_advisory_lock(%s)", [LOCK])
+        other.execute("SELECT pg_advisory_lock(%s)", [REPORTS])
         yield
-        other.execute("SELECT pg_advisory_unlock(%s)", [LOCK])  # PostgreSQL notices a closed connection a moment later
+        other.execute(
+            "SELECT pg_advisory_unlock(%s)", [REPORTS]
+        )  # PostgreSQL notices a closed connection a moment later
 
 
 def test_two_runs_never_overlap(lake_url: str, day: date) -> None:

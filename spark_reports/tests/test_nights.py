@@ -22,6 +22,7 @@ from django.test import Client
 from django.utils import timezone
 
 import spark_reports.management.commands
+from kit.leader import REPORTS
 from kit.tasks import TaskFailed
 from pushserver import health
 from spark_reports import by_hand, nights, parts, runs, tasks
@@ -29,9 +30,8 @@ from spark_reports.closing import last_closed_day
 from spark_reports.export.queries import QUERIES
 from spark_reports.mail import send_summary
 from spark_reports.models import ReportRun, RequestedRun
-from spark_reports.runs import LOCK
 from spark_reports.spark import Submission
-from spark_reports.status import State, pin, status
+from spark_reports.status import SAVED, State, status
 from spark_reports.tests import rows
 
 pytestmark = pytest.mark.django_db
@@ -154,7 +154,7 @@ def test_who_switched_reports_off_is_not_alarmed(settings: LazySettings) -> None
 
 @pytest.mark.django_db(transaction=True)
 def test_readyz_warns_of_a_missing_night(client: Client) -> None:
-    pin(status(at(9)))
+    SAVED.save(status(at(9)))
     try:
         [warning] = [found for found in health.warnings() if found["id"] == "reports_missing"]
     finally:
@@ -165,7 +165,7 @@ def test_readyz_warns_of_a_missing_night(client: Client) -> None:
 def test_readyz_is_silent_while_all_is_well() -> None:
     for day in days(18, 19, 20):
         rows.publish(day)
-    pin(status(at(9)))
+    SAVED.save(status(at(9)))
     try:
         assert not [found for found in health.warnings() if found["id"] == "reports_missing"]
     finally:
@@ -221,7 +221,7 @@ def test_a_request_waits_while_another_process_makes_reports(lake_url: str, java
     by_hand.ask(DAY, DAY, replace=False, now=timezone.now())
     parameters = connection.get_connection_params() | {"cursor_factory": None}
     with psycopg.connect(**parameters) as other:
-        other.execute("SELECT pg_advisory_lock(%s)", [LOCK])
+        other.execute("SELECT pg_advisory_lock(%s)", [REPORTS])
         tasks.make_reports()
     assert (RequestedRun.objects.count(), ReportRun.objects.count()) == (1, 0)
 

@@ -16,6 +16,7 @@ from spark_reports.export import export_day, last_closed_day
 from spark_reports.lake import Kind, Lake
 from spark_reports.runs import make_plan
 from tests import factories
+from tests.budget import first_everyday
 
 DAYS = 3
 PLACES = [(1, "im.status.ethereum"), (2, ""), (1, "im.status.desktop")]
@@ -88,7 +89,7 @@ class Fleet:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("count", [30_000, pytest.param(1_000_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", first_everyday(6_000, 1_000_000))
 def test_random_events_reconcile(spark: Any, lake_url: str, count: int) -> None:
     from spark_reports.jobs import tables, token_churn
     from spark_reports.jobs.sources import read_facts

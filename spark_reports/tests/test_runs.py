@@ -23,6 +23,7 @@ from spark_reports.models import (
 )
 from spark_reports.runs import Progress, run_reports
 from spark_reports.tests.history import History
+from tests.budget import first_everyday
 
 State = ReportRun.State
 NOT_COMPILED = "spark.sql.codegen.wholeStage=false"  # as in `quick`: an empty day is over before that is of use
@@ -40,7 +41,7 @@ def midnight(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)
 
 
-@pytest.fixture(params=["local[2]", pytest.param("a cluster", marks=pytest.mark.nightly)])
+@pytest.fixture(params=first_everyday("local[2]", "a cluster"))
 def master(request: pytest.FixtureRequest, settings: LazySettings, spark_conf: Path) -> None:
     """Run the same test on this machine's threads, and on a stand-alone master with two workers."""
     if request.param == "a cluster":

@@ -17,6 +17,7 @@ from spark_reports.export import export_day, last_closed_day
 from spark_reports.lake import Lake
 from spark_reports.runs import make_plan
 from tests import factories
+from tests.budget import first_everyday
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Kind = RegistrationEvent.Kind
@@ -101,7 +102,7 @@ def test_a_refresh_into_another_app_ends_no_token_there(spark: Any, lake_url: st
 
 
 # Against lifelines ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("histories", [50, pytest.param(1000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("histories", first_everyday(50, 1000))
 def test_survival_is_that_of_lifelines_on_random_histories(
     spark: Any, lake_url: str, day: date, histories: int
 ) -> None:

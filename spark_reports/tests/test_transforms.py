@@ -448,16 +448,21 @@ def test_an_unknown_text_counts_as_much_as_its_counter_grew(spark: Any) -> None:
     assert unknown == ("unknown", "strange <n>", 32, None, False, False, seen.date())
 
 
-@pytest.mark.parametrize(("days_ago", "is_new"), [(0, True), (1, False), (30, False), (31, True), (200, True)])
-def test_an_unknown_text_is_new_that_was_not_seen_for_thirty_days(spark: Any, days_ago: int, is_new: bool) -> None:
+def test_an_unknown_text_is_new_that_was_not_seen_for_thirty_days(spark: Any) -> None:
     """Its counter remembers the first time for longer than reports go back."""
-    seen = NOON - timedelta(days=days_ago)
-    texts = [{"day": DAY, "signature": "strange", "total": 9, "first_seen_at": seen}]
-    if days_ago:
-        texts.append(texts[0] | {"day": YESTERDAY, "total": 4})
-    [unknown, _] = sorted(signatures_of(spark, 1, {}, snapshots=texts), reverse=True)
+    is_new_by_days_ago = {0: True, 1: False, 30: False, 31: True, 200: True}
+    texts = []
+    for days_ago in is_new_by_days_ago:
+        seen = NOON - timedelta(days=days_ago)
+        text = {"day": DAY, "signature": f"strange {days_ago}", "total": 9, "first_seen_at": seen}
+        texts += [text, text | {"day": YESTERDAY, "total": 4}] if days_ago else [text]
 
-    assert unknown[4:] == (is_new, is_new, seen.date())
+    found = {row[1]: row[4:] for row in signatures_of(spark, 1, {}, snapshots=texts) if row[0] == "unknown"}
+
+    assert found == {
+        f"strange {days_ago}": (is_new, is_new, (NOON - timedelta(days=days_ago)).date())
+        for days_ago, is_new in is_new_by_days_ago.items()
+    }
 
 
 # load_profile ---------------------------------------------------------------------------------------------------------

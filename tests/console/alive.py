@@ -3,6 +3,7 @@ canary leave in Redis, and an hour of traffic.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from http.server import ThreadingHTTPServer
 from math import sin
@@ -21,9 +22,9 @@ from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
 from pushserver.state.collecting import ANSWERS
 from tests import factories
 from tests.gorush import serve_gorush
-from waku_bridge.canary import board
+from waku_bridge.canary import canary
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
-from waku_bridge.reading.live import LAST_READ_KEY
+from waku_bridge.reading.live import LAST_READ
 
 NODES = ["http://reader:secret-of-node-1@node-01.example.org:8645", "http://node-02.example.org:8645"]
 LONG = 3600
@@ -55,7 +56,7 @@ def alive(
     cache.set_many({HEARTBEAT_KEY.format(queue=queue): now.isoformat() for queue in QUEUES}, LONG)
     factories.make_channel()
     timings = {f"{link}_ms": 40 for link in ("register", "register_answer", "query", "query_answer", "request_answer")}
-    board.pin(factories.make_canary_run(**timings))
+    canary.save(factories.make_canary_run(**timings))
     make_traffic(now)
     yield gorush
     cache.clear()
@@ -63,11 +64,11 @@ def alive(
 
 
 def read(url: str) -> None:
-    cache.set(LAST_READ_KEY.format(url=url), timezone.now().isoformat(), LONG)
+    replace(LAST_READ, ttl_seconds=LONG).save(timezone.now(), url)
 
 
 def look_at(watch: Board, url: str, now: datetime, *complaints: Complaint) -> None:
-    watch.pin(Notice(url, now, complaints, {complaint.id: now for complaint in complaints}, None))
+    watch.save(Notice(url, now, complaints, {complaint.id: now for complaint in complaints}, None))
 
 
 def make_traffic(now: datetime) -> None:

@@ -1,40 +1,73 @@
 """A real browser in front of a real server: the one that requirements/system.sh finds."""
 
-import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import User
-from playwright.sync_api import Browser, Page, sync_playwright
+from django.db import transaction
+from django.test import Client
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from pytest_django import DjangoDbBlocker
 from pytest_django.live_server_helper import LiveServer
 
+from pushserver.roles import seed_roles
 from pushserver.supervisor.processes import PROJECT
 from tests.console.alive import alive, gorush  # noqa: F401 - fixtures
+from tests.console.routes import make_one_of_everything
 
 SYSTEM = PROJECT / "requirements" / "system.sh"
 NO_CHROMIUM = "there is no Chromium, or only a snap of it, which no test can drive: `make test` names what to install"
 SWITCHES = [
     *("--no-sandbox", "--disable-gpu", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    "--process-per-site",
 ]
+RUNNING = pytest.StashKey[tuple[ExitStack, Browser]]()
 PASSWORD = "correct horse battery staple"
 
 
 @pytest.fixture(scope="module")
-def chromium(require_or_skip: Callable[[bool, str], None]) -> Iterator[Browser]:
-    """For one module only: while Playwright runs, this thread has an event loop, and other tests want their own."""
-    program = find_chromium()
-    require_or_skip(bool(program), NO_CHROMIUM)
-    # Django takes the loop for a sign of asynchronous code.
-    before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
-    with sync_playwright() as playwright:
+def everything(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Make one of everything for the tests of a module, each of which undoes what it changes."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        seed_roles()
+        make_one_of_everything()
+        yield
+        transaction.set_rollback(True)
+
+
+@pytest.fixture(scope="module")
+def chromium(pytestconfig: pytest.Config, require_or_skip: Callable[[bool, str], None]) -> Browser:
+    """Start the browser, unless it still runs from the module before."""
+    if RUNNING not in pytestconfig.stash:
+        program = find_chromium()
+        require_or_skip(bool(program), NO_CHROMIUM)
+        running = ExitStack()
+        pytestconfig.stash[RUNNING] = running, running.enter_context(_running(program))
+    return pytestconfig.stash[RUNNING][1]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop the browser before a module without one: other tests want an event loop of their own in this thread."""
+    ends = nextitem is None or (nextitem.path != item.path and "chromium" not in getattr(nextitem, "fixturenames", []))
+    if ends and RUNNING in item.config.stash:
+        running, _ = item.config.stash[RUNNING]
+        del item.config.stash[RUNNING]
+        running.close()
+
+
+@contextmanager
+def _running(program: str) -> Iterator[Browser]:
+    # Django takes Playwright's event loop for a sign of asynchronous code.
+    with pytest.MonkeyPatch.context() as patched, sync_playwright() as playwright:
+        patched.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         browser = playwright.chromium.launch(executable_path=program, args=SWITCHES)
         yield browser
         browser.close()
-    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
-    os.environ |= {} if before is None else {"DJANGO_ALLOW_ASYNC_UNSAFE": before}
 
 
 def find_chromium() -> str:
@@ -43,28 +76,63 @@ def find_chromium() -> str:
     return found.stdout.strip()
 
 
+@pytest.fixture(scope="module")
+def shared_context(chromium: Browser, live_server: LiveServer) -> Iterator[BrowserContext]:
+    """Share a cache and a process between the tests of a module: style sheets and scripts are read once.
+
+    The process lives as long as a page of the site is open.
+    """
+    context = chromium.new_context(
+        base_url=live_server.url, viewport={"width": 1400, "height": 900}, reduced_motion="reduce"
+    )
+    context.new_page().goto("/healthz")
+    yield context
+    context.close()
+
+
 @pytest.fixture
-def visitor(chromium: Browser, live_server: LiveServer) -> Iterator[Page]:
+def visitor(shared_context: BrowserContext, live_server: LiveServer) -> Iterator[Page]:
     """A browser window that nobody has logged in with. Whatever it misses on the server, whatever is wrong in it, and
     whatever the security policy of the pages forbids fails the test.
     """
-    context = chromium.new_context(base_url=live_server.url, viewport={"width": 1400, "height": 900})
-    page = context.new_page()
+    page = shared_context.new_page()
     faults: list[str] = []
     page.on("response", lambda response: faults.append(response.url) if response.status >= 400 else None)
     page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: faults.append(str(error)))
     yield page
-    context.close()
+    _forget(shared_context, page, live_server.url)
     assert not faults
+
+
+def _forget(context: BrowserContext, page: Page, url: str) -> None:
+    """Leave nothing but the cache to the next test."""
+    kept = {"origin": url, "storageTypes": "cookies,local_storage"}
+    context.new_cdp_session(page).send("Storage.clearDataForOrigin", kept)
+    context.clear_cookies()
+    context.clear_permissions()
+    for window in context.pages[1:]:
+        window.close()
 
 
 @pytest.fixture
 def operator(visitor: Page) -> Page:
-    """Logged in, the way people do it."""
-    User.objects.create_superuser("operator", password=PASSWORD)
-    visitor.goto("/")
-    visitor.get_by_label("Username").fill("operator")
-    visitor.get_by_label("Password").fill(PASSWORD)
-    visitor.get_by_role("button", name="Log in").click()
+    begin_session(visitor, User.objects.create_superuser("operator", password=PASSWORD))
     return visitor
+
+
+def begin_session(page: Page, user: User) -> None:
+    """Log somebody in without the form, on a page that costs little; ``test_browser`` fills in the form."""
+    client = Client()
+    client.force_login(user)
+    cookie = {"name": settings.SESSION_COOKIE_NAME, "value": client.session.session_key, "path": "/"}
+    page.context.add_cookies([{**cookie, "domain": "localhost"}])
+    page.goto("/admin/find/")
+
+
+def send_login(page: Page, name: str, password: str, code: str = "") -> None:
+    page.goto("/admin/login/")
+    page.get_by_label("Username").fill(name)
+    page.get_by_label("Password").fill(password)
+    page.get_by_label("Code").fill(code)
+    page.get_by_role("button", name="Log in").click()

@@ -166,7 +166,7 @@ def make_one_of_everything() -> None:
     Incident.objects.create(
         light="broker", name="Redis", level="act now", words="away", incident_at=now, began_at=now, ended_at=now
     )
-    Channel.objects.create(token_type=2, state="running", since=now)
+    factories.make_channel((2, ""))
     factories.make_device()
     Sender.objects.create(digest=b"\x05" * 32, beyond_count=70, first_beyond_at=now, last_beyond_at=now)
     load_seed()

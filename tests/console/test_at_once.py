@@ -12,7 +12,6 @@ from django.utils import timezone
 
 from pushserver.api import tokens
 from pushserver.models import ApiToken
-from pushserver.roles import seed_roles
 from spark_reports.closing import last_closed_day
 from spark_reports.models import RequestedRun
 from tests.console.test_operations import CASES, WHY, Case, confirmed, staff
@@ -43,7 +42,6 @@ OTHERS = [
 
 @pytest.mark.parametrize("case", [*CASES, *OTHERS], ids=lambda case: case.name)
 def test_what_two_confirm_at_once_happens_once(case: Case) -> None:
-    seed_roles()
     row = case.make()
     sent = confirmed(case, row)
     clients = [staff("admin") for _ in range(OPERATORS)]

@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 from coincurve import PrivateKey
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from kit.admin.facts import FactAdmin
 from tests import factories
+from tests.budget import first_everyday
+from tests.console.conftest import PASSWORD, send_login
 from waku_bridge import faults
 from waku_bridge.codec.keys import chat_key, key_hash
 
@@ -23,20 +26,23 @@ LISTS = [
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_an_operator_logs_in_and_opens_every_list(operator: Page) -> None:
+@pytest.mark.parametrize("lists", first_everyday(LISTS[:3], LISTS), ids=["three", "all"])
+def test_an_operator_logs_in_and_opens_every_list(visitor: Page, lists: list[tuple[str, str]]) -> None:
     make_a_story()
-    expect(operator).to_have_title(re.compile(r"Overview \| Push server$"))
-    show(operator, "index")
+    User.objects.create_superuser("operator", password=PASSWORD)
+    send_login(visitor, "operator", PASSWORD)
+    expect(visitor).to_have_title(re.compile(r"Overview \| Push server$"))
+    show(visitor, "index")
 
-    for path, name in LISTS:
-        operator.goto("/admin/")
-        operator.locator(f'#nav-sidebar a[href="{path}"]').first.click()
-        expect(operator.get_by_text(name, exact=False).first).to_be_visible()
-        expect(operator.locator("#result_list tbody tr")).not_to_have_count(0)
-        show(operator, f"list-{name}")
-        operator.locator("#result_list tbody th a").first.click()
-        expect(operator.locator(".readonly").first).to_be_visible()
-        show(operator, f"page-{name}")
+    for path, name in lists:
+        visitor.goto("/admin/")
+        visitor.locator(f'#nav-sidebar a[href="{path}"]').first.click()
+        expect(visitor.get_by_text(name, exact=False).first).to_be_visible()
+        expect(visitor.locator("#result_list tbody tr")).not_to_have_count(0)
+        show(visitor, f"list-{name}")
+        visitor.locator("#result_list tbody th a").first.click()
+        expect(visitor.locator(".readonly").first).to_be_visible()
+        show(visitor, f"page-{name}")
 
 
 def test_a_registration_is_found_by_its_chat_key_which_the_address_bar_never_shows(operator: Page) -> None:

@@ -36,11 +36,11 @@ from spark_reports.closing import last_closed_day
 from spark_reports.models import Anomaly, PublishedDay
 from tests import factories
 from tests.console.alive import NODES, look_at
-from waku_bridge.canary import board
+from waku_bridge.canary import canary
 from waku_bridge.models import OutboundReply
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
-from waku_bridge.reading.live import LAST_READ_KEY
-from xmpp_bridge.component.board import note
+from waku_bridge.reading.live import LAST_READ
+from xmpp_bridge.component.board import END as COMPONENT_END
 
 REFRESH = {"HX-Request": "true"}
 COMPLAINT = Complaint("wrong", "this is off", "why", "Do that.")
@@ -85,7 +85,7 @@ def test_a_system_that_works_is_green() -> None:
 
 
 def stop_reading() -> None:
-    cache.delete_many([LAST_READ_KEY.format(url=url) for url in NODES])
+    cache.delete_many([LAST_READ.key(url) for url in NODES])
 
 
 def stop_worker() -> None:
@@ -97,7 +97,7 @@ def note_node() -> None:
 
 
 def break_canary() -> None:
-    board.pin(factories.make_canary_run(state="broken", broken_link="register_answer", cause="bridge"))
+    canary.save(factories.make_canary_run(state="broken", broken_link="register_answer", cause="bridge"))
 
 
 def trip() -> None:
@@ -171,7 +171,7 @@ def test_the_light_of_xmpp_says_what_readyz_says(component: None, client: Client
     factories.make_xmpp_app()
     TrafficMinute.objects.filter(begin_at=minutes(timezone.now())[-2]).update(xmpp_count=300)
     if end:
-        note(end)
+        COMPONENT_END.save(end)
 
     found = lights()["xmpp"]
 
@@ -182,7 +182,7 @@ def test_the_light_of_xmpp_says_what_readyz_says(component: None, client: Client
 
 def test_a_component_without_an_app_is_to_be_looked_at(component: None) -> None:
     factories.make_xmpp_app(is_retired=True)
-    note("connected")
+    COMPONENT_END.save("connected")
 
     assert (lights()["xmpp"].level, lights()["xmpp"].page) == (Level.YELLOW, Page.XMPP_APPS)
 

@@ -12,6 +12,7 @@ from pytest_django.live_server_helper import LiveServer
 from notifications import halts
 from notifications.models import Channel
 from tests import factories
+from tests.budget import first_everyday
 from tests.console.conftest import PASSWORD
 from tests.console.test_browser import show
 from tests.console.test_dashboard import break_canary, make_old_notification, note_node, stop_worker, trip
@@ -20,6 +21,12 @@ from tests.console.test_look import axe
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive")]
 # Twice as long as the page takes to refresh itself, and some more for a busy machine.
 SOON = 20_000
+
+
+@pytest.fixture
+def operator(operator: Page) -> Page:
+    operator.goto("/admin/")
+    return operator
 
 
 def mark(page: Page) -> None:
@@ -100,8 +107,9 @@ def test_a_server_that_fails_is_told_too(onlooker: Page) -> None:
     expect(onlooker.locator("#verdict")).to_be_visible()
 
 
-@pytest.mark.parametrize("width", [1400, 390])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("theme", "width"), first_everyday(("dark", 390), ("dark", 1400), ("light", 390), ("light", 1400))
+)
 def test_trouble_is_read_on_a_phone_and_in_the_dark(operator: Page, theme: str, width: int) -> None:
     make_trouble()
     operator.evaluate("theme => localStorage.setItem('adminTheme', JSON.stringify(theme))", theme)

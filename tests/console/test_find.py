@@ -2,10 +2,11 @@
 
 import re
 from datetime import timedelta
+from html import unescape
 from uuid import uuid4
 
 import pytest
-from coincurve import PrivateKey
+from coincurve import PrivateKey, PublicKey
 from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
@@ -80,15 +81,35 @@ def make_story(public_key=PUBLIC_KEY, **fields):
     return notification
 
 
+def uncompressed(key: bytes) -> str:
+    return "0x" + PublicKey(key).format(compressed=False).hex()
+
+
 def find(client: Client, term: str):
     return client.post(reverse("find"), {"q": term}, follow=True)
+
+
+def words_of(client: Client, path: str) -> str:
+    """Return what a page says, without its markup."""
+    html = client.get(path).content.decode()
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", html)))
 
 
 def end_of(response) -> str:
     return response.redirect_chain[-1][0]
 
 
-@pytest.mark.parametrize("write", [chat_key, bytes.hex, lambda key: "0x" + key.hex()])
+def short_form(key: bytes) -> str:
+    """Return Status' short form of a key: multibase base58btc of the varint e7 01 and the compressed key."""
+    alphabet = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+    number, digits = int.from_bytes(b"\xe7\x01" + key), ""
+    while number:
+        number, rest = divmod(number, 58)
+        digits = alphabet[rest] + digits
+    return f"z{digits}"
+
+
+@pytest.mark.parametrize("write", [chat_key, uncompressed, bytes.hex, lambda key: "0x" + key.hex()])
 def test_a_chat_key_in_any_form_leads_to_its_user(admin_client: Client, write) -> None:
     notification = make_story()
 
@@ -180,6 +201,30 @@ def test_nonsense_is_told_and_not_repeated(admin_client: Client, term: str) -> N
     assert (response.status_code, end_of(response)) == (200, "/admin/find/")
     assert "Nothing was searched" in response.content.decode()
     assert len(term) < 6 or term not in response.content.decode()
+
+
+# Forms of a chat key, how many digits are lost, and what is told.
+LOST_DIGITS = [
+    (chat_key, 2, "2 digits"),
+    (lambda key: chat_key(key)[2:], 2, "2 digits"),
+    (chat_key, 1, "1 digit"),
+    (lambda key: chat_key(key)[2:], 5, "5 digits"),  # more digits than any id has, fewer than a key hash
+    (bytes.hex, 1, "1 digit"),
+    (bytes.hex, 2, "2 digits"),
+    (short_form, 3, "3 digits"),
+]
+
+
+@pytest.mark.parametrize(("write", "cut", "missing"), LOST_DIGITS)
+def test_a_chat_key_that_lost_digits_is_told_and_neither_searched_nor_shown(
+    admin_client: Client, write, cut: int, missing: str
+) -> None:
+    term = write(PUBLIC_KEY)[:-cut]
+    factories.make_request()  # which the term does not name
+    for address in (reverse("find"), "/admin/search/registrations/registration/"):
+        response = admin_client.post(address, {"q": term}, follow=True)
+        assert f"looks like a chat key with {missing} missing" in response.content.decode()
+        assert term[5:] not in response.content.decode() + end_of(response)
 
 
 @pytest.mark.parametrize("path", [f"found/{chat_key(PUBLIC_KEY)}", "found/x", "found/%00", f"found/{PUBLIC_KEY.hex()}"])

@@ -10,7 +10,8 @@ from spark_reports.status import State as ReportsState
 OURS = ("registrations", "notifications", "waku_bridge", "xmpp_bridge", "spark_reports")
 # Fields with choices that say what something is, and not how it is.
 NO_STATES = {
-    *("Route.token_type", "Channel.token_type", "InboundEnvelope.message_type", "OutboundReply.message_type"),
+    *("Route.token_type", "Channel.token_type", "Queue.token_type", "Halt.token_type"),
+    *("InboundEnvelope.message_type", "OutboundReply.message_type"),
     *("InboundEnvelope.path", "DeadLetter.path", "StoreWindow.reason", "ReportRun.step"),
     *("GatewayErrorRule.platform", "GatewayErrorRule.match", "GatewayErrorRule.origin", "UnknownGatewayError.platform"),
     *("CanaryRun.broken_link", "CanaryRun.cause", "App.style"),

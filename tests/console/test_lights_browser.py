@@ -142,6 +142,7 @@ def test_a_gorush_that_hangs_is_told_on_its_page_as_on_the_dashboard(
     show(operator, "incidents")
 
 
+@pytest.mark.nightly
 def test_a_node_that_is_not_read_is_told_on_its_page(operator: Page) -> None:
     stop_reading()
     operator.goto("/admin/nodes/")
@@ -299,6 +300,7 @@ def test_what_became_of_pushes_is_compared_with_yesterday_and_each_figure_lists_
 
 
 # Rules of errors -----------------------------------------------------------------------------------------------------
+@pytest.mark.nightly
 def test_a_rule_that_kills_tokens_says_how_many_before_it_is_saved_with_a_reason(operator: Page) -> None:
     load_seed()
     error = "device left the building"

@@ -1,4 +1,4 @@
-"""The pictures of the README: `make screenshots` takes them again. Each test run does so too, and reads the README."""
+"""The pictures of the README: `make screenshots` takes them again. Tests do so too, and read the README."""
 
 import os
 import re
@@ -11,6 +11,7 @@ from django.db.models import F
 from playwright.sync_api import Page
 
 from pushserver.models import TrafficMinute
+from tests.budget import first_everyday
 from tests.console.world import HEROINE, World, make_world
 from xmpp_bridge.component.board import CONNECTED, note
 
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 ROOT = Path(__file__).parents[2]
 FOLDER = "docs/screenshots"
+WRITTEN = os.environ.get("WRITE_PICTURES")
 MAX_BYTES = 200_000
 PNG = b"\x89PNG"
 ADDRESSES = {
@@ -41,16 +43,17 @@ def world(alive: ThreadingHTTPServer, transactional_db: None, settings: LazySett
     return make_world()
 
 
-def test_pictures_of_the_main_pages_are_taken(world: World, operator: Page, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [[*ADDRESSES]] if WRITTEN else first_everyday(["dashboard"], [*ADDRESSES]))
+def test_pictures_of_the_main_pages_are_taken(world: World, operator: Page, tmp_path: Path, names: list[str]) -> None:
     operator.set_viewport_size({"width": 1340, "height": 820})
-    folder = Path(os.environ.get("WRITE_PICTURES") or tmp_path)
-    for name, address in ADDRESSES.items():
-        operator.goto(address.format(retried=world.retried, pushed=world.pushed))
+    folder = Path(WRITTEN or tmp_path)
+    for name in names:
+        operator.goto(ADDRESSES[name].format(retried=world.retried, pushed=world.pushed))
         operator.evaluate("document.fonts.ready")
         operator.screenshot(path=folder / f"{name}.png", animations="disabled")
 
     taken = {path.stem: path.read_bytes() for path in folder.glob("*.png")}
-    assert taken.keys() == ADDRESSES.keys()
+    assert taken.keys() == set(names)
     assert {name: len(data) for name, data in taken.items() if len(data) > MAX_BYTES} == {}
     assert all(data.startswith(PNG) for data in taken.values())
 

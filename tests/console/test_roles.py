@@ -10,10 +10,10 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.urls import reverse
 
-from pushserver.roles import seed_roles
-from tests.console.routes import MODELS, WITHOUT_NAME, Page, console_names, console_pages, make_one_of_everything
+from tests.budget import first_everyday
+from tests.console.routes import MODELS, WITHOUT_NAME, Page, console_names, console_pages
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("everything")]
 
 
 class Who(IntEnum):
@@ -132,12 +132,6 @@ def client_of(role: Who) -> Client:
     return client
 
 
-@pytest.fixture(autouse=True)
-def _rows(db: None) -> None:
-    seed_roles()
-    make_one_of_everything()
-
-
 def pages() -> list[Page]:
     return [page for page in console_pages() if page.name not in LEFT_OUT]
 
@@ -148,13 +142,9 @@ def test_the_table_has_every_page_and_no_other() -> None:
     assert {page.name for page in pages()} == set(expected())
 
 
-def nightly(*roles: Who) -> list[Any]:
-    return [pytest.param(role, marks=pytest.mark.nightly) for role in roles]
-
-
 # Every day the one that may open some pages and not others.
 every_role = pytest.mark.parametrize(
-    "role", [Who.SUPPORT, *nightly(*(role for role in ROLES if role != Who.SUPPORT))], ids=lambda role: role.name
+    "role", first_everyday(Who.SUPPORT, *(role for role in ROLES if role != Who.SUPPORT)), ids=lambda role: role.name
 )
 
 
@@ -236,7 +226,7 @@ def form(page: Page) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("role", [*nightly(Who.ANYBODY, Who.VISITOR), Who.SUPPORT], ids=lambda role: role.name)
+@pytest.mark.parametrize("role", first_everyday(Who.SUPPORT, Who.ANYBODY, Who.VISITOR), ids=lambda role: role.name)
 def test_who_has_no_say_changes_nothing_whatever_is_posted(role: Who) -> None:
     client, before = client_of(role), everything()
 

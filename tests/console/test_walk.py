@@ -11,7 +11,8 @@ from playwright.sync_api import Page, expect
 from pushserver.roles import seed_roles
 from registrations.models import Registration, Route
 from tests import factories
-from tests.console.conftest import PASSWORD
+from tests.budget import first_everyday
+from tests.console.conftest import PASSWORD, begin_session
 from tests.console.test_browser import show
 from tests.console.test_find import make_story
 from waku_bridge.codec.keys import chat_key, key_hash
@@ -25,10 +26,7 @@ def log_in(page: Page, role: str) -> None:
     seed_roles()
     user = User.objects.create_user(role, password=PASSWORD, is_staff=True)
     user.groups.add(Group.objects.get(name=role))
-    page.goto("/")
-    page.get_by_label("Username").fill(role)
-    page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Log in").click()
+    begin_session(page, user)
     expect(page.get_by_role("textbox", name="Find a user").first).to_be_visible()
 
 
@@ -71,6 +69,7 @@ def test_from_a_chat_key_to_the_timeline_and_to_what_is_logged(visitor: Page) ->
     assert not [address for address in addresses if chat_key(PUBLIC_KEY)[4:40] in address]
 
 
+@pytest.mark.nightly
 def test_an_admin_reads_who_did_what_and_why(visitor: Page) -> None:
     registration = factories.make_registration()
     log_in(visitor, "admin")
@@ -86,6 +85,7 @@ def test_an_admin_reads_who_did_what_and_why(visitor: Page) -> None:
     show(visitor, "changes")
 
 
+@pytest.mark.nightly
 def test_dead_letters_are_chosen_in_the_list_and_dropped_together(visitor: Page) -> None:
     for _ in range(3):
         factories.make_dead_letter()
@@ -105,6 +105,7 @@ def test_dead_letters_are_chosen_in_the_list_and_dropped_together(visitor: Page)
     assert (DeadLetter.objects.count(), LogEntry.objects.count()) == (1, 2)
 
 
+@pytest.mark.nightly
 def test_a_failed_envelope_is_processed_again(visitor: Page) -> None:
     envelope = factories.make_envelope(state="failed", reason="KeyError")
     log_in(visitor, "operator")
@@ -128,6 +129,7 @@ def test_delivery_is_stopped_and_every_page_says_so(visitor: Page) -> None:
     expect(visitor.locator("#drain")).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_a_user_is_forgotten(visitor: Page) -> None:
     make_story(PUBLIC_KEY)
     log_in(visitor, "operator")
@@ -143,7 +145,7 @@ def test_a_user_is_forgotten(visitor: Page) -> None:
     show(visitor, "nothing")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", first_everyday("light", "dark"))
 def test_pages_fit_on_a_phone(visitor: Page, scheme: str) -> None:
     notification = make_story(PUBLIC_KEY)
     visitor.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]

@@ -1,4 +1,7 @@
-"""Everything an operator does, in a real browser: each is said first, confirmed with a reason, done and logged."""
+"""What an operator does, in a real browser: each is said first, confirmed with a reason, done and logged.
+
+Every day the operations on an app, nightly all; `test_operations` does each of them every day without a browser.
+"""
 
 import re
 from collections.abc import Callable
@@ -21,13 +24,13 @@ from spark_reports.closing import last_closed_day
 from spark_reports.models import RequestedRun
 from spark_reports.tests import rows as reports
 from tests import factories
-from tests.console.test_find import make_story
+from tests.budget import first_everyday
+from tests.console.test_find import make_story, uncompressed
 from tests.console.test_walk import confirm, find, log_in
 from waku_bridge.codec.keys import chat_key, key_hash
 from waku_bridge.models import DeadLetter, InboundEnvelope
 
 PUBLIC_KEY = PrivateKey(b"\x05" * 32).public_key.format()
-UNCOMPRESSED = PrivateKey(b"\x05" * 32).public_key.format(compressed=False)
 WHY = "as agreed with ann"
 CHANNEL = "/admin/notifications/channel/"
 RULES = "/admin/notifications/gatewayerrorrule/"
@@ -46,12 +49,10 @@ def do(page: Page, button: str, touched: str | re.Pattern[str], told: str, *, by
     assert (entry.user.username, entry.change_message) == (by, f"{told} Why: {WHY}")
 
 
-@pytest.mark.parametrize(
-    "written", [chat_key(PUBLIC_KEY), "0x" + UNCOMPRESSED.hex(), PUBLIC_KEY.hex()], ids=["zQ3sh", "0x04", "compressed"]
-)
-def test_a_user_is_found_by_each_form_of_the_chat_key(visitor: Page, written: str) -> None:
+@pytest.mark.parametrize("write", first_everyday(chat_key, uncompressed, bytes.hex))
+def test_a_user_is_found_by_each_form_of_the_chat_key(visitor: Page, write: Callable[[bytes], str]) -> None:
     make_story(PUBLIC_KEY)
-    addresses: list[str] = []
+    written, addresses = write(PUBLIC_KEY), []
     visitor.on("request", lambda request: addresses.append(request.url))
     log_in(visitor, "support")
 
@@ -63,6 +64,7 @@ def test_a_user_is_found_by_each_form_of_the_chat_key(visitor: Page, written: st
     assert written[6:40] not in visitor.content()
 
 
+@pytest.mark.nightly
 def test_registrations_notifications_and_letters(visitor: Page) -> None:
     dead = factories.make_route(state="disabled", disabled_reason="operator", disabled_at=timezone.now())
     registration = factories.make_registration(route=dead)
@@ -124,6 +126,7 @@ def test_channels(visitor: Page) -> None:
     assert f"Why: {WHY}" in LogEntry.objects.order_by("pk").last().change_message
 
 
+@pytest.mark.nightly
 def test_error_rules(visitor: Page) -> None:
     load_seed()
     log_in(visitor, "operator")
@@ -155,6 +158,7 @@ def entry_of(rule: GatewayErrorRule, flag: int) -> str:
     return str(LogEntry.objects.get(object_id=str(rule.pk), action_flag=flag).user.username)
 
 
+@pytest.mark.nightly
 def test_a_report_is_made_again(visitor: Page) -> None:
     day = last_closed_day(timezone.now())
     run = reports.make_run(day)
@@ -171,6 +175,7 @@ def test_a_report_is_made_again(visitor: Page) -> None:
     assert (entry.user.username, entry.change_message.endswith(f"Why: {WHY}")) == ("operator", True)
 
 
+@pytest.mark.nightly
 def test_an_admin_makes_a_token_for_the_api_and_revokes_it(visitor: Page) -> None:
     log_in(visitor, "admin")
     visitor.goto("/admin/pushserver/apitoken/add/")

@@ -23,7 +23,8 @@ from pushserver.models import ApiToken
 from registrations.models import Registration
 from tests import factories
 from tests.console.test_browser import show
-from tests.console.test_find import make_story
+from tests.console.test_find import make_story, words_of
+from tests.console.test_operations import staff
 from tests.console.test_walk import PUBLIC_KEY, confirm, log_in
 from waku_bridge.codec.keys import key_hash
 
@@ -128,30 +129,24 @@ def test_an_operator_finds_a_change_by_word_person_and_user_and_reads_none_about
         ({"failing_since": timezone.now() - timedelta(hours=2)}, "Pushes fail since 2 h ago"),
     ],
 )
-def test_whatever_stops_pushes_is_said(visitor: Page, route: dict[str, object], said: str) -> None:
+def test_whatever_stops_pushes_is_said(route: dict[str, object], said: str) -> None:
     at = {"disabled_at": timezone.now() - timedelta(minutes=3)} if "state" in route else {}
     registration = factories.make_registration(route=factories.make_route(**route, **at))
-    log_in(visitor, "support")
-    visitor.goto(page_of(registration))
-    expect(visitor.locator("#first-line")).to_contain_text(said)
+    assert said in words_of(staff("support"), page_of(registration))
 
 
-def test_a_halted_channel_and_a_wish_of_the_user_are_said(visitor: Page) -> None:
+def test_a_halted_channel_and_a_wish_of_the_user_are_said() -> None:
     registration = factories.make_registration()
     app = (registration.route.token_type, registration.route.apn_topic)
     channel = factories.make_channel(app)
     factories.make_halt("paused", app, reason="maintenance", by="ann", since=timezone.now() - timedelta(minutes=3))
-    log_in(visitor, "support")
-    visitor.goto(page_of(registration))
-    waits = f"Pushes wait: channel {channel} paused by ann 3 min ago: maintenance"
-    expect(visitor.locator("#first-line")).to_have_text(waits)
+    support, page = staff("support"), page_of(registration)
+    assert f"Pushes wait: channel {channel} paused by ann 3 min ago : maintenance" in words_of(support, page)
 
     Registration.objects.update(enabled=False)
-    visitor.reload()
-    expect(visitor.locator("#first-line")).to_contain_text("its user switched notifications off")
+    assert "its user switched notifications off" in words_of(support, page)
     Registration.objects.update(state="unregistered", route=None)
-    visitor.reload()
-    expect(visitor.locator("#first-line")).to_contain_text("Cannot be reached: it unregistered")
+    assert "Cannot be reached: it unregistered" in words_of(support, page)
 
 
 def test_a_device_of_xmpp_says_who_disabled_it(visitor: Page) -> None:
@@ -167,8 +162,8 @@ def test_a_device_of_xmpp_says_who_disabled_it(visitor: Page) -> None:
     expect(visitor.locator("#first-line")).to_contain_text(WHY)
 
 
-def test_every_object_that_staff_act_on_shows_what_they_did(visitor: Page) -> None:
-    log_in(visitor, "admin")
+def test_every_object_that_staff_act_on_shows_what_they_did() -> None:
+    client = staff("admin")
     admin = User.objects.get()
     channel = factories.make_channel((2, ""))
     envelope, token = factories.make_envelope(state="failed"), ApiToken.objects.create(
@@ -181,8 +176,7 @@ def test_every_object_that_staff_act_on_shows_what_they_did(visitor: Page) -> No
         f"pushserver/apitoken/{token.pk}",
         f"waku_bridge/inboundenvelope/{envelope.pk.hex()}",
     ):
-        visitor.goto(f"/admin/{path}/change/")
-        expect(visitor.locator("#staff-actions")).to_contain_text(WHY)
+        assert WHY in words_of(client, f"/admin/{path}/change/")
 
 
 def test_a_log_of_a_hundred_thousand_changes_is_searched_by_index(transactional_db: None) -> None:

@@ -14,7 +14,7 @@ from notifications.halts import with_halts
 from notifications.models import Channel
 from registrations.models import Registration, Route
 from tests import factories
-from tests.console.conftest import PASSWORD
+from tests.console.conftest import PASSWORD, send_login
 from tests.console.test_browser import show
 from tests.console.test_walk import confirm, log_in
 
@@ -84,14 +84,6 @@ def code(key: str = "") -> str:
     totp = TOTP(device.bin_key, device.step, device.t0, device.digits, device.drift)
     totp.time = time.time()
     return f"{totp.token():06}"
-
-
-def send_login(page: Page, name: str, password: str, typed_code: str = "") -> None:
-    page.goto("/admin/login/")
-    page.get_by_label("Username").fill(name)
-    page.get_by_label("Password").fill(password)
-    page.get_by_label("Code").fill(typed_code)
-    page.get_by_role("button", name="Log in").click()
 
 
 def test_who_guesses_passwords_is_told_to_wait(stranger: Page) -> None:

@@ -276,10 +276,10 @@ def pin_peers(world: World, settings: Any) -> None:
     settings.WAKU_NODES, settings.WAKU_STORE_NODES, settings.GORUSH_URLS = [*NODES], [*NODES], [*GORUSHES]
     said = {"version": "nwaku 0.38.1", "health": "READY", "shards": "16: 32", "longest_page": 700}
     for node in NODES:
-        NODE_BOARD.pin(Notice(node, world.before(minutes=2), (), {}, said))
+        NODE_BOARD.save(Notice(node, world.before(minutes=2), (), {}, said))
     since = {NOT_SYNC.id: world.before(hours=5)}
-    GORUSH_BOARD.pin(Notice(GORUSHES[0], world.before(minutes=1), (), {}, None))
-    GORUSH_BOARD.pin(Notice(GORUSHES[1], world.before(minutes=1), (NOT_SYNC,), since, None))
+    GORUSH_BOARD.save(Notice(GORUSHES[0], world.before(minutes=1), (), {}, None))
+    GORUSH_BOARD.save(Notice(GORUSHES[1], world.before(minutes=1), (NOT_SYNC,), since, None))
 
 
 def _make_operations(world: World) -> None:

@@ -22,7 +22,7 @@ from tests.conversation import CONTACT, EPHEMERAL, SENDER, replies_to, say
 from tests.delivering import RecordingGateway
 from tests.turns import Process
 from waku_bridge import identity
-from waku_bridge.canary.runs import _next_server
+from waku_bridge.canary.links import _next_server
 from waku_bridge.client import new_identity
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import encode_query, encode_registration, encode_request

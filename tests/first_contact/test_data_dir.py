@@ -12,6 +12,7 @@ import pytest
 from pushserver.data_dir import LOCK_NAME
 from pushserver.embedded.ports import free_port
 from pushserver.supervisor.processes import PROJECT
+from tests.budget import first_everyday
 from tests.folders import open_folder
 from tests.up import CONFIGURED
 
@@ -54,7 +55,7 @@ def disk(tmp_path: Path, require_or_skip: Callable[[bool, str], None]) -> Iterat
     subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
 
 
-@pytest.mark.parametrize("command", ["up", "demo"])
+@pytest.mark.parametrize("command", first_everyday("up", "demo"))
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can have data of somebody else")
 def test_root_is_not_mixed_into_data_of_somebody_else(told: Told, tmp_path: Path, command: str) -> None:
     data = tmp_path / "data"

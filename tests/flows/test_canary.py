@@ -10,6 +10,7 @@ import pytest
 from pushserver.embedded.ports import free_port
 from pushserver.stack.plan import manage
 from pushserver.supervisor.processes import Stage
+from tests.budget import first_everyday
 from tests.factories.tokens import firebase_token
 from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet, services, wait_for_http, wait_until
@@ -103,13 +104,13 @@ def test_a_phone_of_the_operator_that_is_gone_is_told(network: Network, canary: 
 
 @pytest.mark.parametrize(
     ("part", "link", "cause", "words"),
-    [
-        ("node", "register", "node", "no node takes messages"),
+    first_everyday(
         ("bridge", "register_answer", "bridge", "the bridge does not read what a node took"),
+        ("node", "register", "node", "no node takes messages"),
         ("worker", "register_answer", "worker", "the workers do not process what the bridge read"),
         ("reports", "query_answer", "worker", "queue keys: it waits for the key of its topic"),
         ("gorush", "gorush", "gorush", "gorush does not take the push"),
-    ],
+    ),
 )
 def test_the_broken_link_is_named(
     fleet: Fleet,
@@ -128,6 +129,7 @@ def test_the_broken_link_is_named(
     assert last(network, "state", "broken_link", "cause") == ("broken", link, cause)
 
 
+@pytest.mark.nightly
 def test_an_answer_that_no_node_takes_is_told(
     fleet: Fleet, network: Network, canary: Run, without: Callable[[str], None]
 ) -> None:

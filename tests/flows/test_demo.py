@@ -3,6 +3,8 @@
 import re
 import time
 
+import pytest
+
 from pushserver.stack.plan import manage
 from pushserver.supervisor.processes import ProcessSpec, Stage
 from tests.flows.fleet import Fleet, node, wait_for_http, wait_until
@@ -28,6 +30,7 @@ def test_the_demonstration_runs_until_it_is_told_to_stop(fleet: Fleet, network: 
     assert [secret for secret in secrets if secret in log] == []
 
 
+@pytest.mark.nightly
 def test_the_demonstration_survives_a_restart_of_the_node(fleet: Fleet, network: Network) -> None:
     fleet.start(_clients("lasting-demo", SEED + 1))
     wait_until(lambda: "notified" in fleet.log("lasting-demo"), what="the first notification")

@@ -24,6 +24,7 @@ from notifications.models import Attempt, Notification, NotificationRequest
 from pushserver.embedded.postgres import EmbeddedPostgres
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
+from tests.budget import first_everyday
 from tests.conversation import CLIENT, EPHEMERAL, put, replies_to
 from tests.factories import firebase_token, make_notification, make_registration, make_request
 from waku_bridge.codec.envelope import encode_registration, encode_request
@@ -202,10 +203,10 @@ def is_killed_at(place: int, scenario, mortal: Mortal) -> bool:
 
 
 @pytest.mark.parametrize(
-    "scenario",
-    [Request(), *(pytest.param(each, marks=pytest.mark.nightly) for each in (Retry(), Registering()))],
-    ids=["request", "retry", "registering"],
+    ("scenario", "step"),
+    first_everyday((Request(), 3), (Request(), 1), (Retry(), 1), (Registering(), 1)),
+    ids=["each third of a request", "request", "retry", "registering"],
 )
-def test_a_worker_may_be_killed_at_any_place(scenario, mortal: Mortal) -> None:
-    place = next(place for place in itertools.count(1) if not is_killed_at(place, scenario, mortal))
+def test_a_worker_may_be_killed_at_any_place(scenario, step: int, mortal: Mortal) -> None:
+    place = next(place for place in itertools.count(1, step) if not is_killed_at(place, scenario, mortal))
     assert place > FEWEST_PLACES

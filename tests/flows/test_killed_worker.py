@@ -10,7 +10,7 @@ from tests.flows.fleet import Fleet, services, wait_until
 from tests.flows.load import Load
 from tests.flows.network import Network
 
-REQUESTS = 3000  # two workers decide about a thousand in a second (`bench throughput`), and the kill comes in between
+REQUESTS = 800  # two workers decide about a thousand in a second (`bench throughput`), and the kill comes in between
 GORUSH_DELAY_MS = 1000  # long enough for a kill between a push and its result
 
 

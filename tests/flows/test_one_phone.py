@@ -16,6 +16,7 @@ from registrations.intake import Submission
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Route
 from registrations.rules import Acceptance
+from tests.budget import first_everyday
 from tests.delivering import Desk, RecordingGateway
 from tests.factories import apn_token
 
@@ -65,7 +66,7 @@ def ask(desk: Desk, names: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-@pytest.mark.parametrize("count", [40, pytest.param(500, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", first_everyday(40, 500))
 def test_neither_made_up_tokens_nor_a_token_of_another_app_stop_an_app(settings, refusal: str, count: int) -> None:
     """Each name was delivered to by the stranger's own phone, and gets a made-up token after that."""
     settings.SENDER_LIMITS = settings.GLOBAL_LIMITS

@@ -19,7 +19,7 @@ from tests.flows.fleet import Fleet, services, wait_until
 from tests.flows.load import Load
 from tests.flows.network import Network
 
-REQUESTS = 300
+REQUESTS = 150
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def prepared(fleet: Fleet, network: Network) -> Load:
     return load.prepare(network, REQUESTS)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def second(fleet: Fleet) -> Iterator[str]:
     """Another worker beside the first."""
     fleet.start(plan.worker("second", "turns", "--pool=prefork", "--concurrency=1"))

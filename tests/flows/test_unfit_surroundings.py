@@ -48,7 +48,7 @@ WITHOUT_IT = {
     "worker": ("turn_postponed",),
     "beat": ("beat_stands_by",),
 }
-REQUESTS = 200
+REQUESTS = 100
 # PostgreSQL prepares a few beforehand.
 ENOUGH_SEGMENTS = 20
 # Of what Apple and Google refuse because of the credentials, as an operator may change it in the console.
@@ -158,6 +158,7 @@ def test_a_full_disk_is_told_in_one_line_and_costs_nothing_but_time(disk: Path, 
     assert "Traceback" not in fleet.log("bridge") + fleet.log("worker")
 
 
+@pytest.mark.nightly
 def test_a_full_disk_that_ends_postgresql_is_told_in_one_line_and_costs_nothing_but_time(
     disk: Path, wholly_on_the_disk: Cluster, new_fleet: NewFleet
 ) -> None:
@@ -203,6 +204,7 @@ def test_a_node_of_another_network_and_a_gorush_that_does_not_start_have_a_line_
     ]
 
 
+@pytest.mark.nightly
 def test_credentials_that_apple_and_google_refuse_are_told_and_blamed_on_no_token(
     postgres: EmbeddedPostgres, new_database: Callable[[str], str], new_fleet: NewFleet
 ) -> None:

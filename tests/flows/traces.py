@@ -18,6 +18,7 @@ from waku_bridge.messages import WakuMessage
 # What becomes of the pushes of each device: prefixes of the development gorush.
 APPLE = ("dead-", "lost-", "naming-")
 GOOGLE = ("flaky1-", "naming-")
+BEGINNING = 6  # characters
 UNKNOWN_ERRORS = "SELECT count(*) FROM notifications_unknowngatewayerror"
 DEAD_LETTERS = "SELECT count(*) FROM waku_bridge_deadletter"
 
@@ -69,11 +70,23 @@ class Traces:
         }
 
 
-def found(secrets: Mapping[str, bytes], place: str, text: str) -> Iterator[str]:
+def found(secrets: Mapping[str, bytes], texts: Mapping[str, str]) -> list[str]:
+    """Return which secrets stand in which text. Only those are looked for whose beginning is anywhere in it."""
+    by_beginning: dict[str, list[tuple[str, str]]] = {}
     for name, secret in secrets.items():
         for form, spelling in spellings(secret):
-            if spelling in text:
-                yield f"{name} as {form} in {place}"
+            by_beginning.setdefault(spelling[:BEGINNING], []).append((f"{name} as {form}", spelling))
+    return [
+        f"{name} in {place}"
+        for place, text in texts.items()
+        for beginning in by_beginning.keys() & pieces(text)
+        for name, spelling in by_beginning[beginning]
+        if spelling in text
+    ]
+
+
+def pieces(text: str) -> set[str]:
+    return {text[start : start + BEGINNING] for start in range(len(text) - BEGINNING + 1)}
 
 
 def spellings(secret: bytes) -> Iterator[tuple[str, str]]:

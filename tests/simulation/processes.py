@@ -17,6 +17,7 @@ from django.db import InterfaceError, OperationalError, connections
 from kit.buckets.bucket import Limit
 from kit.buckets.shared import SharedBuckets
 from kit.db.clock import clock
+from kit.leader import Term
 from kit.turns import Stage, Worker
 from notifications.admission import Admission
 from notifications.delivery.concurrency import ConcurrencyLimits
@@ -34,7 +35,6 @@ from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.backfill import Backfill
 from waku_bridge.reading.intake import Intake
 from waku_bridge.reading.live import LiveReader
-from waku_bridge.reading.lock import Term
 from waku_bridge.reading.session import Session
 from waku_bridge.reading.walker import StoreWalker
 

@@ -12,9 +12,10 @@ from collections.abc import Callable
 import pytest
 
 from pushserver.embedded.postgres import EmbeddedPostgres
+from tests.budget import first_everyday
 
 SEED = int(os.environ.get("SEED") or 0)
-SEEDS = int(os.environ.get("SEEDS") or (1 if os.environ.get("SEED") else 20))
+ASKED = int(os.environ.get("SEEDS") or (1 if os.environ.get("SEED") else 0))
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +34,9 @@ def simulate(postgres: EmbeddedPostgres, new_database: Callable[[str], str]) -> 
     return run
 
 
-def test_nothing_is_lost_doubled_or_told_wrongly(simulate: Callable[..., str]) -> None:
-    print(simulate(SEED, SEEDS).strip().splitlines()[-1])
+@pytest.mark.parametrize("count", [ASKED] if ASKED else first_everyday(3, 20))
+def test_nothing_is_lost_doubled_or_told_wrongly(simulate: Callable[..., str], count: int) -> None:
+    print(simulate(SEED, count).strip().splitlines()[-1])
 
 
 def test_a_seed_decides_everything(simulate: Callable[..., str]) -> None:

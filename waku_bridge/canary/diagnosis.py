@@ -3,11 +3,11 @@
 The facts are judged in the order of the chain, so that the first fault is named and not what follows from it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from notifications.halts import NO_PUSH_IS_TRIED
-from notifications.models import Attempt
+from kit.canary.engine import Diagnosis
+from notifications.canary import Push, push_trouble
 from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply
 
 Link: TypeAlias = CanaryRun.Link
@@ -21,28 +21,12 @@ WAITS_FOR = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the database knows of one question. A fact is empty where there is no row, or nothing in it yet.
-
-    ``has_attempt`` says whether the push was attempted, ``attempt`` is its outcome, and ``code`` is our word for what
-    gorush said. ``is_drained`` says that an operator stopped delivery.
-    """
+    """What the database knows of one question. A fact is empty where there is no row, or nothing in it yet."""
 
     envelope: str = ""
     reason: str = ""
     reply: str = ""
-    has_attempt: bool = False
-    attempt: str = ""
-    code: str = ""
-    is_drained: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The link that broke, and the cause. ``detail`` is more about the cause, for an operator, and may be empty."""
-
-    link: Link
-    cause: Cause
-    detail: str = ""
+    push: Push = field(default_factory=Push)
 
 
 def diagnose(answer: Link, facts: Facts) -> Diagnosis:
@@ -56,10 +40,10 @@ def diagnose(answer: Link, facts: Facts) -> Diagnosis:
         return Diagnosis(
             answer, Cause.WORKER, f"the envelope was {facts.envelope}: {facts.reason or 'no reason given'}"
         )
-    return (push_trouble(facts) if answer == Link.REQUEST_ANSWER else None) or _reply_trouble(answer, facts)
+    return (diagnose_push(facts.push) if answer == Link.REQUEST_ANSWER else None) or _diagnose_reply(answer, facts)
 
 
-def _reply_trouble(answer: Link, facts: Facts) -> Diagnosis:
+def _diagnose_reply(answer: Link, facts: Facts) -> Diagnosis:
     if not facts.reply:
         return Diagnosis(answer, Cause.WORKER, "no answer was written")
     if facts.reply == OutboundReply.State.PENDING:
@@ -67,12 +51,8 @@ def _reply_trouble(answer: Link, facts: Facts) -> Diagnosis:
     return Diagnosis(answer, Cause.REPLY, f"the answer is {facts.reply}, and no store has it")
 
 
-def push_trouble(facts: Facts) -> Diagnosis | None:
+def diagnose_push(push: Push) -> Diagnosis | None:
     """Return what is wrong with the push itself, if anything is."""
-    if not facts.has_attempt:
-        return Diagnosis(Link.GORUSH, Cause.WORKER, NO_PUSH_IS_TRIED if facts.is_drained else "nobody tries the push")
-    if not facts.attempt:
-        return Diagnosis(Link.GORUSH, Cause.GORUSH, "it does not answer")
-    if facts.attempt != Attempt.Outcome.DELIVERED:
-        return Diagnosis(Link.GORUSH, Cause.GORUSH, f"{facts.attempt}: {facts.code}")
+    if trouble := push_trouble(push):
+        return Diagnosis(Link.GORUSH, Cause.GORUSH if trouble.is_of_gateway else Cause.WORKER, trouble.detail)
     return None

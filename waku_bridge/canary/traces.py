@@ -7,8 +7,9 @@ the same, and by the hashes of its messages, which are stored before they are pu
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import QuerySet
 
-from notifications import halts
+from notifications.canary import find_push
 from notifications.models import Attempt, NotificationRequest
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.canary.diagnosis import Facts
@@ -37,18 +38,13 @@ def look(envelope_hash: bytes) -> Facts:
     """Return how far one question got."""
     envelope = InboundEnvelope.objects.filter(hash=envelope_hash).values_list("state", "reason").first()
     reply = OutboundReply.objects.filter(envelope_hash=envelope_hash).values_list("state", flat=True).first()
-    own = Attempt.objects.filter(notification__public_key_hash=canary_identity().key_hash)
-    attempt = own.order_by("-pk").values_list("outcome", "code").first()
     state, reason = envelope or ("", "")
-    outcome, code = attempt or ("", "")
-    is_drained = halts.drain() is not None
-    return Facts(state, reason, reply or "", attempt is not None, outcome or "", code, is_drained)
+    return Facts(state, reason, reply or "", find_push(attempts()))
 
 
-def gorush_latency_ms() -> int | None:
-    """Return how long gorush took to answer the last push."""
-    own = Attempt.objects.filter(notification__public_key_hash=canary_identity().key_hash)
-    return own.order_by("-pk").values_list("latency_ms", flat=True).first()
+def attempts() -> QuerySet[Attempt]:
+    """Return the attempts to push to the canary."""
+    return Attempt.objects.filter(notification__public_key_hash=canary_identity().key_hash)
 
 
 @transaction.atomic

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
+from functools import partial
 from heapq import heappop, heappush
 from time import monotonic, time_ns
 
@@ -19,7 +20,7 @@ from django.db.models import QuerySet
 from prometheus_client import Counter
 
 from kit.db.statements import fetch
-from kit.http.connections import submit
+from kit.inflight import InFlight
 from kit.tracing.steps import Role, step
 from kit.turns import Bell
 from waku_bridge.metrics import REPLIES_ABANDONED, REPLIES_CONFIRMED, REPLIES_UNCHECKED, REPLIES_UNCONFIRMED
@@ -66,6 +67,9 @@ class Checked:
     envelope_hash: bytes = b""
 
 
+Verdicted = tuple[Checked, Verdict]
+
+
 def judge(taker: str, known_by: Mapping[str, bool]) -> Verdict:
     """Return what the stores say about a reply. ``known_by`` is what each store that answered said, by its URL.
 
@@ -79,17 +83,18 @@ def judge(taker: str, known_by: Mapping[str, bool]) -> Verdict:
     return Verdict.CONFIRMED if any(said) else Verdict.MISSING
 
 
-class Confirmations:
-    """The replies that this process published and still has to ask the stores for, and what the stores said."""
+class Confirmations(InFlight[list[Verdicted]]):
+    """The replies that this process published and still has to ask the stores for, and what the stores said.
+
+    At most one question is under way.
+    """
 
     def __init__(self, stores: Nodes, bell: Bell) -> None:
+        super().__init__(bell)
         self._stores = stores
-        self._bell = bell
         self._due: list[tuple[datetime, int, Checked]] = []
         # Orders replies that are due at the same time, as they have no order of their own.
         self._count = itertools.count()
-        self.is_asking = False
-        self._asked: list[tuple[Checked, Verdict]] = []
 
     def expect(self, replies: Iterable[Checked], *, at: datetime) -> None:
         """Ask for these replies at that time."""
@@ -98,41 +103,31 @@ class Confirmations:
 
     def next_due_at(self) -> datetime | None:
         """Return when the stores are to be asked next, or None while they are being asked."""
-        return self._due[0][0] if self._due and not self.is_asking else None
+        return self._due[0][0] if self._due and not self.under_way else None
 
     def ask(self, *, now: datetime) -> None:
         """Start asking for what is due, unless that is under way. The verdicts are there later."""
         due: list[Checked] = []
-        while not self.is_asking and self._due and self._due[0][0] <= now and len(due) < LIMIT:
+        while not self.under_way and self._due and self._due[0][0] <= now and len(due) < LIMIT:
             due.append(heappop(self._due)[2])
         if due:
-            self.is_asking = True
-            submit(self._ask(due))
+            self.start([partial(self._ask, due)])
 
-    def verdicts(self) -> list[tuple[Checked, Verdict]]:
-        """Return what the stores have said. It stays until it is `recorded`."""
-        return self._asked
-
-    def recorded(self) -> None:
-        """Forget what the stores have said."""
-        self._asked = []
-
-    async def _ask(self, due: Sequence[Checked]) -> None:
+    async def _ask(self, due: Sequence[Checked]) -> list[Verdicted]:
         answers: dict[bytes, dict[str, bool]] = {}
         began_ns = time_ns()
         try:
             answers = await _ask_all(due, self._stores)
         except Exception as error:  # noqa: BLE001 - a fault of ours: nothing is known, and it is asked again
             log.error("stores_not_asked", error=type(error).__name__)  # noqa: TRY400 - nothing to trace
-        self._asked = [(reply, judge(reply.node, answers.get(reply.hash, {}))) for reply in due]
-        for reply, verdict in self._asked:
+        asked = [(reply, judge(reply.node, answers.get(reply.hash, {}))) for reply in due]
+        for reply, verdict in asked:
             said, is_error = {"outcome": verdict.name.lower()}, verdict is not Verdict.CONFIRMED
             step("confirm", reply.envelope_hash, said, began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
-        self.is_asking = False
-        self._bell.ring()
+        return asked
 
 
-def record_verdicts(verdicts: Iterable[tuple[Checked, Verdict]], *, now: datetime) -> list[Checked]:
+def record_verdicts(verdicts: Iterable[Verdicted], *, now: datetime) -> list[Checked]:
     """Write what the stores said, in a transaction of the caller, and return the replies to ask for again."""
     by_verdict: dict[Verdict, list[Checked]] = defaultdict(list)
     for reply, verdict in verdicts:

@@ -9,7 +9,7 @@ A reply that a process does not bring to its end is found in its row by the stag
 
 from datetime import timedelta
 from time import monotonic
-from typing import LiteralString
+from typing import LiteralString, NamedTuple
 
 from kit.db.clock import clock
 from kit.metrics import batches
@@ -103,7 +103,7 @@ class Noting(BaseStage):
         self._confirmations = outbox.confirmations
 
     def next_at(self) -> float | None:
-        return self._publisher.first_tried_at + NOTED_WITHIN_SECONDS if self._publisher.has_results() else None
+        return self._publisher.first_result_at + NOTED_WITHIN_SECONDS if self._publisher.has_results() else None
 
     def is_under_way(self) -> bool:
         return self._publisher.under_way > 0
@@ -131,6 +131,13 @@ class Noting(BaseStage):
         self._publisher.recorded(len(self._publisher.peek(1)))
 
 
+class Answered(NamedTuple):
+    """How many answers of the stores were recorded, one at most, and which replies are to be asked for again."""
+
+    answers: int
+    later: list[Checked]
+
+
 class Confirming(BaseStage):
     """Asks the stores, and records what they said."""
 
@@ -138,26 +145,27 @@ class Confirming(BaseStage):
         self._confirmations = outbox.confirmations
 
     def next_at(self) -> float | None:
-        if self._confirmations.verdicts():
+        if self._confirmations.has_results():
             return 0.0
         due_at = self._confirmations.next_due_at()
         return None if due_at is None else monotonic() + (due_at + ASK_EVERY - clock.now()).total_seconds()
 
-    def work(self, batch: Batch) -> Work[list[Checked]]:
-        verdicts = self._confirmations.verdicts()
+    def work(self, batch: Batch) -> Work[Answered]:
+        answers = self._confirmations.peek(1)
+        verdicts = [each for answer in answers for each in answer]
         note((reply.envelope_hash, {"outcome": verdict.name.lower()}) for reply, verdict in verdicts)
-        return Work(record_verdicts(verdicts, now=batch.now))
+        return Work(Answered(len(answers), record_verdicts(verdicts, now=batch.now)))
 
-    def committed(self, decided: list[Checked]) -> None:
+    def committed(self, decided: Answered) -> None:
         now = clock.now()
-        self._confirmations.recorded()
-        self._confirmations.expect(decided, at=now + ASK_EVERY)
+        self._confirmations.recorded(decided.answers)
+        self._confirmations.expect(decided.later, at=now + ASK_EVERY)
         self._confirmations.ask(now=now)
 
     def set_aside(self, error: Exception, batch: Batch) -> None:
         """Drop the verdicts. The stage that looks for unconfirmed replies finds these."""
         super().set_aside(error, batch)
-        self._confirmations.recorded()
+        self._confirmations.recorded(len(self._confirmations.peek(1)))
 
 
 class TakingUp(BaseStage):

@@ -4,12 +4,11 @@ Published twice within the archive window a reply is the same bytes, which the n
 message only while its timestamp is within 20 s of their clock. Later it gets a new one, and so is a new message.
 """
 
-import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
+from functools import partial
 from time import monotonic, time_ns
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from django.db.models import Case, Value, When
 
 from kit.db.clock import clock
 from kit.db.statements import fetch
-from kit.http.connections import call_on_loop
+from kit.inflight import InFlight
 from kit.metrics.batches import count, observe
 from kit.tracing.steps import Role, step
 from kit.turns import Bell
@@ -77,50 +76,18 @@ class Tried(NamedTuple):
     refusals: Sequence[Refusal] = ()
 
 
-class Publisher:
+class Publisher(InFlight[Tried]):
     """Publishes replies on the loop of this process, and keeps the results until a turn has recorded them."""
 
     def __init__(self, nodes: Nodes, bell: Bell) -> None:
+        super().__init__(bell)
         self._nodes = nodes
-        self._bell = bell
-        self._tried: deque[Tried] = deque()  # the loop appends, turns take away
-        self._tasks: set[asyncio.Task[None]] = set()  # touched by the loop only
-        self._under_way = 0
-        self.first_tried_at = 0.0  # monotonic; of the results that wait
 
-    def publish(self, replies: Sequence[Outgoing]) -> None:
+    def publish(self, replies: Iterable[Outgoing]) -> None:
         """Start publishing. It is called after the commit that stored the replies."""
-        if replies:
-            self._under_way += len(replies)
-            call_on_loop(self._start, list(replies))
+        self.start([partial(self._publish, reply) for reply in replies])
 
-    @property
-    def under_way(self) -> int:
-        """Return how many replies have no recorded result."""
-        return self._under_way
-
-    def has_results(self) -> bool:
-        """Return whether a turn can record something."""
-        return bool(self._tried)
-
-    def peek(self, limit: int) -> list[Tried]:
-        """Return the oldest results. They stay until they are `recorded`."""
-        return list(islice(self._tried, limit))
-
-    def recorded(self, number: int) -> None:
-        """Forget the oldest results."""
-        for _ in range(number):
-            self._tried.popleft()
-        self._under_way -= number
-        self.first_tried_at = monotonic()
-
-    def _start(self, replies: Iterable[Outgoing]) -> None:
-        for reply in replies:
-            task = asyncio.get_running_loop().create_task(self._publish(reply))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _publish(self, reply: Outgoing) -> None:
+    async def _publish(self, reply: Outgoing) -> Tried:
         tried, began_ns = Tried(reply), time_ns()
         try:
             tried = await publish_one(reply, self._nodes)
@@ -128,11 +95,7 @@ class Publisher:
             log.error("publishing_failed", error=type(error).__name__)  # noqa: TRY400 - it may quote the reply
         is_error = tried.published is None
         step("publish", reply.envelope_hash, _said(tried), began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
-        if not self._tried:
-            self.first_tried_at = monotonic()
-        self._tried.append(tried)
-        if len(self._tried) == 1:
-            self._bell.ring()
+        return tried
 
 
 def _said(tried: Tried) -> dict[str, object]:

@@ -33,6 +33,7 @@ def content_topic(topic: int) -> str:
 
 LOWER_BITS = 16
 LOWER_MASK = 2**LOWER_BITS - 1
+EMPTY = array("H")  # never extended, as all values without a topic share it
 
 
 class TopicSet:
@@ -45,7 +46,7 @@ class TopicSet:
     """
 
     def __init__(self) -> None:
-        self._lower = [array("H") for _ in range(2**LOWER_BITS)]
+        self._lower = [EMPTY] * 2**LOWER_BITS
         self._size = 0
 
     def __contains__(self, topic: int) -> bool:
@@ -79,7 +80,10 @@ class TopicSet:
         place = bisect_left(lower, last)
         if place < len(lower) and lower[place] == last:
             return False
-        lower.insert(place, last)
+        if lower:
+            lower.insert(place, last)
+        else:
+            self._lower[topic >> LOWER_BITS] = array("H", [last])
         self._size += 1
         return True
 

@@ -9,13 +9,14 @@ from itertools import product
 import structlog
 
 from kit.http.connections import HttpClient
+from kit.leader import WAKU_BRIDGE, Leader, Term
+from waku_bridge.metrics import LOCK_HELD
 from waku_bridge.node import WakuNode
 from waku_bridge.node.polling import PollingClient
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.backfill import Backfill
 from waku_bridge.reading.intake import Intake
 from waku_bridge.reading.live import LiveReader, Suspect
-from waku_bridge.reading.lock import Term, work_while_held
 from waku_bridge.reading.session import Session
 from waku_bridge.reading.walker import StoreWalker
 
@@ -73,7 +74,7 @@ class Bridge:
 
     async def run(self, stopped: asyncio.Event) -> None:
         try:
-            await work_while_held(stopped, self._read)
+            await Leader(WAKU_BRIDGE, "push-bridge", LOCK_HELD).lead(stopped, self._read)
         finally:
             await self._session.close()
 

@@ -6,7 +6,6 @@ was lost on the way here, as a read whose answer broke may have drained a page.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from time import monotonic
@@ -14,12 +13,12 @@ from typing import Any, Protocol
 
 import psycopg
 import structlog
-from django.core.cache import cache
 from django.db import Error as DjangoDatabaseError
 from django.utils import timezone
-from redis.exceptions import RedisError
 
 from kit.db.reasons import reason
+from kit.leader import Term, wait
+from kit.status_cache import StatusCache
 from waku_bridge.inbox import Path
 from waku_bridge.metrics import (
     LAST_MESSAGE_TIMESTAMP_SECONDS,
@@ -31,7 +30,6 @@ from waku_bridge.metrics import (
 from waku_bridge.node import NodeError, NotSubscribed
 from waku_bridge.node.config_check import pages as page_lengths
 from waku_bridge.reading.intake import Intake
-from waku_bridge.reading.lock import Term, wait
 from waku_bridge.reading.pace import ALARM_FILL, IDLE_SECONDS, Backoff, Ring
 from waku_bridge.reading.pages import Selection
 from waku_bridge.reading.reader import Reader
@@ -39,8 +37,7 @@ from waku_bridge.reading.threads import in_thread
 
 log = structlog.get_logger(__name__)
 
-LAST_READ_KEY = "bridge:last_read:{url}"
-LAST_READ_TTL_SECONDS = 15
+LAST_READ = StatusCache("last_read", datetime, ttl_seconds=15)
 # How often others are told that the node is read.
 TELL_SECONDS = 3.0
 # A cache that nobody reads overflows, so a node that is away is asked again within this, for ever.
@@ -209,6 +206,5 @@ class LiveReader:
 
 
 def _note_read(node: str) -> None:
-    """Note that the node was read. While Redis is away nobody learns it, and reading goes on."""
-    with contextlib.suppress(RedisError):
-        cache.set(LAST_READ_KEY.format(url=node), timezone.now().isoformat(), LAST_READ_TTL_SECONDS)
+    """Note that the node was read."""
+    LAST_READ.save(timezone.now(), node)

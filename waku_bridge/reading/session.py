@@ -5,13 +5,13 @@ PostgreSQL hands over the topics that were registered before, so knowing them co
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import psycopg
-from django.db import connection as django_connection
 
+from kit.db.connections import connection_parameters
 from waku_bridge.query_topics import QueryTopics
 
 # A server that does not answer within this counts as away; loading a million topics takes seconds.
@@ -70,9 +70,3 @@ class Session:
             with suppress(psycopg.Error):
                 await self._connection.close()
             self._connection = None
-
-
-def connection_parameters() -> Mapping[str, Any]:
-    """Return the parameters of the configured database, without Django's own for synchronous connections."""
-    parameters: dict[str, Any] = django_connection.get_connection_params()
-    return {name: value for name, value in parameters.items() if name not in {"cursor_factory", "context"}}

@@ -6,10 +6,10 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
+from kit.leader import WAKU_BRIDGE
 from tests import factories
 from waku_bridge.messages import MessageType
 from waku_bridge.models import LOST_REPLIES, InboundEnvelope, OutboundReply
-from waku_bridge.reading import lock
 
 pytestmark = pytest.mark.django_db
 ENVELOPES = "/admin/waku_bridge/inboundenvelope/"
@@ -103,7 +103,7 @@ def test_the_page_of_a_watermark_says_who_reads_and_what_is_left(admin_client: C
     factories.make_window(row, start_at=now - timedelta(hours=2), end_at=now - timedelta(hours=1))
     with connection.cursor() as cursor:
         cursor.execute("SET application_name = 'push-bridge host.test 4711'")
-        cursor.execute("SELECT pg_advisory_lock(%s)", [lock.KEY])
+        cursor.execute("SELECT pg_advisory_lock(%s)", [WAKU_BRIDGE])
         try:
             page = admin_client.get(f"/admin/waku_bridge/storewatermark/{row.pk}/change/").content.decode()
         finally:

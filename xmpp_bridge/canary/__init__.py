@@ -2,7 +2,13 @@
 unregisters it.
 
 The component that is connected says this to itself: the XMPP server takes each stanza and hands it back, as it hands
-over those of others. So it needs no account anywhere, and shows that the server routes to us. The canary stands beside
-the component, and the two share the database only. What it leaves in the tables is marked, left out of reports, and
-removed when the run is over.
+over those of others. So it needs no account anywhere, and shows that the server routes to us.
+
+    links.py      the chain, link by link            diagnosis.py    what it means when one breaks (pure)
+    stanzas.py    what it has said (pure)            traces.py       what it leaves in the tables, and removing it
 """
+
+from xmpp_bridge.canary.links import XmppCanary
+
+canary = XmppCanary()
+__all__ = ["canary"]

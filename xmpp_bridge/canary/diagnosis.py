@@ -6,8 +6,8 @@ The facts are judged in the order of the chain, so that the first fault is named
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from notifications.halts import NO_PUSH_IS_TRIED
-from notifications.models import Attempt
+from kit.canary.engine import Diagnosis
+from notifications.canary import Push, push_trouble
 from xmpp_bridge.models import CanaryRun
 
 Link: TypeAlias = CanaryRun.Link
@@ -28,16 +28,7 @@ class Stanza:
     has_effect: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The link that broke, and the cause. ``detail`` is more about the cause, for an operator, and may be empty."""
-
-    link: Link
-    cause: Cause
-    detail: str = ""
-
-
-def stanza_trouble(link: Link, stanza: Stanza) -> Diagnosis | None:
+def diagnose(link: Link, stanza: Stanza) -> Diagnosis | None:
     """Return why a stanza did not lead to what it should have, if it did not."""
     if not stanza.is_said:
         return Diagnosis(link, Cause.COMPONENT, stanza.component or "it is connected, and does not take up its errands")
@@ -57,25 +48,8 @@ def _unanswered(link: Link, stanza: Stanza) -> Diagnosis:
     return Diagnosis(link, Cause.XMPP_SERVER, "it took the stanza, and did not hand it back")
 
 
-@dataclass(frozen=True, slots=True)
-class Push:
-    """What became of a push: its attempt, its outcome, and our word for what gorush said. ``is_drained`` says that an
-    operator stopped delivery.
-    """
-
-    has_attempt: bool = False
-    outcome: str = ""
-    code: str = ""
-    latency_ms: int | None = None
-    is_drained: bool = False
-
-
-def push_trouble(push: Push) -> Diagnosis | None:
+def diagnose_push(push: Push) -> Diagnosis | None:
     """Return what is wrong with the push, if anything is."""
-    if not push.has_attempt:
-        return Diagnosis(Link.GORUSH, Cause.WORKER, NO_PUSH_IS_TRIED if push.is_drained else "nobody tries the push")
-    if not push.outcome:
-        return Diagnosis(Link.GORUSH, Cause.GORUSH, "it does not answer")
-    if push.outcome != Attempt.Outcome.DELIVERED:
-        return Diagnosis(Link.GORUSH, Cause.GORUSH, f"{push.outcome}: {push.code}")
+    if trouble := push_trouble(push):
+        return Diagnosis(Link.GORUSH, Cause.GORUSH if trouble.is_of_gateway else Cause.WORKER, trouble.detail)
     return None

@@ -4,5 +4,5 @@
                                               ends of routes, once a second ───────────────────▶ announcements
 
 Nothing is answered before it is stored, and what is stored is sent by the workers, so that nothing here waits for a
-gateway. Any number of processes may run: one is connected, and the others stand by (`leading.py`).
+gateway. Any number of processes may run: one is connected, and the others stand by (`kit/leader.py`).
 """

@@ -1,18 +1,12 @@
-"""What `/readyz` and the console know of the component: written to the cache by the process that is connected, or would
-like to be.
-"""
+"""What `/readyz` and the console know of the component, as saved by the process that is, or wants to be, connected."""
 
 from dataclasses import dataclass
 
-import redis
-import structlog
-from django.core.cache import cache
+from kit.status_cache import StatusCache
 
-log = structlog.get_logger(__name__)
-
-KEY = "xmpp-component"
 NOTED_EVERY_SECONDS = 5.0
-KEPT_SECONDS = 20
+# How the last connection ended, or that there is one.
+END = StatusCache("xmpp_component", str, ttl_seconds=20)
 CONNECTED = "connected"
 # What is wrong, by how the last connection ended, and what an operator does about it.
 WORDS = {
@@ -39,20 +33,9 @@ class State:
         return not self.reason
 
 
-def note(end: str) -> None:
-    """Note that we are connected (``CONNECTED``), or how the last connection ended."""
-    try:
-        cache.set(KEY, end, timeout=KEPT_SECONDS)
-    except redis.RedisError as error:
-        log.warning("component_state_not_noted", error=type(error).__name__)
-
-
 def read() -> State:
     """Return the state as it was noted a few seconds ago."""
-    try:
-        end = cache.get(KEY)
-    except redis.RedisError:
-        end = None
+    end = END.read()
     if end is None:
         return State(MISSING)
     return State() if end == CONNECTED else State(WORDS.get(end, OTHERWISE))

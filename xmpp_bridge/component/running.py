@@ -38,7 +38,7 @@ class Component:
         finally:
             noting.cancel()
             await asyncio.gather(noting, return_exceptions=True)
-            await asyncio.to_thread(board.note, self._state)
+            await asyncio.to_thread(board.END.save, self._state)
             await asyncio.get_running_loop().run_in_executor(self._thread, self._desk.close)
 
     async def _connect(self, stopped: asyncio.Event) -> str:
@@ -64,7 +64,7 @@ class Component:
         """Note the state whenever it changes, and every few seconds. It is the only one to do so meanwhile."""
         while True:
             self._changed.clear()
-            await asyncio.to_thread(board.note, self._state)
+            await asyncio.to_thread(board.END.save, self._state)
             await _wait(self._changed, board.NOTED_EVERY_SECONDS)
 
 

@@ -57,7 +57,7 @@ async def connected(server: XmppServer, desk: Desk | None = None) -> AsyncIterat
 
 
 def ready(component_state: str = board.CONNECTED) -> bool:
-    return cache.get(board.KEY) == component_state
+    return board.END.read() == component_state
 
 
 async def until(is_so: Callable[[], object]) -> None:
@@ -68,7 +68,7 @@ async def until(is_so: Callable[[], object]) -> None:
 
 @pytest.fixture(autouse=True)
 def _clear() -> None:
-    cache.delete(board.KEY)
+    cache.delete(board.END.key())
 
 
 def test_it_proves_the_secret_and_is_noted_as_connected() -> None:
@@ -104,7 +104,7 @@ def test_it_connects_again_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
             for number in (1, 2, 3):
                 await server.until(lambda number=number: server.connections == number)
                 await until(ready)
-                cache.delete(board.KEY)
+                cache.delete(board.END.key())
                 server.drop()
 
     asyncio.run(story())

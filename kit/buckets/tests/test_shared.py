@@ -189,4 +189,4 @@ def test_a_worker_that_makes_one_turn_after_the_other_counts_once_in_five_second
         for _ in range(20):
             now += 1.0
             worker.turn(now=NOW)
-    assert sum("pg_locks" in each for each in sent) == 4
+    assert sum("mode = 'ShareLock'" in each for each in sent) == 4

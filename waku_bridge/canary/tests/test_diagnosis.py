@@ -1,9 +1,11 @@
 import pytest
 
+from notifications.canary import Push
 from waku_bridge.canary.diagnosis import Cause, Facts, Link, diagnose
 
 DECIDED = {"envelope": "processed"}
-PUSHED = {"has_attempt": True, "attempt": "delivered"}
+PUSHED = {"push": Push(has_attempt=True, outcome="delivered")}
+UNANSWERED = {"push": Push(has_attempt=True)}
 
 
 @pytest.mark.parametrize(
@@ -19,10 +21,16 @@ PUSHED = {"has_attempt": True, "attempt": "delivered"}
         (Link.REGISTER_ANSWER, {**DECIDED, "reply": "pending"}, Link.REGISTER_ANSWER, Cause.REPLY, "outbox"),
         (Link.REGISTER_ANSWER, {**DECIDED, "reply": "published"}, Link.REGISTER_ANSWER, Cause.REPLY, "no store has it"),
         (Link.REQUEST_ANSWER, DECIDED, Link.GORUSH, Cause.WORKER, "nobody tries"),
-        (Link.REQUEST_ANSWER, {**DECIDED, "has_attempt": True}, Link.GORUSH, Cause.GORUSH, "does not answer"),
         (
             Link.REQUEST_ANSWER,
-            {**DECIDED, "has_attempt": True, "attempt": "config", "code": "tls"},
+            {**DECIDED, **UNANSWERED},
+            Link.GORUSH,
+            Cause.GORUSH,
+            "does not answer",
+        ),
+        (
+            Link.REQUEST_ANSWER,
+            {**DECIDED, "push": Push(has_attempt=True, outcome="config", code="tls")},
             Link.GORUSH,
             Cause.GORUSH,
             "config: tls",

@@ -8,8 +8,7 @@ from django.utils import timezone
 
 from pushserver.embedded.ports import free_port
 from tests import factories
-from waku_bridge import canary
-from waku_bridge.canary import runs
+from waku_bridge.canary import canary, links
 from waku_bridge.models import CanaryEnvelope, CanaryRun, InboundEnvelope
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -53,7 +52,7 @@ def test_a_fault_of_ours_ends_the_run_and_is_told_to_the_caller(monkeypatch):
     def fail(*_arguments):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(runs, "_take_every_link", fail)
+    monkeypatch.setattr(links, "walk", fail)
     with pytest.raises(ZeroDivisionError):
         canary.run()
     assert CanaryRun.objects.get().state == State.INTERRUPTED

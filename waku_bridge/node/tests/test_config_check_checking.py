@@ -211,7 +211,7 @@ def test_whatever_answers_the_look_ends_well_and_quotes_nothing(serve, status: i
 
     url = answering(serve, answer)
     assert "unknown_version" in found(url)
-    assert "secret" not in repr(cache.get(BOARD.key(url)))
+    assert "secret" not in repr(cache.get(BOARD.cache.key(url)))
 
 
 def test_what_a_look_reads_is_measured(serve) -> None:

@@ -142,4 +142,4 @@ class OutboxProcess:
 
     def _is_busy(self) -> bool:
         is_due = any(at is not None and at <= time.monotonic() for at in (stage.next_at() for stage in self.stages))
-        return is_due or bool(self.outbox.publisher.under_way) or self.outbox.confirmations.is_asking
+        return is_due or bool(self.outbox.publisher.under_way) or not self.outbox.confirmations.are_all_done()

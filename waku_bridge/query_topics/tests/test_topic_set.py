@@ -11,7 +11,7 @@ from waku_bridge.query_topics.topic_set import TopicSet
 # Few values of the upper bytes, so that many topics share an array.
 CROWDED = st.builds(lambda upper, lower: upper << 16 | lower, st.integers(0, 2), st.integers(0, 9))
 TOPICS = st.integers(0, 2**32 - 1) | CROWDED
-few = settings(max_examples=examples(20))  # going through a set takes a tenth of a second, however few it holds
+few = settings(max_examples=examples(20))  # going through a set takes some milliseconds, however few it holds
 
 
 @few

@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestServer
 from django.db import connection
 
 from kit.http.connections import new_client
+from kit.leader import Term
 from kit.turns import CHANNEL
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.faulty.node import create_app
@@ -29,7 +30,6 @@ from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.bridge import MAX_PAGE_BYTES
 from waku_bridge.reading.intake import Intake
 from waku_bridge.reading.live import LiveReader
-from waku_bridge.reading.lock import Term
 from waku_bridge.reading.session import Session
 from waku_bridge.reading.threads import in_thread
 from waku_bridge.reading.walker import StoreWalker

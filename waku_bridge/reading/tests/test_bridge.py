@@ -15,6 +15,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from kit.leader import WAKU_BRIDGE, holders
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.factories import make_watermark
 from waku_bridge.models import InboundEnvelope, StoreWatermark
@@ -22,7 +23,6 @@ from waku_bridge.query_topics import listen_to
 from waku_bridge.reading import backfill, store_pages
 from waku_bridge.reading import bridge as bridge_module
 from waku_bridge.reading.bridge import Bridge, Plan
-from waku_bridge.reading.lock import holder
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, listening, message, messages, parameters
 
 PATIENCE_SECONDS = 30
@@ -89,7 +89,7 @@ async def until_heard_of(heard, bridges):
 
 async def until_held():
     async def is_held():
-        return bool(await asyncio.to_thread(holder))
+        return bool(await asyncio.to_thread(holders, WAKU_BRIDGE))
 
     await until(is_held, "the lock is held")
 

@@ -453,7 +453,7 @@ def test_the_walker_ends_with_its_term(run):
         await watermark(world)
         running = asyncio.create_task(world.walker().run(world.term))
         await asyncio.sleep(0.1)
-        world.term.end()
+        world.term.ended.set()
         async with asyncio.timeout(5):
             await running
 

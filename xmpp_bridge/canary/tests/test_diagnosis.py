@@ -2,7 +2,9 @@
 
 import pytest
 
-from xmpp_bridge.canary.diagnosis import Cause, Diagnosis, Link, Push, Stanza, push_trouble, stanza_trouble
+from kit.canary.engine import Diagnosis
+from notifications.canary import Push
+from xmpp_bridge.canary.diagnosis import Cause, Link, Stanza, diagnose, diagnose_push
 
 SAID = {"is_said": True}
 ANSWERED = {"is_said": True, "is_answered": True}
@@ -26,11 +28,11 @@ ANSWERED = {"is_said": True, "is_answered": True}
     ],
 )
 def test_names_why_a_stanza_did_not_lead_to_what_it_should_have(stanza: Stanza, cause: Cause, detail: str) -> None:
-    assert stanza_trouble(Link.PUSH, stanza) == Diagnosis(Link.PUSH, cause, detail)
+    assert diagnose(Link.PUSH, stanza) == Diagnosis(Link.PUSH, cause, detail)
 
 
 def test_finds_nothing_wrong_with_a_stanza_that_was_answered_and_carried_out() -> None:
-    assert stanza_trouble(Link.PUSH, Stanza(**ANSWERED, has_effect=True)) is None
+    assert diagnose(Link.PUSH, Stanza(**ANSWERED, has_effect=True)) is None
 
 
 @pytest.mark.parametrize(
@@ -42,8 +44,8 @@ def test_finds_nothing_wrong_with_a_stanza_that_was_answered_and_carried_out() -
     ],
 )
 def test_names_why_a_push_does_not_arrive_at_gorush(push: Push, cause: Cause, detail: str) -> None:
-    assert push_trouble(push) == Diagnosis(Link.GORUSH, cause, detail)
+    assert diagnose_push(push) == Diagnosis(Link.GORUSH, cause, detail)
 
 
 def test_finds_nothing_wrong_with_a_push_that_gorush_took() -> None:
-    assert push_trouble(Push(has_attempt=True, outcome="delivered")) is None
+    assert diagnose_push(Push(has_attempt=True, outcome="delivered")) is None

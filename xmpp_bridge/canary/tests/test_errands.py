@@ -5,7 +5,7 @@ from django.conf import settings
 
 from xmpp_bridge import errands
 from xmpp_bridge.canary import traces
-from xmpp_bridge.canary.chain import Chain
+from xmpp_bridge.canary.links import Talk
 from xmpp_bridge.canary.stanzas import REGISTER, write_command
 from xmpp_bridge.models import CanaryStanza, Device
 from xmpp_bridge.tests.talking import (
@@ -83,7 +83,7 @@ def test_nobody_else_registers_in_the_app_of_the_canary() -> None:
 
 def test_the_canary_registers_in_no_other_app() -> None:
     make_app("chat")
-    service, account = Service(), Chain(SERVICE, 1).account
+    service, account = Service(), Talk(SERVICE, 1).account
     stanza = write_command("c", REGISTER, FIELDS | {"app": "chat"}, account=account, service=SERVICE)
     assert error_of(service.say(stanza)) == ("cancel", "item-not-found")
 
@@ -93,7 +93,7 @@ def test_the_canary_registers_more_often_than_an_account_may() -> None:
     service = Service()
     for _ in range(service.limits.rates.commands_per_hour + 1):
         fields = FIELDS | {"app": settings.CANARY_XMPP_APP}
-        stanza = write_command("c", REGISTER, fields, account=Chain(SERVICE, 1).account, service=SERVICE)
+        stanza = write_command("c", REGISTER, fields, account=Talk(SERVICE, 1).account, service=SERVICE)
         said = service.say(stanza)
         assert said is not None
         assert result_of(said)["secret"]

@@ -13,13 +13,14 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 
+from kit.leader import Leader, component_key
 from kit.metrics import port
 from kit.ready import tell_ready
 from xmpp_bridge.component.connection import Address
 from xmpp_bridge.component.desk import Desk
-from xmpp_bridge.component.leading import Leader
 from xmpp_bridge.component.running import Component
 from xmpp_bridge.limits import Limits, Rates
+from xmpp_bridge.metrics import LEADING
 from xmpp_bridge.rules import Domains
 
 log = structlog.get_logger(__name__)
@@ -54,5 +55,8 @@ async def _run(component: Component) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     log.info("component_started", domain=settings.XMPP_COMPONENT_JID)
     tell_ready()  # to stand by is enough: the component that it replaces stops then, and leaves it its place
-    await Leader(settings.XMPP_COMPONENT_JID).lead(stopped, component.run)
+    # Who is connected stays so while the database is away, and tells users' servers to wait: if nobody were there, an
+    # ejabberd would take the routes for gone. A server that allows one component of a name refuses another.
+    leader = Leader(component_key(settings.XMPP_COMPONENT_JID), "push-xmpp", LEADING, survives_outage=True)
+    await leader.lead(stopped, lambda term: component.run(term.ended))
     log.info("component_stopped")

@@ -2,4 +2,4 @@
 
 from kit.http.notices import Board
 
-BOARD = Board("gorush", version=3)
+BOARD = Board("gorush")

@@ -211,4 +211,4 @@ def test_no_secret_of_a_configuration_is_kept_or_logged(serve: Serve) -> None:
     with capture_logs() as logs:
         assert "queue_engine" in found(url)
     assert "secret" not in repr(logs)
-    assert "secret" not in repr(cache.get(BOARD.key(url)))
+    assert "secret" not in repr(cache.get(BOARD.cache.key(url)))

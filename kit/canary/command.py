@@ -1,0 +1,54 @@
+"""A run on demand: `manage.py` makes one round trip and shows it. The exit code says whether all links hold."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from django.core.management.base import BaseCommand, CommandError
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from kit.canary.engine import Canary
+from kit.canary.runs import BaseRun, RunState
+
+BROKEN = 1
+DRY_RUN_REMARK = "gorush was told to drop the push: nothing was tested of its credentials, of Apple or of Google."
+
+
+class CanaryCommand(BaseCommand):
+    """The command of one canary. ``labels`` say what each link is; ``lacks`` is what the settings lack, if anything."""
+
+    canary: ClassVar[Canary[Any]]
+    labels: ClassVar[Mapping[str, str]]
+    title: ClassVar[str]
+
+    def lacks(self) -> str:
+        raise NotImplementedError
+
+    def handle(self, *_args: Any, **_options: Any) -> None:
+        if lacks := self.lacks():
+            raise CommandError(lacks)
+        row = self.canary.run()
+        if row is None:
+            raise CommandError("Another canary is under way. Try again in a moment.", returncode=2)
+        self.show(row, Console())
+        if row.state != RunState.PASSED:
+            sys.exit(BROKEN)
+
+    def show(self, row: BaseRun, console: Console) -> None:
+        """Print the links of a round trip with their times."""
+        table = Table(title=self.title)
+        table.add_column("link")
+        table.add_column("milliseconds", justify="right")
+        for link, milliseconds in row.timings().items():
+            is_broken = link == row.broken_link
+            told = "[red]broken[/red]" if is_broken else "-" if milliseconds is None else str(milliseconds)
+            table.add_row(self.labels[link], told)
+        console.print(table)
+        if row.state == RunState.PASSED:
+            console.print(f"Every link holds. CPU time of the canary itself: {row.work_ms} ms.")
+        else:
+            console.print(f"[bold red]Broken: {row.Cause(row.cause).label}.[/bold red] {escape(row.detail)}")
+        if row.is_dry_run:
+            console.print(DRY_RUN_REMARK)

@@ -1,0 +1,49 @@
+"""How far the push of a canary got, and what is wrong with it."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from django.db.models import QuerySet
+
+from notifications import halts
+from notifications.models import Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """What became of a push: its attempt, the outcome of that, and our word for what the gateway said. ``is_drained``
+    says that an operator stopped delivery.
+    """
+
+    has_attempt: bool = False
+    outcome: str = ""
+    code: str = ""
+    latency_ms: int | None = None
+    is_drained: bool = False
+
+
+class PushTrouble(NamedTuple):
+    """What is wrong with a push, and whether the gateway is to blame. Otherwise the workers are."""
+
+    is_of_gateway: bool
+    detail: str
+
+
+def find_push(attempts: QuerySet[Attempt]) -> Push:
+    """Return how far the push got that has the newest of these attempts."""
+    found = attempts.order_by("-pk").values_list("outcome", "code", "latency_ms").first()
+    if found is None:
+        return Push(is_drained=halts.drain() is not None)
+    outcome, code, latency_ms = found
+    return Push(True, outcome or "", code, latency_ms)
+
+
+def push_trouble(push: Push) -> PushTrouble | None:
+    """Return what is wrong with a push, if anything is."""
+    if not push.has_attempt:
+        return PushTrouble(False, halts.NO_PUSH_IS_TRIED if push.is_drained else "nobody tries the push")
+    if not push.outcome:
+        return PushTrouble(True, "it does not answer")
+    if push.outcome != Attempt.Outcome.DELIVERED:
+        return PushTrouble(True, f"{push.outcome}: {push.code}")
+    return None

@@ -1,0 +1,185 @@
+"""The links of the canary: register, ask, notify, unregister, and how long each of them takes."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+from django.conf import settings
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from kit.canary.engine import POLL_SECONDS, Canary, ChainBroken, Diagnosis, Links, milliseconds, wait_for
+from notifications.canary import find_push
+from registrations.messages import TokenType
+from waku_bridge.canary import traces
+from waku_bridge.canary.diagnosis import Cause, Link, diagnose, diagnose_push
+from waku_bridge.canary.line import TIMEOUT_SECONDS, Line
+from waku_bridge.client import (
+    Address,
+    Core,
+    Patience,
+    Refused,
+    RegisteringClient,
+    RegistrationRefused,
+    SendingClient,
+    Standing,
+    new_identity,
+    new_state,
+)
+from waku_bridge.identity import canary_identity, server_identities
+from waku_bridge.messages import WakuMessage
+from waku_bridge.models import CanaryRun
+from waku_bridge.node import NodeError
+
+EXCHANGES = 4
+# Between messages the canary only waits, and after a while it asks less often.
+LONG_POLL_SECONDS = 0.25
+LONG_AFTER_SECONDS = 2.0
+
+
+class WakuCanary(Canary[CanaryRun]):
+    """The canary of Waku."""
+
+    name = "canary"
+
+    def rows(self) -> QuerySet[CanaryRun]:
+        return CanaryRun.objects.all()
+
+    def links(self, run: CanaryRun) -> Links:
+        with Line(
+            settings.WAKU_NODES,
+            settings.WAKU_STORE_NODES,
+            settings.WAKU_PUBSUB_TOPICS[0],
+            lambda envelope_hash: traces.mark(envelope_hash, now=timezone.now()),
+        ) as line:
+            yield from walk(Talk(line, settings.CANARY_PATIENCE_SECONDS), run)
+
+    def remove_traces(self) -> None:
+        traces.remove_traces(now=timezone.now())
+
+    def longest(self) -> timedelta:
+        peers = len(settings.WAKU_NODES) + len(settings.WAKU_STORE_NODES)
+        seconds = (EXCHANGES + 1) * (settings.CANARY_PATIENCE_SECONDS + 2 * peers * TIMEOUT_SECONDS) + 60
+        return timedelta(seconds=seconds)
+
+    def is_expected(self) -> bool:
+        return bool(settings.CANARY_PERIOD_SECONDS)
+
+    def begin(self) -> dict[str, Any]:
+        return {"is_dry_run": not settings.CANARY_DEVICE_TOKEN}
+
+
+@dataclass(slots=True)
+class Talk:
+    """What the canary says and hears. Each method returns how many milliseconds it took, or raises ChainBroken."""
+
+    line: Line
+    timeout_seconds: float
+
+    def say(self, core: Core, question: Link) -> int:
+        """Publish what the core wants to say."""
+        began = monotonic()
+        try:
+            for message in core.tick(time.time_ns()).messages:
+                self.line.say(_fleeting(message))
+        except NodeError as error:
+            raise ChainBroken(Diagnosis(question, Cause.NODE, str(error))) from error
+        return milliseconds(monotonic() - began)
+
+    def hear(self, core: Core, answer: Link, is_answered: Callable[[], bool]) -> int:
+        """Wait for the answer. What the core wants to say meanwhile is not sent, because nothing is attempted twice
+        here.
+        """
+        began = monotonic()
+        refused: list[Refused] = []
+        while not is_answered():
+            waited = monotonic() - began
+            if refused or waited > self.timeout_seconds:
+                raise ChainBroken(self._why(answer, refused))
+            time.sleep(POLL_SECONDS if waited < LONG_AFTER_SECONDS else LONG_POLL_SECONDS)
+            events = [event for m in self.line.hear(core) for event in core.receive(m, time.time_ns()).events]
+            refused = [event for event in events if isinstance(event, Refused)]
+        return milliseconds(monotonic() - began)
+
+    def _why(self, answer: Link, refused: list[Refused]) -> Diagnosis:
+        if refused:
+            return Diagnosis(answer, Cause.WORKER, f"refused: {RegistrationRefused(refused[0].error, b'')}")
+        found = diagnose(answer, traces.look(self.line.said[-1]))
+        is_unheard = found.cause == Cause.REPLY and self.line.deaf
+        return replace(found, detail=f"no store can be asked: {self.line.deaf}") if is_unheard else found
+
+    def wait_for_gorush(self) -> int:
+        """Return how long gorush took, once it has answered: the sender may be answered before that."""
+        push = wait_for(lambda: find_push(traces.attempts()), lambda found: found.outcome, seconds=self.timeout_seconds)
+        if trouble := diagnose_push(push):
+            raise ChainBroken(trouble)
+        return push.latency_ms or 0
+
+
+def walk(talk: Talk, run: CanaryRun) -> Links:
+    """Walk the chain. The sender learns of the phone what the server tells it, and nothing else."""
+    client, server, message_id = canary_identity().pub33, _next_server(run), os.urandom(32)
+    phone, sender = _phone(server), _sender(talk.timeout_seconds)
+
+    yield Link.REGISTER, talk.say(phone, Link.REGISTER)
+    yield Link.REGISTER_ANSWER, talk.hear(phone, Link.REGISTER_ANSWER, lambda: _is_accepted(phone, server))
+    traces.note_pseudonym(run)
+
+    sender.look_up(client)
+    yield Link.QUERY, talk.say(sender, Link.QUERY)
+    yield Link.QUERY_ANSWER, talk.hear(sender, Link.QUERY_ANSWER, lambda: bool(sender.destinations(client)))
+
+    sender.notify(client, sender.one_to_one(), message_id)
+    yield Link.REQUEST, talk.say(sender, Link.REQUEST)
+    is_answered = lambda: sender.result(client, message_id) is not None  # noqa: E731
+    yield Link.REQUEST_ANSWER, talk.hear(sender, Link.REQUEST_ANSWER, is_answered)
+    yield Link.GORUSH, talk.wait_for_gorush()
+    notified = sender.result(client, message_id)
+    if notified is None or not notified.is_notified:
+        raise ChainBroken(Diagnosis(Link.REQUEST_ANSWER, Cause.WORKER, "the sender was told a failure"))
+
+    phone.unregister()
+    yield Link.UNREGISTER, talk.say(phone, Link.UNREGISTER)
+    yield Link.UNREGISTER_ANSWER, talk.hear(phone, Link.UNREGISTER_ANSWER, lambda: _is_accepted(phone, server))
+
+
+def _phone(server: bytes) -> RegisteringClient:
+    # The version is above that of any earlier run, which may have left a registration.
+    state = new_state(server, random_bytes=os.urandom, version=int(time.time() * 1000))
+    phone = RegisteringClient(canary_identity(), state, os.urandom)
+    phone.change(_address())
+    return phone
+
+
+def _sender(timeout_seconds: float) -> SendingClient:
+    patience = Patience(answer_seconds=timeout_seconds, gather_seconds=0)
+    return SendingClient(new_identity(os.urandom), os.urandom, patience=patience, fail_over=False)
+
+
+def _is_accepted(phone: RegisteringClient, server: bytes) -> bool:
+    slot = phone.standing(server)
+    return slot is not None and slot.standing is Standing.ACCEPTED
+
+
+def _next_server(run: CanaryRun) -> bytes:
+    """Return the identity that this run addresses: while the server's key is being changed, each in turn."""
+    identities = server_identities()
+    return identities[run.pk % len(identities)].pub33
+
+
+def _address() -> Address:
+    if not settings.CANARY_DEVICE_TOKEN:
+        return Address(TokenType.APN, settings.CANARY_DRY_RUN_TOKEN, settings.CANARY_DRY_RUN_TOPIC)
+    kind = TokenType.APN if settings.CANARY_APN_TOPIC else TokenType.FIREBASE
+    return Address(kind, settings.CANARY_DEVICE_TOKEN, settings.CANARY_APN_TOPIC)
+
+
+def _fleeting(message: WakuMessage) -> WakuMessage:
+    """Return the message as one that stores do not keep: read from a store when its traces are gone, it would count as
+    new.
+    """
+    return replace(message, ephemeral=True)

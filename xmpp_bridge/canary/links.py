@@ -1,0 +1,141 @@
+"""The links of the canary: register, push, unregister, and how long each of them takes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+from django.conf import settings
+from django.db.models import QuerySet
+
+from kit.canary.engine import Canary, ChainBroken, Links, wait_for
+from notifications.canary import Push, find_push
+from notifications.models import Attempt, Notification
+from xmpp_bridge import errands
+from xmpp_bridge.canary import traces
+from xmpp_bridge.canary.diagnosis import Link, Stanza, diagnose, diagnose_push
+from xmpp_bridge.canary.stanzas import REGISTER, UNREGISTER, write_command, write_push
+from xmpp_bridge.codec.client_strings import issue
+from xmpp_bridge.component import board
+from xmpp_bridge.identity import client_keys, device_key
+from xmpp_bridge.models import CanaryRun, Device
+
+DEVICE_ID = "canary"
+
+
+class XmppCanary(Canary[CanaryRun]):
+    """The canary of XMPP."""
+
+    name = "xmpp_canary"
+
+    def rows(self) -> QuerySet[CanaryRun]:
+        return CanaryRun.objects.all()
+
+    def links(self, run: CanaryRun) -> Links:
+        traces.make_app()
+        yield from walk(Talk(settings.XMPP_COMPONENT_JID, settings.CANARY_PATIENCE_SECONDS), run)
+
+    def remove_traces(self) -> None:
+        traces.remove_traces()
+
+    def longest(self) -> timedelta:
+        return timedelta(seconds=len(Link) * settings.CANARY_PATIENCE_SECONDS + 60)
+
+    def is_expected(self) -> bool:
+        return bool(settings.CANARY_PERIOD_SECONDS and settings.XMPP_COMPONENT_JID)
+
+
+def _new_account() -> str:
+    return f"canary-{uuid4().hex}"
+
+
+@dataclass(slots=True)
+class Talk:
+    """What an account at the component's own ``domain`` has said: nobody else can send from there.
+
+    Each run has an account of its own, as one account may not register as often as the canary does.
+    """
+
+    domain: str
+    timeout_seconds: float
+    name: str = field(default_factory=_new_account)
+
+    @property
+    def account(self) -> str:
+        return f"{self.name}@{self.domain}"
+
+    def command(self, link: Link, node: str, has_effect: Callable[[], bool]) -> int:
+        """Have a command of the app said, see `say`."""
+        fields = {"device-id": DEVICE_ID, "app": settings.CANARY_XMPP_APP}
+        if node == REGISTER:
+            fields["token"] = settings.CANARY_DRY_RUN_TOKEN
+        stanza_id = uuid4().hex
+        text = write_command(stanza_id, node, fields, account=self.account, service=self.domain)
+        return self.say(link, stanza_id, text, has_effect)
+
+    def push(self, device: UUID, pushes: QuerySet[Notification]) -> int:
+        """Have a push to the device said, see `say`."""
+        given_out, stanza_id = issue(device, client_keys()), uuid4().hex
+        text = write_push(stanza_id, given_out.node, given_out.secret, server=self.domain, service=self.domain)
+        return self.say(Link.PUSH, stanza_id, text, pushes.exists)
+
+    def say(self, link: Link, stanza_id: str, text: str, has_effect: Callable[[], bool]) -> int:
+        """Have the component say a stanza to itself, and return how many milliseconds the answer took.
+
+        Raises ChainBroken.
+        """
+        errands.want(stanza_id, text)
+        found = wait_for(
+            lambda: errands.read(stanza_id), lambda row: row.answered_at is not None, seconds=self.timeout_seconds
+        )
+        stanza = Stanza(
+            component=board.read().reason,
+            is_said=found.said_at is not None,
+            is_answered=found.answered_at is not None,
+            error=found.error,
+            is_own_error=found.is_own_error,
+            has_effect=has_effect(),
+        )
+        if trouble := diagnose(link, stanza):
+            raise ChainBroken(trouble)
+        assert found.said_at is not None  # noqa: S101 - it was answered
+        assert found.answered_at is not None  # noqa: S101 - as above
+        return round((found.answered_at - found.said_at).total_seconds() * 1000)
+
+    def find_device(self) -> Device | None:
+        key = device_key(settings.CANARY_XMPP_APP, self.account, DEVICE_ID)
+        return Device.objects.select_related("route").filter(device_key=key, state=Device.State.ACTIVE).first()
+
+    def wait_for_gorush(self, pushes: QuerySet[Notification]) -> int:
+        """Return how many milliseconds gorush took, once it has answered.
+
+        Raises ChainBroken.
+        """
+
+        def find() -> Push:
+            return find_push(Attempt.objects.filter(notification__in=list(pushes.all())))
+
+        push = wait_for(find, lambda found: found.outcome, seconds=self.timeout_seconds)
+        if trouble := diagnose_push(push):
+            raise ChainBroken(trouble)
+        return push.latency_ms or 0
+
+
+def walk(talk: Talk, run: CanaryRun) -> Links:
+    """Walk the chain."""
+    yield Link.REGISTER, talk.command(Link.REGISTER, REGISTER, lambda: talk.find_device() is not None)
+    device = talk.find_device()
+    assert device is not None  # noqa: S101 - it was there
+    traces.note_device(run, device)
+
+    pushes = _pushes_from_now_on(device.pk)
+    yield Link.PUSH, talk.push(device.pk, pushes)
+    yield Link.GORUSH, talk.wait_for_gorush(pushes)
+
+    yield Link.UNREGISTER, talk.command(Link.UNREGISTER, UNREGISTER, lambda: talk.find_device() is None)
+
+
+def _pushes_from_now_on(device: UUID) -> QuerySet[Notification]:
+    """Return the pushes to a device that come from now on, which an index finds among all others."""
+    newest = Notification.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+    return Notification.objects.filter(public_key_hash=b"", pk__gt=newest, installation_id=str(device))
