@@ -18,8 +18,7 @@ from pushserver.models import OpenedRecord
 from pushserver.roles import seed_roles
 from registrations.models import Registration, Route
 from tests import factories
-from tests.budget import first_everyday
-from tests.budget import combinations
+from tests.budget import combinations, first_everyday
 from waku_bridge.models import DeadLetter, InboundEnvelope
 from xmpp_bridge.models import Device
 
