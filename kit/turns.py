@@ -298,7 +298,7 @@ class Worker:
         try:
             with transaction.atomic(durable=True):
                 for place, stage in self._active():
-                    if made.concerns(stage, has_rows=place in waited) and made.is_left_by(stage):
+                    if made.concerns(stage, has_rows=place in waited) and made.let_work(stage):
                         left.add(place)
                 left = set() if self._stopping.is_set() else left
                 if left and self._is_on_duty:
@@ -330,10 +330,10 @@ class Worker:
         """Let one stage work, and those that follow it; return False when it is to be tried with fewer items."""
         try:
             with transaction.atomic(durable=True):
-                made.is_left_by(stage)
+                made.let_work(stage)
                 for follower in self._stages:
                     if follower.follows and made.concerns(follower):
-                        made.is_left_by(follower)
+                        made.let_work(follower)
         except Exception as error:
             made.undo()
             if is_database_away(error):
@@ -383,7 +383,7 @@ class _Turn:
         """Return whether a stage has something to do; an earlier one may have given it work."""
         return bool(self._handed) if stage.follows else has_rows or _is_due(stage)
 
-    def is_left_by(self, stage: Stage) -> bool:
+    def let_work(self, stage: Stage) -> bool:
         """Let a stage work, and return whether more is left for it."""
         batch = Batch(self.limit, self._now, self._handed)
         self._begun.append((stage, batch))
