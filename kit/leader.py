@@ -54,7 +54,7 @@ TAKE: LiteralString = f"({HELD} OR {TRY})"
 HOLDERS: LiteralString = f"""
     SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
     WHERE {_OF_KEY} AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""  # noqa: S608 - as above: constants of ours
+"""
 POOLED = "a pool between this process and PostgreSQL exchanges sessions: DATABASE_URL must lead past it"
 
 BEAT_SECONDS = 1.0

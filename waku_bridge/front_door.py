@@ -1,7 +1,6 @@
 """Waku as a front door: envelopes come in, and replies go out."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from django.conf import settings
 
@@ -11,11 +10,10 @@ from kit.once import once
 from kit.turns import Bell, Stage
 from notifications import front_doors
 from notifications.delivery.desk import Delivery
-from notifications.messages import Answer
-from waku_bridge.inbound import FRONT_DOOR
 from waku_bridge.lanes import IntakeDesk
+from waku_bridge.messages import FRONT_DOOR
 from waku_bridge.node import WakuNode
-from waku_bridge.outbound import Nodes, Outbox, reply_to
+from waku_bridge.outbound import Nodes, Outbox
 from waku_bridge.tasks import want_keys
 
 # nwaku's relay answers within 5 seconds, or not at all. Identical bytes given to another node meanwhile do no harm.
@@ -27,7 +25,7 @@ class WakuDoor:
 
     def __init__(self, delivery: Delivery, bell: Bell, *, nodes: Nodes, stores: Nodes) -> None:
         self._outbox = Outbox(nodes, stores, bell)
-        self._lanes = IntakeDesk(delivery, self._outbox.put, want_keys, _hands()).lanes()
+        self._lanes = IntakeDesk(delivery, want_keys, _hands()).lanes()
 
     def intake(self) -> Sequence[Stage]:
         """Return the stages that take envelopes."""
@@ -36,10 +34,6 @@ class WakuDoor:
     def outlet(self) -> Sequence[Stage]:
         """Return the stages that publish replies and have them confirmed."""
         return self._outbox.stages()
-
-    def answer(self, answers: Sequence[Answer], *, now: datetime) -> None:  # noqa: ARG002 - as front doors do
-        """Put answers into the outbox."""
-        self._outbox.put([reply_to(answer) for answer in answers])
 
 
 def open_door(delivery: Delivery, bell: Bell) -> WakuDoor:

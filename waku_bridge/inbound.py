@@ -35,6 +35,7 @@ from waku_bridge.codec.errors import CodecError, NotDecryptable
 from waku_bridge.codec.keys import DecryptionKey, key_hash
 from waku_bridge.identity import identities_by_topic, server_identities, server_identity
 from waku_bridge.messages import (
+    FRONT_DOOR,
     Body,
     Decoded,
     MessageType,
@@ -51,7 +52,6 @@ from waku_bridge.queries import Asked, Limits
 
 log = structlog.get_logger(__name__)
 State = InboundEnvelope.State
-FRONT_DOOR = "waku"
 
 # One turn loads at most so much, whatever the number of envelopes.
 MAX_BATCH_BYTES = 8 * 1024 * 1024
@@ -132,13 +132,13 @@ def process(items: Sequence[Item], *, sending: Sending, now: datetime) -> Proces
     return Processed(replies, accepted, needs_keys=any(item.state is State.PENDING_KEY for item in items))
 
 
-_TAKE = """
+_TAKE = f"""
     WITH waiting AS (
         SELECT hash, pubsub_topic, content_topic, coalesce(payload, '') AS payload, received_at,
                sum(length(coalesce(payload, ''))) OVER (ORDER BY received_at, timestamp_ns, hash) AS bytes,
                count(*) OVER () AS locked
         FROM (
-            SELECT * FROM waku_bridge_inboundenvelope WHERE state = 'received' {}
+            SELECT * FROM waku_bridge_inboundenvelope WHERE state = '{State.RECEIVED}' {{}}
             ORDER BY received_at, timestamp_ns LIMIT %(limit)s FOR UPDATE SKIP LOCKED
         ) AS locked
     )
@@ -148,9 +148,9 @@ _TAKE = """
 _ALL: LiteralString = _TAKE.format("")
 _ONLY: LiteralString = _TAKE.format("AND hash = ANY (%(suspects)s::bytea[])")
 _BUT: LiteralString = _TAKE.format("AND hash <> ALL (%(suspects)s::bytea[])")
-_STILL_WAITING = """
+_STILL_WAITING = f"""
     SELECT hash FROM waku_bridge_inboundenvelope
-    WHERE hash = ANY (%s::bytea[]) AND state IN ('received', 'unkeyed', 'postponed')
+    WHERE hash = ANY (%s::bytea[]) AND state IN ('{State.RECEIVED}', '{State.PENDING_KEY}', '{State.POSTPONED}')
 """
 
 
@@ -379,11 +379,11 @@ def _type_of(item: Item) -> str:
     return MESSAGE_TYPES[type(item.decoded.body)].name.lower() if item.decoded else "unknown"
 
 
-_CLOSE = """
+_CLOSE = f"""
     UPDATE waku_bridge_inboundenvelope AS envelope
     SET state = item.state, reason = item.reason, message_type = item.message_type, message_id = item.message_id,
-        processed_at = CASE item.state WHEN 'unkeyed' THEN NULL ELSE %(now)s::timestamptz END,
-        payload = CASE item.state WHEN 'unkeyed' THEN envelope.payload END
+        processed_at = CASE item.state WHEN '{State.PENDING_KEY}' THEN NULL ELSE %(now)s::timestamptz END,
+        payload = CASE item.state WHEN '{State.PENDING_KEY}' THEN envelope.payload END
     FROM unnest(%(hashes)b::bytea[], %(states)b::text[], %(reasons)b::text[], %(types)b::smallint[], %(ids)b::bytea[])
         AS item (hash, state, reason, message_type, message_id)
     WHERE envelope.hash = item.hash

@@ -1,28 +1,17 @@
 """The inbox: every envelope on a topic of ours is written here before anything else happens to it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.db import connection
 
 from kit.metrics.batches import count
-from waku_bridge.messages import WakuMessage
+from waku_bridge.messages import Envelope
 from waku_bridge.metrics import INBOX_ENVELOPES
 from waku_bridge.models import InboundEnvelope
 
 Path = InboundEnvelope.Path
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """A message as received, with the hash (32 bytes) that names it."""
-
-    hash: bytes
-    pubsub_topic: str
-    message: WakuMessage
-
 
 # Workers are told of new rows at the commit: `kit.turns.CHANNEL`.
 INSERT = """

@@ -9,6 +9,7 @@ worked off once it keeps up again, in half of the time, and what came last comes
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import LiteralString
@@ -21,14 +22,13 @@ from kit.buckets.shared import own_buckets
 from kit.db.statements import fetch
 from kit.hands import Hands, LeftBehind
 from kit.metrics.batches import count
-from kit.turns import BaseStage, Stage
+from kit.turns import BaseStage, Batch, Stage, Work
 from notifications.acceptance import Sending
-from notifications.delivery.desk import Delivery
+from notifications.delivery.desk import Delivery, traced
 from notifications.standing import find_addresses
 from waku_bridge import inbound
 from waku_bridge.inbound import Envelope, Item, Processed, Taken
 from waku_bridge.metrics import ENVELOPES_PROCESSED
-from waku_bridge.outbound import Reply
 from waku_bridge.precedence import LEAST_UNITS, UNITS, Room, cost, named
 
 log = structlog.get_logger(__name__)
@@ -54,35 +54,30 @@ class Lane(BaseStage):
 
     def __init__(self, desk: "IntakeDesk") -> None:
         self._desk = desk
-        self._taken: Sequence[Envelope] = []
-        self._processed = Processed()
 
-    def _process(self, items: Sequence[Item], *, now: datetime) -> None:
+    def _process(self, items: Sequence[Item], *, now: datetime) -> Work[Processed]:
         sending = Sending(self._desk.delivery.lease, self._desk.delivery.limits)
-        self._processed = inbound.process(items, sending=sending, now=now)
-        self._desk.reply(self._processed.replies)
-        self._desk.delivery.answer(self._processed.accepted.answers, now=now)
+        processed = inbound.process(items, sending=sending, now=now)
+        return Work(processed, [*processed.replies, *traced(processed.accepted.answers)])
 
-    def committed(self) -> None:
+    def committed(self, decided: Processed) -> None:
         """Send the pushes that were claimed."""
         own_buckets().keep()
         self._desk.end()
-        accepted = self._processed.accepted
-        self._desk.delivery.accepted(accepted.claims, accepted.waiting)
-        if self._processed.needs_keys:
+        self._desk.delivery.accepted(decided.accepted.claims, decided.accepted.waiting)
+        if decided.needs_keys:
             self._desk.want_keys()
-        self._processed = Processed()
 
-    def undone(self) -> None:
+    def undone(self, batch: Batch) -> None:  # noqa: ARG002 - the signature of a stage
         """Forget what was decided."""
         own_buckets().take_back()
+        self._desk.delivery.limits.give_back()
         self._desk.end()
-        self._processed = Processed()
 
-    def set_aside(self, error: Exception, *, now: datetime) -> None:
+    def set_aside(self, error: Exception, batch: Batch) -> None:
         """Mark the envelope that was taken alone as failed. Its payload is kept, so that it can be processed again."""
-        for envelope in self._taken:
-            inbound.set_aside(envelope, error, now=now)
+        for envelope in batch.taken:
+            inbound.set_aside(envelope, error, now=batch.now)
 
 
 class Inbox(Lane):
@@ -95,16 +90,17 @@ class Inbox(Lane):
         super().__init__(desk)
         self._takes_one_alone = False
 
-    def work(self, limit: int, *, now: datetime) -> bool:
+    def work(self, batch: Batch) -> Work[Processed]:
         """Process what waits. Answers and replies are handed on within the same turn."""
-        taken = self._take(limit, now=now)
-        self._taken = taken.envelopes
-        self._desk.hands.hold([envelope.hash for envelope in self._taken])
-        items = inbound.open_all(self._taken, now=now)
+        now = batch.now
+        taken = self._take(batch.limit, now=now)
+        batch.taken = taken.envelopes
+        self._desk.hands.hold([envelope.hash for envelope in taken.envelopes])
+        items = inbound.open_all(taken.envelopes, now=now)
         chosen = _choose(items, self._desk.room, now=now)
         _postpone([item for place, item in enumerate(items) if place not in chosen])
-        self._process([item for place, item in enumerate(items) if place in chosen], now=now)
-        return taken.is_more_left
+        work = self._process([item for place, item in enumerate(items) if place in chosen], now=now)
+        return replace(work, is_more_left=taken.is_more_left)
 
     def _take(self, limit: int, *, now: datetime) -> Taken:
         """Take envelopes, and care for those that processes died with.
@@ -134,28 +130,28 @@ class Postponed(Lane):
     def next_at(self) -> float | None:
         return self._next_at
 
-    def work(self, limit: int, *, now: datetime) -> bool:
+    def work(self, batch: Batch) -> Work[Processed]:
         """Process some of what was postponed. It is never more than is left: the next ones have their time."""
-        started = monotonic()
+        started, now = monotonic(), batch.now
         if self._next_at is not None and started < self._next_at:
-            return False
+            return Work(Processed())
         self._shed(now=now)
         if self._desk.room.is_short:
             self._next_at = started + PAUSE_SECONDS
-            return False
+            return Work(Processed())
         _recall(self._desk.suspects(now=now))
-        most = min(limit, POSTPONED_LIMIT)
-        self._taken = [Envelope._make(columns) for columns in fetch(_TAKE_POSTPONED, {"limit": most})]
-        self._desk.hands.hold_also([envelope.hash for envelope in self._taken])
-        items = inbound.open_all(self._taken, now=now)
+        most = min(batch.limit, POSTPONED_LIMIT)
+        batch.taken = [Envelope._make(columns) for columns in fetch(_TAKE_POSTPONED, {"limit": most})]
+        self._desk.hands.hold_also([envelope.hash for envelope in batch.taken])
+        items = inbound.open_all(batch.taken, now=now)
         chosen = self._desk.room.choose([cost(item.decoded) for item in items], [()] * len(items))
-        self._process([item for place, item in enumerate(items) if place in chosen], now=now)
-        is_more_left = len(self._taken) == most or len(chosen) < len(items)
+        work = self._process([item for place, item in enumerate(items) if place in chosen], now=now)
+        is_more_left = len(batch.taken) == most or len(chosen) < len(items)
         self._next_at = monotonic() + (monotonic() - started) if is_more_left else None
-        return False
+        return work
 
-    def undone(self) -> None:
-        super().undone()
+    def undone(self, batch: Batch) -> None:
+        super().undone(batch)
         self._next_at = None
 
     def _shed(self, *, now: datetime) -> None:
@@ -172,19 +168,12 @@ class Postponed(Lane):
 class IntakeDesk:
     """What the lanes of a process share.
 
-    ``reply`` takes what is answered at once, and ``want_keys`` is called when envelopes wait for keys. In ``hands`` the
-    process notes what it works on, so that others learn what it died with.
+    ``want_keys`` is called when envelopes wait for keys. In ``hands`` the process notes what it works on, so that
+    others learn what it died with.
     """
 
-    def __init__(
-        self,
-        delivery: Delivery,
-        reply: Callable[[Sequence[Reply]], None],
-        want_keys: Callable[[], None],
-        hands: Hands,
-    ) -> None:
+    def __init__(self, delivery: Delivery, want_keys: Callable[[], None], hands: Hands) -> None:
         self.delivery = delivery
-        self.reply = reply
         self.want_keys = want_keys
         self.hands = hands
         self.room = Room(settings.ROUTE_LIMITS[:1], lambda: own_share().part)

@@ -10,6 +10,7 @@ from prometheus_client import Counter, Gauge
 
 from kit.canary import gauges
 from kit.metrics.kinds import BatchHistogram, StoredGauge
+from waku_bridge.models import InboundEnvelope, OutboundReply
 
 # Reading --------------------------------------------------------------------------------------------------------------
 MESSAGES_READ = Counter(
@@ -257,9 +258,10 @@ INBOX_DEPTH = StoredGauge(
     "pushserver_inbox_waiting",
     "Envelopes in the inbox that nobody has decided about, counted up to 100 000. "
     "When it moves: see the age of the oldest; when that is young the queue is long and moving.",
-    sql="""
+    sql=f"""
         SELECT count(*) FROM (
-            SELECT FROM waku_bridge_inboundenvelope WHERE state = 'received' ORDER BY received_at LIMIT 100000
+            SELECT FROM waku_bridge_inboundenvelope WHERE state = '{InboundEnvelope.State.RECEIVED}'
+                ORDER BY received_at LIMIT 100000
         ) AS waiting
     """,
 )
@@ -268,9 +270,10 @@ INBOX_POSTPONED = StoredGauge(
     "Envelopes of strangers that wait because more comes than can be worked off, counted up to 100 000. "
     "When it moves: somebody floods the server, see what was processed by outcome; or workers are too few. At "
     "MAX_POSTPONED_ENVELOPES the oldest are dropped as `overload`.",
-    sql="""
+    sql=f"""
         SELECT count(*) FROM (
-            SELECT FROM waku_bridge_inboundenvelope WHERE state = 'postponed' ORDER BY received_at LIMIT 100000
+            SELECT FROM waku_bridge_inboundenvelope WHERE state = '{InboundEnvelope.State.POSTPONED}'
+                ORDER BY received_at LIMIT 100000
         ) AS waiting
     """,
 )
@@ -278,10 +281,10 @@ INBOX_OLDEST_AGE_SECONDS = StoredGauge(
     "pushserver_inbox_oldest_age_seconds",
     "For how long the oldest envelope has been waiting in the inbox. "
     "When it moves: beyond a few seconds workers of the queue `turns` are away or too few.",
-    sql="""
+    sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(received_at)), 0)) FROM (
             SELECT received_at FROM waku_bridge_inboundenvelope
-            WHERE state = 'received' ORDER BY received_at LIMIT 100000
+            WHERE state = '{InboundEnvelope.State.RECEIVED}' ORDER BY received_at LIMIT 100000
         ) AS waiting
     """,
 )
@@ -289,9 +292,10 @@ REPLIES_PENDING = StoredGauge(
     "pushserver_replies_pending",
     "Replies in the outbox that no node has taken yet, counted up to 100 000. "
     "When it moves: no node takes replies, see the publish errors; or workers of the queue `turns` are away.",
-    sql="""
+    sql=f"""
         SELECT count(*) FROM (
-            SELECT FROM waku_bridge_outboundreply WHERE state = 'pending' ORDER BY next_attempt_at LIMIT 100000
+            SELECT FROM waku_bridge_outboundreply WHERE state = '{OutboundReply.State.PENDING}'
+                ORDER BY next_attempt_at LIMIT 100000
         ) AS pending
     """,
 )
@@ -299,10 +303,10 @@ REPLIES_OLDEST_AGE_SECONDS = StoredGauge(
     "pushserver_replies_oldest_age_seconds",
     "For how long the oldest reply has been waiting in the outbox, since it was written. "
     "When it moves: clients wait 3 s; see pushserver_replies_pending.",
-    sql="""
+    sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)) FROM (
             SELECT created_at FROM waku_bridge_outboundreply
-            WHERE state = 'pending' ORDER BY next_attempt_at LIMIT 100000
+            WHERE state = '{OutboundReply.State.PENDING}' ORDER BY next_attempt_at LIMIT 100000
         ) AS pending
     """,
 )

@@ -1,4 +1,4 @@
-"""Who goes first when more came than can be worked off at once. Pure: the clock is an argument.
+"""Who goes first when more came than can be worked off at once. The clock is an argument.
 
     opened ──┬── it concerns an address that something was delivered to ──▶ decided in this turn
              └── strangers ──┬── the cheapest, as far as the turn has room ──▶ decided in this turn
@@ -10,8 +10,7 @@ One address goes first only as often as it may be woken: a flood at a victim wai
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
 
-from kit.buckets.bucket import BucketLimits, part
-from kit.buckets.store import Buckets, Charge
+from kit.buckets.bucket import BucketLimits, Buckets, Charge, part
 from notifications.messages import PushRequest
 from notifications.standing import Named
 from waku_bridge.codec.keys import key_hash

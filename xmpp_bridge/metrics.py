@@ -8,6 +8,7 @@ from prometheus_client import Counter, Gauge
 from kit.canary import gauges
 from kit.db.estimates import fill_ratio
 from kit.metrics.kinds import BatchHistogram, StoredGauge
+from registrations.models import Route
 
 CONNECTED = Gauge(
     "pushserver_xmpp_up",
@@ -68,9 +69,9 @@ ENDS_UNTOLD = StoredGauge(
     "pushserver_xmpp_ends_waiting",
     "Routes that were disabled and whose users' servers are still to be told, counted up to 10 000. "
     "When it moves: growing, the component is not connected.",
-    sql="""
+    sql=f"""
         SELECT count(*) FROM (
-            SELECT FROM registrations_route WHERE state = 'disabled' AND is_end_awaited LIMIT 10000
+            SELECT FROM registrations_route WHERE state = '{Route.State.DISABLED}' AND is_end_awaited LIMIT 10000
         ) AS untold
     """,
 )

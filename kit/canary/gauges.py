@@ -9,7 +9,7 @@ def link_seconds(table: str, links: Iterable[str]) -> str:
     return f"""
         SELECT link, milliseconds / 1000.0 FROM ({_last(table)}) AS run
         CROSS JOIN LATERAL (VALUES {columns}) AS links (link, milliseconds)
-    """  # noqa: S608 - see above
+    """
 
 
 def broken(table: str, causes: Iterable[str]) -> str:
@@ -17,15 +17,15 @@ def broken(table: str, causes: Iterable[str]) -> str:
     return f"""
         SELECT cause, (cause = run.found)::int FROM (SELECT cause AS found FROM ({_last(table)}) AS last) AS run
         CROSS JOIN unnest(ARRAY[{", ".join(f"'{cause}'" for cause in causes)}]) AS cause
-    """  # noqa: S608 - see above
+    """
 
 
 def last_success(table: str) -> str:
     """Return when all links held for the last time."""
     return f"""
         SELECT extract(epoch FROM finished_at) FROM {table} WHERE state = 'passed' ORDER BY started_at DESC LIMIT 1
-    """  # noqa: S608 - see above
+    """
 
 
 def _last(table: str) -> str:
-    return f"SELECT * FROM {table} WHERE state IN ('passed', 'broken') ORDER BY started_at DESC LIMIT 1"  # noqa: S608
+    return f"SELECT * FROM {table} WHERE state IN ('passed', 'broken') ORDER BY started_at DESC LIMIT 1"
