@@ -13,9 +13,9 @@ from notifications import front_doors
 from notifications.delivery.desk import Delivery
 from notifications.messages import Answer
 from waku_bridge.inbound import FRONT_DOOR
-from waku_bridge.lanes import IntakeDesk
 from waku_bridge.node import WakuNode
 from waku_bridge.outbound import Nodes, Outbox, reply_to
+from waku_bridge.steps import InboxIntake
 from waku_bridge.tasks import want_keys
 
 # nwaku's relay answers within 5 seconds, or not at all. Identical bytes given to another node meanwhile do no harm.
@@ -27,11 +27,11 @@ class WakuDoor:
 
     def __init__(self, delivery: Delivery, bell: Bell, *, nodes: Nodes, stores: Nodes) -> None:
         self._outbox = Outbox(nodes, stores, bell)
-        self._lanes = IntakeDesk(delivery, self._outbox.put, want_keys, _hands()).lanes()
+        self._steps = InboxIntake(delivery, self._outbox.put, want_keys, _hands()).steps()
 
     def intake(self) -> Sequence[Stage]:
-        """Return the stages that take envelopes."""
-        return self._lanes
+        """Return the steps that take envelopes."""
+        return self._steps
 
     def outlet(self) -> Sequence[Stage]:
         """Return the stages that publish replies and have them confirmed."""

@@ -37,6 +37,27 @@ INSERT = """
     )
     SELECT hash FROM new, (SELECT pg_notify('turns', 'inbox') WHERE EXISTS (SELECT FROM new)) AS announced
 """
+OVERLOAD = "overload"
+# Drops the oldest of what was postponed beyond a limit, returns how many, and whether more than a limit waits unopened.
+# The oldest that may stay is found in the index alone, and nothing that stays is locked.
+BOUND = """
+    WITH dropped AS (
+        UPDATE waku_bridge_inboundenvelope
+        SET state = 'dropped', reason = 'overload', payload = NULL, processed_at = %s::timestamptz
+        WHERE hash IN (
+            SELECT hash FROM waku_bridge_inboundenvelope
+            WHERE state = 'postponed' AND (received_at, timestamp_ns) <= (
+                SELECT received_at, timestamp_ns FROM waku_bridge_inboundenvelope
+                WHERE state = 'postponed' ORDER BY received_at DESC, timestamp_ns DESC OFFSET %s LIMIT 1
+            )
+            ORDER BY received_at, timestamp_ns LIMIT %s FOR UPDATE SKIP LOCKED
+        )
+        RETURNING hash
+    )
+    SELECT (SELECT count(*) FROM dropped), EXISTS (
+        SELECT FROM waku_bridge_inboundenvelope WHERE state = 'received' ORDER BY received_at OFFSET %s LIMIT 1
+    )
+"""
 KNOWN = "SELECT hash FROM waku_bridge_inboundenvelope WHERE hash = ANY(%s::bytea[])"
 
 
