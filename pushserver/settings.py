@@ -213,7 +213,7 @@ MAX_REGISTRATIONS = env.count("MAX_REGISTRATIONS", 2_000_000, minimum=100, maxim
 # How often a key may be asked about.
 QUERIES_PER_KEY_PER_MINUTE = env.count("QUERIES_PER_KEY_PER_MINUTE", 120, minimum=1, maximum=1_000_000)
 # Envelopes that may wait in the inbox, of those that nobody has opened yet and of those that were postponed, each.
-MAX_WAITING_ENVELOPES = env.count("MAX_WAITING_ENVELOPES", 50_000, minimum=1, maximum=100_000_000)
+MAX_WAITING_ENVELOPES = env.count("MAX_WAITING_ENVELOPES", 200_000, minimum=1, maximum=100_000_000)
 REPLY_DEADLINE_SECONDS = env.number("REPLY_DEADLINE_SECONDS", 2.0, minimum=0.1, maximum=60)
 NOTIFICATION_TTL_SECONDS = env.count("NOTIFICATION_TTL_SECONDS", 86_400, minimum=60, maximum=2_592_000)
 

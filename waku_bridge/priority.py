@@ -24,7 +24,7 @@ from waku_bridge.messages import Decoded, Registration
 BUDGET = 200
 # Units of a batch that messages about no proven address get while the inbox is behind.
 SHARE = 50
-THRESHOLD = timedelta(milliseconds=250)
+THRESHOLD = timedelta(milliseconds=500)
 # Notifications of a request that cost as much as another message.
 NOTIFICATIONS_PER_UNIT = 5
 # Notifications that show whom a request is about: honest ones have one for each installation of a user.
