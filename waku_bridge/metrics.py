@@ -257,9 +257,9 @@ CANARY_LAST_SUCCESS = StoredGauge(
 # What waits -----------------------------------------------------------------------------------------------------------
 INBOX_DEPTH = StoredGauge(
     "pushserver_inbox_waiting",
-    "Envelopes in the inbox that nobody has decided about, counted up to 100 000. "
-    "When it moves: see the age of the oldest; when that is young the queue is long and moving. With "
-    "MAX_WAITING_ENVELOPES not opened the bridge takes no more in until workers have opened some.",
+    "Envelopes in the inbox that nobody has opened, counted up to 100 000. "
+    "When it moves: see the age of the oldest; when that is young the queue is long and moving. At "
+    "MAX_WAITING_ENVELOPES the bridge takes nothing in.",
     sql="""
         SELECT count(*) FROM (
             SELECT FROM waku_bridge_inboundenvelope WHERE state = 'received' ORDER BY received_at LIMIT 100000
@@ -267,7 +267,7 @@ INBOX_DEPTH = StoredGauge(
     """,
 )
 INBOX_POSTPONED = StoredGauge(
-    "pushserver_inbox_postponed",
+    "pushserver_inbox_unproven_waiting",
     "Envelopes about no proven address that wait because more came than could be decided, counted up to 100 000. "
     "When it moves: somebody floods the server, see what was processed by outcome; or workers are too few. At "
     "MAX_WAITING_ENVELOPES the oldest are dropped as `overload`.",
