@@ -28,7 +28,7 @@ from waku_bridge.codec import envelope
 from waku_bridge.codec.ecies import OVERHEAD_BYTES
 from waku_bridge.codec.envelope import DecryptionKey, Identity, Reply
 from waku_bridge.codec.grants import sign_grant
-from waku_bridge.codec.hashes import shake256
+from waku_bridge.codec.keys import shake256
 from waku_bridge.messages import PushResponse, Query, QueryResponse, RegistrationResponse, WakuMessage
 
 ROUNDS = 30

@@ -5,9 +5,8 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from time import process_time, thread_time
-from typing import LiteralString, TypeVar
+from typing import Any, LiteralString, TypeVar
 from uuid import uuid4
 
 import psutil
@@ -16,7 +15,7 @@ from django.utils import timezone
 
 from bench.servers import cpu_seconds
 from bench.waiting import is_waku_over
-from kit.turns import Bell, Stage, Worker
+from kit.turns import Batch, Bell, Stage, Work, Worker
 from notifications.messages import NotificationType, PushNotification, PushRequest
 from notifications.tasks import new_stages
 from registrations.messages import RegistrationMessage, TokenType
@@ -25,8 +24,7 @@ from waku_bridge.codec.envelope import Identity, encode_registration, encode_req
 from waku_bridge.codec.grants import sign_grant
 from waku_bridge.codec.waku_message import message_hash
 from waku_bridge.identity import server_identity
-from waku_bridge.inbox import Envelope
-from waku_bridge.messages import WakuMessage
+from waku_bridge.messages import Envelope, WakuMessage
 
 T = TypeVar("T")
 LOOP = "event loop: two POSTs"
@@ -45,16 +43,16 @@ class Timed:
         self.next_at, self.is_under_way = stage.next_at, stage.is_under_way
         self.undone, self.set_aside = stage.undone, stage.set_aside
 
-    def work(self, limit: int, *, now: datetime) -> bool:
+    def work(self, batch: Batch) -> Work[Any]:
         started = thread_time()
         try:
-            return self._stage.work(limit, now=now)
+            return self._stage.work(batch)
         finally:
             self._seconds[type(self._stage).__name__] += thread_time() - started
 
-    def committed(self) -> None:
+    def committed(self, decided: Any) -> None:
         started = thread_time()
-        self._stage.committed()
+        self._stage.committed(decided)
         self._seconds[type(self._stage).__name__] += thread_time() - started
 
 

@@ -50,7 +50,7 @@ FILL = """
     INSERT INTO notifications_attempt (notification_id, number, gateway, token_type, apn_topic, started_at, latency_ms,
         outcome, code, is_guarded, late_code)
     SELECT n, 1, 'gorush', 2, '', {at}, 20, 'delivered', '', false, '' FROM generate_series(%(first)s, %(last)s) n;
-""".format(at="%(begin)s::timestamptz + (n - %(zero)s) * %(step)s * interval '1 second'")  # noqa: S608 - our own words
+""".format(at="%(begin)s::timestamptz + (n - %(zero)s) * %(step)s * interval '1 second'")
 
 
 def run() -> dict[str, object]:

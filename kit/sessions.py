@@ -18,7 +18,7 @@ EVERY_SESSION: Mapping[str, str] = {"jit": "off", "random_page_cost": "1.1"}
 # Sessions of batch workers, whose statements look up a few hundred keys by an index. Plans are kept for a prepared
 # statement; made by the statistics of a small table, they would read all of it for as long as that is not analyzed.
 #
-# enable_seqscan: `_FIND_KNOWN` (notifications/acceptance.py) and `_FINISH` (notifications/delivery/recording.py) read
+# enable_seqscan: `_FIND_KNOWN` (notifications/storing.py) and `_FINISH` (notifications/delivery/recording.py) read
 # all notifications, the registrations are read by `_FIND_ADDRESSEES` (notifications/acceptance.py).
 # enable_hashjoin: with an index scan of the whole table below it, `_FIND_ADDRESSEES`, `_CLAIM`
 # (notifications/delivery/claim.py) and `_RECORD` (waku_bridge/outbound/publishing.py) hash every row.

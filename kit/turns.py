@@ -11,8 +11,10 @@ duty (an advisory lock says which) and hears that; when it finds more than fits 
 each takes what it can lock (`SKIP LOCKED`). So a message at night wakes one process, and under load all of them work.
 All look for rows once a second in any case, so that a worker that hangs or died delays what waits, and stops nothing.
 A turn takes what has gathered since the last one. It never waits for a POST: results are taken by a later turn, as rows
-are. What a turn decided goes out after its commit (`Stage.committed`), and is forgotten if the commit fails
-(`Stage.undone`).
+are. The steps of a turn are the stages in their order; each returns what it decided:
+
+    work(batch) ──▶ Work ──┬── handed ──▶ the stages behind it, in the same transaction (`Batch.handed`)
+                           └── decided ──▶ its own `committed`, which sends it; dropped when the commit fails
 
 A turn that trips over one item is repeated stage by stage with half as many items, until the one to blame is alone and
 its stage sets it aside. What the database refuses because of another worker is simply done again.
@@ -21,10 +23,11 @@ its stage sets it aside. What the database refuses because of another worker is 
 import os
 import select
 import threading
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic, sleep
-from typing import LiteralString, Protocol
+from typing import Any, Generic, LiteralString, Protocol, TypeVar
 
 import psycopg
 import structlog
@@ -39,6 +42,7 @@ from kit.told import Told
 from kit.tracing import steps
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 CHANNEL = "turns"
 CALL_FOR_HELP = "turns_help"
@@ -57,6 +61,28 @@ TOO_LARGE_FOR_IT = "54"  # SQLSTATE class "program limit exceeded", which Django
 MAX_BACKOFF_SECONDS = 2.0
 
 
+@dataclass(slots=True)
+class Batch:
+    """What a stage works on: how many items at most, and what the stages before it decided for it.
+
+    In ``taken`` a stage notes what it holds: it gets the same batch back when that has to be given up.
+    """
+
+    limit: int
+    now: datetime
+    handed: Sequence[object] = ()
+    taken: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Generic[T]):
+    """What a stage decided. More is left when it was more than the limit allowed."""
+
+    decided: T
+    handed: Sequence[object] = ()
+    is_more_left: bool = False
+
+
 class Stage(Protocol):
     """One part of every turn. All methods are called by the thread that makes the turns."""
 
@@ -67,7 +93,7 @@ class Stage(Protocol):
     is_for_one: bool
     # What is announced when rows come for it; it then works without looking whether there are some.
     announced_as: str
-    # It works off what another stage decided, and belongs into the same commit.
+    # It works off what other stages handed on, and nothing else.
     follows: bool
 
     def next_at(self) -> float | None:
@@ -80,19 +106,19 @@ class Stage(Protocol):
         """
         ...
 
-    def work(self, limit: int, *, now: datetime) -> bool:
-        """Decide and write, in the turn's transaction; return whether more is left than the limit allowed."""
+    def work(self, batch: Batch) -> Work[Any]:
+        """Decide and write, in the turn's transaction, and return what was decided."""
         ...
 
-    def committed(self) -> None:
+    def committed(self, decided: Any) -> None:
         """Send what was decided, and forget what has been worked off."""
         ...
 
-    def undone(self) -> None:
-        """Take everything back to before `work`: nothing was written. It is called also where `work` was not."""
+    def undone(self, batch: Batch) -> None:
+        """Take everything back to before `work`: nothing of this batch was written."""
         ...
 
-    def set_aside(self, error: Exception, *, now: datetime) -> None:
+    def set_aside(self, error: Exception, batch: Batch) -> None:
         """Give up the one item that `work` trips over, so that it does not stop the others."""
         ...
 
@@ -111,13 +137,13 @@ class BaseStage:
     def is_under_way(self) -> bool:
         return False
 
-    def committed(self) -> None:
+    def committed(self, decided: Any) -> None:
         """Do nothing, unless a stage says otherwise."""
 
-    def undone(self) -> None:
+    def undone(self, batch: Batch) -> None:
         """Do nothing, unless a stage says otherwise."""
 
-    def set_aside(self, error: Exception, *, now: datetime) -> None:  # noqa: ARG002 - the signature of a stage
+    def set_aside(self, error: Exception, batch: Batch) -> None:  # noqa: ARG002 - the signature of a stage
         log.error("stage_failed", stage=type(self).__name__, error=type(error).__name__)
 
 
@@ -173,8 +199,8 @@ class Worker:
                 self._listen()
                 if not self.turn(now=clock.now()):
                     self._wait(started + PAUSE_SECONDS)
-                failures = 0
-                if told.is_news(""):
+                if failures:
+                    failures, told = 0, Told()
                     log.info("turns_go_on")
             except (OperationalError, InterfaceError, ProgrammingError, psycopg.Error) as error:
                 failures += 1
@@ -269,32 +295,24 @@ class Worker:
 
     def _work_together(self, now: datetime) -> bool:
         """Let all stages work in one transaction, which is the usual way."""
-        left: set[int] = set()
-        worked: list[Stage] = []
         waited, self._with_rows = self._with_rows, set()  # what is announced from now on is for the next turn
-        turn = steps.begin_turn()
+        made = _Turn(LIMIT, now)
+        left: set[int] = set()
         try:
             with transaction.atomic(durable=True):
-                for place, stage in self._due(waited):
-                    worked.append(stage)
-                    if _work(stage, LIMIT, turn, now=now) and not self._stopping.is_set():
+                for place, stage in self._active():
+                    if made.concerns(stage, has_rows=place in waited) and made.is_left_by(stage):
                         left.add(place)
+                left = set() if self._stopping.is_set() else left
                 if left and self._is_on_duty:
                     fetch(f"NOTIFY {CALL_FOR_HELP}")
         except BaseException:
             self._with_rows |= waited
-            self._undo()
+            made.undo()
             raise
-        _tell_committed(worked)
-        turn.committed()
+        made.tell()
         self._with_rows |= left
         return bool(self._with_rows)
-
-    def _due(self, with_rows: Container[int]) -> Iterator[tuple[int, Stage]]:
-        """Yield the stages that have something to do; an earlier one may give a later one work."""
-        for place, stage in self._active():
-            if place in with_rows or _is_due(stage):
-                yield place, stage
 
     def _active(self) -> Iterator[tuple[int, Stage]]:
         """Yield the stages with their positions. In a process that ends, only those that take no rows are left."""
@@ -302,38 +320,33 @@ class Worker:
             if not (stage.waits and self._stopping.is_set()):
                 yield place, stage
 
-    def _undo(self) -> None:
-        for stage in self._stages:
-            stage.undone()
-
     def _work_apart(self, now: datetime) -> None:
         """Give each stage a transaction of its own, and fewer and fewer items while it trips."""
         waited, self._with_rows = self._with_rows, set()
-        for _, stage in self._due(waited):
+        for place, stage in self._active():
             limit = LIMIT
-            while not stage.follows and not self._has_worked(stage, limit, now=now):
-                limit //= 2
+            if not stage.follows and (place in waited or _is_due(stage)):
+                while not self._has_worked(stage, _Turn(limit, now)):
+                    limit //= 2
 
-    def _has_worked(self, stage: Stage, limit: int, *, now: datetime) -> bool:
-        followers = [other for other in self._stages if other.follows]
-        turn = steps.begin_turn()
+    def _has_worked(self, stage: Stage, made: "_Turn") -> bool:
+        """Let one stage work, and those that follow it; return False when it is to be tried with fewer items."""
         try:
             with transaction.atomic(durable=True):
-                _work(stage, limit, turn, now=now)
-                followers = [other for other in followers if _is_due(other)]
-                for other in followers:
-                    _work(other, limit, turn, now=now)
+                made.is_left_by(stage)
+                for follower in self._stages:
+                    if follower.follows and made.concerns(follower):
+                        made.is_left_by(follower)
         except Exception as error:
-            self._undo()
+            made.undo()
             if is_database_away(error):
                 raise
-            if limit > 1:
+            if made.limit > 1:
                 return False
             with transaction.atomic(durable=True):
-                stage.set_aside(error, now=now)
+                stage.set_aside(error, made.batch_of(stage))
         else:
-            _tell_committed((stage, *followers))
-            turn.committed()
+            made.tell()
         return True
 
     def _next_at(self) -> float | None:
@@ -358,18 +371,48 @@ class Worker:
             self._hear()
 
 
-def _work(stage: Stage, limit: int, turn: steps.Turn, *, now: datetime) -> bool:
-    with turn.stage(type(stage).__name__):
-        return stage.work(limit, now=now)
+class _Turn:
+    """What the stages of one turn were given, and what they decided."""
 
+    def __init__(self, limit: int, now: datetime) -> None:
+        self.limit = limit
+        self._now = now
+        self._handed: list[object] = []
+        self._begun: list[tuple[Stage, Batch]] = []
+        self._worked: list[tuple[Stage, Work[Any]]] = []
+        self._traced = steps.begin_turn()
 
-def _tell_committed(stages: Iterable[Stage]) -> None:
-    """Have the stages send what they decided. It is written, so no error of one stage may keep another from it."""
-    for stage in stages:
-        try:
-            stage.committed()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other stages go on
-            log.error("after_commit_failed", stage=type(stage).__name__, error=type(error).__name__)  # noqa: TRY400
+    def concerns(self, stage: Stage, *, has_rows: bool = False) -> bool:
+        """Return whether a stage has something to do; an earlier one may have given it work."""
+        return bool(self._handed) if stage.follows else has_rows or _is_due(stage)
+
+    def is_left_by(self, stage: Stage) -> bool:
+        """Let a stage work, and return whether more is left for it."""
+        batch = Batch(self.limit, self._now, self._handed)
+        self._begun.append((stage, batch))
+        with self._traced.stage(type(stage).__name__):
+            work = stage.work(batch)
+        self._worked.append((stage, work))
+        self._handed += work.handed
+        return work.is_more_left
+
+    def batch_of(self, stage: Stage) -> Batch:
+        """Return what a stage was given that has begun."""
+        return next(batch for begun, batch in self._begun if begun is stage)
+
+    def undo(self) -> None:
+        """Have every stage that has begun take everything back."""
+        for stage, batch in self._begun:
+            stage.undone(batch)
+
+    def tell(self) -> None:
+        """Have the stages send what they decided. It is written, so no error of one may keep another from it."""
+        for stage, work in self._worked:
+            try:
+                stage.committed(work.decided)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other stages go on
+                log.error("after_commit_failed", stage=type(stage).__name__, error=type(error).__name__)  # noqa: TRY400
+        self._traced.committed()
 
 
 def _is_due(stage: Stage) -> bool:

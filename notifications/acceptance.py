@@ -1,7 +1,7 @@
 """Accepting what senders ask for: decide about every notification, store it, and claim those that may be sent at once.
 
-There is one read and one write for a whole batch. A notification that may be sent at once is stored with its attempt:
-the process that accepts it claims it, and sends it after the commit.
+There is one read and one write for a whole batch (`storing`). A notification that may be sent at once is stored with
+its attempt: the process that accepts it claims it, and sends it after the commit.
 """
 
 import hashlib
@@ -9,17 +9,17 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.conf import settings
 
 from kit.buckets.bucket import BucketLimits
 from kit.buckets.shared import Spending, own_buckets
-from kit.db.statements import fetch, new_ids
+from kit.db.statements import fetch
 from kit.metrics.batches import count, observe
 from notifications import coalescing, metrics, queues
 from notifications.admission import own_admission
-from notifications.delivery.claim import NOTED_FOR, Claim, collapse_id, open_address
+from notifications.delivery.claim import NOTED_FOR, Claim, open_address
 from notifications.delivery.concurrency import ConcurrencyLimits, Slot
 from notifications.delivery.settling import WaitingRequest
 from notifications.messages import (
@@ -40,9 +40,20 @@ from notifications.policy import Recipient, Verdict, Wish, evaluate, wish_agains
 from notifications.queues import Queues
 from notifications.reports import Decided, load_errors, pack, pack_names, repeat_reports
 from notifications.senders import own_senders
+from notifications.storing import (
+    Known,
+    KnownRequest,
+    NewAttempt,
+    NewNotification,
+    NewRequest,
+    find_known,
+    release_old,
+    store,
+)
 from notifications.transitions import OVER, move
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
+from registrations.models import Registration, Route
 from registrations.pairs import InstallationKey, IsOneOf
 
 DEDUP_WINDOW = timedelta(hours=24)
@@ -125,7 +136,7 @@ class _Draft:
     verdict: Verdict
     id: int = 0
     addressee: Addressee | None = None
-    dedup_key: bytes | None = None
+    dedup_key: bytes = b""
     address: bytes | None = field(default=None, repr=False)
     queue: QueueKey | None = None
     queue_id: int = queues.UNSORTED
@@ -135,6 +146,13 @@ class _Draft:
     wakes_at: datetime | None = None
     # What the recipient asked for, if it is suppressed by that.
     wish: Wish | None = None
+
+    @property
+    def collapse_id(self) -> bytes:
+        """Return the 16 bytes under which the device replaces an earlier push of this notification. They are stored
+        with it, because the dedup key is released after a day.
+        """
+        return self.dedup_key[:16]
 
     @property
     def is_claimed(self) -> bool:
@@ -180,13 +198,14 @@ def accept(front_door: str, batch: Sequence[Incoming], *, sending: Sending, now:
     own_admission().refresh()
     own_senders().refresh(now=now)
     addressees = _find_addressees(fresh.values(), now=now)
-    taken = _release_old(known.dedup_keys, now=now)
+    taken = release_old(known.dedup_keys, until=now - DEDUP_WINDOW)
     requests = [_decide_all(incoming, addressees, taken) for incoming in fresh.values()]
     _limit(requests, now=now)
     _choose(requests, sending.limits)
     crowded = _coalesce(requests)
     _store(front_door, requests, sending, now=now)
-    coalescing.leave_out_oldest(crowded, most=settings.MAX_OPEN_PER_ROUTE, now=now)
+    if crowded:
+        coalescing.leave_out_oldest(crowded, most=settings.MAX_OPEN_PER_ROUTE, now=now)
     count(metrics.REQUESTS, {("new",): len(fresh), ("repeated",): len(batch) - len(fresh)})
     count(metrics.NOTIFICATIONS, ((draft.verdict,) for request in requests for draft in request.drafts))
     return Accepted(
@@ -210,39 +229,12 @@ def withdraw(installations: Collection[InstallationKey], *, now: datetime) -> No
 # What is known --------------------------------------------------------------------------------------------------------
 
 
-class _KnownRequest(NamedTuple):
-    id: int
-    is_answered: bool
-    decided: bytes | None
-
-
-class _Known(NamedTuple):
-    """What is stored already: requests by key, and the dedup keys in use with the time since when."""
-
-    requests: dict[bytes, _KnownRequest]
-    dedup_keys: dict[bytes, datetime]
-
-
-_FIND_KNOWN = """
-    SELECT request_key, id, state = 'answered', decided, NULL::timestamptz FROM notifications_notificationrequest
-    WHERE front_door = %(front_door)s AND request_key = ANY (%(request_keys)b::bytea[])
-    UNION ALL
-    SELECT dedup_key, NULL, NULL, NULL, created_at FROM notifications_notification
-    WHERE dedup_key = ANY (%(dedup_keys)b::bytea[])
-"""
-
-
-def _find_known(front_door: str, batch: Iterable[Incoming]) -> _Known:
+def _find_known(front_door: str, batch: Iterable[Incoming]) -> Known:
     keys = {dedup_key(i.request.message_id, n) for i in batch for n in i.request.notifications}
-    request_keys = [incoming.request_key for incoming in batch]
-    rows = fetch(_FIND_KNOWN, {"front_door": front_door, "request_keys": request_keys, "dedup_keys": list(keys)})
-    return _Known(
-        {key: _KnownRequest(*request) for key, *request, _ in rows if request[0] is not None},
-        {key: created_at for key, *request, created_at in rows if request[0] is None},
-    )
+    return find_known(front_door, [incoming.request_key for incoming in batch], keys)
 
 
-_FIND_ADDRESSEES = """
+_FIND_ADDRESSEES = f"""
     SELECT registration.public_key_hash, registration.installation_id, enabled, block_mentions,
            blocked_chat_list, muted_chat_list, allowed_mentions_chat_list, access_token_digest,
            route.id, route.generation, route.token_type, route.apn_topic, route.address_encrypted, route.gateway,
@@ -251,12 +243,12 @@ _FIND_ADDRESSEES = """
            route.is_proven,
            (SELECT count(*) FROM (
                SELECT FROM notifications_notification AS n
-               WHERE n.route_id = route.id AND n.state IN ('pending', 'retrying') LIMIT %(most_waiting)s
+               WHERE n.route_id = route.id AND n.state IN ('{State.PENDING}', '{State.RETRYING}') LIMIT %(most_waiting)s
            ) AS waiting)
     FROM unnest(%(hashes)b::bytea[], %(installations)b::text[]) AS wanted (public_key_hash, installation_id)
     JOIN registrations_registration AS registration USING (public_key_hash, installation_id)
     JOIN registrations_route AS route ON route.id = registration.route_id
-    WHERE registration.state = 'active' AND route.state = 'active'
+    WHERE registration.state = '{Registration.State.ACTIVE}' AND route.state = '{Route.State.ACTIVE}'
 """
 
 
@@ -272,14 +264,6 @@ def _find_addressees(batch: Iterable[Incoming], *, now: datetime) -> dict[Instal
     }
     found = [Addressee._make(row) for row in fetch(_FIND_ADDRESSEES, parameters)]
     return {(addressee.public_key_hash, addressee.installation_id): addressee for addressee in found}
-
-
-def _release_old(dedup_keys: dict[bytes, datetime], *, now: datetime) -> set[bytes]:
-    """Return the dedup keys in use. Release older ones, so that the message may be notified about again."""
-    released = {key for key, created_at in dedup_keys.items() if created_at <= now - DEDUP_WINDOW}
-    if released:
-        Notification.objects.filter(dedup_key__in=released).update(dedup_key=None)
-    return dedup_keys.keys() - released
 
 
 def dedup_key(message_id: bytes, notification: PushNotification) -> bytes:
@@ -351,13 +335,18 @@ def _limit(requests: Sequence[_Request], *, now: datetime) -> None:
         spending.write()
 
 
+def _addressee(draft: _Draft) -> Addressee:
+    """Return to whom a notification goes that is to be delivered."""
+    assert draft.addressee is not None  # noqa: S101 - it was found, or there would be no delivery
+    return draft.addressee
+
+
 def _buckets_of(request: _Request, draft: _Draft, wanted: dict[bytes, BucketLimits]) -> tuple[bytes, ...]:
     """Return the keys of the buckets that a notification counts for, that of its route first, and note their limits in
     ``wanted``.
     """
-    assert draft.addressee is not None  # noqa: S101 - it was found, or there would be no delivery
     is_apart = draft.notification.type in APART
-    route_key = b"r%d/%d" % (draft.addressee.route_id, is_apart)
+    route_key = b"r%d/%d" % (_addressee(draft).route_id, is_apart)
     sender_key = b"s" + request.sender_digest
     wanted[route_key] = settings.ROUTE_APART_LIMITS if is_apart else settings.ROUTE_LIMITS
     wanted[sender_key] = settings.SENDER_LIMITS
@@ -371,12 +360,11 @@ def _hold_back(
     if not beyond:
         return
     own_senders().note_beyond(request.sender_digest for request, _, _ in beyond)
-    routes = {draft.addressee.route_id for _, draft, _ in beyond if draft.addressee}
+    routes = {_addressee(draft).route_id for _, draft, _ in beyond}
     still_at = now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS / 2)
     woken = coalescing.find_wake_ups(routes, still_at=still_at)
     for _, draft, keys in beyond:
-        assert draft.addressee is not None  # noqa: S101 - as above
-        place = draft.addressee.route_id, draft.notification.type in APART
+        place = _addressee(draft).route_id, draft.notification.type in APART
         if place in woken:
             draft.verdict = Verdict.COALESCED
         else:
@@ -398,18 +386,17 @@ def _choose(requests: Iterable[_Request], limits: ConcurrencyLimits) -> None:
 
 
 def _put_into_queue(draft: _Draft, known: Queues) -> None:
-    addressee = draft.addressee
-    assert addressee is not None  # noqa: S101 - it was found, or there would be no delivery
+    addressee = _addressee(draft)
     draft.queue = known.key(addressee.gateway, addressee.channel, is_proven=addressee.is_route_proven)
     draft.queue_id = known.id_of(draft.queue)
 
 
 def _take_room(draft: _Draft, known: Queues, limits: ConcurrencyLimits) -> None:
     """Take room for one notification. What a halt covers, is unreadable or finds no room, is left to the next claim."""
-    assert draft.addressee is not None and draft.queue is not None  # noqa: S101, PT018 - as above
-    if known.covering(draft.queue):
+    addressee = _addressee(draft)
+    if draft.queue is None or known.covering(draft.queue):
         return
-    draft.address = open_address(draft.addressee.address_encrypted, draft.addressee.route_id)
+    draft.address = open_address(addressee.address_encrypted, addressee.route_id)
     slot = Slot(draft.queue_id)
     if draft.address is not None and limits.enter(slot):
         draft.slot = slot
@@ -423,9 +410,9 @@ def _coalesce(requests: Iterable[_Request]) -> list[int]:
     unclaimed: defaultdict[int, list[_Draft]] = defaultdict(list)
     addressees: dict[int, Addressee] = {}
     for draft in (draft for request in requests for draft in request.stored if not draft.is_claimed):
-        assert draft.addressee is not None  # noqa: S101 - as above
-        addressees[draft.addressee.route_id] = draft.addressee
-        unclaimed[draft.addressee.route_id].append(draft)
+        addressee = _addressee(draft)
+        addressees[addressee.route_id] = addressee
+        unclaimed[addressee.route_id].append(draft)
     crowded = []
     for route_id, drafts in unclaimed.items():
         surplus = addressees[route_id].waiting_count + len(drafts) - settings.MAX_OPEN_PER_ROUTE
@@ -440,135 +427,79 @@ def _coalesce(requests: Iterable[_Request]) -> list[int]:
 
 # What is stored -------------------------------------------------------------------------------------------------------
 
-_STORE = """
-    WITH request AS (
-        INSERT INTO notifications_notificationrequest
-            (id, request_key, source_key, reply_address, sender_digest, message_id, state, answered_at, decided,
-             decided_names, front_door, received_at, reply_due_at)
-        SELECT *, %(front_door)s, %(now)s, %(due_at)s
-        FROM unnest(%(r_id)b::bigint[], %(r_key)b::bytea[], %(r_source)b::bytea[], %(r_reply)b::bytea[],
-                    %(r_sender)b::bytea[], %(r_message)b::bytea[], %(r_state)b::text[], %(r_answered)b::timestamptz[],
-                    %(r_decided)b::bytea[], %(r_names)b::bytea[])
-    ), notification AS (
-        INSERT INTO notifications_notification
-            (id, request_id, position, public_key_hash, installation_id, type, state, queue_id, route_id,
-             route_generation, dedup_key, collapse_id, chat_id, message, attempt_count, next_attempt_at, lease_until,
-             is_wake_up, report, payload_dropped, ambiguous_count, created_at, expires_at)
-        SELECT *, FALSE, 0, %(now)s, %(expires_at)s
-        FROM unnest(%(n_id)b::bigint[], %(n_request)b::bigint[], %(n_position)b::smallint[], %(n_hash)b::bytea[],
-                    %(n_installation)b::text[], %(n_type)b::bigint[], %(n_state)b::text[], %(n_queue)b::integer[],
-                    %(n_route)b::bigint[], %(n_generation)b::bigint[], %(n_dedup)b::bytea[], %(n_collapse)b::bytea[],
-                    %(n_chat)b::bytea[], %(n_message)b::bytea[], %(n_attempts)b::integer[], %(n_next)b::timestamptz[],
-                    %(n_lease)b::timestamptz[], %(n_wake_up)b::boolean[], %(n_report)b::text[])
-    )
-    INSERT INTO notifications_attempt
-        (id, notification_id, token_type, apn_topic, gateway, number, started_at, code, is_guarded)
-    SELECT *, 1, %(now)s, '', FALSE
-    FROM unnest(%(a_id)b::bigint[], %(a_notification)b::bigint[], %(a_type)b::smallint[], %(a_topic)b::text[],
-                %(a_gateway)b::text[])
-"""
-
 
 def _store(front_door: str, requests: Sequence[_Request], sending: Sending, *, now: datetime) -> None:
     if not requests:
         return
+    new = [_new_request(request, lease_until=now + sending.lease, now=now) for request in requests]
+    reply_due_at = now + timedelta(seconds=settings.REPLY_DEADLINE_SECONDS)
+    ids = store(front_door, new, now=now, reply_due_at=reply_due_at)
+    for request, request_id in zip(requests, ids.requests, strict=True):
+        request.id = request_id
     drafts = [draft for request in requests for draft in request.stored]
+    for draft, notification_id in zip(drafts, ids.notifications, strict=True):
+        draft.id = notification_id
     claimed = [draft for draft in drafts if draft.is_claimed]
-    _number(requests, drafts, claimed)
-    common = {
-        "front_door": front_door,
-        "now": now,
-        "due_at": now + timedelta(seconds=settings.REPLY_DEADLINE_SECONDS),
-        "expires_at": now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS),
-    }
-    notifications = _notification_columns(requests, lease_until=now + sending.lease, now=now)
-    fetch(_STORE, common | _request_columns(requests, now=now) | notifications | _attempt_columns(claimed))
+    for draft, attempt_id in zip(claimed, ids.attempts, strict=True):
+        draft.attempt_id = attempt_id
     observe(metrics.DISPATCH_SECONDS, [0.0] * len(claimed))  # at once is no example of anything
 
 
-def _number(requests: Sequence[_Request], drafts: Sequence[_Draft], claimed: Sequence[_Draft]) -> None:
-    request_ids, notification_ids, attempt_ids = new_ids(
-        ("notifications_notificationrequest", len(requests)),
-        ("notifications_notification", len(drafts)),
-        ("notifications_attempt", len(claimed)),
+def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> NewRequest:
+    incoming, is_answered, states = request.incoming, request.is_answered, NotificationRequest.State
+    is_named = bool(request.decided) and not is_answered
+    decided = [Decided(d.position, d.verdict, d.notification.type, d.wish) for d in request.decided]
+    return NewRequest(
+        request_key=incoming.request_key,
+        source_key=incoming.source_key,
+        reply_address=None if is_answered else incoming.reply_address,
+        sender_digest=request.sender_digest,
+        message_id=incoming.request.message_id,
+        state=(states.ANSWERED if is_answered else states.WAITING).value,
+        answered_at=now if is_answered else None,
+        decided=pack(decided) if decided else None,
+        decided_names=pack_names(d.notification for d in request.decided) if is_named else None,
+        notifications=[_new_notification(draft, lease_until=lease_until, now=now) for draft in request.stored],
     )
-    for request, request_id in zip(requests, request_ids, strict=True):
-        request.id = request_id
-    for draft, notification_id in zip(drafts, notification_ids, strict=True):
-        draft.id = notification_id
-    for draft, attempt_id in zip(claimed, attempt_ids, strict=True):
-        draft.attempt_id = attempt_id
 
 
-def _request_columns(requests: Sequence[_Request], *, now: datetime) -> dict[str, list[Any]]:
-    states = NotificationRequest.State
-    return {
-        "r_id": [request.id for request in requests],
-        "r_key": [request.incoming.request_key for request in requests],
-        "r_source": [request.incoming.source_key for request in requests],
-        "r_reply": [None if request.is_answered else request.incoming.reply_address for request in requests],
-        "r_sender": [request.sender_digest for request in requests],
-        "r_message": [request.incoming.request.message_id for request in requests],
-        "r_state": [(states.ANSWERED if request.is_answered else states.WAITING).value for request in requests],
-        "r_answered": [now if request.is_answered else None for request in requests],
-        "r_decided": [pack(map(_decided, request.decided)) for request in requests],
-        "r_names": [None if r.is_answered else _names(r) for r in requests],
-    }
-
-
-def _decided(draft: _Draft) -> Decided:
-    return Decided(draft.position, draft.verdict, draft.notification.type, draft.wish)
-
-
-def _names(request: _Request) -> bytes | None:
-    return pack_names(draft.notification for draft in request.decided) or None
-
-
-def _notification_columns(
-    requests: Sequence[_Request], *, lease_until: datetime, now: datetime
-) -> dict[str, list[Any]]:
-    drafts = [draft for request in requests for draft in request.stored]
-    return {
-        "n_id": [draft.id for draft in drafts],
-        "n_request": [request.id for request in requests for _ in request.stored],
-        "n_position": [draft.position for draft in drafts],
-        "n_hash": [draft.notification.public_key_hash for draft in drafts],
-        "n_installation": [draft.notification.installation_id for draft in drafts],
-        "n_type": [draft.notification.type for draft in drafts],
-        "n_state": [(State.IN_FLIGHT if draft.is_claimed else State.PENDING).value for draft in drafts],
-        "n_queue": [draft.queue_id for draft in drafts],
-        "n_route": [draft.addressee.route_id if draft.addressee else None for draft in drafts],
-        "n_generation": [draft.addressee.route_generation if draft.addressee else 0 for draft in drafts],
-        "n_dedup": [draft.dedup_key for draft in drafts],
-        "n_collapse": [collapse_id(draft.dedup_key, draft.id) for draft in drafts],
+def _new_notification(draft: _Draft, *, lease_until: datetime, now: datetime) -> NewNotification:
+    addressee, notification, is_claimed = _addressee(draft), draft.notification, draft.is_claimed
+    app = addressee.channel
+    return NewNotification(
+        position=draft.position,
+        public_key_hash=notification.public_key_hash,
+        installation_id=notification.installation_id,
+        type=notification.type,
+        state=(State.IN_FLIGHT if is_claimed else State.PENDING).value,
+        queue_id=draft.queue_id,
+        route_id=addressee.route_id,
+        route_generation=addressee.route_generation,
+        dedup_key=draft.dedup_key,
+        collapse_id=draft.collapse_id,
         # A wake-up stands for others as well, so that nothing of one message may keep it from being delivered.
-        "n_chat": [None if draft.wakes_at else draft.notification.chat_id for draft in drafts],
-        "n_message": [None if draft.wakes_at else draft.notification.message for draft in drafts],
-        "n_attempts": [int(draft.is_claimed) for draft in drafts],
-        "n_next": [None if draft.is_claimed else draft.wakes_at or now for draft in drafts],
-        "n_lease": [lease_until if draft.is_claimed else None for draft in drafts],
-        "n_wake_up": [draft.wakes_at is not None for draft in drafts],
-        "n_report": [Notification.Reports.SUCCESS.value if draft.wakes_at else None for draft in drafts],
-    }
+        chat_id=None if draft.wakes_at else notification.chat_id,
+        message=None if draft.wakes_at else notification.message,
+        attempt_count=int(is_claimed),
+        next_attempt_at=None if is_claimed else draft.wakes_at or now,
+        lease_until=lease_until if is_claimed else None,
+        is_wake_up=draft.wakes_at is not None,
+        report=Notification.Reports.SUCCESS.value if draft.wakes_at else None,
+        expires_at=_expires_at(now),
+        attempt=NewAttempt(**app._asdict(), gateway=addressee.gateway) if is_claimed else None,
+    )
 
 
-def _attempt_columns(claimed: Sequence[_Draft]) -> dict[str, list[Any]]:
-    reached = [draft.addressee for draft in claimed if draft.addressee]
-    return {
-        "a_id": [draft.attempt_id for draft in claimed],
-        "a_notification": [draft.id for draft in claimed],
-        "a_type": [addressee.channel.token_type for addressee in reached],
-        "a_topic": [addressee.channel.apn_topic for addressee in reached],
-        "a_gateway": [addressee.gateway for addressee in reached],
-    }
+def _expires_at(now: datetime) -> datetime:
+    return now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS)
 
 
 # What follows ---------------------------------------------------------------------------------------------------------
 
 
 def _claim(request: _Request, draft: _Draft, *, now: datetime) -> Claim:
-    addressee = draft.addressee
-    assert addressee is not None and draft.queue is not None and draft.slot is not None  # noqa: S101, PT018 - claimed
+    addressee = _addressee(draft)
+    assert draft.queue is not None and draft.slot is not None  # noqa: S101, PT018 - claimed
     return Claim(
         notification_id=draft.id,
         request_id=request.id,
@@ -576,7 +507,7 @@ def _claim(request: _Request, draft: _Draft, *, now: datetime) -> Claim:
         route_generation=addressee.route_generation,
         attempt_id=draft.attempt_id,
         ambiguous_count=0,
-        expires_at=now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS),
+        expires_at=_expires_at(now),
         gateway=addressee.gateway,
         address_digest=addressee.address_digest,
         push=_push(draft, addressee),
@@ -599,7 +530,7 @@ def _push(draft: _Draft, addressee: Addressee) -> Push:
         public_key_hash=draft.notification.public_key_hash,
         chat_id=draft.notification.chat_id,
         message=draft.notification.message,
-        collapse_id=collapse_id(draft.dedup_key, draft.id).hex(),
+        collapse_id=draft.collapse_id.hex(),
     )
 
 
@@ -636,7 +567,7 @@ def _answer(front_door: str, request: _Request) -> Answer:
     return Answer(front_door, incoming.source_key, incoming.reply_address, incoming.request.message_id, reports)
 
 
-def _answers_repeated(front_door: str, repeats: Sequence[tuple[Incoming, _KnownRequest]]) -> list[Answer]:
+def _answers_repeated(front_door: str, repeats: Sequence[tuple[Incoming, KnownRequest]]) -> list[Answer]:
     """Return the answers to repeated requests.
 
     A repeat of a request that still waits gets no answer of its own, because the first one's is on its way.

@@ -113,7 +113,7 @@ _COUNT: LiteralString = f"""
             ORDER BY next_attempt_at LIMIT %(limit)s
         ) AS read
     ) AS part
-"""  # noqa: S608 - words of ours
+"""
 _WRITE = """
     UPDATE notifications_queue AS queue SET waiting_count = item.number, counted_at = %(now)s
     FROM unnest(%(ids)b::integer[], %(numbers)b::bigint[]) AS item (id, number) WHERE queue.id = item.id

@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 from django.conf import settings
 
-from kit.db.statements import fetch
+from kit.db.statements import fetch, table
 from notifications import halts
 from notifications.delivery.claim import Claim
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.policy import MIN_SENDERS, is_misconfigured
 from notifications.queues import Queues
+from registrations.models import Route
 
 CONFIG_SAMPLE = 100
 # Of so many times the sample the sends that count are picked, so that a flood of others costs no more than that.
@@ -69,7 +70,7 @@ def _are_many(sends: Sequence[Send]) -> bool:
     return min(senders, addresses) >= min(MIN_SENDERS, settings.CONFIG_TRIP_COUNT)
 
 
-_NEWEST = """
+_NEWEST = f"""
     SELECT attempt.outcome, request.sender_digest, route.address_digest
     FROM (
         SELECT id, notification_id, outcome, started_at FROM notifications_attempt
@@ -82,7 +83,7 @@ _NEWEST = """
     ) AS attempt
     JOIN notifications_notification AS n ON n.id = attempt.notification_id
     JOIN notifications_notificationrequest AS request ON request.id = n.request_id
-    JOIN registrations_route AS route ON route.id = n.route_id
+    JOIN {table(Route)} AS route ON route.id = n.route_id
     WHERE route.is_proven
     ORDER BY attempt.started_at DESC, attempt.id DESC LIMIT %(limit)s
 """

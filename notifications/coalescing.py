@@ -14,25 +14,28 @@ from notifications.metrics import FINISHED
 from notifications.models import Notification
 
 # What a worker holds at this moment is passed over: it is being sent.
-_LEAVE_OUT_OLDEST = """
+_LEAVE_OUT_OLDEST = f"""
     WITH ranked AS (
         SELECT id, row_number() OVER (PARTITION BY route_id ORDER BY id DESC) AS place
-        FROM notifications_notification WHERE route_id = ANY (%(routes)b::bigint[]) AND state IN ('pending', 'retrying')
+        FROM notifications_notification WHERE route_id = ANY (%(routes)b::bigint[])
+            AND state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
     ), locked AS (
         SELECT id FROM notifications_notification JOIN ranked USING (id) WHERE ranked.place > %(most)s
         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE notifications_notification AS n
-    SET state = 'coalesced', report = coalesce(n.report, 'success'), finished_at = %(now)s, lease_until = NULL,
+    SET state = '{Notification.State.COALESCED}', report = coalesce(n.report, '{Notification.Reports.SUCCESS}'),
+        finished_at = %(now)s, lease_until = NULL,
         next_attempt_at = NULL, chat_id = NULL, message = NULL
-    FROM locked WHERE n.id = locked.id AND n.state IN ('pending', 'retrying')
+    FROM locked WHERE n.id = locked.id AND n.state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
     RETURNING n.id
 """
 
 
-_FIND_WAKE_UPS = """
+_FIND_WAKE_UPS = f"""
     SELECT route_id, type FROM notifications_notification
-    WHERE route_id = ANY (%(routes)b::bigint[]) AND state = 'pending' AND is_wake_up AND expires_at > %(still_at)s
+    WHERE route_id = ANY (%(routes)b::bigint[]) AND state = '{Notification.State.PENDING}' AND is_wake_up
+        AND expires_at > %(still_at)s
 """
 
 
@@ -46,6 +49,5 @@ def find_wake_ups(route_ids: Collection[int], *, still_at: datetime) -> set[tupl
 
 def leave_out_oldest(route_ids: Collection[int], *, most: int, now: datetime) -> None:
     """Coalesce the oldest notifications of these routes, until ``most`` of each wait."""
-    if route_ids:
-        left_out = fetch(_LEAVE_OUT_OLDEST, {"routes": list(route_ids), "most": most, "now": now})
-        count(FINISHED, {(Notification.State.COALESCED,): len(left_out)})
+    left_out = fetch(_LEAVE_OUT_OLDEST, {"routes": list(route_ids), "most": most, "now": now})
+    count(FINISHED, {(Notification.State.COALESCED,): len(left_out)})

@@ -14,12 +14,13 @@ from datetime import datetime, timedelta
 import structlog
 from django.conf import settings
 
-from kit.db.statements import fetch
+from kit.db.statements import fetch, table
 from notifications.delivery.claim import Claim
 from notifications.messages import ChannelKey, Outcome, Result
-from notifications.models import Channel
+from notifications.models import Attempt, Channel
 from notifications.policy import is_dying
 from notifications.queues import Queues
+from registrations.models import Route
 
 log = structlog.get_logger(__name__)
 WINDOW = timedelta(hours=1)
@@ -27,9 +28,10 @@ WINDOW = timedelta(hours=1)
 LOOKED_THROUGH = 10_000
 
 # Of each token what was said of it last. A death that is not believed comes again, which is noted at its first attempt.
-_COUNT = """
+_COUNT = f"""
     SELECT count(*) FILTER (WHERE is_dead), count(*) FROM (
-        SELECT DISTINCT ON (route.address_digest) attempt.outcome = 'dead' AND attempt.is_guarded AS is_dead
+        SELECT DISTINCT ON (route.address_digest) attempt.outcome = '{Attempt.Outcome.DEAD}'
+            AND attempt.is_guarded AS is_dead
         FROM (
             (
                 SELECT notification_id, outcome, is_guarded, started_at AS at, id FROM notifications_attempt
@@ -38,13 +40,13 @@ _COUNT = """
                 ORDER BY started_at DESC LIMIT %(limit)s
             ) UNION ALL (
                 SELECT notification_id, outcome, is_guarded, repeated_at, id FROM notifications_attempt
-                WHERE token_type = %(token_type)s AND apn_topic = %(apn_topic)s AND outcome = 'dead'
+                WHERE token_type = %(token_type)s AND apn_topic = %(apn_topic)s AND outcome = '{Attempt.Outcome.DEAD}'
                     AND repeated_at >= %(start)s
                 ORDER BY repeated_at DESC LIMIT %(limit)s
             )
         ) AS attempt
         JOIN notifications_notification AS n ON n.id = attempt.notification_id
-        JOIN registrations_route AS route ON route.id = n.route_id
+        JOIN {table(Route)} AS route ON route.id = n.route_id
         WHERE route.is_proven OR NOT %(is_delivered)s
         ORDER BY route.address_digest, attempt.at DESC, attempt.id DESC
     ) AS token

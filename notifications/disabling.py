@@ -6,7 +6,7 @@ may have been fine. All other time moves `failing_since` forward. So an outage, 
 delivered, stops the clocks of all its routes at the first failure after its last success.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -14,7 +14,6 @@ from django.db import transaction
 from django.db.models import Case, DateTimeField, DurationField, ExpressionWrapper, F, Q, QuerySet, Value, When
 from django.db.models.functions import Coalesce, Least
 
-from kit.db.statements import fetch
 from kit.metrics.batches import count
 from notifications.messages import ChannelKey
 from notifications.metrics import ROUTES_DISABLED
@@ -26,46 +25,6 @@ FAILING = "failing"
 BY_OPERATOR = "operator"
 Kind = RegistrationEvent.Kind
 _REASONS = {Kind.TOKEN_DIED: "dead", Kind.EXPIRED: "failing"}
-
-
-def lock_in_order(route_ids: Collection[int]) -> None:
-    """Lock the routes of a batch before anything is written about some of them.
-
-    Two batches that lock the same routes one after the other, each in its own order, would wait for each other until
-    the database ends one of them.
-    """
-    fetch(_LOCK, {"ids": list(route_ids)})
-
-
-_LOCK = """
-    SELECT FROM registrations_route WHERE id = ANY (%(ids)b::bigint[]) ORDER BY id FOR NO KEY UPDATE
-"""
-# Once per address and hour: nobody needs it more exactly, and a busy device is pushed to often.
-_NOTE_SUCCESS = """
-    UPDATE registrations_route AS route
-    SET last_success_at = %(now)s, failing_since = NULL,
-        delivered_digest = CASE WHEN is_proven THEN delivered_digest ELSE locked.digest END
-    FROM (
-        SELECT id, digest
-        FROM unnest(%(ids)b::bigint[], %(digests)b::bytea[]) AS reached (id, digest)
-        JOIN registrations_route USING (id)
-        WHERE failing_since IS NOT NULL OR last_success_at IS NULL
-            OR last_success_at < %(now)s::timestamptz - interval '1 hour'
-            OR NOT is_proven AND delivered_digest IS DISTINCT FROM digest
-        ORDER BY id FOR NO KEY UPDATE OF registrations_route
-    ) AS locked
-    WHERE route.id = locked.id
-"""
-
-
-def note_success(reached: Mapping[int, bytes], *, now: datetime) -> None:
-    """Note that something was delivered to these routes, where that is news.
-
-    ``reached`` has, for each route, the digest of the address that was sent to. It may have another one by now: that
-    one is not proven by it, and stays proven if it is.
-    """
-    if reached:
-        fetch(_NOTE_SUCCESS, {"ids": list(reached), "digests": list(reached.values()), "now": now})
 
 
 def note_failure(route_ids: Iterable[int], *, channel_success_at: datetime | None, now: datetime) -> None:

@@ -6,27 +6,21 @@ and those that send answers run after it.
 """
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Protocol
 
 from kit.turns import Bell, Stage
 from notifications.delivery.desk import Delivery
-from notifications.messages import Answer
 
 
 class FrontDoor(Protocol):
     """One way into the server, opened in one process."""
 
     def intake(self) -> Sequence[Stage]:
-        """Return the stages that take requests; they call `acceptance.accept`."""
+        """Return the stages that take requests; they call `acceptance.accept`, and hand on its answers."""
         ...
 
     def outlet(self) -> Sequence[Stage]:
-        """Return the stages that send answers."""
-        ...
-
-    def answer(self, answers: Sequence[Answer], *, now: datetime) -> None:
-        """Take answers to requests of this front door, in the turn that decided them and before its outlet works."""
+        """Return the stages that send answers: those handed on under the name of this front door."""
         ...
 
 

@@ -10,7 +10,7 @@ Ending one never ends another. None of these functions touches a notification, s
 that ends by itself is probed: one push in each pause, in the whole fleet, the oldest that waits for a proven address.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 import structlog
@@ -22,7 +22,7 @@ from django.db.models.functions import Coalesce
 from kit.db.statements import fetch
 from kit.metrics.batches import count
 from kit.turns import wake as wake_workers
-from notifications.messages import UNREACHABLE, ChannelKey, Result, channel_key, platform
+from notifications.messages import ChannelKey, channel_key, platform
 from notifications.metrics import CHANNEL_TRIPS, GATEWAY_OUTAGES
 from notifications.models import Channel, Halt
 from notifications.queues import Halted
@@ -32,8 +32,6 @@ log = structlog.get_logger(__name__)
 Kind = Halt.Kind
 # What canaries say about a push that nobody tries because of it.
 NO_PUSH_IS_TRIED = "an operator stopped delivery: no push is tried"
-# Codes of results that were made without the gateway.
-WITHOUT_CONTACT = frozenset({UNREACHABLE, "gateway_failed", "no_gateway"})
 
 
 # Begun and ended by operators, and by breakers ------------------------------------------------------------------------
@@ -164,19 +162,12 @@ def covering_route(route: Route) -> list[Halt]:
 # Begun and ended by what gateways answer ------------------------------------------------------------------------------
 
 
-def note_unreachable(results: Iterable[tuple[str, Result]], known: Collection[str], *, now: datetime) -> None:
-    """Halt the gateways that no push of a batch reached. ``results`` have the name of their gateway."""
-    seen = list(results)
-    away = {name for name, result in seen if result.code == UNREACHABLE} - {n for n, r in seen if is_contact(r)}
-    for name in sorted(away - set(known)):
+def note_unreachable(gateways: Iterable[str], *, now: datetime) -> None:
+    """Halt gateways that no push of a batch reached."""
+    for name in sorted(gateways):
         if _begin(Halt(kind=Kind.UNREACHABLE, gateway=name, since=now, next_probe_at=now + _pause(Kind.UNREACHABLE))):
             count(GATEWAY_OUTAGES, [(name,)])
             log.error("gateway_unreachable", gateway=name)
-
-
-def is_contact(result: Result) -> bool:
-    """Return whether a result shows that the gateway was there."""
-    return not result.is_untried and result.code not in WITHOUT_CONTACT
 
 
 def note_reached(gateway: str) -> bool:

@@ -7,7 +7,10 @@ any else, because clients choose what they register. It is empty at Google.
 from prometheus_client import Counter
 
 from kit.metrics.kinds import BatchHistogram, StoredGauge
-from notifications.queues import OPEN_QUEUES
+from notifications.models import Halt, Notification, NotificationRequest
+from notifications.queues import OPEN_QUEUES, WAITS
+
+State = Notification.State
 
 # Accepting ------------------------------------------------------------------------------------------------------------
 REQUESTS = Counter(
@@ -102,15 +105,17 @@ OPEN = StoredGauge(
     "Notifications that are not over, by state, counted up to 100 000. "
     "When it moves: see the oldest due one; when that is young the queue is long and moving.",
     labelnames=("state",),
-    sql="""
+    sql=f"""
         WITH due AS (
             SELECT state FROM notifications_notification
-            WHERE state IN ('pending', 'retrying', 'ambiguous') ORDER BY queue_id, next_attempt_at LIMIT 100000
+            WHERE {WAITS} ORDER BY queue_id, next_attempt_at LIMIT 100000
         ), leased AS (
-            SELECT state FROM notifications_notification WHERE state = 'in_flight' ORDER BY lease_until LIMIT 100000
+            SELECT state FROM notifications_notification WHERE state = '{State.IN_FLIGHT}'
+                ORDER BY lease_until LIMIT 100000
         )
         SELECT known.state, count(open.state)
-        FROM (VALUES ('pending'), ('retrying'), ('ambiguous'), ('in_flight')) AS known (state)
+        FROM (VALUES ('{State.PENDING}'), ('{State.RETRYING}'),
+            ('{State.AMBIGUOUS}'), ('{State.IN_FLIGHT}')) AS known (state)
         LEFT JOIN (TABLE due UNION ALL TABLE leased) AS open USING (state) GROUP BY known.state
     """,
 )
@@ -136,19 +141,19 @@ OLDEST_DUE_AGE_SECONDS = StoredGauge(
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(head.at)), 0))
         FROM ({OPEN_QUEUES}) AS open CROSS JOIN LATERAL (
             SELECT next_attempt_at AS at FROM notifications_notification
-            WHERE queue_id = open.id AND state IN ('pending', 'retrying', 'ambiguous')
+            WHERE queue_id = open.id AND {WAITS}
             ORDER BY next_attempt_at LIMIT 1
         ) AS head
-    """,  # noqa: S608 - words of ours
+    """,
 )
 UNANSWERED_AGE_SECONDS = StoredGauge(
     "pushserver_requests_overdue_age_seconds",
     "For how long the answer to a request has been due, the oldest of them. "
     "When it moves: beyond a few seconds nobody answers: look for the workers of the queue `turns`.",
-    sql="""
+    sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - (
             SELECT reply_due_at FROM notifications_notificationrequest
-            WHERE state = 'waiting' ORDER BY reply_due_at LIMIT 1
+            WHERE state = '{NotificationRequest.State.WAITING}' ORDER BY reply_due_at LIMIT 1
         )), 0))
     """,
 )
@@ -156,20 +161,20 @@ GATEWAYS_AWAY = StoredGauge(
     "pushserver_unreachable_gateways",
     "Gateways that cannot be reached at this moment. "
     "When it moves: nothing is sent through them but a probe now and then, and everything waits for them.",
-    sql="SELECT count(*) FROM notifications_halt WHERE kind = 'unreachable'",
+    sql=f"SELECT count(*) FROM notifications_halt WHERE kind = '{Halt.Kind.UNREACHABLE}'",
 )
 CHANNELS = StoredGauge(
     "pushserver_channels",
     "Channels by state. "
     "When it moves: a tripped or paused one sends nothing; the console says since when, by whom and why.",
     labelnames=("state",),
-    sql="""
+    sql=f"""
         SELECT known.state, count(app.id)
-        FROM (VALUES ('running'), ('paused'), ('tripped')) AS known (state)
+        FROM (VALUES ('running'), ('{Halt.Kind.PAUSED}'), ('{Halt.Kind.TRIPPED}')) AS known (state)
         LEFT JOIN (
             SELECT app.id, coalesce(halt.kind, 'running') AS state
             FROM notifications_channel AS app
-            LEFT JOIN notifications_halt AS halt ON halt.kind IN ('paused', 'tripped')
+            LEFT JOIN notifications_halt AS halt ON halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
                 AND halt.token_type = app.token_type AND halt.app_topic = app.apn_topic
         ) AS app USING (state) GROUP BY known.state
     """,
@@ -185,10 +190,10 @@ PUSHES_STOPPED = StoredGauge(
     "pushserver_pushes_stopped",
     "1 while no push is sent, as delivery is drained or every channel that something was delivered to is halted. "
     "When it moves: the console says who stopped what, why and since when.",
-    sql="""
-        SELECT (EXISTS (SELECT FROM notifications_halt WHERE kind = 'drained') OR coalesce(bool_and(EXISTS (
+    sql=f"""
+        SELECT (EXISTS (SELECT FROM notifications_halt WHERE kind = '{Halt.Kind.DRAINED}') OR coalesce(bool_and(EXISTS (
             SELECT FROM notifications_halt AS halt
-            WHERE halt.kind IN ('paused', 'tripped')
+            WHERE halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
                 AND halt.token_type = app.token_type AND halt.app_topic = app.apn_topic
         )), FALSE))::int
         FROM notifications_channel AS app

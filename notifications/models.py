@@ -96,7 +96,7 @@ class Notification(models.Model):
     # Digest of Status message id, key hash and installation: unique for a day, then cleared.
     dedup_key = BytesField(null=True, unique=True)
     # The name under which the device replaces an earlier push of this notification: 16 bytes, the same for every
-    # attempt. It is null for notifications that are older than the column.
+    # attempt.
     collapse_id = BytesField(null=True)
     # How urgent it is and what it shows, where the front door says so (`messages.Grade`, `messages.Content`). Without a
     # grade the gateway's own settings say it.

@@ -34,6 +34,8 @@ FIRST_AMBIGUOUS_PAUSE_SECONDS = 10.0
 WORKER_LOST = "worker_lost"
 # An attempt that ended with a connection, which many share, says nothing about the next one.
 INTERRUPTIONS = frozenset({WORKER_LOST, CUT_OFF, CANCELLED, CONNECTION_LOST})
+# Codes of results that were made without the gateway.
+WITHOUT_CONTACT = frozenset({UNREACHABLE, "gateway_failed", "no_gateway"})
 # Fewer dead tokens than this say nothing about the set-up, whatever share they are.
 MIN_DEAD_TOKENS = 20
 CONFIG_SHARE = 0.5
@@ -217,6 +219,17 @@ def may_help_to_drop_payload(push: Push, result: Result) -> bool:
     """Return whether a push that can never be sent might be sent without its ciphertext, which is most of it."""
     has_less_to_say = bool(push.message) or (bool(push.wake) and not push.is_payload_dropped)
     return has_less_to_say and not result.is_untried
+
+
+def is_contact(result: Result) -> bool:
+    """Return whether a result shows that the gateway was there."""
+    return not result.is_untried and result.code not in WITHOUT_CONTACT
+
+
+def unreached(results: Iterable[tuple[str, Result]]) -> set[str]:
+    """Return the gateways that no push of a batch reached. ``results`` have the name of their gateway."""
+    seen = list(results)
+    return {name for name, result in seen if result.code == UNREACHABLE} - {n for n, r in seen if is_contact(r)}
 
 
 def is_misconfigured(newest: Sequence[str], *, minimum: int) -> bool:

@@ -16,28 +16,29 @@ from typing import LiteralString, NamedTuple
 
 from kit.db.statements import fetch
 from notifications.messages import ChannelKey, QueueKey, queue_key
-from notifications.models import Channel, Halt
+from notifications.models import Channel, Halt, Notification
 
 UNSORTED = 0
 # The last success of an app is written at most this often: nobody needs it more exactly, and every worker writes it.
 SUCCESS_NOTED_EVERY = timedelta(minutes=1)
-# The states of what waits. Written out, so that PostgreSQL recognises the partial indexes.
-WAITS: LiteralString = "state IN ('pending', 'retrying', 'ambiguous')"
+State = Notification.State
+# The states of what waits. Not parameters, so that PostgreSQL recognises the partial indexes.
+WAITS: LiteralString = f"state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')"
 # The first attempt is due at once, even where the clock is behind that of the worker which accepted it, by 5 seconds at
 # most. Anything else is due when it says.
 DUE: LiteralString = f"""{WAITS}
         AND next_attempt_at <= %(now)s + interval '5 seconds'
-        AND (state = 'pending' AND NOT is_wake_up OR next_attempt_at <= %(now)s)"""
+        AND (state = '{State.PENDING}' AND NOT is_wake_up OR next_attempt_at <= %(now)s)"""
 # Whether a halt covers a queue, in SQL. `Halted.covers` says the same.
-COVERS: LiteralString = """(halt.kind = 'drained'
-        OR halt.kind = 'unreachable' AND halt.gateway = queue.gateway
-        OR halt.kind IN ('paused', 'tripped')
+COVERS: LiteralString = f"""(halt.kind = '{Halt.Kind.DRAINED}'
+        OR halt.kind = '{Halt.Kind.UNREACHABLE}' AND halt.gateway = queue.gateway
+        OR halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
             AND halt.token_type = queue.token_type AND halt.app_topic = queue.app_topic)"""
 OPEN_QUEUES: LiteralString = f"""
-    SELECT 0 AS id WHERE NOT EXISTS (SELECT FROM notifications_halt WHERE kind = 'drained')
+    SELECT 0 AS id WHERE NOT EXISTS (SELECT FROM notifications_halt WHERE kind = '{Halt.Kind.DRAINED}')
     UNION ALL SELECT queue.id FROM notifications_queue AS queue
     WHERE NOT EXISTS (SELECT FROM notifications_halt AS halt WHERE {COVERS})
-"""  # noqa: S608 - words of ours
+"""
 # Something is due in an open queue, or a halt may be probed. Each queue is looked into by itself (LATERAL, LIMIT), so
 # that nothing is read of what waits behind halts: PostgreSQL would otherwise read all that is due, as long as its
 # statistics are older than a flood.
@@ -46,7 +47,7 @@ IS_DUE: LiteralString = f"""
         SELECT FROM notifications_notification WHERE queue_id = open.id AND {DUE} ORDER BY next_attempt_at LIMIT 1
     ) AS first
     UNION ALL SELECT FROM notifications_halt WHERE next_probe_at <= %(now)s
-"""  # noqa: S608 - words of ours
+"""
 
 
 class Halted(NamedTuple):
@@ -203,16 +204,16 @@ _CLOSE_EXPIRED = f"""
         ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     UPDATE notifications_notification AS n
-    SET state = 'expired', finished_at = %(now)s, lease_until = NULL, next_attempt_at = NULL, chat_id = NULL,
-        message = NULL, wake = NULL
+    SET state = '{State.EXPIRED}', finished_at = %(now)s, lease_until = NULL, next_attempt_at = NULL,
+        chat_id = NULL, message = NULL, wake = NULL
     FROM over WHERE n.id = over.id
     RETURNING n.id
-"""  # noqa: S608 - words of ours
+"""
 EXPIRED: LiteralString = f"""
     SELECT FROM (
         SELECT expires_at FROM notifications_notification WHERE {WAITS} ORDER BY expires_at LIMIT 1
     ) AS first WHERE expires_at <= %(now)s
-"""  # noqa: S608 - words of ours
+"""
 
 
 def close_expired(*, limit: int, now: datetime) -> int:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import LiteralString
 
 from kit.db.deleting import SET_SIZE, remove
-from notifications.models import Notification
+from notifications.models import Notification, NotificationRequest
 from notifications.transitions import DUE
 
 # OFFSET 0 has the notifications of each request looked up by index. Where hardly anything is under way, PostgreSQL may
@@ -13,7 +13,7 @@ from notifications.transitions import DUE
 _PURGE: LiteralString = f"""
     WITH old AS (
         SELECT id FROM notifications_notificationrequest AS request
-        WHERE state = 'answered' AND received_at < %(before)s AND NOT EXISTS (
+        WHERE state = '{NotificationRequest.State.ANSWERED}' AND received_at < %(before)s AND NOT EXISTS (
             SELECT FROM notifications_notification
             WHERE request_id = request.id AND state = ANY (%(under_way)s::text[]) OFFSET 0
         )
@@ -27,7 +27,7 @@ _PURGE: LiteralString = f"""
         DELETE FROM notifications_notificationrequest AS request USING old WHERE request.id = old.id RETURNING 1
     )
     SELECT count(*) FROM requests
-"""  # noqa: S608 - a number of ours
+"""
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:

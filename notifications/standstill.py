@@ -13,14 +13,15 @@ from notifications.halts import RUNNING
 from notifications.models import Channel, Halt
 
 DRAINED = Halt.Kind.DRAINED.value
-SWITCHES: LiteralString = """
+SWITCHES: LiteralString = f"""
     SELECT kind, coalesce(token_type, 0), app_topic, by, reason, since FROM notifications_halt
-    WHERE kind IN ('drained', 'paused', 'tripped')
+    WHERE kind IN ('{Halt.Kind.DRAINED}', '{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
     UNION ALL
     SELECT 'running', token_type, apn_topic, '', '', last_success_at FROM notifications_channel AS app
     WHERE NOT EXISTS (
         SELECT FROM notifications_halt AS halt
-        WHERE halt.kind IN ('paused', 'tripped') AND halt.token_type = app.token_type AND halt.app_topic = app.apn_topic
+        WHERE halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}') AND halt.token_type = app.token_type
+            AND halt.app_topic = app.apn_topic
     )
 """
 

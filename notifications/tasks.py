@@ -39,11 +39,16 @@ def new_worker() -> Worker:
 
 
 def new_stages(bell: Bell) -> list[Stage]:
-    """Return the stages of a process: those that take requests, delivery, and those that send answers."""
+    """Return the stages of a process, in the order in which a turn makes them.
+
+    front doors ──▶ intake ──▶ delivery ──────────────▶ outlet
+                      requests   results, deadlines,      answers and replies,
+                      accepted   what is due              handed on by all before it
+    """
     lease = timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)
     limits = ConcurrencyLimits(settings.CHANNEL_IN_FLIGHT, first=FIRST_LIMIT)
     delivery = Delivery(gateway_for, bell, lease=lease, limits=limits)
-    delivery.front_doors = doors = front_doors.open_all(delivery, bell)
+    doors = front_doors.open_all(delivery, bell)
     intake = [stage for door in doors.values() for stage in door.intake()]
     outlet = [stage for door in doors.values() for stage in door.outlet()]
     return [*intake, *delivery.stages(), *outlet]

@@ -9,8 +9,10 @@ from datetime import datetime, timedelta
 
 from django.db import connection, transaction
 
-from notifications.models import NotificationRequest
+from kit.db.statements import table
+from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
+from waku_bridge.models import InboundEnvelope, OutboundReply
 
 MINUTE = timedelta(minutes=1)
 SHOWN = timedelta(hours=1)
@@ -20,7 +22,7 @@ KEPT = DAY + SHOWN + timedelta(minutes=10)
 # A push may take as long as GORUSH_TIMEOUT_SECONDS, 65 by default.
 SETTLED_AFTER = timedelta(seconds=90)
 
-COUNT_TRAFFIC = """
+COUNT_TRAFFIC = f"""
     INSERT INTO pushserver_trafficminute
         (begin_at, counted_at, request_count, xmpp_count, reply_count,
          dispatch_p50_ms, dispatch_p95_ms, reply_p50_ms, reply_p95_ms)
@@ -42,8 +44,8 @@ COUNT_TRAFFIC = """
         SELECT count(*) AS number, percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (
             ORDER BY greatest(0, extract(epoch FROM reply.published_at - envelope.received_at) * 1000)
         ) FILTER (WHERE reply.repeat_count = 0 AND envelope.hash IS NOT NULL) AS ms
-        FROM waku_bridge_outboundreply AS reply
-        LEFT JOIN waku_bridge_inboundenvelope AS envelope ON envelope.hash = reply.envelope_hash
+        FROM {table(OutboundReply)} AS reply
+        LEFT JOIN {table(InboundEnvelope)} AS envelope ON envelope.hash = reply.envelope_hash
         WHERE reply.created_at >= %(begin)s AND reply.created_at < %(end)s AND reply.published_at IS NOT NULL
     ) AS replies
     ON CONFLICT (begin_at) DO UPDATE SET
@@ -52,7 +54,7 @@ COUNT_TRAFFIC = """
         (excluded.counted_at, excluded.request_count, excluded.xmpp_count, excluded.reply_count,
          excluded.dispatch_p50_ms, excluded.dispatch_p95_ms, excluded.reply_p50_ms, excluded.reply_p95_ms)
 """
-COUNT_ATTEMPTS = """
+COUNT_ATTEMPTS = f"""
     INSERT INTO pushserver_attemptminute (begin_at, channel, outcome, code, count)
     SELECT %(begin)s,
         CASE attempt.token_type
@@ -60,20 +62,23 @@ COUNT_ATTEMPTS = """
             WHEN 2 THEN 'Firebase' ELSE 'other' END,
         outcome, code, count(*)
     FROM notifications_attempt AS attempt
-    LEFT JOIN notifications_channel AS channel ON channel.token_type = 1 AND attempt.token_type = 1
+    LEFT JOIN {table(Channel)} AS channel ON channel.token_type = 1 AND attempt.token_type = 1
         AND channel.apn_topic = attempt.apn_topic
     WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome IS NOT NULL
     GROUP BY 2, outcome, code
 """
-COUNT_ENDS = """
+COUNT_ENDS = f"""
     INSERT INTO pushserver_notificationminute (begin_at, state, count)
     SELECT %(begin)s, state, count(*) FROM notifications_notification
     WHERE finished_at >= %(begin)s AND finished_at < %(end)s
-        AND state IN ('dead_token', 'undeliverable', 'unconfirmed', 'expired', 'withdrawn', 'coalesced')
+        AND state IN ('{Notification.State.DEAD_TOKEN}', '{Notification.State.UNDELIVERABLE}',
+            '{Notification.State.UNCONFIRMED}', '{Notification.State.EXPIRED}', '{Notification.State.WITHDRAWN}',
+            '{Notification.State.COALESCED}')
     GROUP BY state
     UNION ALL
-    SELECT %(begin)s, 'delivered', count(*) FROM notifications_attempt
-    WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome = 'delivered' HAVING count(*) > 0
+    SELECT %(begin)s, '{Notification.State.DELIVERED}', count(*) FROM notifications_attempt
+    WHERE started_at >= %(begin)s AND started_at < %(end)s AND outcome = '{Attempt.Outcome.DELIVERED}'
+        HAVING count(*) > 0
 """
 
 

@@ -10,6 +10,7 @@ from registrations import metrics
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.messages import QueryInfo
+from registrations.models import Registration, Route
 
 # A client keeps three devices per user. A user who registers thousands must not make every answer about their key huge.
 MAX_INSTALLATIONS_PER_KEY = 20
@@ -33,7 +34,7 @@ class _Row(NamedTuple):
 
 
 # A list is read only where it is told, and only if there is room for it: `pg_column_size` does not read it.
-_FIND: LiteralString = """
+_FIND: LiteralString = f"""
     WITH asked AS (
         SELECT registration.id, public_key_hash, signature, server_public_key,
                row_number() OVER (PARTITION BY public_key_hash ORDER BY granted_at DESC, registration.id) AS recency,
@@ -42,7 +43,7 @@ _FIND: LiteralString = """
         JOIN registrations_registration AS registration ON registration.id = granted.registration_id
         JOIN registrations_route AS route ON route.id = registration.route_id
         WHERE public_key_hash = ANY (%(hashes)b::bytea[]) AND server_public_key = ANY (%(servers)b::bytea[])
-            AND registration.state = 'active' AND enabled AND route.state = 'active'
+            AND registration.state = '{Registration.State.ACTIVE}' AND enabled AND route.state = '{Route.State.ACTIVE}'
             AND NOT EXISTS (
                 SELECT FROM registrations_grant AS newer
                 WHERE newer.registration_id = granted.registration_id AND newer.id <> granted.id
@@ -88,11 +89,11 @@ def find(public_key_hashes: Iterable[bytes], *, server_public_keys: Sequence[byt
     return dict(found)
 
 
-_COUNT = """
+_COUNT = f"""
     SELECT server_public_key, count(*) FROM (
         SELECT DISTINCT ON (registration_id) server_public_key
         FROM registrations_grant JOIN registrations_registration AS registration ON registration.id = registration_id
-        WHERE registration.state = 'active' ORDER BY registration_id, granted_at DESC
+        WHERE registration.state = '{Registration.State.ACTIVE}' ORDER BY registration_id, granted_at DESC
     ) AS newest GROUP BY server_public_key
 """
 

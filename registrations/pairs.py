@@ -34,5 +34,5 @@ class IsOneOf(Func):
     ) -> tuple[str, list[Any]]:
         parts = [compiler.compile(expression) for expression in self.source_expressions]
         key_hash, installation_id, hashes, ids = (sql for sql, _ in parts)
-        sql = f"({key_hash}, {installation_id}) IN (SELECT * FROM unnest({hashes}::bytea[], {ids}::text[]))"  # noqa: S608
+        sql = f"({key_hash}, {installation_id}) IN (SELECT * FROM unnest({hashes}::bytea[], {ids}::text[]))"
         return sql, [parameter for _, parameters in parts for parameter in parameters]

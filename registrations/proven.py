@@ -11,13 +11,15 @@ from kit.db.statements import fetch
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.messages import Named
+from registrations.models import Registration, Route
 
-_FIND: LiteralString = """
+_FIND: LiteralString = f"""
     SELECT public_key_hash, installation_id, access_token_digest, route.address_digest
     FROM unnest(%(hashes)b::bytea[], %(installations)b::text[]) AS named (public_key_hash, installation_id)
     JOIN registrations_registration AS registration USING (public_key_hash, installation_id)
     JOIN registrations_route AS route ON route.id = registration.route_id
-    WHERE registration.state = 'active' AND route.state = 'active' AND route.is_proven
+    WHERE registration.state = '{Registration.State.ACTIVE}' AND route.state = '{Route.State.ACTIVE}'
+        AND route.is_proven
 """
 
 

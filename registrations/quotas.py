@@ -16,6 +16,7 @@ from kit.buckets.bucket import BucketLimits, per_minute
 from kit.buckets.shared import Spending, own_buckets
 from kit.db.estimates import stored
 from kit.db.statements import fetch
+from registrations.models import Registration
 from registrations.rules import Refusal
 
 # New installations that nobody registered for a while are saved up for as many minutes: a wave after an outage.
@@ -62,8 +63,8 @@ _TAKEN: LiteralString = f"""
     SELECT ''::bytea, {STORED_REGISTRATIONS}
     UNION ALL
     SELECT public_key_hash, count(*) FROM registrations_registration
-    WHERE public_key_hash = ANY (%(hashes)b::bytea[]) AND state = 'active' GROUP BY 1
-"""  # noqa: S608 - our own statement
+    WHERE public_key_hash = ANY (%(hashes)b::bytea[]) AND state = '{Registration.State.ACTIVE}' GROUP BY 1
+"""
 
 
 def room_for(public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Room:

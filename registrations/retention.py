@@ -7,7 +7,7 @@ from typing import LiteralString
 from kit.db.statements import fetch
 from kit.metrics.batches import count
 from registrations import metrics
-from registrations.models import RegistrationEvent, Route
+from registrations.models import Registration, RegistrationEvent, Route
 from registrations.pairs import InstallationKey
 
 Kind = RegistrationEvent.Kind
@@ -42,33 +42,37 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
         yield removed
 
 
-_EXPIRE: LiteralString = """
+_EXPIRE: LiteralString = f"""
     WITH old AS (
         SELECT registration.id, public_key_hash, installation_id, registration.pseudonym, route_id, token_type,
             apn_topic, front_door
         FROM registrations_registration AS registration JOIN registrations_route AS route ON route.id = route_id
-        WHERE registration.id > %(after)s AND registration.id <= %(up_to)s AND registration.state = 'active'
+        WHERE registration.id > %(after)s AND registration.id <= %(up_to)s
+            AND registration.state = '{Registration.State.ACTIVE}'
             AND updated_at < %(before)s AND coalesce(last_success_at, updated_at) < %(before)s
         ORDER BY registration.id FOR UPDATE OF registration SKIP LOCKED
     ), ended AS (
         UPDATE registrations_registration AS registration
-        SET state = 'unregistered', route_id = NULL, pseudonym = NULL, updated_at = %(now)s,
+        SET state = '{Registration.State.UNREGISTERED}', route_id = NULL, pseudonym = NULL, updated_at = %(now)s,
             access_token_encrypted = NULL, access_token_digest = NULL,
             enabled = false, allow_from_contacts_only = false, block_mentions = false,
-            allowed_key_list = '{}', blocked_chat_list = '{}', muted_chat_list = '{}', allowed_mentions_chat_list = '{}'
+            allowed_key_list = '{{}}', blocked_chat_list = '{{}}', muted_chat_list = '{{}}',
+                allowed_mentions_chat_list = '{{}}'
         FROM old WHERE registration.id = old.id
     ), ungranted AS (
         DELETE FROM registrations_grant USING old WHERE registration_id = old.id
     ), noted AS (
         INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, apn_topic, front_door, at)
-        SELECT 'expired', pseudonym, token_type, apn_topic, front_door, %(now)s FROM old WHERE pseudonym IS NOT NULL
+        SELECT '{Kind.EXPIRED}', pseudonym, token_type, apn_topic, front_door, %(now)s FROM old
+            WHERE pseudonym IS NOT NULL
     )
     SELECT public_key_hash, installation_id, route_id FROM old
 """
-_REMOVE_TOMBSTONES: LiteralString = """
+_REMOVE_TOMBSTONES: LiteralString = f"""
     WITH removed AS (
         DELETE FROM registrations_registration
-        WHERE id > %(after)s AND id <= %(up_to)s AND state = 'unregistered' AND updated_at < %(before)s
+        WHERE id > %(after)s AND id <= %(up_to)s AND state = '{Registration.State.UNREGISTERED}'
+            AND updated_at < %(before)s
         RETURNING id
     )
     SELECT count(*) FROM removed

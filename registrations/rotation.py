@@ -150,7 +150,7 @@ def _write(model: type[Model], names: Sequence[str], values: Mapping[int, Sequen
     arrays = ", ".join(["%s::bigint[]", *["%s::bytea[]"] * len(names)])
     with connection.cursor() as cursor:
         cursor.execute(
-            f"UPDATE {model._meta.db_table} AS own SET {assignments} "  # noqa: S608, SLF001
+            f"UPDATE {model._meta.db_table} AS own SET {assignments} "  # noqa: SLF001
             f"FROM unnest({arrays}) AS item (id, {', '.join(names)}) WHERE own.id = item.id",
             [list(values), *map(list, zip(*values.values(), strict=True))],
         )

@@ -1,5 +1,9 @@
-"""Pointing a route to an address, which is the same for whatever front door an address comes from."""
+"""Routes: pointing one to an address, and noting what was delivered to it, for whatever front door it is of."""
 
+from collections.abc import Collection, Mapping
+from datetime import datetime
+
+from kit.db.statements import fetch
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.messages import TokenType
@@ -37,3 +41,40 @@ def point(route: Route, *, gateway: str, token_type: int, apn_topic: str, addres
     route.disabled_at = None
     route.failing_since = None
     route.generation += 1
+
+
+_LOCK = "SELECT FROM registrations_route WHERE id = ANY (%(ids)b::bigint[]) ORDER BY id FOR NO KEY UPDATE"
+# Once per address and hour: nobody needs it more exactly, and a busy device is pushed to often.
+_NOTE_DELIVERED = """
+    UPDATE registrations_route AS route
+    SET last_success_at = %(now)s, failing_since = NULL,
+        delivered_digest = CASE WHEN is_proven THEN delivered_digest ELSE locked.digest END
+    FROM (
+        SELECT id, digest
+        FROM unnest(%(ids)b::bigint[], %(digests)b::bytea[]) AS reached (id, digest)
+        JOIN registrations_route USING (id)
+        WHERE failing_since IS NOT NULL OR last_success_at IS NULL
+            OR last_success_at < %(now)s::timestamptz - interval '1 hour'
+            OR NOT is_proven AND delivered_digest IS DISTINCT FROM digest
+        ORDER BY id FOR NO KEY UPDATE OF registrations_route
+    ) AS locked
+    WHERE route.id = locked.id
+"""
+
+
+def lock_in_order(route_ids: Collection[int]) -> None:
+    """Lock the routes of a batch before anything is written about some of them.
+
+    Two batches that lock the same routes one after the other, each in its own order, would wait for each other until
+    the database ends one of them.
+    """
+    fetch(_LOCK, {"ids": list(route_ids)})
+
+
+def note_delivered(reached: Mapping[int, bytes], *, now: datetime) -> None:
+    """Note that something was delivered to these routes, where that is news.
+
+    ``reached`` has, for each route, the digest of the address that was sent to. It may have another one by now: that
+    one is not proven by it, and stays proven if it is.
+    """
+    fetch(_NOTE_DELIVERED, {"ids": list(reached), "digests": list(reached.values()), "now": now})

@@ -19,8 +19,7 @@ from waku_bridge.codec.errors import NotDecryptable
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.waku_message import message_hash
 from waku_bridge.identity import server_identity
-from waku_bridge.inbox import Envelope
-from waku_bridge.messages import Decoded, MessageType, WakuMessage
+from waku_bridge.messages import Decoded, Envelope, MessageType, WakuMessage
 from waku_bridge.models import OutboundReply
 from waku_bridge.query_topics import CpuBudget
 

@@ -60,10 +60,9 @@ class Desk:
         self.delivery = Delivery(gateways or (lambda _: self.gateway), self.bell, lease=lease, limits=limits)
         self.worker = Worker(self.delivery.stages(), self.bell)
 
-    def open(self, name, open_it) -> None:
+    def open(self, open_it) -> None:
         """Open a front door."""
-        door = open_it(self.delivery, self.bell)
-        self.delivery.front_doors = {name: door}
+        self.door = door = open_it(self.delivery, self.bell)
         stages: list[Stage] = [*door.intake(), *self.delivery.stages(), *door.outlet()]
         self.worker = Worker(stages, self.bell)
 

@@ -13,7 +13,6 @@ from notifications.gateways.interface import Gateway
 from notifications.messages import Push, Result
 from tests.delivering import Desk, RecordingGateway
 from waku_bridge.front_door import WakuDoor
-from waku_bridge.inbound import FRONT_DOOR
 from waku_bridge.node import WakuNode
 from waku_bridge.outbound import Nodes
 
@@ -44,11 +43,10 @@ class Process(Desk):
     ) -> None:
         super().__init__(gateway or SilentGateway(), limit=limit)
         self._nodes, self._stores = Nodes(nodes), Nodes(stores)
-        self.open(FRONT_DOOR, self._open_door)
+        self.open(self._open_door)
 
     def _open_door(self, delivery: Delivery, bell: Bell) -> WakuDoor:
-        self.door = WakuDoor(delivery, bell, nodes=self._nodes, stores=self._stores)
-        return self.door
+        return WakuDoor(delivery, bell, nodes=self._nodes, stores=self._stores)
 
     @property
     def sending(self) -> Sending:

@@ -46,10 +46,10 @@ HASH_BYTES = 32
 # More requests than this begin with the same digits only when hardly any digits were typed.
 MAX_REQUESTS = 100
 MOST_FAILED_COUNTED = 1000
-COUNT_FAILED = """
+COUNT_FAILED = f"""
     SELECT count(*) FROM (
         SELECT FROM waku_bridge_inboundenvelope
-        WHERE state = 'failed' AND fault_id = waku_bridge_envelopefault.id LIMIT %s
+        WHERE state = '{InboundEnvelope.State.FAILED}' AND fault_id = waku_bridge_envelopefault.id LIMIT %s
     ) AS found
 """
 

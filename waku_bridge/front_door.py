@@ -1,7 +1,6 @@
 """Waku as a front door: envelopes come in, and replies go out."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from django.conf import settings
 
@@ -11,10 +10,9 @@ from kit.once import once
 from kit.turns import Bell, Stage
 from notifications import front_doors
 from notifications.delivery.desk import Delivery
-from notifications.messages import Answer
-from waku_bridge.inbound import FRONT_DOOR
+from waku_bridge.messages import FRONT_DOOR
 from waku_bridge.node import WakuNode
-from waku_bridge.outbound import Nodes, Outbox, reply_to
+from waku_bridge.outbound import Nodes, Outbox
 from waku_bridge.steps import InboxIntake
 from waku_bridge.tasks import want_keys
 
@@ -27,7 +25,7 @@ class WakuDoor:
 
     def __init__(self, delivery: Delivery, bell: Bell, *, nodes: Nodes, stores: Nodes) -> None:
         self._outbox = Outbox(nodes, stores, bell)
-        self._steps = InboxIntake(delivery, self._outbox.put, want_keys, _hands()).steps()
+        self._steps = InboxIntake(delivery, want_keys, _hands()).steps()
 
     def intake(self) -> Sequence[Stage]:
         """Return the steps that take envelopes."""
@@ -36,10 +34,6 @@ class WakuDoor:
     def outlet(self) -> Sequence[Stage]:
         """Return the stages that publish replies and have them confirmed."""
         return self._outbox.stages()
-
-    def answer(self, answers: Sequence[Answer], *, now: datetime) -> None:  # noqa: ARG002 - as front doors do
-        """Put answers into the outbox."""
-        self._outbox.put([reply_to(answer) for answer in answers])
 
 
 def open_door(delivery: Delivery, bell: Bell) -> WakuDoor:

@@ -35,6 +35,7 @@ from waku_bridge.codec.errors import CodecError, NotDecryptable
 from waku_bridge.codec.keys import DecryptionKey, key_hash
 from waku_bridge.identity import identities_by_topic, server_identities, server_identity
 from waku_bridge.messages import (
+    FRONT_DOOR,
     Body,
     Decoded,
     MessageType,
@@ -51,7 +52,6 @@ from waku_bridge.queries import Asked, Limits
 
 log = structlog.get_logger(__name__)
 State = InboundEnvelope.State
-FRONT_DOOR = "waku"
 
 # Bytes that one batch loads at most, whatever the number of envelopes.
 MAX_BATCH_BYTES = 8 * 1024 * 1024
@@ -147,17 +147,24 @@ _TAKE = """
     SELECT hash, pubsub_topic, content_topic, payload, received_at, locked FROM waiting
     WHERE bytes - length(payload) < %(max_bytes)s ORDER BY received_at, timestamp_ns, hash
 """
-_OLDEST: LiteralString = _TAKE.format(which="state = 'received' AND hash <> ALL (%(but)b::bytea[])", order="ASC")
-_NEWEST: LiteralString = _TAKE.format(which="state = 'received' AND hash <> ALL (%(but)b::bytea[])", order="DESC")
-_ONE: LiteralString = _TAKE.format(which="state = 'received' AND hash = ANY (%(suspects)b::bytea[])", order="ASC")
-_POSTPONED: LiteralString = _TAKE.format(which="state = 'postponed'", order="DESC")
-_POSTPONE = "UPDATE waku_bridge_inboundenvelope SET state = 'postponed' WHERE hash = ANY (%b::bytea[])"
-_RECALL = """
-    UPDATE waku_bridge_inboundenvelope SET state = 'received' WHERE hash = ANY (%b::bytea[]) AND state = 'postponed'
+_OLDEST: LiteralString = _TAKE.format(
+    which=f"state = '{State.RECEIVED}' AND hash <> ALL (%(but)b::bytea[])", order="ASC"
+)
+_NEWEST: LiteralString = _TAKE.format(
+    which=f"state = '{State.RECEIVED}' AND hash <> ALL (%(but)b::bytea[])", order="DESC"
+)
+_ONE: LiteralString = _TAKE.format(
+    which=f"state = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])", order="ASC"
+)
+_POSTPONED: LiteralString = _TAKE.format(which=f"state = '{State.POSTPONED}'", order="DESC")
+_POSTPONE = f"UPDATE waku_bridge_inboundenvelope SET state = '{State.POSTPONED}' WHERE hash = ANY (%b::bytea[])"
+_RECALL = f"""
+    UPDATE waku_bridge_inboundenvelope SET state = '{State.RECEIVED}'
+    WHERE hash = ANY (%b::bytea[]) AND state = '{State.POSTPONED}'
 """
-_STILL_WAITING = """
+_STILL_WAITING = f"""
     SELECT hash FROM waku_bridge_inboundenvelope
-    WHERE hash = ANY (%s::bytea[]) AND state IN ('received', 'unkeyed', 'postponed')
+    WHERE hash = ANY (%s::bytea[]) AND state IN ('{State.RECEIVED}', '{State.PENDING_KEY}', '{State.POSTPONED}')
 """
 
 
@@ -399,11 +406,11 @@ def _type_of(item: Item) -> str:
     return MESSAGE_TYPES[type(item.decoded.body)].name.lower() if item.decoded else "unknown"
 
 
-_CLOSE = """
+_CLOSE = f"""
     UPDATE waku_bridge_inboundenvelope AS envelope
     SET state = item.state, reason = item.reason, message_type = item.message_type, message_id = item.message_id,
-        processed_at = CASE item.state WHEN 'unkeyed' THEN NULL ELSE %(now)s::timestamptz END,
-        payload = CASE item.state WHEN 'unkeyed' THEN envelope.payload END
+        processed_at = CASE item.state WHEN '{State.PENDING_KEY}' THEN NULL ELSE %(now)s::timestamptz END,
+        payload = CASE item.state WHEN '{State.PENDING_KEY}' THEN envelope.payload END
     FROM unnest(%(hashes)b::bytea[], %(states)b::text[], %(reasons)b::text[], %(types)b::smallint[], %(ids)b::bytea[])
         AS item (hash, state, reason, message_type, message_id)
     WHERE envelope.hash = item.hash

@@ -1,36 +1,26 @@
 """The inbox: every envelope on a topic of ours is written here before anything else happens to it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.db import connection
 
 from kit.metrics.batches import count
-from waku_bridge.messages import WakuMessage
+from waku_bridge.messages import Envelope
 from waku_bridge.metrics import INBOX_ENVELOPES
 from waku_bridge.models import InboundEnvelope
 
+State = InboundEnvelope.State
 Path = InboundEnvelope.Path
 
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """A message as received, with the hash (32 bytes) that names it."""
-
-    hash: bytes
-    pubsub_topic: str
-    message: WakuMessage
-
-
 # Workers are told of new rows at the commit: `kit.turns.CHANNEL`.
-INSERT = """
+INSERT = f"""
     WITH new AS (
         INSERT INTO waku_bridge_inboundenvelope
             (hash, pubsub_topic, content_topic, timestamp_ns, payload,
              source, path, state, reason, received_at)
-        SELECT *, %s::text, %s::text, 'received', '', %s::timestamptz
+        SELECT *, %s::text, %s::text, '{State.RECEIVED}', '', %s::timestamptz
         FROM unnest(%s::bytea[], %s::text[], %s::text[], %s::bigint[], %s::bytea[])
         ON CONFLICT (hash) DO NOTHING
         RETURNING hash
@@ -40,22 +30,22 @@ INSERT = """
 OVERLOAD = "overload"
 # Drops the oldest of what was postponed beyond a limit, returns how many, and whether more than a limit waits unopened.
 # The oldest that may stay is found in the index alone, and nothing that stays is locked.
-BOUND = """
+BOUND = f"""
     WITH dropped AS (
         UPDATE waku_bridge_inboundenvelope
-        SET state = 'dropped', reason = 'overload', payload = NULL, processed_at = %s::timestamptz
+        SET state = '{State.DROPPED}', reason = '{OVERLOAD}', payload = NULL, processed_at = %s::timestamptz
         WHERE hash IN (
             SELECT hash FROM waku_bridge_inboundenvelope
-            WHERE state = 'postponed' AND (received_at, timestamp_ns) <= (
+            WHERE state = '{State.POSTPONED}' AND (received_at, timestamp_ns) <= (
                 SELECT received_at, timestamp_ns FROM waku_bridge_inboundenvelope
-                WHERE state = 'postponed' ORDER BY received_at DESC, timestamp_ns DESC OFFSET %s LIMIT 1
+                WHERE state = '{State.POSTPONED}' ORDER BY received_at DESC, timestamp_ns DESC OFFSET %s LIMIT 1
             )
             ORDER BY received_at, timestamp_ns LIMIT %s FOR UPDATE SKIP LOCKED
         )
         RETURNING hash
     )
     SELECT (SELECT count(*) FROM dropped), EXISTS (
-        SELECT FROM waku_bridge_inboundenvelope WHERE state = 'received' ORDER BY received_at OFFSET %s LIMIT 1
+        SELECT FROM waku_bridge_inboundenvelope WHERE state = '{State.RECEIVED}' ORDER BY received_at OFFSET %s LIMIT 1
     )
 """
 KNOWN = "SELECT hash FROM waku_bridge_inboundenvelope WHERE hash = ANY(%s::bytea[])"

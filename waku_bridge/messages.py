@@ -6,6 +6,8 @@ from enum import IntEnum
 from notifications.messages import PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage
 
+FRONT_DOOR = "waku"  # our name in what is stored
+
 
 class MessageType(IntEnum):
     """The types of ApplicationMetadataMessage that concern push notifications, in wire values."""
@@ -41,6 +43,15 @@ class WakuMessage:
     version: int = 1
     ephemeral: bool = False
     meta: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A message as received, with the hash (32 bytes) that names it."""
+
+    hash: bytes
+    pubsub_topic: str
+    message: WakuMessage
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ such, so that `time() - x` goes on growing when nothing sets them.
 from prometheus_client import Counter, Gauge
 
 from kit.metrics.kinds import BatchHistogram, StoredGauge
+from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply
 
 # Reading --------------------------------------------------------------------------------------------------------------
 MESSAGES_READ = Counter(
@@ -216,9 +217,10 @@ PUBLISH_SECONDS = BatchHistogram(
 )
 
 # The canary -----------------------------------------------------------------------------------------------------------
-_LAST_CANARY = (
-    "SELECT * FROM waku_bridge_canaryrun WHERE state IN ('passed', 'broken') ORDER BY started_at DESC LIMIT 1"
-)
+_LAST_CANARY = f"""
+    SELECT * FROM waku_bridge_canaryrun WHERE state IN ('{CanaryRun.State.PASSED}', '{CanaryRun.State.BROKEN}')
+    ORDER BY started_at DESC LIMIT 1
+"""
 CANARY_LINK_SECONDS = StoredGauge(
     "pushserver_canary_link_seconds",
     "How long each link of the chain took in the canary's last round trip; what it did not reach is missing. "
@@ -232,7 +234,7 @@ CANARY_LINK_SECONDS = StoredGauge(
             ('request_answer', request_answer_ms),
             ('unregister', unregister_ms), ('unregister_answer', unregister_answer_ms)
         ) AS links (link, milliseconds)
-    """,  # noqa: S608 - our own words
+    """,
 )
 CANARY_BROKEN = StoredGauge(
     "pushserver_canary_broken",
@@ -242,15 +244,15 @@ CANARY_BROKEN = StoredGauge(
     sql=f"""
         SELECT cause, (cause = run.found)::int FROM (SELECT cause AS found FROM ({_LAST_CANARY}) AS last) AS run
         CROSS JOIN unnest(ARRAY['node', 'bridge', 'worker', 'gorush', 'reply']) AS cause
-    """,  # noqa: S608 - our own words
+    """,
 )
 CANARY_LAST_SUCCESS = StoredGauge(
     "pushserver_canary_last_success_timestamp_seconds",
     "When all links of the chain held for the last time, as Unix time. "
     "When it moves: older than a few minutes, something is broken, or the worker of the queue canary is away.",
-    sql="""
+    sql=f"""
         SELECT extract(epoch FROM finished_at) FROM waku_bridge_canaryrun
-        WHERE state = 'passed' ORDER BY started_at DESC LIMIT 1
+        WHERE state = '{CanaryRun.State.PASSED}' ORDER BY started_at DESC LIMIT 1
     """,
 )
 
@@ -260,9 +262,10 @@ INBOX_DEPTH = StoredGauge(
     "Envelopes in the inbox that nobody has opened, counted up to 100 000. "
     "When it moves: see the age of the oldest; when that is young the queue is long and moving. At "
     "MAX_WAITING_ENVELOPES the bridge takes nothing in.",
-    sql="""
+    sql=f"""
         SELECT count(*) FROM (
-            SELECT FROM waku_bridge_inboundenvelope WHERE state = 'received' ORDER BY received_at LIMIT 100000
+            SELECT FROM waku_bridge_inboundenvelope WHERE state = '{InboundEnvelope.State.RECEIVED}'
+                ORDER BY received_at LIMIT 100000
         ) AS waiting
     """,
 )
@@ -271,9 +274,10 @@ INBOX_POSTPONED = StoredGauge(
     "Envelopes about no proven address that wait because more came than could be decided, counted up to 100 000. "
     "When it moves: somebody floods the server, see what was processed by outcome; or workers are too few. At "
     "MAX_WAITING_ENVELOPES the oldest are dropped as `overload`.",
-    sql="""
+    sql=f"""
         SELECT count(*) FROM (
-            SELECT FROM waku_bridge_inboundenvelope WHERE state = 'postponed' ORDER BY received_at LIMIT 100000
+            SELECT FROM waku_bridge_inboundenvelope WHERE state = '{InboundEnvelope.State.POSTPONED}'
+                ORDER BY received_at LIMIT 100000
         ) AS waiting
     """,
 )
@@ -281,10 +285,10 @@ INBOX_OLDEST_AGE_SECONDS = StoredGauge(
     "pushserver_inbox_oldest_age_seconds",
     "For how long the oldest envelope has been waiting in the inbox. "
     "When it moves: beyond a few seconds workers of the queue `turns` are away or too few.",
-    sql="""
+    sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(received_at)), 0)) FROM (
             SELECT received_at FROM waku_bridge_inboundenvelope
-            WHERE state = 'received' ORDER BY received_at LIMIT 100000
+            WHERE state = '{InboundEnvelope.State.RECEIVED}' ORDER BY received_at LIMIT 100000
         ) AS waiting
     """,
 )
@@ -292,9 +296,10 @@ REPLIES_PENDING = StoredGauge(
     "pushserver_replies_pending",
     "Replies in the outbox that no node has taken yet, counted up to 100 000. "
     "When it moves: no node takes replies, see the publish errors; or workers of the queue `turns` are away.",
-    sql="""
+    sql=f"""
         SELECT count(*) FROM (
-            SELECT FROM waku_bridge_outboundreply WHERE state = 'pending' ORDER BY next_attempt_at LIMIT 100000
+            SELECT FROM waku_bridge_outboundreply WHERE state = '{OutboundReply.State.PENDING}'
+                ORDER BY next_attempt_at LIMIT 100000
         ) AS pending
     """,
 )
@@ -302,10 +307,10 @@ REPLIES_OLDEST_AGE_SECONDS = StoredGauge(
     "pushserver_replies_oldest_age_seconds",
     "For how long the oldest reply has been waiting in the outbox, since it was written. "
     "When it moves: clients wait 3 s; see pushserver_replies_pending.",
-    sql="""
+    sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)) FROM (
             SELECT created_at FROM waku_bridge_outboundreply
-            WHERE state = 'pending' ORDER BY next_attempt_at LIMIT 100000
+            WHERE state = '{OutboundReply.State.PENDING}' ORDER BY next_attempt_at LIMIT 100000
         ) AS pending
     """,
 )

@@ -19,7 +19,7 @@ from registrations.models import TopicKey
 from waku_bridge import faults, inbox
 from waku_bridge.identity import own_content_topics
 from waku_bridge.models import DeadLetter, InboundEnvelope
-from waku_bridge.query_topics.names import number
+from waku_bridge.query_topics.topic_set import number
 from waku_bridge.reading.pages import select
 
 log = structlog.get_logger(__name__)

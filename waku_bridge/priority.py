@@ -13,8 +13,7 @@ from datetime import timedelta
 from time import monotonic
 from typing import NamedTuple
 
-from kit.buckets.bucket import BucketLimits, part
-from kit.buckets.store import Buckets, Charge
+from kit.buckets.bucket import BucketLimits, Buckets, Charge, part
 from notifications.messages import PushRequest
 from registrations.messages import Named
 from waku_bridge.codec.keys import key_hash

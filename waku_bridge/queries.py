@@ -12,10 +12,9 @@ from hashlib import sha256
 from time import monotonic
 from typing import NamedTuple
 
-from kit.buckets.bucket import BucketLimits, Limit, part, per_minute
+from kit.buckets.bucket import BucketLimits, Buckets, Charge, Limit, part, per_minute
 from kit.buckets.share import Share, own_share
 from kit.buckets.shared import SharedBuckets
-from kit.buckets.store import Buckets, Charge
 from registrations.messages import QueryInfo
 
 # An answer may always be so many times as long as its query.

@@ -10,26 +10,28 @@ from itertools import chain
 from typing import LiteralString
 
 from kit.db.deleting import SET_SIZE, delete_in_chunks, remove
-from waku_bridge.models import DeadLetter, EnvelopeFault
+from waku_bridge.models import DeadLetter, EnvelopeFault, InboundEnvelope, OutboundReply
 
 _ENVELOPES: LiteralString = f"""
     WITH old AS (
-        SELECT hash FROM waku_bridge_inboundenvelope WHERE received_at < %(before)s AND state <> 'received'
+        SELECT hash FROM waku_bridge_inboundenvelope WHERE received_at < %(before)s
+            AND state <> '{InboundEnvelope.State.RECEIVED}'
         ORDER BY received_at LIMIT {SET_SIZE} FOR UPDATE SKIP LOCKED
     ), removed AS (
         DELETE FROM waku_bridge_inboundenvelope AS envelope USING old WHERE envelope.hash = old.hash RETURNING 1
     )
     SELECT count(*) FROM removed
-"""  # noqa: S608 - a number of ours
+"""
 _REPLIES: LiteralString = f"""
     WITH old AS (
-        SELECT id FROM waku_bridge_outboundreply WHERE created_at < %(before)s AND state <> 'pending'
+        SELECT id FROM waku_bridge_outboundreply WHERE created_at < %(before)s
+            AND state <> '{OutboundReply.State.PENDING}'
         ORDER BY created_at LIMIT {SET_SIZE} FOR UPDATE SKIP LOCKED
     ), removed AS (
         DELETE FROM waku_bridge_outboundreply AS reply USING old WHERE reply.id = old.id RETURNING 1
     )
     SELECT count(*) FROM removed
-"""  # noqa: S608 - a number of ours
+"""
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:

@@ -18,13 +18,12 @@ from django.conf import settings
 from kit.buckets.share import own_share
 from kit.buckets.shared import own_buckets
 from kit.hands import Hands, LeftBehind
-from kit.turns import BaseStage, Stage
+from kit.turns import BaseStage, Batch, Stage, Work
 from notifications.acceptance import Sending
-from notifications.delivery.desk import Delivery
+from notifications.delivery.desk import Delivery, traced
 from registrations.proven import find_proven_addresses
 from waku_bridge import inbound
-from waku_bridge.inbound import Envelope, Item, Processed, Taken
-from waku_bridge.outbound import Reply
+from waku_bridge.inbound import Item, Processed, State, Taken
 from waku_bridge.priority import SHARE, Chosen, Priority, cost, named, within_share
 
 # Crashes after which an envelope is processed in a batch of its own.
@@ -36,58 +35,55 @@ class InboxStep(BaseStage):
 
     def __init__(self, intake: "InboxIntake") -> None:
         self._intake = intake
-        self._taken: Sequence[Envelope] = []
-        self._processed = Processed()
 
-    def _process(self, items: Sequence[Item], *, now: datetime) -> None:
+    def _process(self, items: Sequence[Item], *, is_more_left: bool, now: datetime) -> Work[Processed]:
         sending = Sending(self._intake.delivery.lease, self._intake.delivery.limits)
-        self._processed = inbound.process(items, sending=sending, now=now)
-        self._intake.reply(self._processed.replies)
-        self._intake.delivery.answer(self._processed.accepted.answers, now=now)
+        processed = inbound.process(items, sending=sending, now=now)
+        answers = [*processed.replies, *traced(processed.accepted.answers)]
+        return Work(processed, answers, is_more_left=is_more_left)
 
-    def committed(self) -> None:
+    def committed(self, decided: Processed) -> None:
         """Send the pushes that were claimed."""
         own_buckets().keep()
         self._intake.hands.let_go()
-        accepted = self._processed.accepted
-        self._intake.delivery.accepted(accepted.claims, accepted.waiting)
-        if self._processed.needs_keys:
+        self._intake.delivery.accepted(decided.accepted.claims, decided.accepted.waiting)
+        if decided.needs_keys:
             self._intake.want_keys()
-        self._processed = Processed()
 
-    def undone(self) -> None:
+    def undone(self, batch: Batch) -> None:  # noqa: ARG002 - the signature of a stage
         """Forget what was decided."""
         own_buckets().take_back()
+        self._intake.delivery.limits.give_back()
         self._intake.hands.let_go()
-        self._processed = Processed()
 
-    def set_aside(self, error: Exception, *, now: datetime) -> None:
+    def set_aside(self, error: Exception, batch: Batch) -> None:
         """Mark the envelope that was taken alone as failed. Its payload is kept, so that it can be processed again."""
-        for envelope in self._taken:
-            inbound.set_aside(envelope, error, now=now)
+        for envelope in batch.taken:
+            inbound.set_aside(envelope, error, now=batch.now)
 
 
 class Inbox(InboxStep):
     """The step that takes envelopes as they come."""
 
-    waits: LiteralString = "SELECT FROM waku_bridge_inboundenvelope WHERE state = 'received'"
+    waits: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope WHERE state = '{State.RECEIVED}'"
     announced_as = "inbox"
 
     def __init__(self, intake: "InboxIntake") -> None:
         super().__init__(intake)
         self._takes_one_alone = False
 
-    def work(self, limit: int, *, now: datetime) -> bool:
+    def work(self, batch: Batch) -> Work[Processed]:
         """Process what waits. Answers and replies are handed on within the same batch."""
-        suspects = self._intake.suspects(now=now)
-        taken = self._take(limit, suspects)
-        self._taken = taken.envelopes
-        self._intake.hands.hold([envelope.hash for envelope in self._taken])
-        items = inbound.open_all(self._taken, now=now)
-        chosen = self._choose(items, is_full=taken.is_more_left, now=now)
+        suspects = self._intake.suspects(now=batch.now)
+        taken = self._take(batch.limit, suspects)
+        batch.taken = taken.envelopes
+        self._intake.hands.hold([envelope.hash for envelope in taken.envelopes])
+        items = inbound.open_all(taken.envelopes, now=batch.now)
+        chosen = self._choose(items, taken, now=batch.now)
         inbound.postpone([items[index] for index in chosen.postponed])
-        self._process([item for index, item in enumerate(items) if index in chosen.decided], now=now)
-        return taken.is_more_left or bool(suspects) or self._intake.priority.is_behind
+        is_more_left = taken.is_more_left or bool(suspects) or self._intake.priority.is_behind
+        decided = [item for index, item in enumerate(items) if index in chosen.decided]
+        return self._process(decided, is_more_left=is_more_left, now=batch.now)
 
     def _take(self, limit: int, suspects: Collection[bytes]) -> Taken:
         """Take envelopes, and care for those that processes died with.
@@ -100,11 +96,11 @@ class Inbox(InboxStep):
             return inbound.take_one_of(suspects)
         return inbound.take(limit, but=suspects, is_newest_first=self._intake.priority.is_behind)
 
-    def _choose(self, items: Sequence[Item], *, is_full: bool, now: datetime) -> Chosen:
+    def _choose(self, items: Sequence[Item], taken: Taken, *, now: datetime) -> Chosen:
         """Choose what is decided in this batch: everything, while the inbox keeps up."""
         costs = [cost(item.decoded) for item in items]
-        waited = max((now - envelope.received_at for envelope in self._taken), default=timedelta())
-        if not self._intake.priority.judge(costs, is_full=is_full, waited=waited):
+        waited = max((now - envelope.received_at for envelope in taken.envelopes), default=timedelta())
+        if not self._intake.priority.judge(costs, is_full=taken.is_more_left, waited=waited):
             return Chosen(set(range(len(items))), set())
         names = [named(item.decoded) for item in items]
         found = find_proven_addresses({name for each in names for name in each})
@@ -114,38 +110,32 @@ class Inbox(InboxStep):
 class Postponed(InboxStep):
     """The step that decides about what was postponed, once the inbox keeps up."""
 
-    waits: LiteralString = "SELECT FROM waku_bridge_inboundenvelope WHERE state = 'postponed'"
+    waits: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope WHERE state = '{State.POSTPONED}'"
 
-    def work(self, limit: int, *, now: datetime) -> bool:
+    def work(self, batch: Batch) -> Work[Processed]:
         """Process as much as the share of a batch allows. It is looked for again within a second of a busy batch."""
         if self._intake.priority.is_behind:
-            return False
-        self._intake.suspects(now=now)
-        taken = inbound.take_postponed(min(limit, SHARE))
-        self._taken = taken.envelopes
-        self._intake.hands.hold_also([envelope.hash for envelope in self._taken])
-        items = inbound.open_all(self._taken, now=now)
+            return Work(Processed())
+        self._intake.suspects(now=batch.now)
+        taken = inbound.take_postponed(min(batch.limit, SHARE))
+        batch.taken = taken.envelopes
+        self._intake.hands.hold_also([envelope.hash for envelope in taken.envelopes])
+        items = inbound.open_all(taken.envelopes, now=batch.now)
         chosen = set(within_share([cost(item.decoded) for item in items], range(len(items))))
-        self._process([item for index, item in enumerate(items) if index in chosen], now=now)
-        return taken.is_more_left or len(chosen) < len(items)
+        decided = [item for index, item in enumerate(items) if index in chosen]
+        is_more_left = taken.is_more_left or len(chosen) < len(items)
+        return self._process(decided, is_more_left=is_more_left, now=batch.now)
 
 
 class InboxIntake:
     """What the steps of a process share.
 
-    ``reply`` takes what is answered at once, and ``want_keys`` is called when envelopes wait for keys. In ``hands`` the
-    process notes what it works on, so that others learn what it died with.
+    ``want_keys`` is called when envelopes wait for keys. In ``hands`` the process notes what it works on, so that
+    others learn what it died with.
     """
 
-    def __init__(
-        self,
-        delivery: Delivery,
-        reply: Callable[[Sequence[Reply]], None],
-        want_keys: Callable[[], None],
-        hands: Hands,
-    ) -> None:
+    def __init__(self, delivery: Delivery, want_keys: Callable[[], None], hands: Hands) -> None:
         self.delivery = delivery
-        self.reply = reply
         self.want_keys = want_keys
         self.hands = hands
         self.priority = Priority(settings.ROUTE_LIMITS[:1], lambda: own_share().part)

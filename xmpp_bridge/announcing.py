@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 from django.db import transaction
 
 from kit.db.statements import fetch
+from registrations.models import Route
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.identity import client_keys
@@ -30,13 +31,12 @@ class Ended(NamedTuple):
     announced_from: str | None
 
 
-_TAKE = """
+_TAKE = f"""
     SELECT route.id, device.id, device.domain, device.announced_from
     FROM registrations_route AS route LEFT JOIN xmpp_bridge_device AS device ON device.route_id = route.id
-    WHERE route.state = 'disabled' AND route.is_end_awaited
+    WHERE route.state = '{Route.State.DISABLED}' AND route.is_end_awaited
     ORDER BY route.id LIMIT %(limit)s FOR NO KEY UPDATE OF route SKIP LOCKED
 """
-_TOLD = "UPDATE registrations_route SET is_end_awaited = FALSE WHERE id = ANY (%b::bigint[]) AND state = 'disabled'"
 
 
 def find_ended(*, limit: int = BATCH) -> list[Ended]:
@@ -60,5 +60,6 @@ def _write(ended: Ended, domain: str) -> bytes:
 def note_told(ended: list[Ended], *, now: datetime) -> None:  # noqa: ARG001 - the signature of what writes
     """Note that these ends were handed to the connection. What is lost with it is told at the next push."""
     if ended:
-        fetch(_TOLD, [[each.route_id for each in ended]])
+        disabled = Route.objects.filter(pk__in=[each.route_id for each in ended], state=Route.State.DISABLED)
+        disabled.update(is_end_awaited=False)
         ANNOUNCED.inc(sum(each.announced_from is not None for each in ended))

@@ -1,15 +1,15 @@
-"""Accepting pushes: verify, decide, and store all of a batch in one transaction, before any of it is answered.
+"""Accepting pushes: have them decided (`rules`), and store all of a batch in one transaction, before any of it is
+answered.
 
 Whatever is stored here is delivered by the workers, whatever becomes of this process. What a user wrote is left behind
 here, unless the app has it passed on.
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from time import time_ns
-from typing import NamedTuple
 from uuid import UUID, uuid4
 
 from django.conf import settings
@@ -18,52 +18,24 @@ from django.db import transaction
 from kit.db.statements import fetch
 from kit.metrics.batches import count
 from kit.tracing.steps import Role, step
-from notifications import direct
+from notifications import storing
 from notifications.admission import own_admission
-from notifications.direct import DirectPush
-from notifications.messages import Grade, channel_key
-from registrations.messages import TokenType
+from notifications.messages import ChannelKey, Grade, channel_key
+from notifications.models import Notification
+from notifications.storing import NewNotification, NewRequest
+from registrations.models import Route
 from xmpp_bridge.codec.client_strings import verify_client, verify_node
-from xmpp_bridge.codec.jids import Jid, parse_jid
+from xmpp_bridge.codec.jids import NOBODY, Jid, parse_jid
 from xmpp_bridge.content import Look, payload_content, text_content, wake_content
 from xmpp_bridge.identity import client_keys, route_tag
 from xmpp_bridge.limits import Limits
 from xmpp_bridge.messages import FRONT_DOOR, Dialect, Kind, PushNotification
 from xmpp_bridge.metrics import FORWARDS_DROPPED, PUSHES
-from xmpp_bridge.rules import Domains, Verdict, time_to_live
+from xmpp_bridge.models import Device
+from xmpp_bridge.rules import Decision, Domains, Known, Verdict, decide, time_to_live, verify
 
 # Our own address that a push was written to is remembered, when it is no longer than this.
 MAX_LOCAL_CHARACTERS = 64
-NOBODY = Jid("", "", "")
-
-
-class Known(NamedTuple):
-    """A device that pushes name, with its app, its route and the wake-ups that wait for it."""
-
-    id: UUID
-    is_active: bool
-    domain: str
-    announced_from: str | None
-    is_used_today: bool
-    style: str
-    text: str
-    sound: str
-    calls_as_alerts: bool
-    passes_texts: bool
-    refuses_texts: bool
-    route_id: int
-    generation: int
-    gateway: str
-    token_type: int
-    apn_topic: str
-    is_route_proven: bool
-    waiting_count: int
-    waiting_wake: int | None
-    waiting_background: int | None
-
-    @property
-    def is_apple(self) -> bool:
-        return self.token_type == TokenType.APN
 
 
 @dataclass(slots=True)
@@ -71,12 +43,11 @@ class Item:
     """One push of a batch, and what is decided about it."""
 
     push: PushNotification
-    verdict: Verdict = Verdict.UNKNOWN
-    sender: Jid = NOBODY
+    sender: Jid
+    decision: Decision
     device_id: UUID | None = None
     device: Known | None = None
-    to_store: DirectPush | None = field(default=None, repr=False)
-    prolonged: tuple[int, datetime] | None = None
+    to_store: NewRequest | None = field(default=None, repr=False)
 
 
 class Inbound:
@@ -102,87 +73,48 @@ class Inbound:
         self._limits.keep()
         for push in (item.to_store for item in items if item.to_store):
             said = {"front_door": FRONT_DOOR}
-            step("accept", push.key, said, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
-        return [item.verdict for item in items]
+            step("accept", push.source_key, said, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
+        return [item.decision.verdict for item in items]
 
     def _decide_all(self, pushes: Iterable[PushNotification], *, now: datetime) -> list[Item]:
         own_admission().refresh()
-        items = [self._verify(push, now.timestamp()) for push in pushes]
-        named = [item for item in items if item.device_id]
-        devices = _find_devices({item.device_id for item in named if item.device_id}, now=now) if named else {}
-        keys = {id(item): _key(item) for item in named}
-        repeated = direct.find_repeated(set(keys.values()), now=now)
-        for item in named:
-            item.device = devices.get(item.device_id) if item.device_id else None
-            item.verdict = self._decide(item, keys[id(item)], repeated, now=now)
-            if item.to_store:
-                repeated.add(keys[id(item)])
+        items = [self._verify(push, now=now) for push in pushes]
+        named = [(item, item.device_id, _key(item)) for item in items if item.device_id]
+        devices = _find_devices({device_id for _, device_id, _ in named}, now=now) if named else {}
+        repeated = storing.find_repeated(FRONT_DOOR, {key for _, _, key in named}, now=now)
+        for item, device_id, key in named:
+            item.device = devices.get(device_id)
+            item.decision = self._decide(item, is_repeated=key in repeated, now=now)
+            if item.device and item.decision.due_at:
+                item.to_store = _request(item, item.device, key, item.decision.due_at, now=now)
+                repeated.add(key)
+                own_admission().add(*_queue(item.device), is_proven=item.device.is_route_proven)
         return items
 
-    def _verify(self, push: PushNotification, now: float) -> Item:
-        """Decide what can be decided without knowing the device."""
-        item, sender = Item(push), parse_jid(push.origin.sender)
-        if sender is None or sender.resource:  # the address of a client: its server has stamped it so
-            item.verdict = Verdict.FORBIDDEN
-            return item
-        item.sender = sender
-        found = _claimed_device(push) if self._domains.serve(sender.domain) else None
-        if not (self._limits.take_from_domain(sender.domain, now) if found else self._limits.take_unverified(now)):
-            item.verdict = Verdict.BUSY_DOMAIN
-        elif found is None:
-            item.verdict = self._stranger(sender.domain, now)
-        item.device_id = found if item.verdict is not Verdict.BUSY_DOMAIN else None
-        return item
+    def _verify(self, push: PushNotification, *, now: datetime) -> Item:
+        sender = parse_jid(push.origin.sender) or NOBODY
+        is_server = bool(sender.domain) and not sender.resource
+        device_id = _claimed_device(push) if is_server and self._domains.serve(sender.domain) else None
+        refusal = verify(sender.domain, self._limits, is_server=is_server, is_ours=device_id is not None, now=now)
+        return Item(push, sender, Decision(refusal or Verdict.UNKNOWN), None if refusal else device_id)
 
-    def _stranger(self, domain: str, now: float) -> Verdict:
-        return Verdict.UNKNOWN if self._limits.hears_stranger(domain, now) else Verdict.IGNORED
-
-    def _decide(self, item: Item, key: bytes, repeated: Collection[bytes], *, now: datetime) -> Verdict:
+    def _decide(self, item: Item, *, is_repeated: bool, now: datetime) -> Decision:
         device = item.device
-        if device is None or device.domain != item.sender.domain:
-            return self._stranger(item.sender.domain, now.timestamp())
-        if key in repeated:
-            return Verdict.REPEATED
-        if not device.is_active:
-            return Verdict.GONE if self._limits.tells_gone(device.id, now.timestamp()) else Verdict.GONE_BEFORE
-        if item.push.kind is Kind.FORWARD and device.refuses_texts:
-            return Verdict.REFUSED
-        app = channel_key(device.token_type, device.apn_topic)
-        if own_admission().is_full(device.gateway, app, is_proven=device.is_route_proven):
-            return Verdict.FULL
-        verdict = self._take(item, device, key, now=now)
-        if item.to_store:
-            own_admission().add(device.gateway, app, is_proven=device.is_route_proven)
-        return verdict
+        is_full = device is not None and own_admission().is_full(*_queue(device), is_proven=device.is_route_proven)
+        return decide(
+            item.push,
+            item.sender.domain,
+            device,
+            self._limits,
+            is_repeated=is_repeated,
+            is_full=is_full,
+            has_room=device is not None and device.waiting_count < settings.MAX_OPEN_PER_ROUTE,
+            now=now,
+        )
 
-    def _take(self, item: Item, device: Known, key: bytes, *, now: datetime) -> Verdict:
-        """Decide about a push that may go to its device, by what the device has got lately."""
-        push, seconds = item.push, now.timestamp()
-        has_payload = push.payload is not None or (device.passes_texts and bool(push.body))
-        content = _content_key(push, has_payload=has_payload)
-        if self._limits.is_same_again(device.id, content, seconds):
-            return Verdict.REPEATED
-        if push.grade is Grade.VOIP and not self._limits.take_call(device.id, seconds):
-            return Verdict.BUSY_CALLS
-        self._limits.note_content(device.id, content, seconds)
-        has_room = device.waiting_count < settings.MAX_OPEN_PER_ROUTE
-        if push.grade is Grade.VOIP or (has_payload and has_room and self._limits.take_payload(device.id, seconds)):
-            item.to_store = _direct_push(item, device, key, has_payload=has_payload, due_at=now)
-            return Verdict.ACCEPTED
-        return self._wake(item, device, key, now=now)
 
-    def _wake(self, item: Item, device: Known, key: bytes, *, now: datetime) -> Verdict:
-        is_background = item.push.grade is Grade.LOW
-        waiting = device.waiting_background if is_background else device.waiting_wake
-        if waiting is not None:
-            item.prolonged = (waiting, now + time_to_live(item.push.grade, has_payload=False))
-            return Verdict.MERGED
-        at = self._limits.wake_at((device.id, is_background), now.timestamp())
-        if at is None:
-            return Verdict.MERGED
-        due_at = now + timedelta(seconds=at - now.timestamp())
-        item.to_store = _direct_push(item, device, key, has_payload=False, due_at=due_at)
-        return Verdict.ACCEPTED
+def _queue(device: Known) -> tuple[str, ChannelKey]:
+    return device.gateway, channel_key(device.token_type, device.apn_topic)
 
 
 def _claimed_device(push: PushNotification) -> UUID | None:
@@ -200,17 +132,11 @@ def _key(item: Item) -> bytes:
     return hashlib.sha256(b"".join(len(part.encode()).to_bytes(4) + part.encode() for part in parts)).digest()
 
 
-def _content_key(push: PushNotification, *, has_payload: bool) -> bytes:
-    """Return 32 bytes that two pushes share when the device would be told the same twice."""
-    text = push.payload.text if push.payload else push.body if has_payload else ""
-    kind = push.grade if push.grade in {Grade.VOIP, Grade.LOW} else Grade.NORMAL
-    return hashlib.sha256(f"{kind} {text}".encode()).digest()
-
-
 # A wake-up that waits for its device serves later ones, too. One in the background serves none that is to be shown, and
 # one in doubt none at all: a late result may yet say that it reached the device, before what comes now.
-_FIND_DEVICES = """
-    SELECT device.id, device.state = 'active' AND route.state = 'active' AND NOT app.is_retired, device.domain,
+_FIND_DEVICES = f"""
+    SELECT device.id, device.state = '{Device.State.ACTIVE}' AND route.state = '{Route.State.ACTIVE}'
+        AND NOT app.is_retired, device.domain,
            device.announced_from, device.pushed_at > %(today)s,
            app.style, app.text, app.sound, app.calls_as_alerts, app.passes_texts, app.refuses_texts,
            route.id, route.generation, route.gateway, route.token_type, route.apn_topic, route.is_proven,
@@ -223,9 +149,11 @@ _FIND_DEVICES = """
                max(n.id) FILTER (WHERE n.grade NOT IN ('low', 'voip') AND n.is_wake) AS shown,
                max(n.id) FILTER (WHERE n.grade = 'low' AND n.is_wake) AS background
         FROM (
-            SELECT id, grade, message IS NULL AND NOT payload_dropped AND state <> 'ambiguous' AS is_wake
+            SELECT id, grade, message IS NULL AND NOT payload_dropped
+                AND state <> '{Notification.State.AMBIGUOUS}' AS is_wake
             FROM notifications_notification
-            WHERE route_id = route.id AND state IN ('pending', 'retrying', 'ambiguous') AND grade <> ''
+            WHERE route_id = route.id AND state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}',
+                '{Notification.State.AMBIGUOUS}') AND grade <> ''
         ) AS n
     ) AS wake ON TRUE
     WHERE device.id = ANY (%(ids)b::uuid[])
@@ -237,24 +165,24 @@ def _find_devices(ids: Iterable[UUID], *, now: datetime) -> dict[UUID, Known]:
     return {row[0]: Known._make(row) for row in rows}
 
 
-def _direct_push(item: Item, device: Known, key: bytes, *, has_payload: bool, due_at: datetime) -> DirectPush:
-    push, tag = item.push, route_tag(device.id)
+def _request(item: Item, device: Known, key: bytes, due_at: datetime, *, now: datetime) -> NewRequest:
+    push, tag, has_payload = item.push, route_tag(device.id), item.decision.has_payload
     grade = Grade.HIGH if push.grade is Grade.VOIP and device.is_apple and device.calls_as_alerts else push.grade
     look = Look(device.style, device.text, device.sound, tag.hex())
     content = payload_content(look, grade, push.payload) if push.payload else text_content(look, push.body)
-    return DirectPush(
-        key=key,
-        recipient=str(device.id),
-        sender=item.sender.domain.encode(),
+    new = NewNotification(
+        dedup_key=key,
+        installation_id=str(device.id),
         route_id=device.route_id,
         route_generation=device.generation,
-        grade=grade,
-        message=content.encode() if has_payload else b"",
+        grade=grade.value,
+        message=content.encode() if has_payload else None,
         wake=wake_content(look, grade, is_truncated=has_payload).encode(),
         collapse_id=b"" if has_payload or grade is Grade.VOIP else _wake_id(tag, grade),
-        due_at=due_at,
+        next_attempt_at=due_at,
         expires_at=due_at + time_to_live(push.grade, has_payload=has_payload),
     )
+    return storing.push_request(new, sender=item.sender.domain.encode(), now=now)
 
 
 def _wake_id(tag: bytes, grade: Grade) -> bytes:
@@ -263,10 +191,11 @@ def _wake_id(tag: bytes, grade: Grade) -> bytes:
 
 
 def _store(items: Sequence[Item], *, now: datetime) -> None:
-    direct.store(FRONT_DOOR, [item.to_store for item in items if item.to_store], now=now)
-    direct.prolong(list(dict(item.prolonged for item in items if item.prolonged).items()))
+    storing.store_pushes(FRONT_DOOR, [item.to_store for item in items if item.to_store], now=now)
+    served = {d.served_by: item.push.grade for item in items if (d := item.decision).served_by is not None}
+    storing.prolong([(pk, now + time_to_live(grade, has_payload=False)) for pk, grade in served.items()])
     _note_use([item for item in items if item.to_store and _is_news(item)], now=now)
-    count(PUSHES, ((item.push.dialect.value, item.verdict.value) for item in items))
+    count(PUSHES, ((item.push.dialect.value, item.decision.verdict.value) for item in items))
     forwards = [item.device for item in items if item.push.kind is Kind.FORWARD and item.device]
     dropped = sum(not device.passes_texts for device in forwards)
     transaction.on_commit(lambda: FORWARDS_DROPPED.inc(dropped), robust=True)

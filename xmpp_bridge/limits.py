@@ -12,8 +12,7 @@ the batch is stored, or `take_back` when it is not: a push that was told `wait` 
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from kit.buckets.bucket import TOLERANCE, BucketLimits, Limit, per_minute
-from kit.buckets.store import CAPACITY, Buckets, Charge
+from kit.buckets.bucket import CAPACITY, TOLERANCE, BucketLimits, Buckets, Charge, Limit, per_minute
 
 DAY_SECONDS = 86_400.0
 HOUR_SECONDS = 3600.0

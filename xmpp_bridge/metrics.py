@@ -7,6 +7,8 @@ from prometheus_client import Counter, Gauge
 
 from kit.db.estimates import fill_ratio
 from kit.metrics.kinds import BatchHistogram, StoredGauge
+from registrations.models import Route
+from xmpp_bridge.models import CanaryRun
 
 CONNECTED = Gauge(
     "pushserver_xmpp_up",
@@ -67,9 +69,9 @@ ENDS_UNTOLD = StoredGauge(
     "pushserver_xmpp_ends_waiting",
     "Routes that were disabled and whose users' servers are still to be told, counted up to 10 000. "
     "When it moves: growing, the component is not connected.",
-    sql="""
+    sql=f"""
         SELECT count(*) FROM (
-            SELECT FROM registrations_route WHERE state = 'disabled' AND is_end_awaited LIMIT 10000
+            SELECT FROM registrations_route WHERE state = '{Route.State.DISABLED}' AND is_end_awaited LIMIT 10000
         ) AS untold
     """,
 )
@@ -81,9 +83,10 @@ DEVICES_FILL = StoredGauge(
     "hours is somebody who makes up accounts, see docs/xmpp.md.",
     sql=fill_ratio("xmpp_bridge_device", settings.XMPP_MAX_DEVICES),
 )
-_LAST_CANARY = (
-    "SELECT * FROM xmpp_bridge_canaryrun WHERE state IN ('passed', 'broken') ORDER BY started_at DESC LIMIT 1"
-)
+_LAST_CANARY = f"""
+    SELECT * FROM xmpp_bridge_canaryrun WHERE state IN ('{CanaryRun.State.PASSED}', '{CanaryRun.State.BROKEN}')
+    ORDER BY started_at DESC LIMIT 1
+"""
 CANARY_LINK_SECONDS = StoredGauge(
     "pushserver_xmpp_canary_link_seconds",
     "How long each link of the chain took in the last round trip of the canary of XMPP; what it did not reach is "
@@ -94,7 +97,7 @@ CANARY_LINK_SECONDS = StoredGauge(
         SELECT link, milliseconds / 1000.0 FROM ({_LAST_CANARY}) AS run CROSS JOIN LATERAL (VALUES
             ('register', register_ms), ('push', push_ms), ('gorush', gorush_ms), ('unregister', unregister_ms)
         ) AS links (link, milliseconds)
-    """,  # noqa: S608 - our own words
+    """,
 )
 CANARY_BROKEN = StoredGauge(
     "pushserver_xmpp_canary_broken",
@@ -105,14 +108,14 @@ CANARY_BROKEN = StoredGauge(
     sql=f"""
         SELECT cause, (cause = run.found)::int FROM (SELECT cause AS found FROM ({_LAST_CANARY}) AS last) AS run
         CROSS JOIN unnest(ARRAY['component', 'xmpp_server', 'worker', 'gorush', 'reply']) AS cause
-    """,  # noqa: S608 - our own words
+    """,
 )
 CANARY_LAST_SUCCESS = StoredGauge(
     "pushserver_xmpp_canary_last_success_timestamp_seconds",
     "When all links of the chain of XMPP held for the last time, as Unix time. "
     "When it moves: older than a few minutes, something is broken, or the worker of the queue canary is away.",
-    sql="""
+    sql=f"""
         SELECT extract(epoch FROM finished_at) FROM xmpp_bridge_canaryrun
-        WHERE state = 'passed' ORDER BY started_at DESC LIMIT 1
+        WHERE state = '{CanaryRun.State.PASSED}' ORDER BY started_at DESC LIMIT 1
     """,
 )

@@ -13,16 +13,15 @@ from notifications import operator_actions
 from registrations.models import Route
 from xmpp_bridge.codec.jids import parse_jid
 from xmpp_bridge.commands import ACTIONS
-from xmpp_bridge.messages import StanzaError
 from xmpp_bridge.models import Device
 from xmpp_bridge.registering import Asked, CommandRefused, Done, Terms, carry_out, end
-from xmpp_bridge.rules import FORBIDDEN, Domains
+from xmpp_bridge.rules import Domains, Refusal
 
 log = structlog.get_logger(__name__)
 State = Device.State
 # Another process may register the same device at the same moment. It is committed by the time this one fails on it.
 ATTEMPTS = 3
-NO_ACCOUNT = StanzaError("modify", "bad-request", "account: the address of an account, without a resource")
+NO_ACCOUNT = "account: the address of an account, without a resource"
 
 
 def command(node: str, account: str, fields: Mapping[str, str], *, now: datetime) -> Done:
@@ -34,9 +33,9 @@ def command(node: str, account: str, fields: Mapping[str, str], *, now: datetime
     """
     owner = parse_jid(account)
     if owner is None or not owner.local or owner.resource:
-        raise CommandRefused(NO_ACCOUNT, "bad_request")
+        raise CommandRefused(Refusal.BAD_REQUEST, NO_ACCOUNT)
     if not Domains(settings.XMPP_DENIED_DOMAINS, settings.XMPP_ALLOWED_DOMAINS).serve(owner.domain):
-        raise CommandRefused(FORBIDDEN, "forbidden")
+        raise CommandRefused(Refusal.FORBIDDEN)
     terms = Terms(settings.XMPP_COMPONENT_JID, settings.XMPP_RATES["devices_per_user"], lambda: True)
     return _carry_out(Asked(ACTIONS[node], owner, fields), terms, now=now)
 

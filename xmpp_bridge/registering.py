@@ -6,7 +6,7 @@ An account registers for itself: its own server says who it is. Of it, a keyed h
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import LiteralString, NamedTuple
 from uuid import UUID, uuid4
@@ -24,27 +24,28 @@ from registrations.models import RegistrationEvent, Route
 from registrations.routes import is_at, point
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.client_strings import issue
-from xmpp_bridge.codec.jids import Jid, parse_jid
+from xmpp_bridge.codec.jids import NOBODY, Jid, parse_jid
 from xmpp_bridge.commands import ACTIONS, Action, BadField, form_fields, read_submission
 from xmpp_bridge.identity import client_keys, device_key, owner_key
 from xmpp_bridge.limits import Limits
-from xmpp_bridge.messages import FRONT_DOOR, Command, StanzaError
+from xmpp_bridge.messages import FRONT_DOOR, Command
 from xmpp_bridge.metrics import COMMANDS
 from xmpp_bridge.models import App, Device
-from xmpp_bridge.rules import BAD_REQUEST, BUSY, FORBIDDEN, NOT_FOUND, TROUBLE, Domains
+from xmpp_bridge.rules import COMMAND_ERRORS, PHASES, Domains, Refusal, choose_app, judge_command
 
 STORED_DEVICES: LiteralString = stored("xmpp_bridge_device")
+APP_NOT_NAMED = "app: one of several has to be named"
 Kind = RegistrationEvent.Kind
 State = Device.State
 
 
 class CommandRefused(Exception):  # noqa: N818 - says what happened
-    """The command leads to an error. ``outcome`` is its word in metrics."""
+    """The command leads to an error. The hint says to the app what is wrong."""
 
-    def __init__(self, error: StanzaError, outcome: str) -> None:
-        super().__init__(outcome)
-        self.error = error
-        self.outcome = outcome
+    def __init__(self, refusal: Refusal, hint: str = "") -> None:
+        super().__init__(refusal.value)
+        self.error = replace(COMMAND_ERRORS[refusal], text=hint)
+        self.outcome = refusal.value
 
 
 class Done(NamedTuple):
@@ -103,20 +104,21 @@ class Registering:
 
     def trouble(self, command: Command) -> bytes:
         """Return the answer while the database is away."""
-        count(COMMANDS, [("not_stored",)])
-        return answers.write_error(command.origin, TROUBLE, by=self._domain)
+        refused = CommandRefused(Refusal.NOT_STORED)
+        count(COMMANDS, [(refused.outcome,)])
+        return answers.write_error(command.origin, refused.error, by=self._domain)
 
     def _answer(self, command: Command, *, now: datetime) -> tuple[bytes, str]:
         origin, node = command.origin, command.node
         action = ACTIONS.get(node)
         if action is None:
-            raise CommandRefused(NOT_FOUND, "not_found")
-        account = self._authorise(command, now.timestamp())
+            raise CommandRefused(Refusal.NOT_FOUND)
+        account = self._authorise(command, now=now)
         session = command.session or secrets.token_urlsafe(12)
         if command.action == "cancel":
             return answers.write_command_canceled(origin, node, session), "canceled"
-        if command.action not in {"execute", "next", "complete"}:
-            raise CommandRefused(BAD_REQUEST, "bad_request")
+        if command.action not in PHASES:
+            raise CommandRefused(Refusal.BAD_REQUEST)
         if command.fields is None:
             return self._form(command, action, session), "form"
         service = parse_jid(command.origin.service)
@@ -124,13 +126,13 @@ class Registering:
         done = carry_out(asked, self._terms_for(account, now), now=now)
         return answers.write_command_result(origin, node, session, done.values), done.outcome
 
-    def _authorise(self, command: Command, now: float) -> Jid:
+    def _authorise(self, command: Command, *, now: datetime) -> Jid:
         """Return who sends a command: a client of an account, and of a domain that is served."""
-        sender = parse_jid(command.origin.sender)
-        if sender is None or not sender.local or not sender.resource or not self._domains.serve(sender.domain):
-            raise CommandRefused(FORBIDDEN, "forbidden")
-        if not self._limits.take_command(owner_key("", sender.bare), sender.domain, now):
-            raise CommandRefused(BUSY, "busy")
+        sender = parse_jid(command.origin.sender) or NOBODY
+        is_account = bool(sender.local and sender.resource) and self._domains.serve(sender.domain)
+        owner = owner_key("", sender.bare)
+        if refusal := judge_command(owner, sender.domain, self._limits, is_account=is_account, now=now):
+            raise CommandRefused(refusal)
         return sender
 
     def _form(self, command: Command, action: Action, session: str) -> bytes:
@@ -160,7 +162,7 @@ def carry_out(asked: Asked, terms: Terms, *, now: datetime) -> Done:
     try:
         submission = read_submission(action, asked.fields)
     except BadField as bad:
-        raise CommandRefused(StanzaError("modify", "bad-request", bad.hint), "bad_request") from None
+        raise CommandRefused(Refusal.BAD_REQUEST, bad.hint) from None
     app = _choose_app(action, submission.app or asked.slug, is_canary=account.domain == terms.domain)
     key = device_key(app.slug, account.bare, submission.device_id)
     device = Device.objects.select_for_update().filter(device_key=key, state=State.ACTIVE).first()
@@ -176,7 +178,7 @@ def _create(app: App, account: Jid, key: bytes, terms: Terms) -> Device:
     owner = owner_key(app.slug, account.bare)
     owned = Device.objects.filter(owner_key=owner, state=State.ACTIVE).count()
     if owned >= terms.most_devices or _is_full() or not terms.take_route():
-        raise CommandRefused(BUSY, "busy")
+        raise CommandRefused(Refusal.BUSY)
     return Device(app=app, domain=account.domain, device_key=key, owner_key=owner)
 
 
@@ -200,15 +202,10 @@ def _apps_for(action: Action, *, is_canary: bool = False) -> list[App]:
 def _choose_app(action: Action, named: str, *, is_canary: bool) -> App:
     """Return the app of this slug, or without a slug the only one there is."""
     apps = {app.slug: app for app in _apps_for(action, is_canary=is_canary)}
-    if named:
-        if named not in apps:
-            raise CommandRefused(NOT_FOUND, "not_found")
-        return apps[named]
-    if not apps:
-        raise CommandRefused(NOT_FOUND, "not_found")
-    if len(apps) > 1:
-        raise CommandRefused(StanzaError("modify", "bad-request", "app: one of several has to be named"), "bad_request")
-    return next(iter(apps.values()))
+    slug = choose_app(named, apps)
+    if isinstance(slug, Refusal):
+        raise CommandRefused(slug, APP_NOT_NAMED if slug is Refusal.BAD_REQUEST else "")
+    return apps[slug]
 
 
 def _register(device: Device, action: Action, address: DeviceAddress, *, now: datetime) -> None:
@@ -255,7 +252,7 @@ def _record(route: Route, kind: Kind, *, now: datetime) -> None:
 
 def _unregister(action: Action, device: Device | None, *, now: datetime) -> Done:
     if device is None or (device.route and device.route.token_type != action.token_type):
-        raise CommandRefused(NOT_FOUND, "not_found")
+        raise CommandRefused(Refusal.NOT_FOUND)
     device_id = device.id
     end(device, State.UNREGISTERED, now=now)
     return Done({}, "unregistered", device_id)

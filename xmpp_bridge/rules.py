@@ -1,12 +1,17 @@
-"""Pure decisions about pushes: who may push where, and what the user's server is told."""
+"""Pure decisions about pushes and commands: who may send them, what becomes of a push, and what its sender is told."""
 
-from collections.abc import Collection
+import hashlib
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import NamedTuple
+from uuid import UUID
 
 from notifications.messages import Grade
-from xmpp_bridge.messages import Dialect, PushNotification, StanzaError
+from registrations.messages import TokenType
+from xmpp_bridge.limits import Limits
+from xmpp_bridge.messages import Dialect, Kind, PushNotification, StanzaError
 
 
 class Verdict(StrEnum):
@@ -71,6 +76,136 @@ class Domains:
         return domain not in self.denied and (not self.allowed or domain in self.allowed)
 
 
+class Known(NamedTuple):
+    """A device that pushes name, with its app, its route and the wake-ups that wait for it."""
+
+    id: UUID
+    is_active: bool
+    domain: str
+    announced_from: str | None
+    is_used_today: bool
+    style: str
+    text: str
+    sound: str
+    calls_as_alerts: bool
+    passes_texts: bool
+    refuses_texts: bool
+    route_id: int
+    generation: int
+    gateway: str
+    token_type: int
+    apn_topic: str
+    is_route_proven: bool
+    waiting_count: int
+    waiting_wake: int | None
+    waiting_background: int | None
+
+    @property
+    def is_apple(self) -> bool:
+        return self.token_type == TokenType.APN
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of one push. What is stored has a time at which it is due, and goes out with its payload or as a
+    wake-up. A push that a waiting wake-up serves names the id of that notification.
+    """
+
+    verdict: Verdict
+    due_at: datetime | None = None
+    has_payload: bool = False
+    served_by: int | None = None
+
+
+def verify(domain: str, limits: Limits, *, is_server: bool, is_ours: bool, now: datetime) -> Verdict | None:
+    """Decide what can be decided without knowing the device, or return None.
+
+    ``is_server`` says that a server pushes: it stamps what its clients send with their addresses. ``is_ours`` says that
+    the push names a client of ours, and that its domain is served.
+    """
+    seconds = now.timestamp()
+    if not is_server:
+        return Verdict.FORBIDDEN
+    if not (limits.take_from_domain(domain, seconds) if is_ours else limits.take_unverified(seconds)):
+        return Verdict.BUSY_DOMAIN
+    return None if is_ours else _stranger(domain, limits, seconds)
+
+
+def decide(
+    push: PushNotification,
+    domain: str,
+    device: Known | None,
+    limits: Limits,
+    *,
+    is_repeated: bool,
+    is_full: bool,
+    has_room: bool,
+    now: datetime,
+) -> Decision:
+    """Decide about a push of this domain that `verify` let pass, with the device that it names.
+
+    ``is_full`` says that too much waits in its queue, and ``has_room`` that its device may have one more waiting.
+    """
+    seconds = now.timestamp()
+    if device is None or device.domain != domain:
+        return Decision(_stranger(domain, limits, seconds))
+    if is_repeated:
+        return Decision(Verdict.REPEATED)
+    refusal = next(_refusals(push, device, limits, seconds, is_full=is_full), None)
+    return Decision(refusal) if refusal else _send(push, device, limits, has_room=has_room, now=now)
+
+
+def _stranger(domain: str, limits: Limits, seconds: float) -> Verdict:
+    return Verdict.UNKNOWN if limits.hears_stranger(domain, seconds) else Verdict.IGNORED
+
+
+def _refusals(
+    push: PushNotification, device: Known, limits: Limits, seconds: float, *, is_full: bool
+) -> Iterator[Verdict]:
+    """Yield why a push does not go to its device. Only the first counts: what follows it takes from no bucket."""
+    if not device.is_active:
+        yield Verdict.GONE if limits.tells_gone(device.id, seconds) else Verdict.GONE_BEFORE
+    if push.kind is Kind.FORWARD and device.refuses_texts:
+        yield Verdict.REFUSED
+    if is_full:
+        yield Verdict.FULL
+    if limits.is_same_again(device.id, _content_key(push, device), seconds):
+        yield Verdict.REPEATED
+    if push.grade is Grade.VOIP and not limits.take_call(device.id, seconds):
+        yield Verdict.BUSY_CALLS
+
+
+def _send(push: PushNotification, device: Known, limits: Limits, *, has_room: bool, now: datetime) -> Decision:
+    """Decide how a push goes to its device, by what the device has got lately."""
+    seconds, has_payload = now.timestamp(), _has_payload(push, device)
+    limits.note_content(device.id, _content_key(push, device), seconds)
+    if push.grade is Grade.VOIP or (has_payload and has_room and limits.take_payload(device.id, seconds)):
+        return Decision(Verdict.ACCEPTED, now, has_payload=has_payload)
+    return _wake(push, device, limits, now=now)
+
+
+def _wake(push: PushNotification, device: Known, limits: Limits, *, now: datetime) -> Decision:
+    is_background = push.grade is Grade.LOW
+    waiting = device.waiting_background if is_background else device.waiting_wake
+    if waiting is not None:
+        return Decision(Verdict.MERGED, served_by=waiting)
+    at = limits.wake_at((device.id, is_background), now.timestamp())
+    if at is None:
+        return Decision(Verdict.MERGED)
+    return Decision(Verdict.ACCEPTED, now + timedelta(seconds=at - now.timestamp()))
+
+
+def _has_payload(push: PushNotification, device: Known) -> bool:
+    return push.payload is not None or (device.passes_texts and bool(push.body))
+
+
+def _content_key(push: PushNotification, device: Known) -> bytes:
+    """Return 32 bytes that two pushes share when the device would be told the same twice."""
+    text = push.payload.text if push.payload else push.body if _has_payload(push, device) else ""
+    kind = push.grade if push.grade in {Grade.VOIP, Grade.LOW} else Grade.NORMAL
+    return hashlib.sha256(f"{kind} {text}".encode()).digest()
+
+
 def answer_to(push: PushNotification, verdict: Verdict) -> StanzaError | None:
     """Return the error that a push is answered with, or None for none."""
     if verdict is Verdict.GONE and push.dialect is not Dialect.XEP0357:
@@ -85,3 +220,43 @@ def time_to_live(grade: Grade, *, has_payload: bool) -> timedelta:
     if grade is Grade.VOIP:
         return CALL_TTL
     return PAYLOAD_TTL if has_payload else WAKE_TTL
+
+
+# Commands -------------------------------------------------------------------------------------------------------------
+
+
+class Refusal(StrEnum):
+    """Why a command is not carried out."""
+
+    NOT_FOUND = "not_found"
+    FORBIDDEN = "forbidden"  # sent by no account, or of a domain that is not served
+    BUSY = "busy"  # beyond a limit
+    BAD_REQUEST = "bad_request"
+    NOT_STORED = "not_stored"  # the database is away
+
+
+COMMAND_ERRORS: dict[Refusal, StanzaError] = {
+    Refusal.NOT_FOUND: NOT_FOUND,
+    Refusal.FORBIDDEN: FORBIDDEN,
+    Refusal.BUSY: BUSY,
+    Refusal.BAD_REQUEST: BAD_REQUEST,
+    Refusal.NOT_STORED: TROUBLE,
+}
+# The phases of a command (XEP-0050) that ask for it to be carried out.
+PHASES = frozenset({"execute", "next", "complete"})
+
+
+def judge_command(account: Hashable, domain: str, limits: Limits, *, is_account: bool, now: datetime) -> Refusal | None:
+    """Return why a command is not even read, or None. ``is_account`` says that a client of an account sends it, whose
+    domain is served.
+    """
+    if not is_account:
+        return Refusal.FORBIDDEN
+    return None if limits.take_command(account, domain, now.timestamp()) else Refusal.BUSY
+
+
+def choose_app(named: str, offered: Collection[str]) -> str | Refusal:
+    """Return the app that a command is about: the one that it names, or else the only one there is."""
+    if named or not offered:
+        return named if named in offered else Refusal.NOT_FOUND
+    return next(iter(offered)) if len(offered) == 1 else Refusal.BAD_REQUEST

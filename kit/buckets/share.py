@@ -18,7 +18,7 @@ _COUNT: LiteralString = f"""
     SELECT count(*) FROM pg_locks
     WHERE locktype = 'advisory' AND classid = 0 AND objid = {LIVE} AND objsubid = 1 AND mode = 'ShareLock' AND granted
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""  # noqa: S608 - as above
+"""
 
 
 class Share:

@@ -16,10 +16,9 @@ from datetime import UTC, datetime
 from django.db import transaction
 
 from kit.buckets import bucket
-from kit.buckets.bucket import BucketLimits, FullAt, part
+from kit.buckets.bucket import CAPACITY, BucketLimits, Buckets, Charge, FullAt, part
 from kit.buckets.models import SharedBucket
 from kit.buckets.share import Share, own_share
-from kit.buckets.store import CAPACITY, Buckets, Charge
 from kit.db.statements import fetch
 from kit.once import once
 

@@ -12,7 +12,7 @@ def stored(table: LiteralString) -> LiteralString:
         SELECT CASE WHEN reltuples > 1000 THEN reltuples::bigint ELSE (
             SELECT count(*) FROM (SELECT FROM {table} LIMIT 1001) AS counted
         ) END FROM pg_class WHERE oid = '{table}'::regclass
-    )"""  # noqa: S608 - a name of ours
+    )"""
 
 
 def fill_ratio(table: LiteralString, most: int) -> str:
@@ -20,4 +20,4 @@ def fill_ratio(table: LiteralString, most: int) -> str:
 
     It finds nothing before PostgreSQL has looked at the table.
     """
-    return f"SELECT reltuples / {most:d} FROM pg_class WHERE oid = '{table}'::regclass AND reltuples >= 0"  # noqa: S608
+    return f"SELECT reltuples / {most:d} FROM pg_class WHERE oid = '{table}'::regclass AND reltuples >= 0"

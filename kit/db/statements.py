@@ -9,6 +9,7 @@ from typing import Any, LiteralString
 
 import psycopg
 from django.db import connection
+from django.db.models import Model
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 
@@ -23,6 +24,11 @@ def fetch(sql: LiteralString, parameters: Parameters = ()) -> list[tuple[Any, ..
         cursor.execute(sql, parameters, prepare=True, binary=True)
         # Not `cursor.description`, which makes an object for each column.
         return cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []
+
+
+def table(model: type[Model]) -> str:
+    """Return the table of another app's model, so that who reads it shows in an import."""
+    return model._meta.db_table  # noqa: SLF001 - documented
 
 
 def new_ids(*wanted: tuple[str, int]) -> list[list[int]]:

@@ -8,7 +8,7 @@ from prometheus_client import Counter as Metric
 
 from kit.metrics import exemplars
 from kit.metrics.kinds import BatchHistogram
-from kit.tracing.traces import is_on
+from kit.tracing.steps import is_on
 
 Labels = tuple[str, ...]
 

@@ -18,7 +18,7 @@ from prometheus_client.samples import Exemplar, Sample
 
 from kit.metrics.kinds import BatchHistogram
 from kit.once import once
-from kit.tracing.traces import Trace, trace_of
+from kit.tracing.steps import Trace, trace_of
 
 NAME = re.compile(r"exemplars_(?P<pid>\d+)\.json")
 WRITE_EVERY_SECONDS = 5.0

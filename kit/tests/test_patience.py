@@ -15,7 +15,7 @@ from kit.db.patience import MIGRATIONS, REPORTS, RETENTION, patience
 from kit.db.reasons import sqlstate
 from kit.db.statements import fetch
 from kit.patience import Patience
-from kit.turns import BaseStage, Bell, Worker, is_database_away
+from kit.turns import BaseStage, Batch, Bell, Work, Worker, is_database_away
 from pushserver.embedded.postgres import SOCKET_NAME, EmbeddedPostgres
 from tests.silent import SilentProxy, silent_proxy
 from waku_bridge.reading import lock
@@ -78,9 +78,9 @@ def test_a_worker_goes_on_with_another_connection(behind: SilentProxy) -> None:
     class Stage(BaseStage):
         waits = "SELECT 1"
 
-        def work(self, limit: int, *, now: Any) -> bool:  # noqa: ARG002 - the signature of a stage
+        def work(self, batch: Batch) -> Work[None]:  # noqa: ARG002 - the signature of a stage
             seen.release()
-            return False
+            return Work(None)
 
     worker = Worker([Stage()], Bell())
     thread = threading.Thread(target=worker.run)

@@ -2,6 +2,7 @@
 
 import select
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from uuid import uuid4
@@ -14,7 +15,7 @@ from structlog.testing import capture_logs
 
 from kit.db.reasons import REASONS
 from kit.db.statements import fetch
-from kit.turns import CHANNEL, LIMIT, BaseStage, Bell, Worker, is_conflict, is_database_away, wake
+from kit.turns import CHANNEL, LIMIT, BaseStage, Bell, Work, Worker, is_conflict, is_database_away, wake
 from registrations.models import TopicKey
 from tests.delivering import other_session
 from tests.statements import statements
@@ -24,69 +25,59 @@ in_threads = pytest.mark.django_db(transaction=True)
 
 
 class Numbers(BaseStage):
-    """Works off numbers from memory, each by a row with its name; ``hook`` is called with each before it is written."""
+    """Works off numbers, each by a row with its name. ``hook`` is called with each before it is written, and
+    ``hand`` makes of each what the stages behind it get.
+    """
 
-    def __init__(self, *numbers, hook=lambda _: None):
+    def __init__(self, *numbers, hook=lambda _: None, hand=None):
         self.numbers = list(numbers)
         self.hook = hook
+        self.hand = hand
         self.told = []
         self.limits = []
         self.set_aside_numbers = []
-        self._taken = []
 
     def next_at(self):
         return 0.0 if self.numbers else None
 
-    def work(self, limit, *, now):  # noqa: ARG002 - as stages do
-        self.limits.append(limit)
-        self._taken = self.numbers[:limit]
-        for number in self._taken:
+    def work(self, batch):
+        self.limits.append(batch.limit)
+        batch.taken = self.numbers[: batch.limit]
+        for number in batch.taken:
             self.hook(number)
             write(number)
-        return len(self.numbers) > limit
+        handed = [self.hand(number) for number in batch.taken] if self.hand else []
+        return Work(batch.taken, handed, is_more_left=len(self.numbers) > batch.limit)
 
-    def committed(self):
-        self.told.append(f"committed {len(self._taken)}")
-        self.numbers = self.numbers[len(self._taken) :]
-        self._taken = []
+    def committed(self, decided):
+        self.told.append(f"committed {len(decided)}")
+        self.numbers = self.numbers[len(decided) :]
 
-    def undone(self):
-        self.told.append("undone")
-        self._taken = []
+    def undone(self, batch):
+        self.told.append(f"undone {len(batch.taken)}")
 
-    def set_aside(self, error, *, now):
-        super().set_aside(error, now=now)
-        self.set_aside_numbers.append(self.numbers.pop(0))
+    def set_aside(self, error, batch):
+        super().set_aside(error, batch)
+        [number] = batch.taken
+        self.numbers.remove(number)
+        self.set_aside_numbers.append(number)
 
 
 class Follower(BaseStage):
-    """Writes what another stage puts into it, in the commit of that stage."""
+    """Writes what other stages handed on, in the commit of those stages."""
 
     follows = True
 
     def __init__(self):
-        self.numbers = []
         self.sent = []
-        self._written = []
 
-    def next_at(self):
-        return 0.0 if self.numbers else None
-
-    def work(self, _limit, *, now):  # noqa: ARG002 - as stages do
-        for number in self.numbers:
+    def work(self, batch):
+        for number in batch.handed:
             write(f"answer to {number}")
-        self._written, self.numbers = self.numbers, []
-        return False
+        return Work(list(batch.handed))
 
-    def committed(self):
-        self.sent += self._written
-        self._written = []
-
-    def undone(self):
-        self.numbers, self._written = [], []
-
-    def take(self, number):
-        self.numbers.append(number)
+    def committed(self, decided):
+        self.sent += decided
 
 
 class Rows(BaseStage):
@@ -97,11 +88,11 @@ class Rows(BaseStage):
     def __init__(self):
         self.counts = []
 
-    def work(self, limit, *, now):  # noqa: ARG002 - as stages do
-        ids = [key.pk for key in TopicKey.objects.filter(topic=7)[:limit]]
+    def work(self, batch):
+        ids = [key.pk for key in TopicKey.objects.filter(topic=7)[: batch.limit]]
         TopicKey.objects.filter(pk__in=ids).delete()
         self.counts.append(len(ids))
-        return len(ids) == limit
+        return Work(None, is_more_left=len(ids) == batch.limit)
 
 
 def write(name):
@@ -138,7 +129,7 @@ def transaction_count():
 
 def test_all_stages_work_in_one_transaction():
     one, other, follower = Numbers(1, 2), Numbers(3), Follower()
-    one.hook = follower.numbers.append
+    one.hand = int
     assert turn(one, other, follower) is False
     assert written() == names(1, 2, 3, "answer to 1", "answer to 2")
     assert transaction_count() == 1
@@ -221,7 +212,7 @@ def test_items_are_halved_until_the_one_is_alone():
     stage = Numbers(*range(5), hook=refuse(0))
     turn(stage)
     assert stage.limits == [LIMIT, 200, 100, 50, 25, 12, 6, 3, 1]
-    assert stage.told == ["undone"] * 9
+    assert stage.told == ["undone 5"] * 7 + ["undone 3", "undone 1"]
 
 
 def test_a_stage_that_trips_does_not_keep_the_others_from_working_in_the_same_turn():
@@ -233,7 +224,7 @@ def test_a_stage_that_trips_does_not_keep_the_others_from_working_in_the_same_tu
 
 def test_what_follows_is_in_the_same_commit_also_when_stages_work_apart():
     follower = Follower()
-    stage, broken = Numbers(1, 2, hook=follower.take), Numbers(3, hook=refuse(3))
+    stage, broken = Numbers(1, 2, hand=int), Numbers(3, hook=refuse(3))
     turn(stage, broken, follower)
     assert written() == names(1, 2, "answer to 1", "answer to 2")
     assert transaction_count() == 1
@@ -243,10 +234,7 @@ def test_what_follows_is_in_the_same_commit_also_when_stages_work_apart():
 def test_who_causes_what_follows_to_trip_is_to_blame():
     follower = Follower()
 
-    def answer(number):
-        follower.numbers.append("x" * 10_000 if number == 2 else number)
-
-    stage = Numbers(1, 2, 3, hook=answer)
+    stage = Numbers(1, 2, 3, hand=lambda number: "x" * 10_000 if number == 2 else number)
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE registrations_topickey ADD CONSTRAINT short CHECK (length(name) < 100)")
     try:
@@ -259,10 +247,24 @@ def test_who_causes_what_follows_to_trip_is_to_blame():
     assert follower.sent == [1, 3]
 
 
-def test_every_stage_is_told_when_nothing_was_written():
-    first, broken, idle = Numbers(1), Numbers(2, hook=refuse(2)), Numbers()
-    turn(first, broken, idle)
-    assert first.told[0] == broken.told[0] == idle.told[0] == "undone"
+def test_every_stage_that_had_begun_gets_its_batch_back_when_nothing_was_written():
+    first, broken, later = Numbers(1), Numbers(2, hook=refuse(2)), Numbers(3)
+    turn(first, broken, later)
+    assert (first.told, broken.told[:2], later.told) == (
+        ["undone 1", "committed 1"],
+        ["undone 1"] * 2,
+        ["committed 1"],
+    )
+
+
+def test_what_was_handed_on_goes_to_the_stages_behind_it_in_their_order_and_to_no_later_turn():
+    before, follower, behind = Follower(), Follower(), Numbers(1000, hand=int)
+    stage = Numbers(*range(LIMIT + 1), hand=int)
+    worker = Worker([before, stage, follower, behind], Bell())
+    worker.turn(now=timezone.now())
+    assert (before.sent, follower.sent) == ([], list(range(LIMIT)))
+    worker.turn(now=timezone.now())
+    assert (before.sent, follower.sent[LIMIT:]) == ([], [LIMIT])
 
 
 # Others ---------------------------------------------------------------------------------------------------------------
@@ -306,14 +308,14 @@ def test_a_row_that_another_worker_inserted_meanwhile_is_found_when_the_turn_is_
                 )
 
     stage.hook = lose_a_race
-    stage.work, work = lambda limit, *, now: skip_known(stage, work, limit, now), stage.work
+    stage.work, work = lambda batch: skip_known(stage, work, batch), stage.work
     assert turn(stage) is False
     assert (written(), stage.limits) == (names(1, 2), [LIMIT] * 2)
 
 
-def skip_known(stage, work, limit, now):
+def skip_known(stage, work, batch):
     stage.numbers = [number for number in stage.numbers if str(number) not in written()]
-    return work(limit, now=now)
+    return work(batch)
 
 
 @pytest.mark.parametrize(
@@ -449,7 +451,7 @@ def test_what_is_due_at_once_is_not_waited_for(running):
     """A stage that takes one item at a time and does not say that there is more."""
     stage = Numbers(*range(20))
     work = stage.work
-    stage.work = lambda _limit, *, now: work(1, now=now) and False
+    stage.work = lambda batch: replace(work(replace(batch, limit=1)), is_more_left=False)
     running(stage)
     eventually(lambda: not stage.numbers)
 
@@ -520,11 +522,11 @@ class UnderWay(Numbers):
     def is_under_way(self):
         return self.under_way > 0 or bool(self.numbers)
 
-    def committed(self):
-        sent = [number for number in self._taken if number < 100]
-        self.under_way -= len(self._taken) - len(sent)
+    def committed(self, decided):
+        sent = [number for number in decided if number < 100]
+        self.under_way -= len(decided) - len(sent)
         self.under_way += len(sent)
-        super().committed()
+        super().committed(decided)
         for number in sent:
             threading.Timer(0.1, self._answer, [number + 100]).start()
 
@@ -612,10 +614,10 @@ def test_the_time_of_a_turn_is_that_of_the_database_whatever_the_clock_of_this_m
         waits = "SELECT"
         now = None
 
-        def work(self, _limit, *, now):
-            self.now = now
+        def work(self, batch):
+            self.now = batch.now
             worker.stop(patience_seconds=0)
-            return False
+            return Work(None)
 
     stage = Telling()
     worker = Worker([stage], Bell())

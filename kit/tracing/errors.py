@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from django.conf import settings
 
 from kit.once import once
-from kit.tracing.traces import Trace, trace_of
+from kit.tracing.steps import Trace, trace_of
 
 if TYPE_CHECKING:
     from kit.tracing.exporting import Errors

@@ -19,8 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 
 from kit.tracing import allowed
 from kit.tracing.sending import Sender
-from kit.tracing.steps import Attributes, Role, Stage
-from kit.tracing.traces import SPAN_BYTES, TRACE_BYTES, Trace
+from kit.tracing.steps import SPAN_BYTES, TRACE_BYTES, Attributes, Role, Stage, Trace
 
 log = structlog.get_logger(__name__)
 

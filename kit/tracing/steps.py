@@ -1,4 +1,4 @@
-"""Noting what is done for a message: as a step of its own, or as part of a stage of a turn.
+"""Noting what is done for a message that is traced: as a step of its own, or as part of a stage of a turn.
 
     turn ──┬── stage ──links──▶ the messages that it worked on
            ├── stage                     each has a span for it in its own trace,
@@ -14,13 +14,48 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import wraps
+from hashlib import blake2b
 from time import time_ns
-from typing import TYPE_CHECKING, ParamSpec, Protocol
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, Protocol
 
 import structlog
+from django.conf import settings
 
 from kit.once import once
-from kit.tracing.traces import Trace, is_on, trace_of
+
+TRACE_BYTES, SPAN_BYTES = 16, 8
+
+
+class Trace(NamedTuple):
+    """The trace of one message: its id, and the id of the span that it begins with."""
+
+    id: int
+    first_span_id: int
+
+    @property
+    def id_hex(self) -> str:
+        """Return the id as collectors show it."""
+        return f"{self.id:032x}"
+
+
+def is_on() -> bool:
+    """Return whether any message is traced."""
+    return bool(settings.TRACES)
+
+
+def trace_of(key: bytes) -> Trace | None:
+    """Return the trace of the message that is known by this key, or None when it is not traced.
+
+    The ids are a digest that only this server can make, so that nobody who sees a trace learns which message it is of,
+    or can send messages that are all traced. Part of the id decides whether it is, as `TraceIdRatioBased` does it.
+    """
+    if not settings.TRACES:
+        return None
+    digest = blake2b(key, digest_size=TRACE_BYTES + SPAN_BYTES, key=settings.TRACES_KEY).digest()
+    if int.from_bytes(digest[SPAN_BYTES:TRACE_BYTES]) >= settings.TRACES_SHARE * 2.0**64:
+        return None
+    return Trace(int.from_bytes(digest[:TRACE_BYTES]), int.from_bytes(digest[TRACE_BYTES:]))
+
 
 if TYPE_CHECKING:
     from kit.tracing.exporting import Spans

@@ -14,7 +14,7 @@ import structlog
 
 from kit.db.statements import fetch
 from kit.metrics.batches import observe
-from kit.tracing.traces import is_on
+from kit.tracing.steps import is_on
 from notifications import halts, queues
 from notifications.delivery.concurrency import ConcurrencyLimits, Slot
 from notifications.messages import ChannelKey, Push, QueueKey, channel_key
@@ -88,7 +88,6 @@ class Due(NamedTuple):
     grade: str
     wake: bytes | None
     payload_dropped: bool
-    dedup_key: bytes | None
     attempt_count: int
     ambiguous_count: int
     created_at: datetime
@@ -128,7 +127,7 @@ _TAKE_DUE: LiteralString = f"""
         LIMIT %(queues_at_once)s
     )
     SELECT n.id, n.queue_id, n.next_attempt_at, n.request_id, n.type, n.public_key_hash, n.chat_id, n.message,
-           n.collapse_id, n.grade, n.wake, n.payload_dropped, n.dedup_key,
+           n.collapse_id, n.grade, n.wake, n.payload_dropped,
            n.attempt_count, n.ambiguous_count, n.created_at, n.expires_at,
            route.id, route.state, route.generation, route.token_type, route.apn_topic, route.address_encrypted,
            route.gateway, route.address_digest,
@@ -140,7 +139,7 @@ _TAKE_DUE: LiteralString = f"""
     ) AS n
     LEFT JOIN registrations_route AS route ON route.id = n.route_id
     LIMIT %(limit)s
-"""  # noqa: S608 - words of ours
+"""
 NOTED_FOR = timedelta(hours=1)
 
 
@@ -331,11 +330,12 @@ def _postpone(notification_ids: Sequence[int], *, now: datetime) -> None:
         move(Notification.objects.filter(pk__in=notification_ids), State.RETRYING, next_attempt_at=next_attempt_at)
 
 
-_CLAIM = """
+_CLAIM = f"""
     UPDATE notifications_notification AS n
-    SET state = 'in_flight', lease_until = %(lease_until)s, attempt_count = n.attempt_count + 1, next_attempt_at = NULL
+    SET state = '{State.IN_FLIGHT}', lease_until = %(lease_until)s, attempt_count = n.attempt_count + 1,
+        next_attempt_at = NULL
     FROM unnest(%(ids)b::bigint[]) AS claimed (id)
-    WHERE n.id = claimed.id AND n.state IN ('pending', 'retrying', 'ambiguous')
+    WHERE n.id = claimed.id AND n.state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')
 """
 _INSERT_ATTEMPTS = """
     INSERT INTO notifications_attempt
@@ -409,17 +409,9 @@ def _push(due: Due, channel: ChannelKey, address: bytes) -> Push:
         public_key_hash=due.public_key_hash,
         chat_id=due.chat_id or b"",
         message=due.message or b"",
-        collapse_id=(due.collapse_id or collapse_id(due.dedup_key, due.notification_id)).hex(),
+        collapse_id=(due.collapse_id or b"").hex(),
         grade=due.grade,
         wake=due.wake or b"",
         is_payload_dropped=due.payload_dropped,
         expires_at=due.expires_at if due.grade else None,
     )
-
-
-def collapse_id(dedup_key: bytes | None, notification_id: int) -> bytes:
-    """Return the 16 bytes under which the device replaces an earlier push of the same notification.
-
-    They are stored with the notification, because the dedup key is released after a day.
-    """
-    return (dedup_key or notification_id.to_bytes(16))[:16]

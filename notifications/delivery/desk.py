@@ -1,16 +1,16 @@
 """What one worker process knows about delivery, and the stages of delivery in a turn."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from time import monotonic
-from typing import LiteralString, Protocol
+from typing import LiteralString
 
 import structlog
 
 from kit.db.clock import clock
 from kit.metrics import batches
 from kit.tracing.steps import note
-from kit.turns import BaseStage, Bell, Stage
+from kit.turns import BaseStage, Batch, Bell, Stage, Work
 from notifications import queues
 from notifications.admission import COUNTED_EVERY_SECONDS, Counts, Part
 from notifications.delivery import recording, settling
@@ -26,14 +26,6 @@ from notifications.models import Notification
 log = structlog.get_logger(__name__)
 
 
-class TakesAnswers(Protocol):
-    """The part of a front door that delivery knows."""
-
-    def answer(self, answers: Sequence[Answer], *, now: datetime) -> None:
-        """Take answers to requests of this front door, in the turn that decided them."""
-        ...
-
-
 class Delivery:
     """What the stages of a process share: pushes under way, their limits, and requests that wait for an answer."""
 
@@ -44,7 +36,6 @@ class Delivery:
         self.limits = limits
         self.flights = Flights(gateway_for, bell, self.limits, lease=lease)
         self.waiting = WaitingRequests()
-        self.front_doors: Mapping[str, TakesAnswers] = {}
 
     def accepted(self, claims: Sequence[Claim], requests: Sequence[WaitingRequest]) -> None:
         """Send the claims of new requests and remember what waits, after the commit that stored them."""
@@ -53,14 +44,6 @@ class Delivery:
         self.waiting.add(requests)
         queues.create({claim.queue for claim in claims if claim.slot.queue_id == queues.UNSORTED})
 
-    def answer(self, answers: Sequence[Answer], *, now: datetime) -> None:
-        """Hand answers to the front doors that took their requests."""
-        note((answer.source_key, {"count": len(answer.reports)}) for answer in answers)
-        for name, door in self.front_doors.items():
-            own = [answer for answer in answers if answer.front_door == name]
-            if own:
-                door.answer(own, now=now)
-
     def stages(self) -> list[Stage]:
         """Return the stages of delivery, in the order in which a turn makes them.
 
@@ -68,7 +51,13 @@ class Delivery:
         notifications and waits for a route could otherwise dead-lock with one that holds the route and waits for the
         notifications.
         """
-        return [Results(self), Settling(self), Overdue(self), Lost(), Expired(), Due(self), Counting()]
+        return [Results(self), Settling(self), Overdue(), Lost(), Expired(), Due(self), Counting()]
+
+
+def traced(answers: Sequence[Answer]) -> Sequence[Answer]:
+    """Return answers to hand on, noted in the traces of their requests."""
+    note((answer.source_key, {"count": len(answer.reports)}) for answer in answers)
+    return answers
 
 
 class Lost(BaseStage):
@@ -76,15 +65,15 @@ class Lost(BaseStage):
 
     waits: LiteralString = recording.LOST
 
-    def work(self, limit: int, *, now: datetime) -> bool:
-        count = recording.take_up_lost(now=now, limit=limit)
+    def work(self, batch: Batch) -> Work[None]:
+        count = recording.take_up_lost(now=batch.now, limit=batch.limit)
         batches.count(LEFT_BEHIND, {("pushes",): count})
-        return count == limit
+        return Work(None, is_more_left=count == batch.limit)
 
-    def set_aside(self, error: Exception, *, now: datetime) -> None:
+    def set_aside(self, error: Exception, batch: Batch) -> None:
         """Put off the push that cannot be taken up, so that it does not stop the others that were lost."""
-        super().set_aside(error, now=now)
-        recording.postpone_first_lost(now=now)
+        super().set_aside(error, batch)
+        recording.postpone_first_lost(now=batch.now)
 
 
 class Expired(BaseStage):
@@ -92,10 +81,10 @@ class Expired(BaseStage):
 
     waits: LiteralString = queues.EXPIRED
 
-    def work(self, limit: int, *, now: datetime) -> bool:
-        count = queues.close_expired(limit=limit, now=now)
+    def work(self, batch: Batch) -> Work[None]:
+        count = queues.close_expired(limit=batch.limit, now=batch.now)
         batches.count(FINISHED, {(Notification.State.EXPIRED,): count})
-        return count == limit
+        return Work(None, is_more_left=count == batch.limit)
 
 
 class Due(BaseStage):
@@ -105,34 +94,27 @@ class Due(BaseStage):
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
-        self._claimed = Claimed()
 
     def next_at(self) -> float | None:
         return 0.0 if self._delivery.limits.has_room_again() else None
 
-    def work(self, limit: int, *, now: datetime) -> bool:
-        self._claimed = claim(
-            limit=limit,
-            now=now,
-            lease=self._delivery.lease,
-            limits=self._delivery.limits,
-        )
-        note((each.source_key, {"attempt": each.push.attempt_number}) for each in self._claimed.claims)
-        return self._claimed.is_more_left
+    def work(self, batch: Batch) -> Work[Claimed]:
+        delivery = self._delivery
+        claimed = claim(limit=batch.limit, now=batch.now, lease=delivery.lease, limits=delivery.limits)
+        note((each.source_key, {"attempt": each.push.attempt_number}) for each in claimed.claims)
+        return Work(claimed, is_more_left=claimed.is_more_left)
 
-    def committed(self) -> None:
-        claimed, self._claimed = self._claimed, Claimed()
+    def committed(self, decided: Claimed) -> None:
         self._delivery.limits.keep()
-        self._delivery.flights.send(claimed.claims)
-        queues.create(claimed.new_queues)
+        self._delivery.flights.send(decided.claims)
+        queues.create(decided.new_queues)
 
-    def undone(self) -> None:
+    def undone(self, batch: Batch) -> None:  # noqa: ARG002 - the signature of a stage
         self._delivery.limits.give_back()
-        self._claimed = Claimed()
 
-    def set_aside(self, error: Exception, *, now: datetime) -> None:
-        super().set_aside(error, now=now)
-        postpone_first(limits=self._delivery.limits, now=now)
+    def set_aside(self, error: Exception, batch: Batch) -> None:
+        super().set_aside(error, batch)
+        postpone_first(limits=self._delivery.limits, now=batch.now)
 
 
 class Counting(BaseStage):
@@ -143,17 +125,14 @@ class Counting(BaseStage):
 
     def __init__(self) -> None:
         self._counts = Counts()
-        self._parts: Mapping[int, Part] = {}
         self._next_at = float("-inf")
 
-    def work(self, limit: int, *, now: datetime) -> bool:  # noqa: ARG002 - the signature of a stage
-        if monotonic() >= self._next_at:
-            self._parts = self._counts.step(now=now)
-        return False
+    def work(self, batch: Batch) -> Work[Mapping[int, Part] | None]:
+        return Work(self._counts.step(now=batch.now) if monotonic() >= self._next_at else None)
 
-    def committed(self) -> None:
-        if monotonic() >= self._next_at:
-            self._counts.keep(self._parts)
+    def committed(self, decided: Mapping[int, Part] | None) -> None:
+        if decided is not None:
+            self._counts.keep(decided)
             self._next_at = monotonic() + COUNTED_EVERY_SECONDS
 
 
@@ -162,7 +141,6 @@ class Results(BaseStage):
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
-        self._results: list[Done] = []
 
     def next_at(self) -> float | None:
         return self._delivery.flights.next_result_at()
@@ -170,36 +148,25 @@ class Results(BaseStage):
     def is_under_way(self) -> bool:
         return self._delivery.flights.under_way > 0
 
-    def work(self, limit: int, *, now: datetime) -> bool:
-        self._results = self._delivery.flights.peek(limit)
-        note((claim.source_key, {"outcome": result.outcome.value}) for claim, result in self._results)
+    def work(self, batch: Batch) -> Work[Sequence[Done]]:
+        batch.taken = results = self._delivery.flights.peek(batch.limit)
+        note((claim.source_key, {"outcome": result.outcome.value}) for claim, result in results)
         # A request whose last result this is can then be answered in the same commit.
-        self._delivery.waiting.note(recording.record(self._results, now=now))
-        return False
+        self._delivery.waiting.note(recording.record(results, now=batch.now))
+        return Work(results)
 
-    def committed(self) -> None:
-        results, now = self._results, clock.now()
-        self._drop_results()
-        recording.end_halts(results, now=now)
-        self._delivery.flights.refresh_gateways(claim for claim, _ in results)
+    def committed(self, decided: Sequence[Done]) -> None:
+        self._delivery.flights.recorded(len(decided))
+        recording.end_halts(decided, now=clock.now())
+        self._delivery.flights.refresh_gateways(claim for claim, _ in decided)
 
-    def undone(self) -> None:
-        self._doubt()
-        self._results = []
+    def undone(self, batch: Batch) -> None:
+        self._delivery.waiting.doubt(claim.request_id for claim, _ in batch.taken)
 
-    def set_aside(self, error: Exception, *, now: datetime) -> None:  # noqa: ARG002 - the signature of a stage
+    def set_aside(self, error: Exception, batch: Batch) -> None:
         """Drop a result that cannot be stored. Its push counts as lost when its lease ends."""
         log.error("result_not_stored", error=type(error).__name__)
-        self._results = self._delivery.flights.peek(1)
-        self._doubt()
-        self._drop_results()
-
-    def _doubt(self) -> None:
-        self._delivery.waiting.doubt(claim.request_id for claim, _ in self._results)
-
-    def _drop_results(self) -> None:
-        self._delivery.flights.recorded(len(self._results))
-        self._results = []
+        self._delivery.flights.recorded(len(batch.taken))
 
 
 class Settling(BaseStage):
@@ -207,7 +174,6 @@ class Settling(BaseStage):
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
-        self._answered: list[int] = []
 
     def next_at(self) -> float | None:
         waiting = self._delivery.waiting
@@ -219,28 +185,22 @@ class Settling(BaseStage):
     def is_under_way(self) -> bool:
         return self._delivery.waiting.next_due_at() is not None
 
-    def work(self, limit: int, *, now: datetime) -> bool:
-        ready = self._delivery.waiting.ready(limit)
-        overdue = self._delivery.waiting.overdue(limit, now=now)
+    def work(self, batch: Batch) -> Work[list[int]]:
+        ready = self._delivery.waiting.ready(batch.limit)
+        overdue = self._delivery.waiting.overdue(batch.limit, now=batch.now)
         open_ids = [request.request_id for request in (*overdue, *ready) if request.positions or request.is_open]
         ended = [request for request in ready if not request.is_open]
-        answers = answer_ended(ended, now=now) + (settle(open_ids, now=now) if open_ids else [])
-        self._answered = [request.request_id for request in (*ready, *overdue)]
-        self._delivery.answer(answers, now=now)
-        return False
+        answers = answer_ended(ended, now=batch.now) + (settle(open_ids, now=batch.now) if open_ids else [])
+        return Work([request.request_id for request in (*ready, *overdue)], traced(answers))
 
-    def committed(self) -> None:
-        self._delivery.waiting.forget(self._answered)
-        self._answered = []
+    def committed(self, decided: list[int]) -> None:
+        self._delivery.waiting.forget(decided)
 
-    def undone(self) -> None:
-        self._answered = []
-
-    def set_aside(self, error: Exception, *, now: datetime) -> None:
+    def set_aside(self, error: Exception, batch: Batch) -> None:
         """Forget the request, so that the stage that looks for overdue requests takes it up."""
-        super().set_aside(error, now=now)
+        super().set_aside(error, batch)
         waiting = self._delivery.waiting
-        waiting.forget([request.request_id for request in (*waiting.ready(1), *waiting.overdue(1, now=now))])
+        waiting.forget([request.request_id for request in (*waiting.ready(1), *waiting.overdue(1, now=batch.now))])
 
 
 class Overdue(BaseStage):
@@ -248,16 +208,12 @@ class Overdue(BaseStage):
 
     waits: LiteralString = settling.OVERDUE
 
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
-
-    def work(self, limit: int, *, now: datetime) -> bool:
-        ids = settling.overdue_request_ids(now=now, limit=limit)
+    def work(self, batch: Batch) -> Work[None]:
+        ids = settling.overdue_request_ids(now=batch.now, limit=batch.limit)
         batches.count(LEFT_BEHIND, {("requests",): len(ids)})
-        self._delivery.answer(settle(ids, now=now), now=now)
-        return len(ids) == limit
+        return Work(None, traced(settle(ids, now=batch.now)), is_more_left=len(ids) == batch.limit)
 
-    def set_aside(self, error: Exception, *, now: datetime) -> None:
+    def set_aside(self, error: Exception, batch: Batch) -> None:
         """Close the request without an answer. The sender repeats it."""
-        super().set_aside(error, now=now)
-        settling.give_up(settling.overdue_request_ids(now=now, limit=1), now=now)
+        super().set_aside(error, batch)
+        settling.give_up(settling.overdue_request_ids(now=batch.now, limit=1), now=batch.now)

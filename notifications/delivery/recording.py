@@ -19,21 +19,24 @@ from notifications.delivery.claim import Claim
 from notifications.delivery.flights import Done
 from notifications.messages import ChannelKey, Outcome, Result, platform
 from notifications.metrics import ATTEMPTS, FINISHED, GATEWAY_SECONDS
-from notifications.models import Notification
+from notifications.models import Attempt, Notification
 from notifications.policy import (
     CONFIG_RETRY_SECONDS,
     WORKER_LOST,
     Standing,
     ambiguous_retry_at,
+    is_contact,
     is_left_alone,
     may_help_to_drop_payload,
     report_error,
     retry_at,
     retry_base_seconds,
     retry_max_seconds,
+    unreached,
 )
 from notifications.queues import Queues
 from notifications.reports import REPORTS
+from registrations import routes
 
 log = structlog.get_logger(__name__)
 State = Notification.State
@@ -55,6 +58,10 @@ class Change(NamedTuple):
     next_attempt_at: datetime | None = None
     is_payload_dropped: bool = False
 
+    @property
+    def is_end(self) -> bool:
+        return self.next_attempt_at is None
+
 
 class Recorded(NamedTuple):
     """A result, as far as it matters to the sender."""
@@ -71,7 +78,8 @@ def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
     """
     _complete_attempts(results)
     known = queues.load()
-    halts.note_unreachable(((claim.gateway, result) for claim, result in results), known.unreachable, now=now)
+    if away := unreached((claim.gateway, result) for claim, result in results) - known.unreachable:
+        halts.note_unreachable(away, now=now)
     breakers.judge(results, known, now=now)
     doubted = deaths.judge(results, known, now=now)
     believed = [(claim, _believe(claim.channel, result, doubted)) for claim, result in results]
@@ -79,8 +87,8 @@ def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
     # Routes are written before notifications, as in unregistering: the other way round they would dead-lock.
     _note_routes(believed, known, now=now)
     changes = [_change(claim, result, now=now) for claim, result in believed]
-    _finish([change for change in changes if State(change.state).is_terminal], now=now)
-    _schedule([change for change in changes if not State(change.state).is_terminal])
+    _finish([change for change in changes if change.is_end], now=now)
+    _schedule([change for change in changes if not change.is_end])
     _measure(results, known)
     return [_recorded(claim, change) for (claim, _), change in zip(believed, changes, strict=True)]
 
@@ -92,7 +100,7 @@ def end_halts(results: Sequence[Done], *, now: datetime) -> None:
     probes = [(claim, result) for claim, result in results if claim.is_probe]
     for app in sorted({claim.channel for claim, result in probes if _proves(result)}):
         halts.close_breaker(app, now=now)
-    for gateway in sorted({claim.gateway for claim, result in probes if halts.is_contact(result)}):
+    for gateway in sorted({claim.gateway for claim, result in probes if is_contact(result)}):
         halts.note_reached(gateway)
 
 
@@ -174,8 +182,9 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
     }
     failed_ids = {claim.route_id for claim in failed} | {claim.route_id for claim, _ in dead}
     if failed_ids:
-        disabling.lock_in_order(reached.keys() | failed_ids)
-    disabling.note_success(reached, now=now)
+        routes.lock_in_order(reached.keys() | failed_ids)
+    if reached:
+        routes.note_delivered(reached, now=now)
     for channel in sorted({claim.channel for claim in failed}):
         disabling.note_failure(
             [claim.route_id for claim in failed if claim.channel == channel],
@@ -235,15 +244,15 @@ def _retry(
 
 # A notification that another attempt ended meanwhile is left alone. An end that only this attempt may decide (expired,
 # unconfirmed) requires that the attempt still holds the notification.
-_FINISH = """
+_FINISH = f"""
     UPDATE notifications_notification AS n
     SET state = item.state, finished_at = %(now)s, lease_until = NULL, next_attempt_at = NULL, chat_id = NULL,
         message = NULL, wake = NULL, report = coalesce(n.report, item.report)
     FROM unnest(%(ids)b::bigint[], %(numbers)b::integer[], %(states)b::text[], %(reports)b::text[])
         AS item (id, attempt_number, state, report)
     WHERE n.id = item.id AND (
-        n.state = 'in_flight' AND n.attempt_count = item.attempt_number
-        OR item.report IS NOT NULL AND n.state IN ('in_flight', 'retrying', 'ambiguous')
+        n.state = '{State.IN_FLIGHT}' AND n.attempt_count = item.attempt_number
+        OR item.report IS NOT NULL AND n.state IN ('{State.IN_FLIGHT}', '{State.RETRYING}', '{State.AMBIGUOUS}')
     )
     RETURNING n.state
 """
@@ -267,14 +276,14 @@ def _finish(changes: Sequence[Change], *, now: datetime) -> None:
     count(FINISHED, ((state,) for (state,) in finished))
 
 
-_SCHEDULE = """
+_SCHEDULE = f"""
     UPDATE notifications_notification AS n
     SET state = item.state, ambiguous_count = item.ambiguous_count, next_attempt_at = item.next_attempt_at,
         lease_until = NULL, payload_dropped = n.payload_dropped OR item.is_payload_dropped,
         message = CASE WHEN item.is_payload_dropped THEN NULL ELSE n.message END
     FROM unnest(%b::bigint[], %b::integer[], %b::text[], %b::smallint[], %b::timestamptz[], %b::boolean[])
         AS item (id, attempt_number, state, ambiguous_count, next_attempt_at, is_payload_dropped)
-    WHERE n.id = item.id AND n.state = 'in_flight' AND n.attempt_count = item.attempt_number
+    WHERE n.id = item.id AND n.state = '{State.IN_FLIGHT}' AND n.attempt_count = item.attempt_number
 """
 
 
@@ -316,26 +325,27 @@ def _app(channel: ChannelKey, known: Queues) -> str:
     return channel.apn_topic if not channel.apn_topic or channel in known.delivered else "other"
 
 
-_TAKE_UP_LOST = """
+_TAKE_UP_LOST = f"""
     WITH lost AS (
-        SELECT id FROM notifications_notification WHERE state = 'in_flight' AND lease_until <= %(now)s
+        SELECT id FROM notifications_notification WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s
         ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     ), completed AS (
-        UPDATE notifications_attempt AS attempt SET outcome = 'ambiguous', code = %(code)s
+        UPDATE notifications_attempt AS attempt SET outcome = '{Attempt.Outcome.AMBIGUOUS}', code = %(code)s
         FROM lost WHERE attempt.notification_id = lost.id AND attempt.outcome IS NULL
     )
-    UPDATE notifications_notification AS n SET state = 'ambiguous', next_attempt_at = %(now)s, lease_until = NULL
+    UPDATE notifications_notification AS n SET state = '{State.AMBIGUOUS}', next_attempt_at = %(now)s,
+        lease_until = NULL
     FROM lost WHERE n.id = lost.id
     RETURNING n.id
 """
-_POSTPONE_FIRST_LOST = """
+_POSTPONE_FIRST_LOST = f"""
     UPDATE notifications_notification SET lease_until = %(later)s
     WHERE id = (
-        SELECT id FROM notifications_notification WHERE state = 'in_flight' AND lease_until <= %(now)s
+        SELECT id FROM notifications_notification WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s
         ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
     )
 """
-LOST = "SELECT FROM notifications_notification WHERE state = 'in_flight' AND lease_until <= %(now)s"
+LOST = f"SELECT FROM notifications_notification WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s"
 
 
 def postpone_first_lost(*, now: datetime) -> None:

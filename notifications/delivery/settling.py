@@ -17,17 +17,18 @@ from kit.metrics.batches import observe
 from notifications.delivery.recording import Recorded
 from notifications.messages import Answer, Report
 from notifications.metrics import ANSWER_SECONDS
-from notifications.models import Notification
+from notifications.models import Notification, NotificationRequest
 from notifications.policy import Standing, is_answerable, report_error
 from notifications.reports import REPORTS, report_of, unpack_reports
 from notifications.transitions import DUE
+from registrations.models import Route
 
 State = Notification.State
 # Another worker settles a request only when the one that accepted it is late by this much.
 GRACE = timedelta(seconds=0.5)
-OVERDUE = """
+OVERDUE = f"""
     SELECT FROM notifications_notificationrequest
-    WHERE state = 'waiting' AND reply_due_at <= %(now)s - interval '0.5 seconds'
+    WHERE state = '{NotificationRequest.State.WAITING}' AND reply_due_at <= %(now)s - interval '0.5 seconds'
 """
 
 
@@ -122,10 +123,11 @@ class WaitingRequests:
             self._ready.pop(request_id, None)
 
 
-_ANSWER = """
+_ANSWER = f"""
     UPDATE notifications_notificationrequest
-    SET state = 'answered', answered_at = %(now)s, reply_address = NULL, decided_names = NULL
-    WHERE id = ANY (%(ids)b::bigint[]) AND state = 'waiting' RETURNING id
+    SET state = '{NotificationRequest.State.ANSWERED}', answered_at = %(now)s, reply_address = NULL,
+        decided_names = NULL
+    WHERE id = ANY (%(ids)b::bigint[]) AND state = '{NotificationRequest.State.WAITING}' RETURNING id
 """
 
 
@@ -173,14 +175,15 @@ class StoredNotification(NamedTuple):
     is_route_disabled: bool
 
 
-_LOCK_WAITING = """
+_LOCK_WAITING = f"""
     SELECT id, front_door, source_key, reply_address, message_id, received_at, reply_due_at, decided, decided_names
-    FROM notifications_notificationrequest WHERE id = ANY (%(ids)b::bigint[]) AND state = 'waiting'
+    FROM notifications_notificationrequest WHERE id = ANY (%(ids)b::bigint[])
+        AND state = '{NotificationRequest.State.WAITING}'
     ORDER BY id FOR UPDATE SKIP LOCKED
 """
-_LOCK_NOTIFICATIONS = """
+_LOCK_NOTIFICATIONS = f"""
     SELECT n.id, request_id, position, public_key_hash, installation_id, n.state, attempt_count, report,
-           route.state IS NOT DISTINCT FROM 'disabled'
+           route.state IS NOT DISTINCT FROM '{Route.State.DISABLED}'
     FROM notifications_notification AS n LEFT JOIN registrations_route AS route ON route.id = n.route_id
     WHERE request_id = ANY (%(ids)b::bigint[])
     ORDER BY request_id, position FOR NO KEY UPDATE OF n
@@ -242,9 +245,10 @@ def _answer(request: Stored, reports: dict[int, Report]) -> Answer:
     return Answer(request.front_door, request.source_key, request.reply_address or b"", request.message_id, in_order)
 
 
-_OVERDUE_IDS = """
+_OVERDUE_IDS = f"""
     SELECT id FROM notifications_notificationrequest
-    WHERE state = 'waiting' AND reply_due_at <= %(late)s ORDER BY reply_due_at LIMIT %(limit)s
+    WHERE state = '{NotificationRequest.State.WAITING}' AND reply_due_at <= %(late)s ORDER BY reply_due_at
+        LIMIT %(limit)s
 """
 
 

@@ -10,7 +10,7 @@ from django.db import OperationalError, transaction
 from django.utils import timezone
 
 from kit.db.statements import fetch
-from kit.turns import BaseStage, Worker
+from kit.turns import BaseStage, Work, Worker
 from notifications import acceptance
 from notifications.acceptance import Incoming, Sending
 from notifications.delivery.settling import GRACE
@@ -27,17 +27,22 @@ SUCCESS, NOT_REGISTERED = (True, ReportError.NONE), (False, ReportError.NOT_REGI
 DOOR = "test"
 
 
-class Door:
-    """Keeps the answers of each turn until the next one."""
+class Door(BaseStage):
+    """Keeps the answers that were handed on."""
+
+    follows = True
 
     def __init__(self):
         self.answers = []
         self.refused = set()
 
-    def answer(self, answers, *, now):  # noqa: ARG002 - as front doors do
-        if self.refused.intersection(answer.source_key for answer in answers):
+    def work(self, batch):
+        if self.refused.intersection(answer.source_key for answer in batch.handed):
             raise ValueError
-        self.answers += answers
+        return Work(list(batch.handed))
+
+    def committed(self, decided):
+        self.answers += decided
 
     def told(self):
         return {bytes(a.source_key): [(r.success, r.error) for r in a.reports] for a in self.answers}
@@ -49,7 +54,7 @@ class Office(Desk):
     def __init__(self, gateway=None, **options):
         super().__init__(gateway, **options)
         self.door = Door()
-        self.delivery.front_doors = {DOOR: self.door}
+        self.worker = Worker([*self.delivery.stages(), self.door], self.bell)
 
     def ask(self, *phones, key=b"k"):
         """Accept a request, as the stage of a front door does."""
@@ -239,7 +244,7 @@ class Last(BaseStage):
     def next_at(self):
         return 0.0 if self.is_broken else None
 
-    def work(self, _limit, **_now):
+    def work(self, _batch):
         raise OperationalError
 
 
@@ -248,7 +253,7 @@ def test_after_a_turn_that_failed_the_sender_is_told_what_is_stored():
     prove(ChannelKey(1, APP))
     office = Office(RecordingGateway(lambda _: Result(Outcome.DEAD, "BadDeviceToken", is_guarded=True)))
     last = Last()
-    office.worker = Worker([*office.delivery.stages(), last], office.bell)
+    office.worker = Worker([*office.delivery.stages(), office.door, last], office.bell)
     office.ask(make_phone(token_type=1, apn_topic=APP))
     with pytest.raises(OperationalError):
         office.turn_with_results()

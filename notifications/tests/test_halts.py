@@ -64,7 +64,7 @@ def make_proven(**fields):
 
 
 def halt_gateway(name="gorush", *, now=NOW):
-    halts.note_unreachable([(name, AWAY)], (), now=now)
+    halts.note_unreachable([name], now=now)
 
 
 # Operators and breakers -----------------------------------------------------------------------------------------------

@@ -243,7 +243,7 @@ class Locked(BaseStage):
     def next_at(self):
         return 0.0 if self.is_locked else None
 
-    def work(self, _limit, **_now):
+    def work(self, _batch):
         raise OperationalError
 
 

@@ -61,7 +61,7 @@ def fill(queue_id, count, *, at=LONG_AGO):
         SELECT %s, 0, '\\x00', '', 1, 'pending', (%s::bigint[])[1 + n %% 3], %s, %s::timestamptz + n * interval '1 ms',
             now(), '2100-01-01', FALSE, 0, 0, 1
         FROM generate_series(1, {count}) AS n
-    """  # noqa: S608 - a number of ours
+    """
     with connection.cursor() as cursor:
         cursor.execute(rows, [make_answered_request().pk, routes, queue_id, at])
 

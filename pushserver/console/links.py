@@ -13,7 +13,7 @@ from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.admin import registration_url
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.admin import envelope_url
-from waku_bridge.inbound import FRONT_DOOR as WAKU
+from waku_bridge.messages import FRONT_DOOR as WAKU
 from waku_bridge.messages import MessageType
 from waku_bridge.models import InboundEnvelope, OutboundReply
 from xmpp_bridge.admin import app_url, device_url, devices_url

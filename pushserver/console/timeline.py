@@ -28,7 +28,7 @@ from kit.admin.labels import label
 from kit.admin.links import Link
 from kit.admin.times import exact
 from kit.http.urls import host_of
-from kit.tracing.traces import trace_of
+from kit.tracing.steps import trace_of
 from notifications import halts
 from notifications.admin import notification_url, request_url, type_name
 from notifications.gateways.gorush.models import GatewayErrorRule, GatewayPlatform

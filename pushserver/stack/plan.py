@@ -1,4 +1,4 @@
-"""Decide which processes make up the server. The module is pure: it starts nothing."""
+"""Decide which processes make up the server. The module starts nothing."""
 
 import os
 from collections.abc import Sequence

@@ -203,7 +203,7 @@ def _ask(gauges: Sequence[StoredGauge]) -> list[float] | None:
 
 
 def _as_column(gauge: StoredGauge) -> str:
-    return f"(SELECT sum(value) FROM ({gauge.sql}) AS found ({', '.join([*gauge.labelnames, 'value'])}))"  # noqa: S608
+    return f"(SELECT sum(value) FROM ({gauge.sql}) AS found ({', '.join([*gauge.labelnames, 'value'])}))"
 
 
 def _failed(hour_ago: datetime) -> f.Failed:

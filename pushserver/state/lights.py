@@ -1,5 +1,4 @@
-"""Decide which light each link of the chain shows, and which of them is worst. The module is pure: facts in, lights
-out.
+"""Decide which light each link of the chain shows, and which of them is worst: facts in, lights out.
 
 Red means that messages are late or lost now, or will be within hours. Yellow means that somebody should look at it, and
 that it can wait for the morning. Where `docs/monitoring/alerts.yml` has an alarm for the same thing, red is what it

@@ -15,19 +15,24 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 
-from notifications.models import Notification
+from kit.db.statements import table
+from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from notifications.policy import Verdict
 from notifications.reports import BYTES_EACH, REPORTS, VERDICTS
+from registrations.models import RegistrationEvent, Route
 from spark_reports.closing import CLOSED_AFTER
 from spark_reports.export.copying import OTHER
 from spark_reports.export.pseudonyms import Subject
 from spark_reports.jobs.tables import LIFETIME_WEEKS
+from waku_bridge import models as waku
 from waku_bridge.identity import canary_identity
 from waku_bridge.messages import MessageType
+from xmpp_bridge import models as xmpp
 
 # `report_keys`, a temporary table of one row: `outer_key`, and a prefix per subject.
-_STARTS = "('registered', 'token_changed')"
-_ENDS = "('unregistered', 'token_died', 'expired')"
+Kind = RegistrationEvent.Kind
+_STARTS = f"('{Kind.REGISTERED}', '{Kind.TOKEN_CHANGED}')"
+_ENDS = f"('{Kind.UNREGISTERED}', '{Kind.TOKEN_DIED}', '{Kind.EXPIRED}')"
 # After this a token is not looked at any more: it ended, its owner unregistered, or it is refreshed in another app.
 _IS_OUT = f"kind IN {_ENDS} OR (platform, app_topic) <> (first_platform, first_topic)"
 
@@ -40,10 +45,10 @@ _STATES = {
     Verdict.COALESCED: State.COALESCED,
     Verdict.MUTED: State.SUPPRESSED,
 }
-_CANARY_PSEUDONYMS = """
-    SELECT pseudonym FROM waku_bridge_canaryrun WHERE pseudonym IS NOT NULL
-    UNION ALL SELECT pseudonym FROM xmpp_bridge_canaryrun WHERE pseudonym IS NOT NULL"""
-_CANARY_DEVICES = "SELECT device::text FROM xmpp_bridge_canaryrun WHERE device IS NOT NULL"
+_CANARY_PSEUDONYMS = f"""
+    SELECT pseudonym FROM {table(waku.CanaryRun)} WHERE pseudonym IS NOT NULL
+    UNION ALL SELECT pseudonym FROM {table(xmpp.CanaryRun)} WHERE pseudonym IS NOT NULL"""
+_CANARY_DEVICES = f"SELECT device::text FROM {table(xmpp.CanaryRun)} WHERE device IS NOT NULL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,7 @@ def _in(column: str, hours: Hours, *, envelope: str = "", notification: str = ""
     """
     conditions = [f"{column} >= '{hours.start_at}' AND {column} < '{hours.end_at}'"]
     if envelope:
-        conditions.append(f"{envelope} NOT IN (SELECT hash FROM waku_bridge_canaryenvelope)")
+        conditions.append(f"{envelope} NOT IN (SELECT hash FROM {table(waku.CanaryEnvelope)})")
     if notification:
         conditions.append(f"NOT ({_is_canary(notification)})")
     if told_by:
@@ -128,7 +133,7 @@ def _app_topic(token_type: str, apn_topic: str) -> str:
     Clients make topics up, so only those with a channel are told apart: those to which a push was ever delivered, and a
     bounded number of others. `copying` replaces what looks secret.
     """
-    known = f"{apn_topic} IN (SELECT apn_topic FROM notifications_channel WHERE token_type = 1)"
+    known = f"{apn_topic} IN (SELECT apn_topic FROM {table(Channel)} WHERE token_type = 1)"
     return f"CASE WHEN {token_type} = 1 THEN CASE WHEN {known} THEN {apn_topic} ELSE '{OTHER}' END ELSE '' END"
 
 
@@ -142,7 +147,7 @@ def envelopes(hours: Hours) -> str:
     return f"""
         SELECT {_minute("received_at")}, {_message_type("message_type")}, state, reason,
             {_microseconds("received_at", "processed_at")}
-        FROM waku_bridge_inboundenvelope WHERE {_in("received_at", hours, envelope="hash")}"""
+        FROM {table(waku.InboundEnvelope)} WHERE {_in("received_at", hours, envelope="hash")}"""
 
 
 def notifications(hours: Hours) -> str:
@@ -155,9 +160,9 @@ def notifications(hours: Hours) -> str:
             {_app_topic("route.token_type", "route.apn_topic")}, request.front_door,
             CASE WHEN n.type BETWEEN 1 AND 4 THEN n.type ELSE 0 END, n.state, coalesce(n.report, ''), n.attempt_count,
             {_pseudonym(Subject.RECIPIENT, _RECIPIENT)}, {_pseudonym(Subject.SENDER, "request.sender_digest")}
-        FROM notifications_notification n
-        JOIN notifications_notificationrequest request ON request.id = n.request_id
-        LEFT JOIN registrations_route route ON route.id = n.route_id
+        FROM {table(Notification)} n
+        JOIN {table(NotificationRequest)} request ON request.id = n.request_id
+        LEFT JOIN {table(Route)} route ON route.id = n.route_id
         CROSS JOIN report_keys k
         WHERE {_in("n.created_at", hours, notification="n")}
         UNION ALL {_decided(hours)}"""
@@ -183,7 +188,7 @@ def _decided(hours: Hours) -> str:
             CASE WHEN {type_} BETWEEN 1 AND 4 THEN {type_} ELSE 0 END,
             CASE {verdict} {state} END, CASE {verdict} {report} END, 0,
             NULL::bigint, {_pseudonym(Subject.SENDER, "request.sender_digest")}
-        FROM notifications_notificationrequest request CROSS JOIN report_keys k CROSS JOIN {_PLACES}
+        FROM {table(NotificationRequest)} request CROSS JOIN report_keys k CROSS JOIN {_PLACES}
         WHERE {_in("request.received_at", hours, envelope="request.source_key")} AND {verdict} > 0"""
 
 
@@ -195,14 +200,14 @@ def notification_times(hours: Hours) -> str:
     return f"""
         SELECT {_minute("n.created_at")}, {_platform("route.token_type")}, request.front_door,
             {delivered}, CASE n.position WHEN 0 THEN {answered} END, {deadline}
-        FROM notifications_notification n
-        JOIN notifications_notificationrequest request ON request.id = n.request_id
-        LEFT JOIN registrations_route route ON route.id = n.route_id
+        FROM {table(Notification)} n
+        JOIN {table(NotificationRequest)} request ON request.id = n.request_id
+        LEFT JOIN {table(Route)} route ON route.id = n.route_id
         WHERE {_in("n.created_at", hours, notification="n")} AND {_OF_STATUS}
-            AND (n.state = 'delivered' OR (n.position = 0 AND request.answered_at IS NOT NULL))
+            AND (n.state = '{State.DELIVERED}' OR (n.position = 0 AND request.answered_at IS NOT NULL))
         UNION ALL
         SELECT {_minute("request.received_at")}, 'none', request.front_door, NULL::bigint, {answered}, {deadline}
-        FROM notifications_notificationrequest request
+        FROM {table(NotificationRequest)} request
         WHERE {_in("request.received_at", hours, envelope="request.source_key")}
             AND length(request.decided) > 0 AND get_byte(request.decided, 0) > 0 AND request.answered_at IS NOT NULL"""
 
@@ -214,9 +219,9 @@ def attempts(hours: Hours) -> str:
         SELECT {_minute("a.started_at")}, {_platform("a.token_type")}, {_app_topic("a.token_type", "a.apn_topic")},
             request.front_door, a.number, coalesce(a.outcome, 'open'), a.code, a.latency_ms * 1000::bigint,
             CASE WHEN a.number = 1 AND {_OF_STATUS} THEN {queued} END
-        FROM notifications_attempt a
-        JOIN notifications_notification n ON n.id = a.notification_id
-        JOIN notifications_notificationrequest request ON request.id = n.request_id
+        FROM {table(Attempt)} a
+        JOIN {table(Notification)} n ON n.id = a.notification_id
+        JOIN {table(NotificationRequest)} request ON request.id = n.request_id
         WHERE {_in("a.started_at", hours, notification="n")}"""
 
 
@@ -230,7 +235,7 @@ def replies(hours: Hours) -> str:
         SELECT {_minute("r.created_at")}, {_message_type("r.message_type")}, r.state, r.attempt_count, r.repeat_count,
             {_microseconds("r.created_at", first_published)}, {_microseconds("e.received_at", first_published)},
             k.deadline_us
-        FROM waku_bridge_outboundreply r LEFT JOIN waku_bridge_inboundenvelope e ON e.hash = r.envelope_hash
+        FROM {table(waku.OutboundReply)} r LEFT JOIN {table(waku.InboundEnvelope)} e ON e.hash = r.envelope_hash
         CROSS JOIN report_keys k
         WHERE {_in("r.created_at", hours, envelope="r.envelope_hash")}"""
 
@@ -244,11 +249,11 @@ def registration_events(hours: Hours) -> str:
     apn_topic = "coalesce(lag(e.apn_topic) OVER own, b.apn_topic, e.apn_topic)"
     return f"""
         WITH today AS MATERIALIZED (
-            SELECT id, at, kind, pseudonym, token_type, apn_topic, front_door FROM registrations_registrationevent
+            SELECT id, at, kind, pseudonym, token_type, apn_topic, front_door FROM {table(RegistrationEvent)}
             WHERE {_in("at", hours, told_by="pseudonym")}
         ), before AS (
             SELECT DISTINCT ON (pseudonym) p.pseudonym, p.kind, p.token_type, p.apn_topic
-            FROM registrations_registrationevent p JOIN (SELECT DISTINCT pseudonym FROM today) known USING (pseudonym)
+            FROM {table(RegistrationEvent)} p JOIN (SELECT DISTINCT pseudonym FROM today) known USING (pseudonym)
             WHERE p.at < '{hours.start_at}' ORDER BY pseudonym, p.at DESC, p.id DESC
         )
         SELECT {_hour("e.at")}, e.kind, {_platform("e.token_type")}, {_app_topic("e.token_type", "e.apn_topic")},
@@ -276,7 +281,7 @@ def active_tokens(hours: Hours) -> str:
             count(*) FILTER (WHERE at < {start}), count(*) FILTER (WHERE next_at IS NULL)
         FROM (
             SELECT kind, token_type, apn_topic, front_door, at, lead(at) OVER own AS next_at
-            FROM registrations_registrationevent WHERE {_history(day)}
+            FROM {table(RegistrationEvent)} WHERE {_history(day)}
             WINDOW own AS (PARTITION BY pseudonym ORDER BY at, id)
         ) AS state
         WHERE kind NOT IN {_ENDS} AND (next_at IS NULL OR (at < {start} AND next_at >= {start}))
@@ -297,7 +302,7 @@ def token_spells(hours: Hours) -> str:
         WITH events AS (
             SELECT pseudonym, at, id, kind, {place}, front_door,
                 count(*) FILTER (WHERE kind IN {_STARTS}) OVER (PARTITION BY pseudonym ORDER BY at, id) AS token
-            FROM registrations_registrationevent WHERE {_history(day)}
+            FROM {table(RegistrationEvent)} WHERE {_history(day)}
         ), placed AS (
             SELECT *, first_value(platform) OVER life AS first_platform, first_value(app_topic) OVER life AS first_topic
             FROM events WHERE token > 0 WINDOW life AS (PARTITION BY pseudonym, token ORDER BY at, id)
@@ -312,8 +317,10 @@ def token_spells(hours: Hours) -> str:
             FROM tokens WINDOW own AS (PARTITION BY pseudonym ORDER BY token)
         )
         SELECT platform, app_topic, front_door, began_at::date, coalesce(out_at, next_at, '{day}Z')::date,
-            CASE WHEN out_by IN ('token_died', 'expired') THEN 'ended' WHEN out_by IS NOT NULL THEN 'left'
-                WHEN next_with = 'token_changed' THEN 'ended' WHEN next_with IS NOT NULL THEN 'left'
+            CASE WHEN out_by IN ('{Kind.TOKEN_DIED}', '{Kind.EXPIRED}')
+                THEN 'ended' WHEN out_by IS NOT NULL THEN 'left'
+                WHEN next_with = '{Kind.TOKEN_CHANGED}' THEN 'ended' WHEN next_with IS NOT NULL
+                    THEN 'left'
                 ELSE 'alive' END,
             count(*)
         FROM spells WHERE began_at >= '{oldest}Z' GROUP BY 1, 2, 3, 4, 5, 6"""

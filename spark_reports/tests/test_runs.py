@@ -120,10 +120,10 @@ def assert_recomputed(day: date) -> None:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(RECOMPUTE.read_text(encoding="utf-8").replace(":day::", f"'{day}'::"))
         for view, table in AGAIN.items():
-            cursor.execute(f"SELECT * FROM {view}")  # noqa: S608 - names of ours
+            cursor.execute(f"SELECT * FROM {view}")
             names = [column.name for column in cursor.description]
             again = sorted(cursor.fetchall(), key=keys_of)
-            cursor.execute(f"SELECT {', '.join(names)} FROM {table} WHERE day = %s", [day])  # noqa: S608
+            cursor.execute(f"SELECT {', '.join(names)} FROM {table} WHERE day = %s", [day])
             found = sorted(cursor.fetchall(), key=keys_of)
             assert len(found) == len(again), view
             assert found or view in MAY_BE_EMPTY, view

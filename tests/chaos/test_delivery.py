@@ -235,7 +235,7 @@ def _wait_until_over(network: Network, fates: Mapping[bytes, str]) -> None:
         wait_until(is_over, seconds=OVER_SECONDS, pause_seconds=1, what="all is over")
     except AssertionError:
         for table in TABLES:
-            _say((table, network.rows(f"SELECT state, count(*) FROM {table} GROUP BY 1")))  # noqa: S608 - named above
+            _say((table, network.rows(f"SELECT state, count(*) FROM {table} GROUP BY 1")))
         raise
 
 

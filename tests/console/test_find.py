@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from kit.tracing.traces import trace_of
+from kit.tracing.steps import trace_of
 from notifications import halts
 from pushserver.console.find import hits_for
 from pushserver.console.links import request_timeline_url

@@ -251,7 +251,7 @@ def _make_xmpp(world: World) -> None:
 
 
 def _make_push(world: World, device: Device, number: int) -> None:
-    """What `direct.store` makes of a push, with its one attempt."""
+    """What `storing.store_pushes` makes of a push, with its one attempt."""
     at = world.before(seconds=400 + 50 * number)
     keys = {"request_key": world.bytes(40), "source_key": world.bytes(32), "message_id": b""}
     notification = factories.make_notification(

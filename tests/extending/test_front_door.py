@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 
 import pytest
 from django.utils import timezone
 
-from kit.turns import BaseStage, Bell, Stage
+from kit.turns import BaseStage, Batch, Bell, Stage, Work
 from notifications import acceptance, front_doors
 from notifications.acceptance import Accepted, Incoming, Sending
 from notifications.delivery.desk import Delivery
@@ -28,7 +27,6 @@ class TestDoor:
 
     def __init__(self, delivery: Delivery, bell: Bell) -> None:
         self.arrived: list[Incoming] = []
-        self.decided: list[Answer] = []
         self.sent: list[Answer] = []
         self._delivery = delivery
         self._bell = bell
@@ -38,9 +36,6 @@ class TestDoor:
 
     def outlet(self) -> Sequence[Stage]:
         return [Outlet(self)]
-
-    def answer(self, answers: Sequence[Answer], *, now: datetime) -> None:  # noqa: ARG002 - as front doors do
-        self.decided += answers
 
     def take(self, *incoming: Incoming) -> None:
         """Take requests from senders."""
@@ -52,22 +47,23 @@ class Intake(BaseStage):
     def __init__(self, door: TestDoor, delivery: Delivery) -> None:
         self._door = door
         self._delivery = delivery
-        self._accepted = Accepted()
-        self._count = 0
 
     def next_at(self) -> float | None:
         return 0.0 if self._door.arrived else None
 
-    def work(self, limit: int, *, now: datetime) -> bool:
-        batch = self._door.arrived[:limit]
+    def work(self, batch: Batch) -> Work[Accepted]:
+        batch.taken = self._door.arrived[: batch.limit]
         sending = Sending(self._delivery.lease, self._delivery.limits)
-        self._accepted, self._count = acceptance.accept(NAME, batch, sending=sending, now=now), len(batch)
-        self._delivery.answer(self._accepted.answers, now=now)
-        return len(self._door.arrived) > limit
+        accepted = acceptance.accept(NAME, batch.taken, sending=sending, now=batch.now)
+        self._door.arrived = self._door.arrived[batch.limit :]
+        return Work(accepted, accepted.answers, is_more_left=bool(self._door.arrived))
 
-    def committed(self) -> None:
-        self._delivery.accepted(self._accepted.claims, self._accepted.waiting)
-        del self._door.arrived[: self._count]
+    def committed(self, decided: Accepted) -> None:
+        self._delivery.accepted(decided.claims, decided.waiting)
+
+    def undone(self, batch: Batch) -> None:
+        self._delivery.limits.give_back()
+        self._door.arrived = [*batch.taken, *self._door.arrived]
 
 
 class Outlet(BaseStage):
@@ -76,18 +72,11 @@ class Outlet(BaseStage):
     def __init__(self, door: TestDoor) -> None:
         self._door = door
 
-    def next_at(self) -> float | None:
-        return 0.0 if self._door.decided else None
+    def work(self, batch: Batch) -> Work[list[Answer]]:
+        return Work([each for each in batch.handed if isinstance(each, Answer) and each.front_door == NAME])
 
-    def work(self, limit: int, *, now: datetime) -> bool:  # noqa: ARG002 - all belong to this commit
-        return False
-
-    def committed(self) -> None:
-        self._door.sent += self._door.decided
-        self._door.decided.clear()
-
-    def undone(self) -> None:
-        self._door.decided.clear()
+    def committed(self, decided: list[Answer]) -> None:
+        self._door.sent += decided
 
 
 @pytest.fixture(autouse=True)
@@ -103,9 +92,8 @@ class Post(Desk):
 
     def __init__(self, gateway: RecordingGateway | None = None, **options) -> None:
         super().__init__(gateway, **options)
-        [(name, open_it)] = front_doors._registered.items()
-        self.open(name, open_it)
-        self.door = self.delivery.front_doors[name]
+        [open_it] = front_doors._registered.values()
+        self.open(open_it)
 
     def exchange(self, *incoming: Incoming) -> list[Answer]:
         """Take requests, and return the answers that were sent once nothing is under way."""
@@ -196,5 +184,6 @@ def test_what_hangs_is_answered_when_it_is_due(settings) -> None:
 
 def test_answers_of_other_front_doors_do_not_come_here() -> None:
     post = Post()
-    post.delivery.answer([Answer("somewhere-else", b"", b"", b"", ())], now=timezone.now())
-    assert post.door.decided == []
+    [outlet] = post.door.outlet()
+    others = Answer("somewhere-else", b"", b"", b"", ())
+    assert outlet.work(Batch(1, timezone.now(), [others])).decided == []

@@ -52,6 +52,7 @@ def make_notification(
         "type": 1,
         "state": Notification.State.PENDING,
         "dedup_key": secrets.token_bytes(32),
+        "collapse_id": secrets.token_bytes(16),
         "next_attempt_at": at,
         "created_at": at,
         "expires_at": at + timedelta(days=1),

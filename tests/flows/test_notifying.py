@@ -10,8 +10,7 @@ import pytest
 from notifications.messages import NotificationType, Report, ReportError
 from tests.flows.network import APN_TOPIC, Network, android, iphone, new_identity, new_sender, unregistered_phone
 from waku_bridge.client import Content, NoAnswer, Preferences, RegisteringClient
-from waku_bridge.codec.hashes import chat_hash
-from waku_bridge.codec.keys import author_hash
+from waku_bridge.codec.keys import author_hash, chat_hash
 
 CHAT, OTHER_CHAT = chat_hash("a group"), chat_hash("another group")
 CIPHERTEXT = b"what only the phone can read"

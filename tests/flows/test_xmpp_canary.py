@@ -77,7 +77,7 @@ class Service:
         return self.rows(LAST.format(", ".join(columns)))[0]
 
     def left(self) -> dict[str, int]:
-        return {table: self.rows(f"SELECT count(*) FROM {table}")[0][0] for table in LEFT}  # noqa: S608
+        return {table: self.rows(f"SELECT count(*) FROM {table}")[0][0] for table in LEFT}
 
     def pushes(self) -> list[Any]:
         """Return what gorush was given for Apple and Google."""

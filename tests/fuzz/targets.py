@@ -20,8 +20,7 @@ from notifications.gateways.gorush.rules_file import shipped_rules
 from notifications.messages import ChannelKey, Outcome, Push
 from waku_bridge.codec import access_tokens, bodies, ecies, envelope, frame, metadata, symmetric, waku_message
 from waku_bridge.codec.errors import CodecError
-from waku_bridge.codec.keys import Identity, parse_chat_key, parse_public_key
-from waku_bridge.codec.signatures import recover
+from waku_bridge.codec.keys import Identity, parse_chat_key, parse_public_key, recover
 from waku_bridge.messages import MessageType, WakuMessage
 from waku_bridge.node import NodeError, WakuNode
 from waku_bridge.reading.pages import select

@@ -146,7 +146,6 @@ class SimulatedWorker(Process):
         self.delivery = Delivery(lambda _: gateway, bell, lease=LEASE, limits=limits)
         nodes: Any = scene.network.nodes
         door = WakuDoor(self.delivery, bell, nodes=Nodes(nodes), stores=Nodes(nodes))
-        self.delivery.front_doors = {"waku": door}
         stages: list[Stage] = [*door.intake(), *self.delivery.stages(), *door.outlet()]
         self._worker = Worker(stages, bell)
         self._due = 0  # number of the next turn: those that were put off are passed over

@@ -59,7 +59,7 @@ RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (rf"^(?:CLUSTER|VACUUM FULL) {_TABLE}", "writes the whole table anew under a lock"),
         (rf"^(?:WITH .*)?UPDATE {_TABLE}", "changes rows of a big table in one transaction: do it in steps, outside"),
         (
-            rf"^(?:WITH .*)?DELETE FROM {_TABLE}",  # noqa: S608 - a pattern
+            rf"^(?:WITH .*)?DELETE FROM {_TABLE}",
             "deletes rows of a big table in one transaction: do it in steps, outside",
         ),
     )

@@ -1,4 +1,4 @@
-"""Why an answer does not come, concluded from how far the question got. Pure.
+"""Why an answer does not come, concluded from how far the question got.
 
 The facts are judged in the order of the chain, so that the first fault is named and not what follows from it.
 """

@@ -8,7 +8,7 @@ from base64 import urlsafe_b64encode
 
 from registrations.messages import TokenType
 from waku_bridge.client.state import Address
-from waku_bridge.codec.randomness import RandomBytes
+from waku_bridge.codec.keys import RandomBytes
 
 
 def iphone(apn_topic: str, random_bytes: RandomBytes, fate: str = "") -> Address:

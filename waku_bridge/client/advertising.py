@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from registrations.messages import QueryInfo, RegistrationMessage
 from waku_bridge.codec.envelope import encode_advertisement
 from waku_bridge.codec.grants import sign_grant
-from waku_bridge.codec.keys import Identity
-from waku_bridge.codec.randomness import RandomBytes
+from waku_bridge.codec.keys import Identity, RandomBytes
 from waku_bridge.messages import ContactCodeAdvertisement, WakuMessage
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from notifications.messages import NotificationType, PushNotification, PushRequest
 from waku_bridge.client.events import Destination
 from waku_bridge.codec.envelope import Encoded, encode_query, encode_request
-from waku_bridge.codec.keys import Identity, author_hash, key_hash
-from waku_bridge.codec.randomness import RandomBytes
+from waku_bridge.codec.keys import Identity, RandomBytes, author_hash, key_hash
 from waku_bridge.messages import Query
 
 

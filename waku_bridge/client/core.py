@@ -12,8 +12,7 @@ from waku_bridge.client.events import Ignored, Reason, Step
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import CodecError, NotDecryptable
-from waku_bridge.codec.keys import DecryptionKey, Identity
-from waku_bridge.codec.randomness import RandomBytes
+from waku_bridge.codec.keys import DecryptionKey, Identity, RandomBytes
 from waku_bridge.messages import Decoded, WakuMessage
 
 WAKU_VERSION = 1

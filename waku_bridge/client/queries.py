@@ -12,8 +12,7 @@ from waku_bridge.client.asking import ask_for
 from waku_bridge.client.core import TopicKeys, new_identity
 from waku_bridge.client.schedules import SECOND_NS
 from waku_bridge.codec import topics
-from waku_bridge.codec.keys import Identity, key_hash
-from waku_bridge.codec.randomness import RandomBytes
+from waku_bridge.codec.keys import Identity, RandomBytes, key_hash
 from waku_bridge.messages import WakuMessage
 
 

@@ -19,8 +19,7 @@ from waku_bridge.codec import topics
 from waku_bridge.codec.access_tokens import seal_access_token
 from waku_bridge.codec.envelope import encode_registration
 from waku_bridge.codec.grants import sign_grant
-from waku_bridge.codec.keys import Identity
-from waku_bridge.codec.randomness import RandomBytes
+from waku_bridge.codec.keys import Identity, RandomBytes
 from waku_bridge.messages import ContactCodeAdvertisement, RegistrationError, RegistrationResponse, WakuMessage
 
 ADVERTISE_EVERY_SECONDS = 6 * 3600.0

@@ -1,4 +1,4 @@
-"""When to repeat a message: status-go's exponential backoff, as pure numbers."""
+"""When to repeat a message: status-go's exponential backoff. Pure."""
 
 from dataclasses import dataclass
 

@@ -29,8 +29,7 @@ from waku_bridge.client.notices import Device, Notice, Phase
 from waku_bridge.client.queries import Patience, Queries, Question
 from waku_bridge.client.schedules import RESENDING, SECOND_NS, Schedule
 from waku_bridge.codec import topics
-from waku_bridge.codec.keys import DecryptionKey, Identity
-from waku_bridge.codec.randomness import RandomBytes
+from waku_bridge.codec.keys import DecryptionKey, Identity, RandomBytes
 from waku_bridge.messages import ContactCodeAdvertisement, PushResponse, QueryResponse, WakuMessage
 
 MAX_DEVICES = 3

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from registrations.messages import RegistrationMessage
-from waku_bridge.codec.randomness import RandomBytes
+from waku_bridge.codec.keys import RandomBytes
 from waku_bridge.messages import RegistrationError
 
 FORMAT = 1

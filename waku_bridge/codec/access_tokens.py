@@ -11,8 +11,7 @@ from coincurve import PrivateKey
 
 from registrations.uuids import is_uuid
 from waku_bridge.codec.errors import BodyNotDecryptable
-from waku_bridge.codec.keys import parse_public_key, shared_key
-from waku_bridge.codec.randomness import RandomBytes
+from waku_bridge.codec.keys import RandomBytes, parse_public_key, shared_key
 from waku_bridge.codec.symmetric import seal_body, unseal_body
 
 

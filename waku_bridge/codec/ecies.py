@@ -12,8 +12,7 @@ from coincurve import PrivateKey, PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from waku_bridge.codec.errors import BadPublicKey, NotDecryptable
-from waku_bridge.codec.keys import UNCOMPRESSED_BYTES, parse_public_key, shared_key
-from waku_bridge.codec.randomness import RandomBytes, not_all_zero
+from waku_bridge.codec.keys import UNCOMPRESSED_BYTES, RandomBytes, not_all_zero, parse_public_key, shared_key
 
 IV_BYTES = 16
 TAG_BYTES = 32

@@ -19,12 +19,17 @@ from waku_bridge.codec import bodies, ecies, frame, metadata, symmetric, topics
 from waku_bridge.codec.bodies import OutgoingBody
 from waku_bridge.codec.errors import CodecError, MalformedBody, NotDecryptable, TooLarge, UnsignedFrame
 from waku_bridge.codec.grants import verify_grant
-from waku_bridge.codec.hashes import shake256
-from waku_bridge.codec.keys import DecryptionKey, Identity, parse_public_key, shared_key
+from waku_bridge.codec.keys import (
+    SIGNATURE_BYTES,
+    DecryptionKey,
+    Identity,
+    RandomBytes,
+    parse_public_key,
+    shake256,
+    shared_key,
+)
 from waku_bridge.codec.limits import MAX_PAYLOAD_BYTES
 from waku_bridge.codec.metadata import SignedMessage
-from waku_bridge.codec.randomness import RandomBytes
-from waku_bridge.codec.signatures import SIGNATURE_BYTES
 from waku_bridge.messages import (
     Body,
     ContactCodeAdvertisement,

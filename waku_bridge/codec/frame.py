@@ -12,8 +12,7 @@ Source: go-waku waku/v2/payload/waku_payload.go (validateAndParse).
 from coincurve import PrivateKey, PublicKey
 
 from waku_bridge.codec.errors import BadFrame
-from waku_bridge.codec.randomness import RandomBytes, not_all_zero
-from waku_bridge.codec.signatures import SIGNATURE_BYTES, recover, sign
+from waku_bridge.codec.keys import SIGNATURE_BYTES, RandomBytes, not_all_zero, recover, sign
 
 LENGTH_BYTES_MASK = 0x03
 SIGNED_FLAG = 0x04

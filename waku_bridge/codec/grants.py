@@ -6,7 +6,7 @@ Source: status-go protocol/pushnotificationclient/client.go, protocol/pushnotifi
 from coincurve import PrivateKey
 
 from waku_bridge.codec.errors import BadSignature
-from waku_bridge.codec.signatures import recover, sign
+from waku_bridge.codec.keys import recover, sign
 
 
 def material(client: bytes, server: bytes, access_token: str) -> bytes:

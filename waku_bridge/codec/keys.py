@@ -1,15 +1,78 @@
-"""secp256k1 keys: forms, hashes, shared secrets, and the identity this process acts as.
+"""secp256k1 keys: forms, hashes, signatures, shared secrets, and the identity this process acts as.
 
 A public key travels compressed, as 33 bytes. Two different inputs are hashed: the key hash that registrations are found
 by takes the 33 bytes, the author hash takes the ASCII chat key.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import shake_256
 
 from coincurve import PrivateKey, PublicKey
+from Crypto.Hash import keccak
 
-from waku_bridge.codec.errors import BadPublicKey
-from waku_bridge.codec.hashes import shake256
+from waku_bridge.codec.errors import BadPublicKey, BadSignature
+
+SIGNATURE_BYTES = 65
+
+
+def sign(data: bytes, private_key: PrivateKey) -> bytes:
+    """Sign Keccak-256 of ``data``.
+
+    The signature is deterministic (RFC 6979) and low-s: the same input gives the same 65 bytes.
+    """
+    return private_key.sign_recoverable(keccak256(data), hasher=None)
+
+
+def recover(signature: bytes, data: bytes) -> PublicKey:
+    """Return the key that signed ``data`` (65 bytes r ‖ s ‖ v, v in 0..3; 27 and 28 are refused, as by status-go).
+
+    A wrong signature does not fail: it recovers some other key. Never trust that it verifies, but only that it is the
+    expected key. High-s twins are accepted. Raises BadSignature when there is none.
+    """
+    try:
+        return PublicKey.from_signature_and_message(signature, keccak256(data), hasher=None)
+    except ValueError as error:
+        raise BadSignature from error
+
+
+# Randomness is an argument everywhere; the shell passes `os.urandom`.
+RandomBytes = Callable[[int], bytes]
+
+_DRAWS = 16
+
+
+def not_all_zero(random_bytes: RandomBytes, size: int) -> bytes:
+    """Draw ``size`` bytes again until one of them is not zero. A draw of one byte is zero once in 256 times.
+
+    Raises ValueError when the source returns nothing but zeros.
+    """
+    for _ in range(_DRAWS):
+        drawn = random_bytes(size)
+        if any(drawn):
+            return drawn
+    raise ValueError("the source of randomness returns zeros only")
+
+
+HASH_BYTES = 64
+
+
+def keccak256(data: bytes) -> bytes:
+    """Return Keccak with its original padding (32 bytes), as Ethereum has it. SHA3-256 is different: it pads
+    differently.
+    """
+    return keccak.new(digest_bits=256, data=data).digest()
+
+
+def shake256(data: bytes) -> bytes:
+    """Return SHAKE-256 (FIPS 202) with 64 bytes of output, the only length that this protocol uses."""
+    return shake_256(data).digest(HASH_BYTES)
+
+
+def chat_hash(chat_id: str) -> bytes:
+    """Return what the lists of a registration hold for a chat. The id of a one-to-one chat is the peer's chat key."""
+    return shake256(chat_id.encode())
+
 
 COMPRESSED_BYTES = 33
 UNCOMPRESSED_BYTES = 65

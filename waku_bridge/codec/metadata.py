@@ -21,12 +21,10 @@ from waku_bridge.codec.errors import (
     UnknownType,
     UnsignedMessage,
 )
-from waku_bridge.codec.hashes import keccak256
-from waku_bridge.codec.keys import Identity, compress
+from waku_bridge.codec.keys import SIGNATURE_BYTES, Identity, compress, keccak256, recover, sign
 from waku_bridge.codec.pb.application_metadata_message_pb2 import ApplicationMetadataMessage
 from waku_bridge.codec.pb.protocol_message_pb2 import ProtocolMessage
 from waku_bridge.codec.pb.segment_message_pb2 import SegmentMessage
-from waku_bridge.codec.signatures import SIGNATURE_BYTES, recover, sign
 from waku_bridge.messages import MessageType
 
 _KECCAK_BYTES = 32

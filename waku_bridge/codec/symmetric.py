@@ -8,7 +8,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from waku_bridge.codec.errors import BodyNotDecryptable, NotDecryptable
-from waku_bridge.codec.randomness import RandomBytes
+from waku_bridge.codec.keys import RandomBytes
 
 NONCE_BYTES = 12
 TAG_BYTES = 16

@@ -5,8 +5,7 @@ Source: status-go protocol/transport/topic.go, wakuv2/common/topic.go, wakuv2/wa
 
 from hashlib import pbkdf2_hmac
 
-from waku_bridge.codec.hashes import keccak256
-from waku_bridge.codec.keys import chat_key
+from waku_bridge.codec.keys import chat_key, keccak256
 
 PARTITIONS = 5000
 SYMMETRIC_KEY_ROUNDS = 65356  # not 65536: a slip of the reference that became the protocol

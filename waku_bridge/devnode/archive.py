@@ -67,13 +67,13 @@ class Archive:
             message.version,
             message.meta,
         )
-        self._connection.execute(f"INSERT OR IGNORE INTO message ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608
+        self._connection.execute(f"INSERT OR IGNORE INTO message ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def find(self, query: StoreQuery) -> Page:
         """Read one page in the order (timestamp, hash), backward paging to older ones. Raises QueryRefusedError."""
         where, values = self._conditions(query)
         order = "ASC" if query.is_forward else "DESC"
-        sql = f"SELECT {COLUMNS} FROM message{where} ORDER BY timestamp_ns {order}, message_hash {order} LIMIT ?"  # noqa: S608
+        sql = f"SELECT {COLUMNS} FROM message{where} ORDER BY timestamp_ns {order}, message_hash {order} LIMIT ?"
         rows = self._connection.execute(sql, (*values, query.page_size + 1)).fetchall()
         page = [_archived(row) for row in rows[: query.page_size]]
         cursor = page[-1].message_hash if len(rows) > query.page_size else None

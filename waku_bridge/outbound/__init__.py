@@ -5,7 +5,7 @@ store nodes whether the network has them. `nodes` knows which node is worth aski
 with all of that.
 """
 
-from waku_bridge.outbound.nodes import Nodes
+from waku_bridge.node.client import Nodes
 from waku_bridge.outbound.outbox import Outbox
 from waku_bridge.outbound.recording import MAX_PARTS, MESSAGE_TYPES, Reply, record, reply_to, return_address
 

@@ -25,7 +25,7 @@ from kit.turns import Bell
 from waku_bridge.metrics import REPLIES_ABANDONED, REPLIES_CONFIRMED, REPLIES_UNCHECKED, REPLIES_UNCONFIRMED
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import NodeError, WakuNode
-from waku_bridge.outbound.nodes import Nodes
+from waku_bridge.node.client import Nodes
 
 log = structlog.get_logger(__name__)
 State = OutboundReply.State
@@ -142,14 +142,14 @@ def record_verdicts(verdicts: Iterable[tuple[Checked, Verdict]], *, now: datetim
     return later + _repeat(by_verdict[Verdict.MISSING], now=now)
 
 
-UNCONFIRMED = """
+UNCONFIRMED = f"""
     SELECT FROM waku_bridge_outboundreply
-    WHERE state = 'published' AND next_attempt_at <= %(now)s - interval '10 seconds'
+    WHERE state = '{State.PUBLISHED}' AND next_attempt_at <= %(now)s - interval '10 seconds'
 """
-_TAKE_UP = """
+_TAKE_UP = f"""
     UPDATE waku_bridge_outboundreply SET next_attempt_at = %(again_at)s
     WHERE id IN (
-        SELECT id FROM waku_bridge_outboundreply WHERE state = 'published' AND next_attempt_at <= %(late)s
+        SELECT id FROM waku_bridge_outboundreply WHERE state = '{State.PUBLISHED}' AND next_attempt_at <= %(late)s
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     RETURNING id, message_hash, node, repeat_count, published_at, envelope_hash
@@ -194,9 +194,9 @@ async def _ask(store: WakuNode, hashes: Sequence[bytes], stores: Nodes, answers:
             answers[each][store.url] = each in known
 
 
-_CLOSE = """
-    UPDATE waku_bridge_outboundreply SET state = 'confirmed', confirmed_at = %(now)s, payload = NULL
-    WHERE id = ANY (%(ids)b::bigint[]) AND state = 'published' RETURNING id
+_CLOSE = f"""
+    UPDATE waku_bridge_outboundreply SET state = '{State.CONFIRMED}', confirmed_at = %(now)s, payload = NULL
+    WHERE id = ANY (%(ids)b::bigint[]) AND state = '{State.PUBLISHED}' RETURNING id
 """
 
 
@@ -226,11 +226,11 @@ def _give_up(replies: Sequence[Checked], counter: Counter) -> None:
 
 
 # Only replies that no process has published again since they were asked for.
-_REPEAT = """
+_REPEAT = f"""
     UPDATE waku_bridge_outboundreply AS reply
-    SET state = 'pending', repeat_count = reply.repeat_count + 1, next_attempt_at = %(due_at)s
+    SET state = '{State.PENDING}', repeat_count = reply.repeat_count + 1, next_attempt_at = %(due_at)s
     FROM unnest(%(ids)b::bigint[], %(counts)b::smallint[]) AS missing (id, repeat_count)
-    WHERE reply.id = missing.id AND reply.state = 'published' AND reply.repeat_count = missing.repeat_count
+    WHERE reply.id = missing.id AND reply.state = '{State.PUBLISHED}' AND reply.repeat_count = missing.repeat_count
 """
 
 

@@ -7,16 +7,18 @@
 A reply that a process does not bring to its end is found in its row by the stages `LeftBehind` and `TakingUp`.
 """
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from time import monotonic
 from typing import LiteralString
 
 from kit.db.clock import clock
 from kit.metrics import batches
 from kit.tracing.steps import note
-from kit.turns import BaseStage, Bell, Stage
+from kit.turns import BaseStage, Batch, Bell, Stage, Work
+from notifications.messages import Answer
 from notifications.metrics import LEFT_BEHIND
+from waku_bridge.messages import FRONT_DOOR
+from waku_bridge.node.client import Nodes
 from waku_bridge.outbound.confirming import (
     UNCONFIRMED,
     Checked,
@@ -24,7 +26,6 @@ from waku_bridge.outbound.confirming import (
     record_verdicts,
     take_up_unconfirmed,
 )
-from waku_bridge.outbound.nodes import Nodes
 from waku_bridge.outbound.publishing import (
     PENDING,
     RETRY_AFTER,
@@ -36,7 +37,7 @@ from waku_bridge.outbound.publishing import (
     record_refused,
     tell,
 )
-from waku_bridge.outbound.recording import Outgoing, Reply, record
+from waku_bridge.outbound.recording import Outgoing, Reply, record, reply_to
 
 # Noting that a node took a reply is not urgent: it waits for other work to share a commit with, but no longer than
 # this.
@@ -51,11 +52,6 @@ class Outbox:
     def __init__(self, nodes: Nodes, stores: Nodes, bell: Bell) -> None:
         self.publisher = Publisher(nodes, bell)
         self.confirmations = Confirmations(stores, bell)
-        self.replies: list[Reply] = []
-
-    def put(self, replies: Sequence[Reply]) -> None:
-        """Take replies that were decided in this turn."""
-        self.replies.extend(replies)
 
     def stages(self) -> list[Stage]:
         """Return the stages in the order in which a turn makes them."""
@@ -63,30 +59,22 @@ class Outbox:
 
 
 class Recording(BaseStage):
-    """Puts the replies of this turn into the outbox, and publishes them after its commit."""
+    """Puts the replies and answers of this turn into the outbox, and publishes them after its commit."""
 
     follows = True
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._outgoing: list[Outgoing] = []
 
-    def next_at(self) -> float | None:
-        return 0.0 if self._outbox.replies else None
+    def work(self, batch: Batch) -> Work[list[Outgoing]]:
+        answers = [each for each in batch.handed if isinstance(each, Answer) and each.front_door == FRONT_DOOR]
+        replies = [each for each in batch.handed if isinstance(each, Reply)]
+        outgoing = record([*replies, *map(reply_to, answers)], now=batch.now, retry_after=RETRY_AFTER)
+        note((reply.envelope_hash, {}) for reply in outgoing)
+        return Work(outgoing)
 
-    def work(self, limit: int, *, now: datetime) -> bool:  # noqa: ARG002 - all belong to this commit
-        self._outgoing = record(self._outbox.replies, now=now, retry_after=RETRY_AFTER)
-        note((reply.envelope_hash, {}) for reply in self._outgoing)
-        self._outbox.replies.clear()
-        return False
-
-    def committed(self) -> None:
-        self._outbox.publisher.publish(self._outgoing)
-        self._outgoing = []
-
-    def undone(self) -> None:
-        self._outbox.replies.clear()
-        self._outgoing = []
+    def committed(self, decided: list[Outgoing]) -> None:
+        self._outbox.publisher.publish(decided)
 
 
 class LeftBehind(BaseStage):
@@ -96,21 +84,15 @@ class LeftBehind(BaseStage):
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._outgoing: list[Outgoing] = []
 
-    def work(self, limit: int, *, now: datetime) -> bool:
-        self._outgoing = claim_pending(limit=limit, now=now)
-        note((reply.envelope_hash, {"attempt": reply.attempt_count}) for reply in self._outgoing)
-        never_published = sum(not reply.published_at for reply in self._outgoing)
-        batches.count(LEFT_BEHIND, {("replies",): never_published})
-        return len(self._outgoing) == limit
+    def work(self, batch: Batch) -> Work[list[Outgoing]]:
+        outgoing = claim_pending(limit=batch.limit, now=batch.now)
+        note((reply.envelope_hash, {"attempt": reply.attempt_count}) for reply in outgoing)
+        batches.count(LEFT_BEHIND, {("replies",): sum(not reply.published_at for reply in outgoing)})
+        return Work(outgoing, is_more_left=len(outgoing) == batch.limit)
 
-    def committed(self) -> None:
-        self._outbox.publisher.publish(self._outgoing)
-        self._outgoing = []
-
-    def undone(self) -> None:
-        self._outgoing = []
+    def committed(self, decided: list[Outgoing]) -> None:
+        self._outbox.publisher.publish(decided)
 
 
 class Noting(BaseStage):
@@ -119,7 +101,6 @@ class Noting(BaseStage):
     def __init__(self, outbox: Outbox) -> None:
         self._publisher = outbox.publisher
         self._confirmations = outbox.confirmations
-        self._tried: list[Tried] = []
 
     def next_at(self) -> float | None:
         return self._publisher.first_tried_at + NOTED_WITHIN_SECONDS if self._publisher.has_results() else None
@@ -127,26 +108,26 @@ class Noting(BaseStage):
     def is_under_way(self) -> bool:
         return self._publisher.under_way > 0
 
-    def work(self, limit: int, *, now: datetime) -> bool:
-        self._tried = self._publisher.peek(limit)
-        note((tried.reply.envelope_hash, {}) for tried in self._tried)
-        record_published([tried.published for tried in self._tried if tried.published])
-        record_refused([tried.reply for tried in self._tried if not tried.published], now=now)
-        return len(self._tried) == limit
+    def work(self, batch: Batch) -> Work[list[Tried]]:
+        results = self._publisher.peek(batch.limit)
+        note((tried.reply.envelope_hash, {}) for tried in results)
+        record_published([tried.published for tried in results if tried.published])
+        record_refused([tried.reply for tried in results if not tried.published], now=batch.now)
+        return Work(results, is_more_left=len(results) == batch.limit)
 
-    def committed(self) -> None:
-        self._publisher.recorded(len(self._tried))
-        tell(refusal for tried in self._tried for refusal in tried.refusals)
-        for reply, published, _ in self._tried:
+    def committed(self, decided: list[Tried]) -> None:
+        self._publisher.recorded(len(decided))
+        tell(refusal for tried in decided for refusal in tried.refusals)
+        for reply, published, _ in decided:
             if published:
                 checked = Checked(
                     reply.id, published.hash, published.node, reply.repeat_count, published.at, reply.envelope_hash
                 )
                 self._confirmations.expect([checked], at=published.at + check_after(reply))
 
-    def set_aside(self, error: Exception, *, now: datetime) -> None:
+    def set_aside(self, error: Exception, batch: Batch) -> None:
         """Drop the result. The reply is published again when it is due."""
-        super().set_aside(error, now=now)
+        super().set_aside(error, batch)
         self._publisher.recorded(len(self._publisher.peek(1)))
 
 
@@ -155,7 +136,6 @@ class Confirming(BaseStage):
 
     def __init__(self, outbox: Outbox) -> None:
         self._confirmations = outbox.confirmations
-        self._later: list[Checked] = []
 
     def next_at(self) -> float | None:
         if self._confirmations.verdicts():
@@ -163,21 +143,20 @@ class Confirming(BaseStage):
         due_at = self._confirmations.next_due_at()
         return None if due_at is None else monotonic() + (due_at + ASK_EVERY - clock.now()).total_seconds()
 
-    def work(self, limit: int, *, now: datetime) -> bool:  # noqa: ARG002 - bounded by what is asked for
+    def work(self, batch: Batch) -> Work[list[Checked]]:
         verdicts = self._confirmations.verdicts()
         note((reply.envelope_hash, {"outcome": verdict.name.lower()}) for reply, verdict in verdicts)
-        self._later = record_verdicts(verdicts, now=now)
-        return False
+        return Work(record_verdicts(verdicts, now=batch.now))
 
-    def committed(self) -> None:
+    def committed(self, decided: list[Checked]) -> None:
         now = clock.now()
         self._confirmations.recorded()
-        self._confirmations.expect(self._later, at=now + ASK_EVERY)
+        self._confirmations.expect(decided, at=now + ASK_EVERY)
         self._confirmations.ask(now=now)
 
-    def set_aside(self, error: Exception, *, now: datetime) -> None:
+    def set_aside(self, error: Exception, batch: Batch) -> None:
         """Drop the verdicts. The stage that looks for unconfirmed replies finds these."""
-        super().set_aside(error, now=now)
+        super().set_aside(error, batch)
         self._confirmations.recorded()
 
 
@@ -188,11 +167,10 @@ class TakingUp(BaseStage):
 
     def __init__(self, outbox: Outbox) -> None:
         self._confirmations = outbox.confirmations
-        self._taken: list[Checked] = []
 
-    def work(self, limit: int, *, now: datetime) -> bool:
-        self._taken = take_up_unconfirmed(limit=limit, now=now)
-        return len(self._taken) == limit
+    def work(self, batch: Batch) -> Work[list[Checked]]:
+        taken = take_up_unconfirmed(limit=batch.limit, now=batch.now)
+        return Work(taken, is_more_left=len(taken) == batch.limit)
 
-    def committed(self) -> None:
-        self._confirmations.expect(self._taken, at=clock.now() - ASK_EVERY)
+    def committed(self, decided: list[Checked]) -> None:
+        self._confirmations.expect(decided, at=clock.now() - ASK_EVERY)

@@ -32,7 +32,7 @@ from waku_bridge.metrics import (
 )
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import MessageTooLarge, NodeError, NoPeers
-from waku_bridge.outbound.nodes import Nodes
+from waku_bridge.node.client import Nodes
 from waku_bridge.outbound.recording import Outgoing
 
 log = structlog.get_logger(__name__)
@@ -179,13 +179,13 @@ def tell(refusals: Iterable[Refusal]) -> None:
 
 
 # Only what is still pending, because another worker may have taken over and be further on.
-_RECORD = """
+_RECORD = f"""
     UPDATE waku_bridge_outboundreply AS reply
-    SET state = 'published', published_at = item.at, next_attempt_at = item.check_at,
+    SET state = '{State.PUBLISHED}', published_at = item.at, next_attempt_at = item.check_at,
         node = item.node, message_hash = item.hash
     FROM unnest(%(ids)b::bigint[], %(ats)b::timestamptz[], %(checks)b::timestamptz[], %(nodes)b::text[],
                 %(hashes)b::bytea[]) AS item (id, at, check_at, node, hash)
-    WHERE reply.id = item.id AND reply.state = 'pending'
+    WHERE reply.id = item.id AND reply.state = '{State.PENDING}'
 """
 
 
@@ -232,14 +232,14 @@ def record_refused(refused: Sequence[Outgoing], *, now: datetime) -> None:
         again.update(state=State.PUBLISHED, next_attempt_at=now + CHECK_AFTER)
 
 
-PENDING = "SELECT FROM waku_bridge_outboundreply WHERE state = 'pending' AND next_attempt_at <= %(now)s"
-_CLAIM = """
+PENDING = f"SELECT FROM waku_bridge_outboundreply WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s"
+_CLAIM = f"""
     UPDATE waku_bridge_outboundreply AS reply
     SET attempt_count = attempt_count + 1,
         next_attempt_at = %(now)s + %(retry_after)s * least(attempt_count + 1, %(most_apart)s),
         timestamp_ns = CASE WHEN %(now_ns)s - timestamp_ns > %(fresh_ns)s THEN %(now_ns)s ELSE timestamp_ns END
     WHERE id IN (
-        SELECT id FROM waku_bridge_outboundreply WHERE state = 'pending' AND next_attempt_at <= %(now)s
+        SELECT id FROM waku_bridge_outboundreply WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     RETURNING id, pubsub_topic, content_topic, payload, timestamp_ns, created_at, attempt_count, repeat_count, node,

@@ -15,6 +15,7 @@ from waku_bridge.codec.envelope import Reply as ReplyBody
 from waku_bridge.codec.envelope import encode_reply
 from waku_bridge.identity import identity_of
 from waku_bridge.messages import MessageType, PushResponse, QueryResponse, RegistrationResponse, WakuMessage
+from waku_bridge.models import OutboundReply
 
 # A message must stay below nwaku's 150 KiB; what is left is for wrapping, padding and signatures.
 MAX_INFO_BYTES = 140_000
@@ -96,11 +97,11 @@ class _Sealed(NamedTuple):
 
 
 # A second answer to the same envelope is not stored: another worker's was first.
-_INSERT = """
+_INSERT = f"""
     INSERT INTO waku_bridge_outboundreply
         (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns,
          state, attempt_count, repeat_count, next_attempt_at, created_at, node)
-    SELECT *, 'pending', 1, 0, %(retry_at)s, %(now)s, ''
+    SELECT *, '{OutboundReply.State.PENDING}', 1, 0, %(retry_at)s, %(now)s, ''
     FROM unnest(%(hashes)b::bytea[], %(parts)b::smallint[], %(types)b::smallint[], %(shards)b::text[],
                 %(topics)b::text[], %(payloads)b::bytea[], %(timestamps)b::bigint[])
     ON CONFLICT (envelope_hash, part) DO NOTHING

@@ -6,9 +6,9 @@ fetching a page knows every topic whose registration was answered before the pag
 
 from waku_bridge.query_topics.budget import CpuBudget
 from waku_bridge.query_topics.keys import Keys, derive_keys, derive_newest, load_keys, urgent_budget
-from waku_bridge.query_topics.names import content_topic, number
 from waku_bridge.query_topics.reader import QueryTopics
 from waku_bridge.query_topics.registering import listen_to, stop_listening_to, stop_listening_to_nobody
+from waku_bridge.query_topics.topic_set import content_topic, number
 
 __all__ = [
     "CpuBudget",

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from time import thread_time
 
 import structlog
-from django.db import connection
 
 from kit.once import once
 from registrations.encryption import DecryptionError, Purpose
@@ -22,7 +21,7 @@ from registrations.keyring import keyring
 from registrations.models import TopicKey
 from waku_bridge.codec import topics
 from waku_bridge.query_topics.budget import CpuBudget
-from waku_bridge.query_topics.names import number
+from waku_bridge.query_topics.topic_set import number
 
 log = structlog.get_logger(__name__)
 
@@ -122,17 +121,8 @@ def _timed_key(name: str) -> tuple[bytes, float]:
 
 
 def _store(keys: dict[int, bytes]) -> None:
-    if not keys:
-        return
-    sealed = [keyring().encrypt(Purpose.TOPIC_KEY, key) for key in keys.values()]
-    with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            UPDATE registrations_topickey AS own SET key_encrypted = item.sealed
-            FROM unnest(%s::bigint[], %s::bytea[]) AS item (id, sealed) WHERE own.id = item.id
-            """,
-            [list(keys), sealed],
-        )
+    sealed = [TopicKey(pk=pk, key_encrypted=keyring().encrypt(Purpose.TOPIC_KEY, key)) for pk, key in keys.items()]
+    TopicKey.objects.bulk_update(sealed, ["key_encrypted"])
 
 
 @once

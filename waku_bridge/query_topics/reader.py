@@ -5,21 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 import psycopg
 import structlog
 
+from registrations.topic_keys import ALL_TOPICS, SOMEBODYS
 from waku_bridge.metrics import QUERY_TOPICS
-from waku_bridge.query_topics.names import content_topic, number
 from waku_bridge.query_topics.registering import CHANNEL, GONE_CHANNEL, read_notice
-from waku_bridge.query_topics.topic_set import TopicSet
+from waku_bridge.query_topics.topic_set import TopicSet, content_topic, number
 
 log = structlog.get_logger(__name__)
-
-# In 65 536 rows, sorted by the database, a million topics take a second. With a row for each, reading the rows takes us
-# two.
-ALL_TOPICS = """
-    SELECT topic >> 16, string_agg(substr(int8send(topic), 7), ''::bytea ORDER BY topic)
-    FROM (SELECT DISTINCT topic FROM registrations_topickey) AS topics
-    GROUP BY topic >> 16
-"""
-SOMEBODYS = "SELECT topic FROM registrations_topickey WHERE topic = ANY(%b::bigint[])"
 
 OnNew = Callable[[list[str]], None]
 

@@ -12,8 +12,7 @@ from itertools import islice
 from threading import Lock
 from typing import Any
 
-from kit.buckets.bucket import per_minute
-from kit.buckets.store import Buckets, Charge
+from kit.buckets.bucket import Buckets, Charge, per_minute
 from kit.metrics.batches import count
 from waku_bridge.inbox import Path
 from waku_bridge.metrics import DEAD_LETTERS

@@ -14,16 +14,15 @@ from typing import Any
 
 import structlog
 
-from kit.tracing.steps import Role, step
-from kit.tracing.traces import is_on
+from kit.tracing.steps import Role, is_on, step
 from waku_bridge import inbox
 from waku_bridge.identity import own_content_topics
-from waku_bridge.inbox import Envelope, Path
+from waku_bridge.inbox import Path
+from waku_bridge.messages import Envelope
 from waku_bridge.metrics import INBOX_ENVELOPES, MESSAGES_MATCHED, MESSAGES_READ, MESSAGES_SKIPPED
 from waku_bridge.reading.dead_letters import DeadLetters
-from waku_bridge.reading.pages import Selection, Topics, select
+from waku_bridge.reading.pages import SeenHashes, Selection, Topics, select
 from waku_bridge.reading.reader import Reader
-from waku_bridge.reading.seen import SeenHashes
 from waku_bridge.reading.session import Session
 from waku_bridge.reading.threads import in_thread
 

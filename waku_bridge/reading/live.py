@@ -30,10 +30,9 @@ from waku_bridge.metrics import (
 )
 from waku_bridge.node import NodeError, NotSubscribed
 from waku_bridge.node.config_check import pages as page_lengths
-from waku_bridge.reading.backoff import Backoff
 from waku_bridge.reading.intake import Intake
 from waku_bridge.reading.lock import Term, wait
-from waku_bridge.reading.pace import ALARM_FILL, IDLE_SECONDS, Ring
+from waku_bridge.reading.pace import ALARM_FILL, IDLE_SECONDS, Backoff, Ring
 from waku_bridge.reading.pages import Selection
 from waku_bridge.reading.reader import Reader
 from waku_bridge.reading.threads import in_thread

@@ -25,9 +25,9 @@ from waku_bridge.inbox import Path
 from waku_bridge.metrics import STORE_ERRORS, STORE_ONLY, STORE_WATERMARK_TIMESTAMP_SECONDS, STORE_WINDOW_SECONDS
 from waku_bridge.node import Busy, CursorLost, NodeError
 from waku_bridge.reading import progress, windows
-from waku_bridge.reading.backoff import Backoff
 from waku_bridge.reading.intake import Intake
 from waku_bridge.reading.lock import Term
+from waku_bridge.reading.pace import Backoff
 from waku_bridge.reading.progress import Pending, Progress, Reason, StoreProgress
 from waku_bridge.reading.reader import Reader
 from waku_bridge.reading.store_pages import Place, Store, StorePages

@@ -13,6 +13,7 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from kit.buckets.shared import SharedBuckets
+from kit.turns import Batch
 from notifications.messages import NotificationType, Outcome, PushNotification, PushRequest, ReportError
 from notifications.models import Notification, NotificationRequest
 from registrations.encryption import DecryptionError, Keyring, Purpose
@@ -564,11 +565,12 @@ def test_the_envelope_that_is_set_aside_is_the_one_that_was_tripped_over():
     poisoned, good = put(poison(), now=NOW), put(registration(), now=NOW + timedelta(seconds=1))
     process = Process()
     stage, _ = process.door.intake()
+    batch = Batch(1, NOW)
     with pytest.raises(DecryptionError):
-        stage.work(1, now=NOW)
+        stage.work(batch)
     InboundEnvelope.objects.filter(hash=poisoned[0]).update(state=State.PENDING_KEY)  # as if locked: not to be found
-    stage.undone()
-    stage.set_aside(DecryptionError(), now=NOW)
+    stage.undone(batch)
+    stage.set_aside(DecryptionError(), batch)
     assert InboundEnvelope.objects.get(hash=good[0]).state == State.RECEIVED
 
 

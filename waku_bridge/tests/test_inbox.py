@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from waku_bridge import inbox
-from waku_bridge.inbox import Envelope
-from waku_bridge.messages import WakuMessage
+from waku_bridge.messages import Envelope, WakuMessage
 from waku_bridge.models import InboundEnvelope
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

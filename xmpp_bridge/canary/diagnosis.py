@@ -1,4 +1,4 @@
-"""Why a round trip stops, concluded from how far it got. Pure.
+"""Why a round trip stops, concluded from how far it got.
 
 The facts are judged in the order of the chain, so that the first fault is named and not what follows from it.
 """

@@ -25,6 +25,9 @@ class Jid:
         return f"{self.local}@{self.domain}" if self.local else self.domain
 
 
+NOBODY = Jid("", "", "")
+
+
 def parse_jid(text: str) -> Jid | None:
     """Return what a JID says, or None for a text that is none."""
     if len(text) > MAX_JID_CHARACTERS:

@@ -106,7 +106,7 @@ def test_every_list_of_devices_is_read_by_an_index(admin_client: Client, query: 
         cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off")
         conditions = {"": "TRUE", "?state__exact=expired": "state = 'expired'"}.get(query, f"app_id = {app.pk}")
         cursor.execute(
-            f"EXPLAIN SELECT registered_at, id FROM xmpp_bridge_device WHERE {conditions} "  # noqa: S608 - our own words
+            f"EXPLAIN SELECT registered_at, id FROM xmpp_bridge_device WHERE {conditions} "
             "ORDER BY registered_at DESC, id DESC LIMIT 51"
         )
         plan = "\n".join(line for (line,) in cursor.fetchall())

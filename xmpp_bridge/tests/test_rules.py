@@ -1,12 +1,34 @@
-"""Whom we serve, what a push is answered with, and how long it is tried."""
+"""Whom we serve, what becomes of a push and of a command, what each is answered with, and how long a push is tried."""
 
-from datetime import timedelta
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from notifications.messages import Grade
-from xmpp_bridge.messages import Dialect, Kind, Origin, PushNotification, StanzaError
-from xmpp_bridge.rules import Domains, Verdict, answer_to, time_to_live
+from registrations.messages import TokenType
+from xmpp_bridge.limits import Limits, Rates
+from xmpp_bridge.messages import Dialect, Format, Kind, Origin, Payload, PushNotification, StanzaError
+from xmpp_bridge.rules import (
+    ANSWERS,
+    COMMAND_ERRORS,
+    Decision,
+    Domains,
+    Known,
+    Refusal,
+    Verdict,
+    answer_to,
+    choose_app,
+    decide,
+    judge_command,
+    time_to_live,
+    verify,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 NOT_FOUND = StanzaError("cancel", "item-not-found")
 GONE = StanzaError("cancel", "gone", disabled_client="its client")
@@ -73,3 +95,128 @@ def test_a_call_is_tried_for_half_a_minute_a_wake_up_for_an_hour_and_a_payload_f
     is_call = grade is Grade.VOIP
     assert time_to_live(grade, has_payload=True) == timedelta(seconds=30 if is_call else 86400)
     assert time_to_live(grade, has_payload=False) == timedelta(seconds=30 if is_call else 3600)
+
+
+# What becomes of a push -----------------------------------------------------------------------------------------------
+
+DEVICE = Known(
+    id=UUID(int=1),
+    is_active=True,
+    domain="capulet.test",
+    announced_from=None,
+    is_used_today=True,
+    style="",
+    text="",
+    sound="",
+    calls_as_alerts=False,
+    passes_texts=False,
+    refuses_texts=False,
+    route_id=1,
+    generation=1,
+    gateway="gorush",
+    token_type=TokenType.FIREBASE,
+    apn_topic="",
+    is_route_proven=True,
+    waiting_count=0,
+    waiting_wake=None,
+    waiting_background=None,
+)
+WAKE = push()
+SECRET = replace(WAKE, kind=Kind.ENCRYPTED, payload=Payload(Format.RFC8291, "ciphertext"))
+CALL, BACKGROUND = replace(SECRET, grade=Grade.VOIP), replace(WAKE, grade=Grade.LOW)
+FORWARD = replace(WAKE, kind=Kind.FORWARD, body="readable")
+
+
+def decided(
+    pushed: PushNotification, device: Known | None = DEVICE, limits: Limits | None = None, **facts: Any
+) -> Decision:
+    usual = {"is_repeated": False, "is_full": False, "has_room": True, "now": NOW}
+    return decide(pushed, "capulet.test", device, limits or Limits(Rates()), **usual | facts)
+
+
+@pytest.mark.parametrize(
+    ("pushed", "changes", "facts", "decision"),
+    [
+        (WAKE, {}, {}, Decision(Verdict.ACCEPTED, NOW)),
+        (SECRET, {}, {}, Decision(Verdict.ACCEPTED, NOW, has_payload=True)),
+        (SECRET, {}, {"has_room": False}, Decision(Verdict.ACCEPTED, NOW)),
+        (SECRET, {"waiting_wake": 7}, {}, Decision(Verdict.ACCEPTED, NOW, has_payload=True)),
+        (SECRET, {"waiting_wake": 7}, {"has_room": False}, Decision(Verdict.MERGED, served_by=7)),
+        (WAKE, {"waiting_wake": 7}, {}, Decision(Verdict.MERGED, served_by=7)),
+        (WAKE, {"waiting_background": 7}, {}, Decision(Verdict.ACCEPTED, NOW)),
+        (BACKGROUND, {"waiting_background": 7, "waiting_wake": 8}, {}, Decision(Verdict.MERGED, served_by=7)),
+        (CALL, {"waiting_wake": 7}, {"has_room": False}, Decision(Verdict.ACCEPTED, NOW, has_payload=True)),
+        (FORWARD, {}, {}, Decision(Verdict.ACCEPTED, NOW)),
+        (FORWARD, {"passes_texts": True}, {}, Decision(Verdict.ACCEPTED, NOW, has_payload=True)),
+        (FORWARD, {"refuses_texts": True}, {}, Decision(Verdict.REFUSED)),
+        (FORWARD, {"refuses_texts": True, "is_active": False}, {}, Decision(Verdict.GONE)),
+        (WAKE, {"is_active": False}, {"is_repeated": True}, Decision(Verdict.REPEATED)),
+        (WAKE, {"domain": "montague.test"}, {"is_repeated": True}, Decision(Verdict.UNKNOWN)),
+        (WAKE, {}, {"is_full": True}, Decision(Verdict.FULL)),
+        (WAKE, {"is_active": False}, {"is_full": True}, Decision(Verdict.GONE)),
+    ],
+)
+def test_what_becomes_of_a_push(
+    pushed: PushNotification, changes: dict[str, Any], facts: dict[str, Any], decision: Decision
+) -> None:
+    assert decided(pushed, DEVICE._replace(**changes), **facts) == decision
+
+
+def test_what_a_device_got_lately_counts_and_what_was_refused_does_not() -> None:
+    limits = Limits(Rates(calls_per_minute=1, wake_seconds=5.0, unknown_per_hour=1))
+    assert [decided(CALL, limits=limits).verdict for _ in range(2)] == [Verdict.ACCEPTED, Verdict.REPEATED]
+    other = replace(CALL, payload=Payload(Format.RFC8291, "another"))
+    assert [decided(other, limits=limits).verdict for _ in range(2)] == [Verdict.BUSY_CALLS] * 2
+    assert [decided(WAKE, limits=limits, is_full=True).verdict for _ in range(2)] == [Verdict.FULL] * 2
+    assert decided(WAKE, limits=limits) == Decision(Verdict.ACCEPTED, NOW)
+    later = NOW + timedelta(seconds=3)
+    assert decided(WAKE, limits=limits, now=later) == Decision(Verdict.ACCEPTED, NOW + timedelta(seconds=5))
+    assert [decided(WAKE, None, limits).verdict for _ in range(2)] == [Verdict.UNKNOWN, Verdict.IGNORED]
+    gone = DEVICE._replace(is_active=False)
+    assert [decided(WAKE, gone, limits).verdict for _ in range(2)] == [Verdict.GONE, Verdict.GONE_BEFORE]
+
+
+@pytest.mark.parametrize(
+    ("is_server", "is_ours", "verdicts"),
+    [
+        (False, True, [Verdict.FORBIDDEN, Verdict.FORBIDDEN]),
+        (True, True, [None, Verdict.BUSY_DOMAIN]),
+        (True, False, [Verdict.UNKNOWN, Verdict.BUSY_DOMAIN]),
+    ],
+)
+def test_what_is_decided_without_knowing_the_device(
+    is_server: bool, is_ours: bool, verdicts: list[Verdict | None]
+) -> None:
+    limits = Limits(Rates(domain_per_second=1, domain_burst=1))
+    said = [verify("capulet.test", limits, is_server=is_server, is_ours=is_ours, now=NOW) for _ in range(2)]
+    assert said == verdicts
+
+
+def test_every_verdict_and_every_refusal_has_its_answer() -> None:
+    assert set(ANSWERS) == set(Verdict)
+    assert set(COMMAND_ERRORS) == set(Refusal)
+
+
+# Commands -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_command_comes_from_an_account_that_sends_no_more_than_it_may() -> None:
+    limits = Limits(Rates(commands_per_hour=1))
+    assert judge_command("romeo", "montague.test", limits, is_account=False, now=NOW) is Refusal.FORBIDDEN
+    said = [judge_command("romeo", "montague.test", limits, is_account=True, now=NOW) for _ in range(2)]
+    assert said == [None, Refusal.BUSY]
+
+
+@pytest.mark.parametrize(
+    ("named", "offered", "chosen"),
+    [
+        ("verona", {"verona", "padua"}, "verona"),
+        ("mantua", {"verona"}, Refusal.NOT_FOUND),
+        ("", {"verona"}, "verona"),
+        ("", {"verona", "padua"}, Refusal.BAD_REQUEST),
+        ("", set(), Refusal.NOT_FOUND),
+        ("verona", set(), Refusal.NOT_FOUND),
+    ],
+)
+def test_which_app_a_command_is_about(named: str, offered: Collection[str], chosen: str | Refusal) -> None:
+    assert choose_app(named, offered) == chosen

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.buckets.bucket import Limit
-from kit.buckets.store import Buckets, Charge
+from kit.buckets.bucket import Buckets, Charge, Limit
 
 ONE = (Limit(1, 60),)
 PARENT = Charge("all", (Limit(1000, 10),))

@@ -16,7 +16,7 @@ from kit.metrics.batches import observe
 from kit.metrics.exemplars import Kept
 from kit.metrics.files import Counted, clear
 from kit.metrics.kinds import BatchHistogram
-from kit.tracing.traces import trace_of
+from kit.tracing.steps import trace_of
 
 KEYS = [b"a" * 32, b"b" * 32, b"c" * 32]
 HISTOGRAM = BatchHistogram("test_took_seconds", "A test.", ["platform"], buckets=(1, 2), registry=CollectorRegistry())

@@ -10,8 +10,7 @@ import structlog
 
 from kit.tasks import TaskFailed
 from kit.tracing import errors, exporting, sending, steps
-from kit.tracing.steps import Role, begin_turn, note, step
-from kit.tracing.traces import trace_of
+from kit.tracing.steps import Role, begin_turn, note, step, trace_of
 from tests.collector import attributes, collected
 
 A, B = b"a" * 32, b"b" * 32

@@ -12,10 +12,16 @@ from django.conf import settings
 from kit.http.connections import HttpClient, is_tls_wrong, lasting_client, was_never_sent
 from kit.http.peers import Peers
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule
-from notifications.gateways.gorush.faults import device_token, find_fault, rings
-from notifications.gateways.gorush.graded import fit
+from notifications.gateways.gorush.graded import fit, rings
 from notifications.gateways.gorush.metrics import PAYLOADS_LEFT_OUT
-from notifications.gateways.gorush.request import Presentation, build_dry_run, build_request, notif_id
+from notifications.gateways.gorush.request import (
+    Presentation,
+    build_dry_run,
+    build_request,
+    device_token,
+    find_fault,
+    notif_id,
+)
 from notifications.gateways.gorush.response import read_dry_run, read_response
 from notifications.gateways.gorush.rules_file import shipped_rules
 from notifications.gateways.gorush.rules_table import current_rules

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from notifications.gateways.gorush.faults import rings
 from notifications.gateways.gorush.platforms import NUMBERS
 from notifications.messages import Content, Grade, Push
 from registrations.addresses import DeviceAddress, Environment, read_address
@@ -120,3 +119,10 @@ def apple_size_bytes(notification: Mapping[str, Any]) -> int:
 def firebase_size_bytes(notification: Mapping[str, Any]) -> int:
     """Return the size of the data as Google counts it."""
     return sum(len(key.encode()) + len(value.encode()) for key, value in notification["data"].items())
+
+
+def rings(push: Push, address: DeviceAddress) -> bool:
+    """Return whether a push goes to the token for calls, as one that the device rings for. One that was refused there
+    goes to the usual token.
+    """
+    return push.grade == Grade.VOIP and bool(address.call_token) and not push.is_payload_dropped

@@ -9,9 +9,8 @@ from typing import Any
 import orjson
 
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule, classify
-from notifications.gateways.gorush.faults import device_token
 from notifications.gateways.gorush.redaction import signature_of, without_token
-from notifications.gateways.gorush.request import notif_id
+from notifications.gateways.gorush.request import device_token, notif_id
 from notifications.messages import Outcome, Push, Result
 
 HTTP_OK = 200

@@ -14,15 +14,17 @@ from kit.db.statements import fetch
 from notifications.gateways.gorush.errors import ErrorRule, classify
 from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules_table import rule_of
+from notifications.models import Attempt
 
 LOOKED_BACK = timedelta(hours=24)
 MOST_LOOKED_AT = 100_000
 TIMEOUT = "2s"
 
-_FAILED: LiteralString = """
+_FAILED: LiteralString = f"""
     WITH failed AS (
         SELECT notification_id, token_type, error, 1 + repeat_count AS tries FROM notifications_attempt
-        WHERE outcome IN ('dead', 'config', 'payload', 'transient', 'ambiguous') AND error <> ''
+        WHERE outcome IN ('{Attempt.Outcome.DEAD}', '{Attempt.Outcome.CONFIG}', '{Attempt.Outcome.PAYLOAD}',
+            '{Attempt.Outcome.TRANSIENT}', '{Attempt.Outcome.AMBIGUOUS}') AND error <> ''
             AND started_at >= %(since)s
             AND id >= coalesce((
                 SELECT id FROM notifications_attempt WHERE started_at >= %(since)s - interval '5 minutes'

@@ -50,7 +50,7 @@ def dump(service: Service) -> str:
     """Every row of every table, as text; bytes once more as what they spell."""
     texts = []
     for (table,) in service.rows(TABLES):
-        for row in service.rows(f'SELECT * FROM "{table}"'):  # noqa: S608 - a name that the database told
+        for row in service.rows(f'SELECT * FROM "{table}"'):
             texts.append(str(row))
             texts += [bytes(value).decode("utf-8", "replace") for value in row if isinstance(value, bytes | memoryview)]
     return "\n".join(texts)

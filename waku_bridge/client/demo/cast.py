@@ -15,8 +15,7 @@ from coincurve import PrivateKey
 from registrations.messages import TokenType
 from waku_bridge.client import Address, Preferences, RegisteringClient, Schedule, SendingClient, new_state
 from waku_bridge.client.addresses import android, iphone
-from waku_bridge.codec.hashes import chat_hash
-from waku_bridge.codec.keys import Identity, author_hash, chat_key
+from waku_bridge.codec.keys import Identity, author_hash, chat_hash, chat_key
 
 # The people of `manage.py demo`.
 SEED = 1

@@ -1,4 +1,4 @@
-"""What a load showed: latencies, losses, duplicates, and how much of it is the generator's own. Pure."""
+"""What a load showed: latencies, losses, duplicates, and how much of it is the generator's own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -29,8 +29,7 @@ from waku_bridge.codec.access_tokens import seal_access_token
 from waku_bridge.codec.ecies import unseal
 from waku_bridge.codec.envelope import Identity, decode
 from waku_bridge.codec.grants import sign_grant
-from waku_bridge.codec.hashes import chat_hash
-from waku_bridge.codec.keys import author_hash
+from waku_bridge.codec.keys import author_hash, chat_hash
 from waku_bridge.codec.tests.examples import (
     ACCESS_TOKEN,
     CLIENT,

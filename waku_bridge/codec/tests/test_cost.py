@@ -16,9 +16,9 @@ import pytest
 
 from notifications.messages import PushNotification, PushRequest
 from waku_bridge.codec import ecies, frame, limits, symmetric
+from waku_bridge.codec.bodies import has_more_fields
 from waku_bridge.codec.envelope import decode, encode_payload, encode_request
 from waku_bridge.codec.errors import CodecError, NotAccepted, TooLarge
-from waku_bridge.codec.fields import has_more_fields
 from waku_bridge.codec.keys import shared_key
 from waku_bridge.codec.tests.examples import CLIENT, NOW_NS, SERVER, UUID
 from waku_bridge.messages import MessageType

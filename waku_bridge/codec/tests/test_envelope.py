@@ -6,8 +6,7 @@ from coincurve import PrivateKey
 
 from registrations.messages import RegistrationMessage
 from waku_bridge.codec import bodies, ecies, envelope, errors, frame, limits, metadata, symmetric, topics
-from waku_bridge.codec.hashes import shake256
-from waku_bridge.codec.keys import parse_public_key, shared_key
+from waku_bridge.codec.keys import parse_public_key, shake256, shared_key
 from waku_bridge.codec.pb.application_metadata_message_pb2 import ApplicationMetadataMessage
 from waku_bridge.codec.pb.protocol_message_pb2 import ProtocolMessage
 from waku_bridge.codec.tests.examples import (

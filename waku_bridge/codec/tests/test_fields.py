@@ -2,7 +2,7 @@
 
 import pytest
 
-from waku_bridge.codec.fields import has_more_fields
+from waku_bridge.codec.bodies import has_more_fields
 
 WRONG = b"\x07"
 

@@ -4,8 +4,7 @@ import pytest
 
 from waku_bridge.codec import frame
 from waku_bridge.codec.errors import BadFrame
-from waku_bridge.codec.randomness import not_all_zero
-from waku_bridge.codec.signatures import sign
+from waku_bridge.codec.keys import not_all_zero, sign
 from waku_bridge.codec.tests.examples import CLIENT, repeatable
 
 

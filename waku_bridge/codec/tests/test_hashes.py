@@ -1,6 +1,6 @@
 from hashlib import shake_256
 
-from waku_bridge.codec.hashes import chat_hash
+from waku_bridge.codec.keys import chat_hash
 
 
 def test_a_chat_is_known_by_shake_256_of_its_id():

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from waku_bridge.codec import access_tokens, bodies, ecies, envelope, frame, grants, metadata, symmetric, waku_message
 from waku_bridge.codec.errors import CodecError
-from waku_bridge.codec.keys import parse_chat_key, parse_public_key
-from waku_bridge.codec.signatures import recover
+from waku_bridge.codec.keys import parse_chat_key, parse_public_key, recover
 from waku_bridge.codec.tests.examples import BODIES, CLIENT, QUERY, SERVER, TOPIC_KEY, fixed, repeatable, sent
 from waku_bridge.messages import MessageType
 

@@ -21,8 +21,16 @@ from waku_bridge.codec import (
 )
 from waku_bridge.codec.envelope import Identity
 from waku_bridge.codec.errors import CodecError, Segment, UnsignedMessage
-from waku_bridge.codec.hashes import keccak256, shake256
-from waku_bridge.codec.keys import author_hash, chat_key, key_hash, parse_chat_key, parse_public_key, shared_key
+from waku_bridge.codec.keys import (
+    author_hash,
+    chat_key,
+    keccak256,
+    key_hash,
+    parse_chat_key,
+    parse_public_key,
+    shake256,
+    shared_key,
+)
 from waku_bridge.codec.tests.examples import CLIENT, SERVER, TOPIC_KEY, fixed
 from waku_bridge.messages import MessageType, Registration, WakuMessage
 

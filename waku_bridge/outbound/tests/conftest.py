@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from kit.db import clock as turns
 from kit.http.connections import new_client, submit
+from kit.turns import BaseStage, Batch, Work
 from pushserver.embedded.ports import free_port
 from tests.factories.envelopes import PUBSUB_TOPIC
 from tests.faulty.node import create_app
@@ -19,7 +20,7 @@ from tests.turns import BELL, PATIENCE_SECONDS, hear, look_and_turn
 from waku_bridge.devnode.node import NODE
 from waku_bridge.devnode.settings import Settings
 from waku_bridge.node import WakuNode
-from waku_bridge.outbound import Nodes, Outbox, outbox
+from waku_bridge.outbound import Nodes, Outbox, Reply, outbox
 
 
 @dataclass
@@ -104,12 +105,29 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return own
 
 
+class Deciding(BaseStage):
+    """Decides on replies, as what takes requests does."""
+
+    def __init__(self, replies: list[Reply]) -> None:
+        self._replies = replies
+
+    def next_at(self) -> float | None:
+        return 0.0 if self._replies else None
+
+    def work(self, batch: Batch) -> Work[None]:  # noqa: ARG002 - as stages do
+        return Work(None, list(self._replies))
+
+    def committed(self, _decided: None) -> None:
+        self._replies.clear()
+
+
 class OutboxProcess:
     """A worker process, as far as its replies are concerned."""
 
     def __init__(self, nodes: Iterable[Any], stores: Iterable[Any] = ()) -> None:
         self.outbox = Outbox(Nodes(nodes), Nodes(stores), BELL)
-        self.stages = self.outbox.stages()
+        self.replies = []
+        self.stages = [Deciding(self.replies), *self.outbox.stages()]
 
     def turn(self) -> bool:
         return look_and_turn(self.stages)

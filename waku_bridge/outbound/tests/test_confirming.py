@@ -296,7 +296,7 @@ def test_a_store_that_failed_a_moment_ago_is_left_alone(start, clock, published)
 
 def test_a_store_that_limits_us_is_left_alone_for_a_minute(monkeypatch):
     seconds = 1000.0
-    monkeypatch.setattr("waku_bridge.outbound.nodes.monotonic", lambda: seconds)
+    monkeypatch.setattr("waku_bridge.node.client.monotonic", lambda: seconds)
     stores = Nodes([Store()])
     stores.failed(stores.in_order()[0], Busy("slow down"))
     seconds += 59

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waku_bridge.codec import topics
-from waku_bridge.query_topics.names import CONTENT_TOPIC_LENGTH, content_topic, number
+from waku_bridge.query_topics.topic_set import CONTENT_TOPIC_LENGTH, content_topic, number
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -1,7 +1,7 @@
 import hashlib
 import itertools
 
-from waku_bridge.reading.seen import SeenHashes
+from waku_bridge.reading.pages import SeenHashes
 
 
 def hashes(start, count):

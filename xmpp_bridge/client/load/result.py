@@ -1,4 +1,4 @@
-"""What a load showed. Pure."""
+"""What a load showed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

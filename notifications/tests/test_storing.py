@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from notifications import direct
-from notifications.direct import DirectPush
+from notifications import storing
 from notifications.messages import Content, Grade, Outcome, Push, Result
 from notifications.models import Notification, NotificationRequest
 from notifications.policy import may_help_to_drop_payload
+from notifications.storing import NewNotification, NewRequest
 from registrations.models import Route
 from tests.delivering import Desk, RecordingGateway, fresh
 from tests.factories import make_route
@@ -20,30 +20,29 @@ WAKE = Content("New message", "default", {"k": "wake"}).encode()
 MESSAGE = Content("New message", "default", {"e": "AAAA"}).encode()
 
 
-def direct_push(route: Route | None = None, *, key: bytes = b"k" * 32, **fields: Any) -> DirectPush:
+def pushed(route: Route | None = None, *, key: bytes = b"k" * 32, **fields: Any) -> NewRequest:
     route = route or make_route()
     now = timezone.now()
     defaults: dict[str, Any] = {
-        "key": key,
-        "recipient": "device",
-        "sender": b"capulet.test",
+        "dedup_key": key,
+        "installation_id": "device",
         "route_id": route.pk,
         "route_generation": route.generation,
-        "grade": Grade.NORMAL,
+        "grade": Grade.NORMAL.value,
         "wake": WAKE,
         "message": MESSAGE,
-        "due_at": now,
+        "next_attempt_at": now,
         "expires_at": now + timedelta(hours=1),
     }
-    return DirectPush(**defaults | fields)
+    return storing.push_request(NewNotification(**defaults | fields), sender=b"capulet.test", now=now)
 
 
-def store(*pushes: DirectPush) -> None:
-    direct.store("test-door", pushes, now=timezone.now())
+def store(*pushes: NewRequest) -> None:
+    storing.store_pushes("test-door", pushes, now=timezone.now())
 
 
 def test_it_is_delivered_with_what_it_shows_and_its_grade() -> None:
-    store(direct_push(grade=Grade.VOIP, collapse_id=b"8 bytes!"))
+    store(pushed(grade=Grade.VOIP.value, collapse_id=b"8 bytes!"))
     desk = Desk()
     desk.work_off()
     [push] = desk.gateway.pushes
@@ -55,7 +54,7 @@ def test_it_is_delivered_with_what_it_shows_and_its_grade() -> None:
 
 
 def test_its_request_is_answered_when_it_is_stored_and_nobody_settles_it() -> None:
-    store(direct_push())
+    store(pushed())
     request = NotificationRequest.objects.get()
     assert (request.state, request.front_door, request.reply_address) == ("answered", "test-door", None)
     assert Notification.objects.get().report == "success"
@@ -63,12 +62,12 @@ def test_its_request_is_answered_when_it_is_stored_and_nobody_settles_it() -> No
 
 
 def test_without_a_collapse_id_of_its_own_it_stands_for_itself() -> None:
-    store(direct_push(key=b"a" * 32), direct_push(key=b"b" * 32))
+    store(pushed(key=b"a" * 32), pushed(key=b"b" * 32))
     assert {bytes(n.collapse_id or b"") for n in Notification.objects.all()} == {b"a" * 16, b"b" * 16}
 
 
 def test_what_is_due_later_is_not_sent_before() -> None:
-    store(direct_push(due_at=timezone.now() + timedelta(seconds=4)))
+    store(pushed(next_attempt_at=timezone.now() + timedelta(seconds=4)))
     desk = Desk()
     desk.work_off()
     assert desk.gateway.pushes == []
@@ -80,7 +79,7 @@ def test_a_payload_that_is_refused_is_left_out_once() -> None:
     def answer(push: Push) -> Result:
         return Result(Outcome.DELIVERED if push.is_payload_dropped else Outcome.PAYLOAD, "too_large")
 
-    store(direct_push(grade=Grade.VOIP))
+    store(pushed(grade=Grade.VOIP.value))
     desk = Desk(RecordingGateway(answer))
     desk.work_off()
     desk.work_off()  # it is due at once
@@ -93,7 +92,7 @@ def test_a_payload_that_is_refused_is_left_out_once() -> None:
 
 
 def test_a_wake_up_that_is_refused_is_tried_once_more_and_then_dropped() -> None:
-    store(direct_push(message=b""))
+    store(pushed(message=None))
     desk = Desk(RecordingGateway(Outcome.PAYLOAD))
     desk.work_off()
     desk.work_off()  # it is due at once
@@ -104,27 +103,27 @@ def test_a_wake_up_that_is_refused_is_tried_once_more_and_then_dropped() -> None
 
 
 def test_a_repeated_key_is_known_for_ten_minutes() -> None:
-    store(direct_push())
+    store(pushed())
     now = timezone.now()
-    assert direct.find_repeated({b"k" * 32, b"x" * 32}, now=now) == {b"k" * 32}
-    assert direct.find_repeated({b"k" * 32}, now=now + timedelta(minutes=11)) == set()
-    store(direct_push())
+    assert storing.find_repeated("test-door", {b"k" * 32, b"x" * 32}, now=now) == {b"k" * 32}
+    assert storing.find_repeated("test-door", {b"k" * 32}, now=now + timedelta(minutes=11)) == set()
+    store(pushed())
     assert NotificationRequest.objects.count() == 2
 
 
 def test_what_waits_may_live_longer_and_is_due_as_before() -> None:
-    store(direct_push())
+    store(pushed())
     notification = Notification.objects.get()
     Notification.objects.update(state="retrying")
     later = notification.expires_at + timedelta(hours=1)
-    direct.prolong([(notification.pk, later)])
+    storing.prolong([(notification.pk, later)])
     row = fresh(notification)
     assert (row.expires_at, row.next_attempt_at) == (later, notification.next_attempt_at)
     Notification.objects.update(state="delivered")
-    direct.prolong([(notification.pk, later + timedelta(hours=1))])
+    storing.prolong([(notification.pk, later + timedelta(hours=1))])
     assert fresh(notification).expires_at == later
 
 
 def test_no_payload_is_in_a_repr() -> None:
-    assert "AAAA" not in repr(direct_push())
+    assert "AAAA" not in repr(pushed())
     assert "AAAA" not in repr(Content("t", "s", {"e": "AAAA"}))

@@ -1,0 +1,269 @@
+"""Storing: the one statement that inserts requests with their notifications and first attempts, and the keys by which
+repetitions are recognised.
+
+    a sender's request ──▶ `acceptance` decides about each notification ──┐
+                                                                         ├──▶ `store` ──▶ one INSERT
+    a push of a bridge that verified its sender itself ──▶ `store_pushes` ┘
+
+Nothing is decided about a push of the second kind: it is to be delivered, and stored is all that its sender is told. So
+its request is stored as answered, and no worker ever settles it. Any process may do this, also one that makes no turns:
+the workers hear of it and send it.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from typing import Any, LiteralString, NamedTuple
+
+from kit.db.statements import fetch, new_ids
+from kit.metrics.batches import count
+from kit.turns import wake as wake_workers
+from notifications import metrics
+from notifications.models import Notification, NotificationRequest
+from notifications.policy import Verdict
+from notifications.queues import UNSORTED, WAITS
+from registrations.encryption import Purpose
+from registrations.keyring import keyring
+
+State = Notification.State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewAttempt:
+    """The first attempt of a notification that is claimed as it is stored."""
+
+    token_type: int
+    apn_topic: str
+    gateway: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewNotification:
+    """A notification that is to be stored.
+
+    What has the same ``collapse_id`` (at most 16 bytes) replaces each other on the device. ``message`` is what the
+    device gets, and ``wake`` the content of a graded push without its payload.
+    """
+
+    position: int = 0
+    public_key_hash: bytes = b""
+    installation_id: str
+    type: int = 0
+    state: str = State.PENDING.value
+    queue_id: int = UNSORTED
+    route_id: int
+    route_generation: int
+    dedup_key: bytes
+    collapse_id: bytes = b""
+    chat_id: bytes | None = None
+    message: bytes | None = field(default=None, repr=False)
+    wake: bytes | None = field(default=None, repr=False)
+    grade: str = ""
+    attempt_count: int = 0
+    next_attempt_at: datetime | None
+    lease_until: datetime | None = None
+    is_wake_up: bool = False
+    report: str | None = None
+    expires_at: datetime
+    attempt: NewAttempt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRequest:
+    """A request that is to be stored, with those of its notifications that are to be delivered."""
+
+    request_key: bytes
+    source_key: bytes
+    reply_address: bytes | None
+    sender_digest: bytes
+    message_id: bytes
+    state: str
+    answered_at: datetime | None
+    decided: bytes | None = None
+    decided_names: bytes | None = None
+    notifications: Sequence[NewNotification]
+
+
+_STORE = """
+    WITH request AS (
+        INSERT INTO notifications_notificationrequest
+            (id, request_key, source_key, reply_address, sender_digest, message_id, state, answered_at, decided,
+             decided_names, front_door, received_at, reply_due_at)
+        SELECT *, %(front_door)s, %(now)s, %(reply_due_at)s
+        FROM unnest(%(r_id)b::bigint[], %(r_request_key)b::bytea[], %(r_source_key)b::bytea[],
+                    %(r_reply_address)b::bytea[], %(r_sender_digest)b::bytea[], %(r_message_id)b::bytea[],
+                    %(r_state)b::text[], %(r_answered_at)b::timestamptz[], %(r_decided)b::bytea[],
+                    %(r_decided_names)b::bytea[])
+    ), notification AS (
+        INSERT INTO notifications_notification
+            (id, request_id, position, public_key_hash, installation_id, type, state, queue_id, route_id,
+             route_generation, dedup_key, collapse_id, chat_id, message, wake, grade, attempt_count, next_attempt_at,
+             lease_until, is_wake_up, report, expires_at, payload_dropped, ambiguous_count, created_at)
+        SELECT *, FALSE, 0, %(now)s
+        FROM unnest(%(n_id)b::bigint[], %(n_request_id)b::bigint[], %(n_position)b::smallint[],
+                    %(n_public_key_hash)b::bytea[], %(n_installation_id)b::text[], %(n_type)b::bigint[],
+                    %(n_state)b::text[], %(n_queue_id)b::integer[], %(n_route_id)b::bigint[],
+                    %(n_route_generation)b::bigint[], %(n_dedup_key)b::bytea[], %(n_collapse_id)b::bytea[],
+                    %(n_chat_id)b::bytea[], %(n_message)b::bytea[], %(n_wake)b::bytea[], %(n_grade)b::text[],
+                    %(n_attempt_count)b::integer[], %(n_next_attempt_at)b::timestamptz[],
+                    %(n_lease_until)b::timestamptz[], %(n_is_wake_up)b::boolean[], %(n_report)b::text[],
+                    %(n_expires_at)b::timestamptz[])
+    )
+    INSERT INTO notifications_attempt
+        (id, notification_id, token_type, apn_topic, gateway, number, started_at, code, is_guarded)
+    SELECT *, 1, %(now)s, '', FALSE
+    FROM unnest(%(a_id)b::bigint[], %(a_notification_id)b::bigint[], %(a_token_type)b::smallint[],
+                %(a_apn_topic)b::text[], %(a_gateway)b::text[])
+"""
+
+
+class Ids(NamedTuple):
+    """The ids of rows that were stored, in the order in which they were handed over."""
+
+    requests: list[int]
+    notifications: list[int]
+    attempts: list[int]
+
+
+def store(front_door: str, requests: Sequence[NewRequest], *, now: datetime, reply_due_at: datetime) -> Ids:
+    """Store requests of one front door with all that belongs to them; belongs into a transaction.
+
+    Raises IntegrityError when another process has stored one of them meanwhile; `find_known` knows it then.
+    """
+    notifications = [notification for request in requests for notification in request.notifications]
+    attempts = [notification.attempt for notification in notifications if notification.attempt]
+    ids = Ids._make(
+        new_ids(
+            ("notifications_notificationrequest", len(requests)),
+            ("notifications_notification", len(notifications)),
+            ("notifications_attempt", len(attempts)),
+        )
+    )
+    parents = [pk for pk, r in zip(ids.requests, requests, strict=True) for _ in r.notifications]
+    claimed = [pk for pk, n in zip(ids.notifications, notifications, strict=True) if n.attempt]
+    own = {
+        "front_door": front_door,
+        "now": now,
+        "reply_due_at": reply_due_at,
+        "r_id": ids.requests,
+        "n_id": ids.notifications,
+        "a_id": ids.attempts,
+        "n_request_id": parents,
+        "a_notification_id": claimed,
+    }
+    columns = _columns("r", NewRequest, requests) | _columns("n", NewNotification, notifications)
+    fetch(_STORE, own | columns | _columns("a", NewAttempt, attempts))
+    return ids
+
+
+def _columns(prefix: str, kind: type[Any], rows: Sequence[Any]) -> dict[str, list[Any]]:
+    """Return the values of some rows by the names of their parameters."""
+    return {f"{prefix}_{each.name}": [getattr(row, each.name) for row in rows] for each in fields(kind)}
+
+
+# What is known --------------------------------------------------------------------------------------------------------
+
+
+class KnownRequest(NamedTuple):
+    """A request that is stored already."""
+
+    id: int
+    is_answered: bool
+    decided: bytes | None
+
+
+class Known(NamedTuple):
+    """What is stored already: requests by key, and the dedup keys in use with the time since when."""
+
+    requests: dict[bytes, KnownRequest]
+    dedup_keys: dict[bytes, datetime]
+
+
+_FIND_KNOWN: LiteralString = f"""
+    SELECT request_key, id, state = '{NotificationRequest.State.ANSWERED}', decided, NULL::timestamptz
+    FROM notifications_notificationrequest
+    WHERE front_door = %(front_door)s AND request_key = ANY (%(request_keys)b::bytea[])
+    UNION ALL
+    SELECT dedup_key, NULL, NULL, NULL, created_at FROM notifications_notification
+    WHERE dedup_key = ANY (%(dedup_keys)b::bytea[])
+"""
+
+
+def find_known(front_door: str, request_keys: Collection[bytes], dedup_keys: Collection[bytes]) -> Known:
+    """Return what is stored of these."""
+    keys = {"request_keys": list(request_keys), "dedup_keys": list(dedup_keys)}
+    rows = fetch(_FIND_KNOWN, keys | {"front_door": front_door})
+    return Known(
+        {key: KnownRequest(*request) for key, *request, _ in rows if request[0] is not None},
+        {key: created_at for key, *request, created_at in rows if request[0] is None},
+    )
+
+
+def release_old(dedup_keys: Mapping[bytes, datetime], *, until: datetime) -> set[bytes]:
+    """Return the dedup keys in use. Release those in use since ``until`` or longer, so that they may be used again;
+    belongs into the transaction that stores the others.
+    """
+    released = {key for key, created_at in dedup_keys.items() if created_at <= until}
+    if released:
+        Notification.objects.filter(dedup_key__in=released).update(dedup_key=None)
+    return dedup_keys.keys() - released
+
+
+# Pushes whose sender the bridge has verified --------------------------------------------------------------------------
+
+# A sender that missed our answer repeats its push within this time. Later, the same name means another push.
+REPEATED_WITHIN = timedelta(minutes=10)
+
+
+def find_repeated(front_door: str, keys: Collection[bytes], *, now: datetime) -> set[bytes]:
+    """Return those of these keys that were stored a short while ago."""
+    known = find_known(front_door, (), keys) if keys else Known({}, {})
+    return release_old(known.dedup_keys, until=now - REPEATED_WITHIN)
+
+
+def store_pushes(front_door: str, pushes: Sequence[NewRequest], *, now: datetime) -> None:
+    """Store what `push_request` made, and tell the workers."""
+    if pushes:
+        store(front_door, pushes, now=now, reply_due_at=now)
+        wake_workers()
+        count(metrics.REQUESTS, {("new",): len(pushes)})
+        count(metrics.NOTIFICATIONS, {(Verdict.DELIVER,): len(pushes)})
+
+
+def push_request(push: NewNotification, *, sender: bytes, now: datetime) -> NewRequest:
+    """Return the request of one push. ``sender`` is any value that tells senders apart, for reports.
+
+    A repeated push has the same ``dedup_key``. Its ``next_attempt_at`` may be later than now: it waits as a retry does
+    then, as what is pending may go out a few seconds early. Without a collapse id it stands for itself.
+    """
+    is_later = push.next_attempt_at is not None and push.next_attempt_at > now
+    notification = replace(
+        push,
+        state=(State.RETRYING if is_later else State.PENDING).value,
+        collapse_id=push.collapse_id or push.dedup_key[:16],
+        report=Notification.Reports.SUCCESS.value,
+    )
+    return NewRequest(
+        # The key may be used again when it is released, the name of a request may not.
+        request_key=push.dedup_key + round(now.timestamp() * 10**6).to_bytes(8),
+        source_key=push.dedup_key,
+        reply_address=None,
+        sender_digest=keyring().digest(Purpose.SENDER, sender),
+        message_id=b"",
+        state=NotificationRequest.State.ANSWERED.value,
+        answered_at=now,
+        notifications=[notification],
+    )
+
+
+_PROLONG: LiteralString = f"""
+    UPDATE notifications_notification AS n SET expires_at = item.expires_at
+    FROM unnest(%b::bigint[], %b::timestamptz[]) AS item (id, expires_at)
+    WHERE n.id = item.id AND n.expires_at < item.expires_at AND {WAITS}
+"""
+
+
+def prolong(expiries: Sequence[tuple[int, datetime]]) -> None:
+    """Let notifications that wait live longer, because they stand for later pushes, too."""
+    if expiries:
+        fetch(_PROLONG, [[pk for pk, _ in expiries], [expires_at for _, expires_at in expiries]])

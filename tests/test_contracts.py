@@ -1,0 +1,39 @@
+"""What modules say about themselves holds: those that say they are pure are under the contract that keeps them so."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+APPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
+CONTRACT = "The core does no I/O and knows no framework"
+# "Pure." and "The module is pure.", but not what is said about others: "so that the rules can be pure".
+SAYS_PURE = re.compile(r"\bPure\b|\b(?:is|and) pure\b")
+
+
+def modules() -> Iterator[tuple[str, str]]:
+    """Our modules in which the word stands, each with its docstring."""
+    for path in (path for app in APPS for path in (ROOT / app).rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if ".tests" not in name and SAYS_PURE.search(text := path.read_text()):
+            yield name, ast.get_docstring(ast.parse(text)) or ""
+
+
+def contracted() -> list[str]:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    [sources] = [each["source_modules"] for each in contracts if each["name"] == CONTRACT]
+    return list(sources)
+
+
+def test_every_module_that_says_it_is_pure_is_under_the_contract() -> None:
+    pure = [name for name, says in modules() if SAYS_PURE.search(says)]
+    kept = contracted()
+    assert len(pure) > 40
+    assert [name for name in pure if not any(f"{name}.".startswith(f"{each}.") for each in kept)] == []
+
+
+def test_verdicts_and_rules_of_every_app_say_that_they_are_pure() -> None:
+    said = {name for name, says in modules() if SAYS_PURE.search(says)}
+    assert {"registrations.rules", "notifications.policy", "xmpp_bridge.rules", "xmpp_bridge.limits"} <= said

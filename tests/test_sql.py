@@ -1,0 +1,136 @@
+"""SQL of ours: each table is written by the app that owns it, whoever else reads it says so in an import, states come
+from the models, and nothing of a message is put into the text of a statement.
+
+Django's models say which tables there are, and which words are states.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from django.apps import apps
+from django.db import models
+
+ROOT = Path(__file__).parent.parent
+OURS = ("kit", "registrations", "notifications", "waku_bridge", "xmpp_bridge", "spark_reports", "pushserver")
+# Not the server's own tables, or no module of a running server.
+LEFT_OUT = frozenset({"tests", "migrations", "devnode", "devserver", "management"})
+KEYWORD = re.compile(r"\b(?:SELECT\s|FROM\s|UPDATE\s+\w+\s+(?:AS\s+\w+\s+)?SET\b|INSERT INTO|DELETE FROM|WHERE\s)")
+WRITES = r"(?:INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE)\s+{}\b"
+QUOTED = re.compile(r"(?<!AS )'(\w+)'")
+# A constant of ours, a state of a model, or its table.
+CONSTANT = re.compile(r"_?[A-Z][A-Z_]*|(?:\w+\.)*[A-Z]\w*\.[A-Z_]+|table\([\w.]+\)")
+
+# Modules that put more than constants into a statement, and what that is.
+PUT_TOGETHER = {
+    "kit/db/estimates.py": "names of tables and limits of the settings",
+    "kit/db/statements.py": "one expression for each table that ids are taken of",
+    "kit/sessions.py": "settings of a session, which PostgreSQL takes as words",
+    "kit/turns.py": "the conditions of the stages, and settings of the session",
+    "xmpp_bridge/component/desk.py": "settings of the session",
+    "registrations/pairs.py": "what Django has compiled",
+    "registrations/rotation.py": "names of the models' columns",
+    "spark_reports/export/queries.py": "expressions of ours, and days",
+    "spark_reports/loading.py": "names of tables and columns",
+    "pushserver/health.py": "statements of other modules",
+    "pushserver/state/collecting.py": "statements of gauges, and their labels",
+}
+# Modules whose quoted words are no states of the table that they read: names of links and causes beside its columns.
+LABELS = {"waku_bridge/metrics.py", "xmpp_bridge/metrics.py"}
+# Tables that are named without their models. This one is a gateway's own: nobody may import it.
+UNSEEN = {("spark_reports/export/queries.py", "notifications_unknowngatewayerror")}
+
+
+class Sql(NamedTuple):
+    """One string of SQL: its app and module, its text without what is put in, and that."""
+
+    app: str
+    module: str
+    text: str
+    put_in: tuple[str, ...]
+
+
+@cache
+def statements() -> list[Sql]:
+    return [sql for app in OURS for path in sorted((ROOT / app).rglob("*.py")) for sql in _in(app, path)]
+
+
+def _in(app: str, path: Path) -> Iterator[Sql]:
+    module = path.relative_to(ROOT)
+    if LEFT_OUT & set(module.parts) or not KEYWORD.search(source := path.read_text()):
+        return
+    nodes = list(ast.walk(ast.parse(source)))
+    prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
+        if isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in prose | parts:
+            text, put_in = _text(node)
+            if KEYWORD.search(text):
+                yield Sql(app, str(module), text, put_in)
+
+
+def _text(node: ast.Constant | ast.JoinedStr) -> tuple[str, tuple[str, ...]]:
+    if isinstance(node, ast.Constant):
+        return (node.value if isinstance(node.value, str) else ""), ()
+    texts = [str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values]
+    return "".join(texts), tuple(ast.unparse(p.value) for p in node.values if isinstance(p, ast.FormattedValue))
+
+
+@cache
+def tables() -> dict[str, type[models.Model]]:
+    own = [model for model in apps.get_models() if model.__module__.split(".")[0] in OURS]
+    return {model._meta.db_table: model for model in own}
+
+
+def app_of(table: str) -> str:
+    return tables()[table].__module__.split(".")[0]
+
+
+def named_in(sql: Sql) -> set[str]:
+    return {name for name in re.findall(r"\w+", sql.text) if name in tables()}
+
+
+def words_of(table: str) -> set[str]:
+    """What the columns of a table may hold because its model lists it."""
+    fields = [field for field in tables()[table]._meta.get_fields() if isinstance(field, models.Field)]
+    return {value for field in fields for value, _ in field.flatchoices if isinstance(value, str) and value}
+
+
+def imported(module: str) -> set[str]:
+    tree = ast.parse((ROOT / module).read_text())
+    return {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+
+
+def test_there_is_sql_and_all_of_it_is_looked_at() -> None:
+    assert len(statements()) > 150
+    assert len({table for sql in statements() for table in named_in(sql)}) > 20
+
+
+def test_no_app_writes_the_table_of_another() -> None:
+    foreign = [(sql, table) for sql in statements() for table in named_in(sql) if app_of(table) != sql.app]
+    assert [(s.module, t) for s, t in foreign if re.search(WRITES.format(t), s.text)] == []
+
+
+def test_who_reads_the_table_of_another_app_imports_its_model_which_import_contracts_see() -> None:
+    foreign = {(sql.module, table) for sql in statements() for table in named_in(sql) if app_of(table) != sql.app}
+    assert {(m, t) for m, t in foreign if tables()[t].__name__ not in imported(m)} == UNSEEN
+
+
+def test_states_in_sql_come_from_the_models() -> None:
+    checked = [sql for sql in statements() if sql.module not in LABELS]
+    typed = [
+        (sql.module, word)
+        for sql in checked
+        for word in QUOTED.findall(sql.text)
+        for table in named_in(sql)
+        if word in words_of(table)
+    ]
+    assert typed == []
+
+
+def test_nothing_but_constants_is_put_into_a_statement() -> None:
+    put_in = {sql.module for sql in statements() for each in sql.put_in if not CONSTANT.fullmatch(each)}
+    assert put_in <= PUT_TOGETHER.keys()
