@@ -63,7 +63,7 @@ chaos: dev ## fault runs: thousands of messages while workers, the real gorush, 
 	@tests/interop/peers/build.sh gorush
 	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest -m chaos -s tests/chaos tests/siege $(ARGS)
 
-siege: dev ## a thousand hostile keys for five minutes beside honest clients, on this machine alone; prints the figures
+siege: dev ## a thousand hostile keys for five minutes, and 100 000 messages at once, beside honest clients, on this machine alone; prints the figures
 	$(PYTHON) -m pytest -q -m chaos -s tests/siege $(ARGS)
 
 restore-drill: dev ## lose the database and restore it to a point in time (docs/backup.md), with figures; REGISTRATIONS=1000000

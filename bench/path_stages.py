@@ -92,7 +92,7 @@ class Stages:
             installation_id,
             1,
             TokenType.FIREBASE,
-            "t" * 163,
+            installation_id.ljust(163, "t"),
             access_token=access_token,
             grant=sign_grant(client.private_key, server, access_token),
             enabled=True,

@@ -56,7 +56,7 @@ PUBLISHED = "SELECT count(*) FROM waku_bridge_outboundreply WHERE published_at I
 OPEN = """
     SELECT (SELECT count(*) FROM notifications_notification WHERE state IN ('pending', 'retrying', 'ambiguous'))
          + (SELECT count(*) FROM notifications_notification WHERE state = 'in_flight')
-         + (SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state = 'received')
+         + (SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state IN ('received', 'postponed'))
          + (SELECT count(*) FROM waku_bridge_outboundreply WHERE state = 'pending')
 """
 # Looking reads whole tables, at the cost of the server's PostgreSQL: at 50 a second it took a third of that.

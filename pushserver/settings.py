@@ -216,8 +216,8 @@ NEW_INSTALLATIONS_PER_MINUTE = env.count("NEW_INSTALLATIONS_PER_MINUTE", 1200, m
 MAX_REGISTRATIONS = env.count("MAX_REGISTRATIONS", 2_000_000, minimum=100, maximum=1_000_000_000)
 # How often a key may be asked about.
 QUERIES_PER_KEY_PER_MINUTE = env.count("QUERIES_PER_KEY_PER_MINUTE", 120, minimum=1, maximum=1_000_000)
-# How many envelopes of strangers may wait while more comes than can be worked off; beyond it the oldest are dropped.
-MAX_POSTPONED_ENVELOPES = env.count("MAX_POSTPONED_ENVELOPES", 20_000, minimum=1, maximum=100_000_000)
+# Envelopes that may wait in the inbox, of those that nobody has opened yet and of those that were postponed, each.
+MAX_WAITING_ENVELOPES = env.count("MAX_WAITING_ENVELOPES", 200_000, minimum=1, maximum=100_000_000)
 REPLY_DEADLINE_SECONDS = env.number("REPLY_DEADLINE_SECONDS", 2.0, minimum=0.1, maximum=60)
 NOTIFICATION_TTL_SECONDS = env.count("NOTIFICATION_TTL_SECONDS", 86_400, minimum=60, maximum=2_592_000)
 

@@ -52,3 +52,17 @@ class QueryInfo:
     access_token: str = field(default="", repr=False)
     allowed_key_list: tuple[bytes, ...] = field(default=(), repr=False)
     server_public_key: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An installation as a message names it. Without an ``access_token`` it was its own key that signed the message."""
+
+    public_key_hash: bytes
+    installation_id: str
+    access_token: str | None = field(default=None, repr=False)
+
+    @property
+    def installation(self) -> tuple[bytes, str]:
+        """Return what tells the installation from others."""
+        return self.public_key_hash, self.installation_id

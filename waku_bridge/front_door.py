@@ -10,10 +10,10 @@ from kit.once import once
 from kit.turns import Bell, Stage
 from notifications import front_doors
 from notifications.delivery.desk import Delivery
-from waku_bridge.lanes import IntakeDesk
 from waku_bridge.messages import FRONT_DOOR
 from waku_bridge.node import WakuNode
 from waku_bridge.outbound import Nodes, Outbox
+from waku_bridge.steps import InboxIntake
 from waku_bridge.tasks import want_keys
 
 # nwaku's relay answers within 5 seconds, or not at all. Identical bytes given to another node meanwhile do no harm.
@@ -25,11 +25,11 @@ class WakuDoor:
 
     def __init__(self, delivery: Delivery, bell: Bell, *, nodes: Nodes, stores: Nodes) -> None:
         self._outbox = Outbox(nodes, stores, bell)
-        self._lanes = IntakeDesk(delivery, want_keys, _hands()).lanes()
+        self._steps = InboxIntake(delivery, want_keys, _hands()).steps()
 
     def intake(self) -> Sequence[Stage]:
-        """Return the stages that take envelopes."""
-        return self._lanes
+        """Return the steps that take envelopes."""
+        return self._steps
 
     def outlet(self) -> Sequence[Stage]:
         """Return the stages that publish replies and have them confirmed."""

@@ -53,7 +53,7 @@ from waku_bridge.queries import Asked, Limits
 log = structlog.get_logger(__name__)
 State = InboundEnvelope.State
 
-# One turn loads at most so much, whatever the number of envelopes.
+# Bytes that one batch loads at most, whatever the number of envelopes.
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 PROCESS_DIED = "process_died"
 
@@ -132,41 +132,69 @@ def process(items: Sequence[Item], *, sending: Sending, now: datetime) -> Proces
     return Processed(replies, accepted, needs_keys=any(item.state is State.PENDING_KEY for item in items))
 
 
-_TAKE = f"""
+_TAKE = """
     WITH waiting AS (
-        SELECT hash, pubsub_topic, content_topic, coalesce(payload, '') AS payload, received_at,
-               sum(length(coalesce(payload, ''))) OVER (ORDER BY received_at, timestamp_ns, hash) AS bytes,
+        SELECT hash, pubsub_topic, content_topic, coalesce(payload, '') AS payload, received_at, timestamp_ns,
+               sum(length(coalesce(payload, ''))) OVER (
+                   ORDER BY received_at {order}, timestamp_ns {order}, hash
+               ) AS bytes,
                count(*) OVER () AS locked
         FROM (
-            SELECT * FROM waku_bridge_inboundenvelope WHERE state = '{State.RECEIVED}' {{}}
-            ORDER BY received_at, timestamp_ns LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+            SELECT * FROM waku_bridge_inboundenvelope WHERE {which}
+            ORDER BY received_at {order}, timestamp_ns {order} LIMIT %(limit)s FOR UPDATE SKIP LOCKED
         ) AS locked
     )
     SELECT hash, pubsub_topic, content_topic, payload, received_at, locked FROM waiting
-    WHERE bytes - length(payload) < %(max_bytes)s ORDER BY received_at, bytes
+    WHERE bytes - length(payload) < %(max_bytes)s ORDER BY received_at, timestamp_ns, hash
 """
-_ALL: LiteralString = _TAKE.format("")
-_ONLY: LiteralString = _TAKE.format("AND hash = ANY (%(suspects)s::bytea[])")
-_BUT: LiteralString = _TAKE.format("AND hash <> ALL (%(suspects)s::bytea[])")
+_OLDEST: LiteralString = _TAKE.format(
+    which=f"state = '{State.RECEIVED}' AND hash <> ALL (%(but)b::bytea[])", order="ASC"
+)
+_NEWEST: LiteralString = _TAKE.format(
+    which=f"state = '{State.RECEIVED}' AND hash <> ALL (%(but)b::bytea[])", order="DESC"
+)
+_ONE: LiteralString = _TAKE.format(
+    which=f"state = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])", order="ASC"
+)
+_POSTPONED: LiteralString = _TAKE.format(which=f"state = '{State.POSTPONED}'", order="DESC")
+_POSTPONE = f"UPDATE waku_bridge_inboundenvelope SET state = '{State.POSTPONED}' WHERE hash = ANY (%b::bytea[])"
+_RECALL = f"""
+    UPDATE waku_bridge_inboundenvelope SET state = '{State.RECEIVED}'
+    WHERE hash = ANY (%b::bytea[]) AND state = '{State.POSTPONED}'
+"""
 _STILL_WAITING = f"""
     SELECT hash FROM waku_bridge_inboundenvelope
     WHERE hash = ANY (%s::bytea[]) AND state IN ('{State.RECEIVED}', '{State.PENDING_KEY}', '{State.POSTPONED}')
 """
 
 
-def take(limit: int) -> Taken:
-    """Lock envelopes that wait and that no other worker has, the oldest first, up to a bound in bytes."""
-    return _take(_ALL, limit)
+def take(limit: int, *, but: Collection[bytes] = (), is_newest_first: bool = False) -> Taken:
+    """Lock envelopes that wait and that no other worker has, up to a bound in bytes, in order of arrival: the oldest
+    that wait, or the newest.
+    """
+    return _take(_NEWEST if is_newest_first else _OLDEST, limit, but=list(but))
 
 
 def take_one_of(suspects: Collection[bytes]) -> Taken:
     """Lock one of these envelopes, alone."""
-    return _take(_ONLY, 1, suspects)
+    return _take(_ONE, 1, suspects=list(suspects))
 
 
-def take_all_but(suspects: Collection[bytes], limit: int) -> Taken:
-    """Lock envelopes as `take` does, but none of these."""
-    return _take(_BUT, limit, suspects)
+def take_postponed(limit: int) -> Taken:
+    """Lock the newest of those that were postponed, as `take` does."""
+    return _take(_POSTPONED, limit)
+
+
+def postpone(items: Sequence[Item]) -> None:
+    """Leave envelopes that were taken for later."""
+    if items:
+        fetch(_POSTPONE, [[item.hash for item in items]])
+
+
+def recall(envelope_hashes: Collection[bytes]) -> None:
+    """Have those of these envelopes that were postponed taken as if they had just come."""
+    if envelope_hashes:
+        fetch(_RECALL, [list(envelope_hashes)])
 
 
 def still_waiting(envelope_hashes: Collection[bytes]) -> set[bytes]:
@@ -174,9 +202,8 @@ def still_waiting(envelope_hashes: Collection[bytes]) -> set[bytes]:
     return {envelope_hash for (envelope_hash,) in fetch(_STILL_WAITING, [list(envelope_hashes)])}
 
 
-def _take(sql: LiteralString, limit: int, suspects: Collection[bytes] = ()) -> Taken:
-    parameters: dict[str, object] = {"limit": limit, "max_bytes": MAX_BATCH_BYTES}
-    rows = fetch(sql, parameters | ({"suspects": list(suspects)} if suspects else {}))
+def _take(sql: LiteralString, limit: int, **hashes: list[bytes]) -> Taken:
+    rows = fetch(sql, {"limit": limit, "max_bytes": MAX_BATCH_BYTES} | hashes)
     locked = max((locked for *_, locked in rows), default=0)  # the same in every row
     envelopes = [Envelope._make(columns) for *columns, _ in rows]
     return Taken(envelopes, is_more_left=locked == limit or locked > len(envelopes))

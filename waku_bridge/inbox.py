@@ -11,20 +11,42 @@ from waku_bridge.messages import Envelope
 from waku_bridge.metrics import INBOX_ENVELOPES
 from waku_bridge.models import InboundEnvelope
 
+State = InboundEnvelope.State
 Path = InboundEnvelope.Path
 
 # Workers are told of new rows at the commit: `kit.turns.CHANNEL`.
-INSERT = """
+INSERT = f"""
     WITH new AS (
         INSERT INTO waku_bridge_inboundenvelope
             (hash, pubsub_topic, content_topic, timestamp_ns, payload,
              source, path, state, reason, received_at)
-        SELECT *, %s::text, %s::text, 'received', '', %s::timestamptz
+        SELECT *, %s::text, %s::text, '{State.RECEIVED}', '', %s::timestamptz
         FROM unnest(%s::bytea[], %s::text[], %s::text[], %s::bigint[], %s::bytea[])
         ON CONFLICT (hash) DO NOTHING
         RETURNING hash
     )
     SELECT hash FROM new, (SELECT pg_notify('turns', 'inbox') WHERE EXISTS (SELECT FROM new)) AS announced
+"""
+OVERLOAD = "overload"
+# Drops the oldest of what was postponed beyond a limit, returns how many, and whether more than a limit waits unopened.
+# The oldest that may stay is found in the index alone, and nothing that stays is locked.
+BOUND = f"""
+    WITH dropped AS (
+        UPDATE waku_bridge_inboundenvelope
+        SET state = '{State.DROPPED}', reason = '{OVERLOAD}', payload = NULL, processed_at = %s::timestamptz
+        WHERE hash IN (
+            SELECT hash FROM waku_bridge_inboundenvelope
+            WHERE state = '{State.POSTPONED}' AND (received_at, timestamp_ns) <= (
+                SELECT received_at, timestamp_ns FROM waku_bridge_inboundenvelope
+                WHERE state = '{State.POSTPONED}' ORDER BY received_at DESC, timestamp_ns DESC OFFSET %s LIMIT 1
+            )
+            ORDER BY received_at, timestamp_ns LIMIT %s FOR UPDATE SKIP LOCKED
+        )
+        RETURNING hash
+    )
+    SELECT (SELECT count(*) FROM dropped), EXISTS (
+        SELECT FROM waku_bridge_inboundenvelope WHERE state = '{State.RECEIVED}' ORDER BY received_at OFFSET %s LIMIT 1
+    )
 """
 KNOWN = "SELECT hash FROM waku_bridge_inboundenvelope WHERE hash = ANY(%s::bytea[])"
 

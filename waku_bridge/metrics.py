@@ -256,8 +256,9 @@ CANARY_LAST_SUCCESS = StoredGauge(
 # What waits -----------------------------------------------------------------------------------------------------------
 INBOX_DEPTH = StoredGauge(
     "pushserver_inbox_waiting",
-    "Envelopes in the inbox that nobody has decided about, counted up to 100 000. "
-    "When it moves: see the age of the oldest; when that is young the queue is long and moving.",
+    "Envelopes in the inbox that nobody has opened, counted up to 100 000. "
+    "When it moves: see the age of the oldest; when that is young the queue is long and moving. At "
+    "MAX_WAITING_ENVELOPES the bridge takes nothing in.",
     sql=f"""
         SELECT count(*) FROM (
             SELECT FROM waku_bridge_inboundenvelope WHERE state = '{InboundEnvelope.State.RECEIVED}'
@@ -266,10 +267,10 @@ INBOX_DEPTH = StoredGauge(
     """,
 )
 INBOX_POSTPONED = StoredGauge(
-    "pushserver_inbox_strangers_waiting",
-    "Envelopes of strangers that wait because more comes than can be worked off, counted up to 100 000. "
+    "pushserver_inbox_unproven_waiting",
+    "Envelopes about no proven address that wait because more came than could be decided, counted up to 100 000. "
     "When it moves: somebody floods the server, see what was processed by outcome; or workers are too few. At "
-    "MAX_POSTPONED_ENVELOPES the oldest are dropped as `overload`.",
+    "MAX_WAITING_ENVELOPES the oldest are dropped as `overload`.",
     sql=f"""
         SELECT count(*) FROM (
             SELECT FROM waku_bridge_inboundenvelope WHERE state = '{InboundEnvelope.State.POSTPONED}'

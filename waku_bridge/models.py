@@ -35,7 +35,7 @@ class InboundEnvelope(models.Model):
 
     class State(models.TextChoices):
         RECEIVED = "received"
-        POSTPONED = "postponed"  # of a stranger, and more came than could be worked off: see `lanes`
+        POSTPONED = "postponed"  # opened, and about no proven address while the inbox was behind: see `steps`
         PENDING_KEY = "unkeyed", "Unkeyed"  # until the key of its query topic is derived; exported days have this value
         PROCESSED = "processed"
         DROPPED = "dropped"  # nothing we can or may answer; `reason` says why
@@ -75,9 +75,13 @@ class InboundEnvelope(models.Model):
 
     class Meta:
         indexes: ClassVar = [
-            models.Index(fields=["received_at"], condition=models.Q(state="received"), name="envelope_waiting"),
+            models.Index(
+                fields=["received_at", "timestamp_ns"], condition=models.Q(state="received"), name="envelope_waiting"
+            ),
             models.Index(fields=["received_at"], condition=models.Q(state="unkeyed"), name="envelope_unkeyed"),
-            models.Index(fields=["received_at"], condition=models.Q(state="postponed"), name="envelope_postponed"),
+            models.Index(
+                fields=["received_at", "timestamp_ns"], condition=models.Q(state="postponed"), name="envelope_postponed"
+            ),
             # What the console lists. Processed envelopes, nearly all, are left out: an index of those would cost each
             # of them.
             models.Index(

@@ -1,7 +1,8 @@
-"""A thousand hostile keys at 300 messages/s beside 50 honest requests/s: the honest ones must not notice.
+"""A thousand hostile keys at 300 messages/s beside 50 honest requests/s, and 100 000 messages at once beside 20.
 
-`make siege` runs it for five minutes (SIEGE_SECONDS), on this machine alone, and prints the figures. Everything is
-real: processes as `manage.py up` starts them, PostgreSQL, Valkey, the development node and gorush.
+The honest ones must not notice. `make siege` runs the first for five minutes (SIEGE_SECONDS), on this machine alone,
+and prints the figures. Everything is real: processes as `manage.py up` starts them, PostgreSQL, Valkey, the development
+node and gorush.
 """
 
 import asyncio
@@ -10,23 +11,32 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
+import psycopg
 import pytest
+from coincurve import PrivateKey
 
 from kit.http.connections import new_client
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.guard import Guard
+from registrations.messages import RegistrationMessage
 from tests.flows.conftest import SERVER, environment_of, served
 from tests.flows.fleet import PUBSUB_TOPIC, Fleet
-from tests.siege.watching import Memory, inbox, stored
+from tests.siege.watching import Memory, given_up, inbox, stored
 from waku_bridge.client import Session
 from waku_bridge.client.load import Ear, Result, build, evaluate, pushes_recorded, register_devices, shoot
 from waku_bridge.client.registering import RegisteringClient
+from waku_bridge.codec.envelope import encode_registration
+from waku_bridge.codec.keys import Identity
+from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.inbox import INSERT, Envelope, Path, insert_values
 from waku_bridge.node import WakuNode
 
 pytestmark = pytest.mark.chaos
@@ -38,6 +48,10 @@ WARM_UP_SECONDS = 3
 UNSET = ("_LIMITS", "MAX_OPEN_PER_ROUTE", "REPLY_DEADLINE_SECONDS")
 MOST_MB = 400
 MOST_ROWS_EACH = 5
+# The flood of messages as cheap to decide as any, beside few requests about phones that were reached before.
+BACKLOG = int(os.environ.get("SIEGE_BACKLOG") or 100_000)
+PROVEN_RATE, PROVEN_SECONDS = 20, 60
+PAGE = 1000
 # An honest request leaves an envelope, a request, a notification, an attempt and a reply.
 ROWS_OF_A_REQUEST = 5
 
@@ -94,7 +108,7 @@ async def hold_out(fleet: Fleet) -> Siege:
         session = Session(node, pubsub_topic=PUBSUB_TOPIC)
         phones = await register_devices(session, SERVER.pub33, DEVICES, _nothing)
         besiegers = _besiegers(settings["WAKU_NODES"], phones)
-        # They are no strangers: each phone was notified before.
+        # They are proven: each phone was notified before.
         await _ask_honestly(node, session, phones, settings["GORUSH_URL"], seconds=WARM_UP_SECONDS)
         before = stored(settings["DATABASE_URL"])
         with Memory(fleet) as memory:
@@ -124,12 +138,13 @@ async def _ask_honestly(
     besiegers: "subprocess.Popen[str] | None" = None,
     *,
     seconds: float,
+    rate: float = HONEST_RATE,
 ) -> Result:
     """Notify all phones but the first. That is the victim: whoever is pestered that much is told less.
 
     Besiegers begin at the moment when the first request is due.
     """
-    load = build(phones[1:], SERVER.pub33, rate=HONEST_RATE, seconds=seconds, on_progress=_nothing)
+    load = build(phones[1:], SERVER.pub33, rate=rate, seconds=seconds, on_progress=_nothing)
     if besiegers and besiegers.stdin:
         await asyncio.sleep((load.due_ns[0] - time.time_ns()) / 1e9)
         besiegers.stdin.write("begin\n")
@@ -187,3 +202,51 @@ def test_honest_clients_do_not_notice_a_siege(fleet: Fleet) -> None:
     assert {name: most for name, most in server.items() if most > MOST_MB} == {}
     assert siege.rows_each <= MOST_ROWS_EACH
     assert siege.bytes_per_byte <= 3
+
+
+def tombstones(count: int) -> list[Envelope]:
+    """Seal valid messages of one unit, each by a key of its own."""
+    sealed = []
+    for _ in range(count):
+        message = encode_registration(
+            RegistrationMessage(str(uuid4()), version=2**63, unregister=True),
+            identity=Identity(PrivateKey()),
+            server=SERVER.pub33,
+            timestamp_ns=time.time_ns(),
+            random_bytes=os.urandom,
+        ).message
+        sealed.append(Envelope(message_hash(PUBSUB_TOPIC, message), PUBSUB_TOPIC, message))
+    return sealed
+
+
+def put(envelopes: Sequence[Envelope], database_url: str) -> None:
+    """Write envelopes into the inbox faster than any bridge does."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        for first in range(0, len(envelopes), PAGE):
+            page = envelopes[first : first + PAGE]
+            values = insert_values(page, source="siege", path=Path.LIVE, now=datetime.now(UTC))
+            connection.execute(INSERT, values)
+
+
+async def hold_out_behind_a_backlog(fleet: Fleet) -> Result:
+    """Register phones, reach each of them once, and notify them behind a backlog of messages that cost one unit."""
+    settings = fleet.environment
+    async with new_client(timeout_seconds=30, max_answer_bytes=2**30) as client:
+        node = WakuNode(settings["WAKU_NODES"], client)
+        session = Session(node, pubsub_topic=PUBSUB_TOPIC)
+        phones = await register_devices(session, SERVER.pub33, DEVICES, _nothing)
+        await _ask_honestly(node, session, phones, settings["GORUSH_URL"], seconds=WARM_UP_SECONDS)
+        await asyncio.to_thread(put, tombstones(BACKLOG), settings["DATABASE_URL"])
+        return await _ask_honestly(
+            node, session, phones, settings["GORUSH_URL"], seconds=PROVEN_SECONDS, rate=PROVEN_RATE
+        )
+
+
+def test_a_hundred_thousand_messages_of_one_unit_keep_no_proven_phone_waiting(fleet: Fleet) -> None:
+    honest = asyncio.run(hold_out_behind_a_backlog(fleet))
+    url = fleet.environment["DATABASE_URL"]
+    print(f"\n{BACKLOG:,} messages of one unit beside {PROVEN_RATE} proven requests/s for {PROVEN_SECONDS} s:")
+    print(f"  gorush: {honest.pushes}\n  replies: {honest.replies}\n  in the inbox, of everybody: {inbox(url)}")
+    assert (honest.failed, honest.pushes.lost, honest.pushes.doubled) == (0, 0, 0)
+    assert honest.pushes.latency_ms.p99 <= 3000
+    assert given_up(url) == 0

@@ -87,6 +87,14 @@ def inbox(database_url: str) -> dict[str, int]:
         return dict(states)
 
 
+def given_up(database_url: str) -> int:
+    """Return how many envelopes were dropped because too many waited, or failed."""
+    with psycopg.connect(database_url) as connection:
+        counted = "SELECT count(*) FROM waku_bridge_inboundenvelope WHERE reason = 'overload' OR state = 'failed'"
+        [(count,)] = connection.execute(counted)
+        return int(count)
+
+
 def _count(connection: "psycopg.Connection[Any]", table: str) -> int:
     query = psycopg.sql.SQL("SELECT count(*) FROM {}").format(psycopg.sql.Identifier(table))
     [(count,)] = connection.execute(query)

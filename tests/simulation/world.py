@@ -34,7 +34,7 @@ from tests.simulation.database import EMPTY, PREPARE, Pool, execute_quietly
 from tests.simulation.ledger import Asked, Broken, Ledger
 from tests.simulation.network import Network, Providers
 from tests.simulation.processes import Process, Scene, SimulatedBridge, SimulatedWorker
-from waku_bridge import front_door, inbound, lanes, pending_keys
+from waku_bridge import front_door, inbound, pending_keys, steps
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import encode_query, encode_registration, encode_request
 from waku_bridge.codec.grants import sign_grant
@@ -437,7 +437,7 @@ class Simulation:
         patch.setattr(kit.http.connections, "_loop", lambda: self._current().loop)
         patch.setattr(front_door, "want_keys", self._want_keys)
         patch.setattr(acceptance, "own_admission", lambda: self._current().admission)
-        for module in (acceptance, quotas, inbound, lanes):
+        for module in (acceptance, quotas, inbound, steps):
             patch.setattr(module, "own_buckets", lambda: self._current().buckets)
         patch.setattr(acceptance, "own_senders", lambda: self._current().senders)
         patch.setattr(inbound, "_query_limits", lambda *_: self._current().query_limits)

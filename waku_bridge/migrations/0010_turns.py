@@ -20,7 +20,9 @@ class Migration(migrations.Migration):
         migrations.RemoveField("outboundreply", "enqueued_at"),
         migrations.AddIndex(
             "inboundenvelope",
-            models.Index(condition=models.Q(("state", "received")), fields=["received_at"], name="envelope_waiting"),
+            models.Index(
+                condition=models.Q(("state", "received")), fields=["received_at", "timestamp_ns"], name="envelope_waiting"
+            ),
         ),
         migrations.RunSQL(COMPLETE_ADDRESSES, migrations.RunSQL.noop),
         migrations.RunSQL(

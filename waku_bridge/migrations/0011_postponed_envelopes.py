@@ -1,4 +1,4 @@
-"""Envelopes of strangers step aside while more comes than can be worked off."""
+"""Envelopes about no proven address step aside while the inbox is behind."""
 
 
 from django.db import migrations, models
@@ -18,6 +18,6 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='inboundenvelope',
-            index=models.Index(condition=models.Q(('state', 'postponed')), fields=['received_at'], name='envelope_postponed'),
+            index=models.Index(condition=models.Q(('state', 'postponed')), fields=['received_at', 'timestamp_ns'], name='envelope_postponed'),
         ),
     ]

@@ -15,6 +15,7 @@ from waku_bridge.node import WakuNode
 from waku_bridge.node.polling import PollingClient
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.backfill import Backfill
+from waku_bridge.reading.bound import Bound
 from waku_bridge.reading.intake import Intake
 from waku_bridge.reading.live import LiveReader, Suspect
 from waku_bridge.reading.session import Session
@@ -42,6 +43,7 @@ class Plan:
     recovery: timedelta
     backfill: timedelta
     keep: timedelta
+    max_waiting: int
 
 
 class Bridge:
@@ -53,6 +55,7 @@ class Bridge:
         session = Session(QueryTopics(self._want))
         self._session = session
         intake = Intake(session, keep=plan.keep)
+        self._bound = Bound(intake, limit=plan.max_waiting)
         self._backfill = Backfill(stores, plan.pubsub_topics, intake, reach=plan.backfill)
         self._walkers = {
             topic: [
@@ -84,7 +87,7 @@ class Bridge:
         async with asyncio.TaskGroup() as group:
             readers = [group.create_task(reader.run(term)) for reader in self._live]
             readers += [group.create_task(walker.run(term)) for walker in walkers]
-            readers.append(group.create_task(self._backfill.run(term)))
+            readers += [group.create_task(each.run(term)) for each in (self._backfill, self._bound)]
             cutting = group.create_task(_cut_off(term.stopped, readers))
             await asyncio.wait(readers)
             cutting.cancel()

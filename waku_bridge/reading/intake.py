@@ -5,6 +5,7 @@ everything twice, so the hashes of all messages that were read are remembered, a
 not be asked for them.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Taken:
 class Intake:
     """The way into the inbox, shared by all readers of a process.
 
-    ``keep`` is how long hashes are remembered; nothing older is taken.
+    ``keep`` is how long hashes are remembered; nothing older is taken. `bound` says when the inbox ``has_room``.
     """
 
     def __init__(self, session: Session, *, keep: timedelta) -> None:
@@ -52,15 +53,18 @@ class Intake:
         self._keep = keep
         self._dead_letters = DeadLetters()
         self.seen = SeenHashes()
+        self.has_room = asyncio.Event()
+        self.has_room.set()
 
     async def take(
         self, page: Sequence[Any], reader: Reader, *, path: Path, received_at: datetime, is_live: bool = False
     ) -> Taken:
-        """Store what is ours, so that the workers hear of it.
+        """Store what is ours once the inbox has room, so that the workers hear of it.
 
         Raises psycopg.Error or an error of the database of Django; then the same page can be given again. The hashes of
         a page that is ``is_live`` are remembered.
         """
+        await self.has_room.wait()
         selection, new = await self._store(page, reader, path, received_at)
         if is_live:
             self.seen.add([*(envelope.hash for envelope in selection.envelopes), *selection.foreign()])

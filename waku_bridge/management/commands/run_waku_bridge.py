@@ -48,6 +48,7 @@ def _plan() -> Plan:
         recovery=timedelta(hours=settings.WAKU_STORE_RECOVERY_HOURS),
         backfill=timedelta(seconds=settings.WAKU_BACKFILL_SECONDS),
         keep=timedelta(days=settings.ENVELOPE_RETENTION_DAYS),
+        max_waiting=settings.MAX_WAITING_ENVELOPES,
     )
 
 

@@ -26,6 +26,7 @@ from waku_bridge.reading.bridge import Bridge, Plan
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, listening, message, messages, parameters
 
 PATIENCE_SECONDS = 30
+MAX_WAITING = 1000
 PROJECT = Path(__file__).parents[3]
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
 
@@ -40,6 +41,7 @@ def plan(world):
         recovery=timedelta(hours=1),
         backfill=timedelta(minutes=5),
         keep=timedelta(days=3),
+        max_waiting=MAX_WAITING,
     )
 
 

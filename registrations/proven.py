@@ -1,32 +1,17 @@
-"""Which messages concern an address that something was delivered to.
+"""Proven addresses: those that something was delivered to.
 
-They go first when more comes than can be worked off.
 Keys, registrations and requests can be made without end. An address that Apple or Firebase delivers to is a phone, and
 so is the one thing here that costs its owner something.
 """
 
 from collections.abc import Collection, Mapping
-from typing import LiteralString, NamedTuple
+from typing import LiteralString
 
 from kit.db.statements import fetch
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
+from registrations.messages import Named
 from registrations.models import Registration, Route
-from registrations.pairs import InstallationKey
-
-
-class Named(NamedTuple):
-    """An installation as a message names it. Without an ``access_token`` it was its own key that signed the message."""
-
-    public_key_hash: bytes
-    installation_id: str
-    access_token: str | None = None
-
-    @property
-    def installation(self) -> InstallationKey:
-        """Return what tells the installation from others."""
-        return self.public_key_hash, self.installation_id
-
 
 _FIND: LiteralString = f"""
     SELECT public_key_hash, installation_id, access_token_digest, route.address_digest
@@ -38,7 +23,7 @@ _FIND: LiteralString = f"""
 """
 
 
-def find_addresses(named: Collection[Named]) -> Mapping[Named, bytes]:
+def find_proven_addresses(named: Collection[Named]) -> Mapping[Named, bytes]:
     """Return the digests of the addresses of those whose token is right and that something was delivered to."""
     wanted = list({each.installation for each in named})
     if not wanted:

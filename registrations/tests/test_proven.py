@@ -3,8 +3,9 @@
 import pytest
 from django.utils import timezone
 
-from notifications.standing import Named, find_addresses
+from registrations.messages import Named
 from registrations.models import Registration, Route
+from registrations.proven import find_proven_addresses
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -36,14 +37,14 @@ def test_only_who_names_a_phone_rightly_is_known(case: str) -> None:
     name, fields, is_known = CASES[case]
     registration = make(**fields)
     assert registration.route is not None
-    assert find_addresses([name]) == ({name: bytes(registration.route.address_digest)} if is_known else {})
+    assert find_proven_addresses([name]) == ({name: bytes(registration.route.address_digest)} if is_known else {})
 
 
 def test_who_unregistered_is_unknown() -> None:
     factories.make_registration(
         public_key_hash=HASH, installation_id="one", state=Registration.State.UNREGISTERED, route=None
     )
-    assert find_addresses([Named(HASH, "one")]) == {}
+    assert find_proven_addresses([Named(HASH, "one")]) == {}
 
 
 def test_one_phone_is_one_address_under_however_many_keys() -> None:
@@ -54,9 +55,9 @@ def test_one_phone_is_one_address_under_however_many_keys() -> None:
         route = factories.make_route(device_token=token, last_success_at=timezone.now())
         factories.make_registration(public_key_hash=bytes([number]) * 64, installation_id="one", route=route)
         names.append(Named(bytes([number]) * 64, "one"))
-    assert len(set(find_addresses(names).values())) == 1
+    assert len(set(find_proven_addresses(names).values())) == 1
 
 
 def test_nothing_is_asked_for_nothing(django_assert_num_queries: object) -> None:
     with django_assert_num_queries(0):
-        assert find_addresses([]) == {}
+        assert find_proven_addresses([]) == {}

@@ -1,7 +1,8 @@
-"""The two lanes of the inbox: a flood of strangers keeps nobody else waiting, and nobody is forgotten."""
+"""The steps of the inbox: a flood keeps nobody waiting whose phone was reached before, and nothing is forgotten."""
 
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -17,17 +18,18 @@ from registrations.models import Route
 from tests import factories
 from tests.conversation import CLIENT, SENDER, STRANGER, put, replies_to, say
 from tests.turns import Process
-from waku_bridge import front_door, inbound, lanes
+from waku_bridge import front_door, inbound
 from waku_bridge.codec.keys import Identity
 from waku_bridge.messages import RegistrationResponse, WakuMessage
 from waku_bridge.models import InboundEnvelope, OutboundReply
-from waku_bridge.precedence import UNITS
+from waku_bridge.priority import BUDGET, SHARE, THRESHOLD
 from waku_bridge.tests.test_inbound import push, registration, request
 from waku_bridge.tests.test_lost_batches import Killed, kill_a_process_with
 
 pytestmark = pytest.mark.django_db
 State = InboundEnvelope.State
-LATER = lanes.PATIENCE + timedelta(milliseconds=1)
+HOUR = timedelta(hours=1)
+LATER = THRESHOLD + timedelta(milliseconds=1)
 
 
 def states() -> Counter[str]:
@@ -35,17 +37,23 @@ def states() -> Counter[str]:
 
 
 def dear(count: int) -> list[WakuMessage]:
-    """Requests about nobody, each as dear as twenty others: three of them are all that a turn has room for."""
+    """Requests about nobody, each as dear as twenty others: three of them are all that the share has room for."""
     return [request(*[push(STRANGER)] * 95, signer=identity_of(number)) for number in range(count)]
 
 
-def newcomers(count: int) -> list[WakuMessage]:
+def registrations(count: int) -> list[WakuMessage]:
     return [registration(identity_of(number)) for number in range(count)]
 
 
+def tombstones(count: int, *, first: int = 0) -> list[WakuMessage]:
+    """Valid messages of one unit each, by as many keys: they cost their senders next to nothing."""
+    numbers = range(first, first + count)
+    return [registration(identity_of(number), version=2**63, unregister=True) for number in numbers]
+
+
 def flood() -> list[WakuMessage]:
-    """More than a full turn, in fewer messages than a turn takes."""
-    return [*dear(4), *newcomers(190)]
+    """More than a full batch, in fewer messages than a batch takes."""
+    return [*dear(4), *registrations(190)]
 
 
 def identity_of(number: int) -> Identity:
@@ -58,22 +66,40 @@ def now() -> datetime:
 
 
 @pytest.fixture
-def known(now: datetime) -> None:
+def proven(now: datetime) -> None:
     """The client has a phone that something was delivered to."""
-    say(registration(), now=now - timedelta(hours=1))
+    say(registration(), now=now - HOUR)
     Route.objects.update(delivered_digest=F("address_digest"))
 
 
-def turns_until_nothing_is_left(process: Process, now: datetime) -> None:
+def work_until_nothing_is_left(process: Process, now: datetime) -> None:
     for _ in range(50):
         process.turn(now=now)
         if not states().keys() & {State.RECEIVED, State.POSTPONED}:
             return
-        for stage in process.door.intake():
-            stage._next_at = None  # the half of the time that is not its own is over
 
 
-@pytest.mark.usefixtures("known")
+@pytest.mark.usefixtures("proven")
+def test_thousands_of_one_unit_messages_keep_no_proven_phone_waiting(now: datetime) -> None:
+    """Behind a backlog of an hour, while each batch brings as many more as it opens."""
+    sealed = tombstones(BUDGET)
+    put(*(replace(each, timestamp_ns=each.timestamp_ns + n) for each in sealed for n in range(20)), now=now - HOUR)
+    process = Process()
+    process.turn(now=now)
+    for number in range(3):
+        moment = now + timedelta(milliseconds=number)
+        newer = tombstones(BUDGET - 1, first=(1 + number) * BUDGET)
+        put(request(push(), message_id=b"%d" % number), *newer, now=moment)
+        process.turn(now=moment)
+        assert process.delivery.flights.under_way == 1 + number
+    assert states() == {
+        State.RECEIVED: 19 * BUDGET,
+        State.POSTPONED: 4 * (BUDGET - SHARE) - 3,
+        State.PROCESSED: 1 + 4 * SHARE + 3,
+    }
+
+
+@pytest.mark.usefixtures("proven")
 def test_who_notifies_a_phone_goes_before_a_flood_that_came_first(now: datetime) -> None:
     put(*dear(30), now=now - LATER)
     honest = put(request(push(), signer=SENDER), now=now)
@@ -81,7 +107,7 @@ def test_who_notifies_a_phone_goes_before_a_flood_that_came_first(now: datetime)
     process.worker.turn(now=now)
     assert InboundEnvelope.objects.get(hash=honest[0]).state == State.PROCESSED
     assert process.delivery.flights.under_way == 1
-    assert states() == {State.POSTPONED: 27, State.PROCESSED: 5}  # of the client's registration, too
+    assert states() == {State.POSTPONED: 27, State.PROCESSED: 5}  # the client's registration is one of them
 
 
 @pytest.mark.parametrize(
@@ -96,7 +122,7 @@ def test_who_notifies_a_phone_goes_before_a_flood_that_came_first(now: datetime)
         (lambda: registration(STRANGER), State.POSTPONED),
     ],
 )
-@pytest.mark.usefixtures("known")
+@pytest.mark.usefixtures("proven")
 def test_only_what_concerns_a_proven_phone_goes_first(message, state, now: datetime) -> None:
     put(*flood(), now=now - LATER)
     [envelope_hash] = put(message(), now=now)
@@ -110,25 +136,25 @@ def test_nothing_is_postponed_while_the_inbox_keeps_up(now: datetime) -> None:
     assert states() == {State.PROCESSED: 30}
 
 
-def test_what_fits_into_a_turn_is_decided_however_long_it_waited(now: datetime) -> None:
-    put(*newcomers(200), now=now - timedelta(hours=1))
+def test_what_fills_no_batch_is_decided_however_long_it_waited(now: datetime) -> None:
+    put(*registrations(BUDGET - 1), now=now - HOUR)
     Process().turn(now=now)
-    assert states() == {State.PROCESSED: 200}
+    assert states() == {State.PROCESSED: BUDGET - 1}
 
 
-def test_a_newcomer_does_not_wait_behind_requests_for_hundreds_that_came_first(now: datetime) -> None:
+def test_who_registers_does_not_wait_behind_requests_for_hundreds_that_came_first(now: datetime) -> None:
     put(*dear(30), now=now - LATER)
-    [newcomer] = put(registration(), now=now)
+    [registering] = put(registration(), now=now)
     Process().worker.turn(now=now)
-    assert InboundEnvelope.objects.get(hash=newcomer).state == State.PROCESSED
+    assert InboundEnvelope.objects.get(hash=registering).state == State.PROCESSED
 
 
 def test_what_was_postponed_is_answered_truthfully_once_there_is_time(now: datetime) -> None:
     put(*flood(), now=now - LATER)
     process = Process()
     process.worker.turn(now=now)
-    assert states()[State.POSTPONED] > UNITS
-    turns_until_nothing_is_left(process, now)
+    assert states()[State.POSTPONED] > SHARE
+    work_until_nothing_is_left(process, now)
     assert states() == {State.PROCESSED: 194}
     assert OutboundReply.objects.count() == 194
     for number in (10, 189):
@@ -137,60 +163,55 @@ def test_what_was_postponed_is_answered_truthfully_once_there_is_time(now: datet
         assert reply.body.success
 
 
-def test_what_was_postponed_last_comes_first(now: datetime) -> None:
+def test_what_was_postponed_last_comes_first_and_leaves_room_for_others(now: datetime) -> None:
     rows = [
         factories.make_envelope(state=State.POSTPONED, at=now - timedelta(seconds=number), payload=b"x")
-        for number in range(lanes.POSTPONED_LIMIT + 5)
+        for number in range(SHARE + 5)
     ]
-    Process().worker.turn(now=now)
-    left = InboundEnvelope.objects.filter(state=State.POSTPONED).values_list("hash", flat=True)
-    assert set(map(bytes, left)) == {row.hash for row in rows[lanes.POSTPONED_LIMIT :]}
-
-
-def test_what_was_postponed_takes_half_of_the_time(now: datetime) -> None:
-    for _ in range(lanes.POSTPONED_LIMIT + 1):
-        factories.make_envelope(state=State.POSTPONED, payload=b"x")
     process = Process()
     process.worker.turn(now=now)
-    _, postponed = process.door.intake()
-    assert postponed.next_at() is not None
-    assert states()[State.POSTPONED] == 1
-    while states()[State.POSTPONED]:
-        process.turn(now=now)
-    assert postponed.next_at() is None
+    left = InboundEnvelope.objects.filter(state=State.POSTPONED).values_list("hash", flat=True)
+    assert set(map(bytes, left)) == {row.hash for row in rows[SHARE:]}
+    process.worker.turn(now=now)
+    assert states() == {State.DROPPED: SHARE + 5}
 
 
-def test_what_was_postponed_waits_while_the_inbox_does_not_keep_up(now: datetime) -> None:
+def test_what_was_postponed_waits_while_the_inbox_is_behind(now: datetime) -> None:
     waiting = factories.make_envelope(state=State.POSTPONED, payload=b"x", at=now)
     put(*dear(30), now=now - LATER)
     process = Process()
     process.worker.turn(now=now)
     assert InboundEnvelope.objects.get(hash=waiting.hash).state == State.POSTPONED
-    turns_until_nothing_is_left(process, now)
+    work_until_nothing_is_left(process, now)
     assert InboundEnvelope.objects.get(hash=waiting.hash).state == State.DROPPED
 
 
-def test_the_later_a_turn_is_the_less_strangers_get(now: datetime) -> None:
-    put(*dear(30), now=now - 3 * LATER)
-    Process().worker.turn(now=now)
-    assert states() == {State.PROCESSED: 1, State.POSTPONED: 29}
+@pytest.mark.usefixtures("proven")
+def test_what_is_about_proven_phones_beyond_the_budget_stays_in_the_inbox(now: datetime) -> None:
+    pushes = [push(), *[push(STRANGER)] * 99]
+    put(*(request(*pushes, message_id=b"%d" % number) for number in range(12)), now=now - LATER)
+    process = Process()
+    assert process.turn(now=now)
+    assert states() == {State.PROCESSED: 1 + 10, State.RECEIVED: 2}
+    process.turn(now=now)
+    assert states() == {State.PROCESSED: 1 + 12}
 
 
-def test_beyond_the_bound_the_oldest_are_dropped_and_counted(settings, now: datetime) -> None:
-    settings.MAX_POSTPONED_ENVELOPES = 30
-    rows = [factories.make_envelope(state=State.POSTPONED, at=now - timedelta(seconds=number)) for number in range(40)]
-    Process().worker.turn(now=now)
-    dropped = InboundEnvelope.objects.filter(reason="overload")
-    assert {bytes(row.hash) for row in dropped} == {row.hash for row in rows[30:]}
-    assert {(row.state, row.payload, row.processed_at) for row in dropped} == {(State.DROPPED, None, now)}
-
-
-def test_who_is_waited_for_is_found_by_an_index_whatever_the_table_holds() -> None:
+@pytest.mark.parametrize(
+    ("sql", "index"),
+    [
+        (inbound._OLDEST, "Index Scan using envelope_waiting"),
+        (inbound._NEWEST, "Index Scan Backward using envelope_waiting"),
+        (inbound._POSTPONED, "Index Scan Backward using envelope_postponed"),
+    ],
+)
+def test_what_waits_is_found_by_an_index_and_not_sorted_whatever_the_table_holds(sql: str, index: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {set_all(BATCH_WORKER)}")
-        cursor.execute(f"EXPLAIN {lanes._TAKE_POSTPONED}", {"limit": 20})
+        cursor.execute(f"EXPLAIN {sql.replace('b::', 's::')}", {"limit": 20, "max_bytes": 1, "but": []})
         plan = "\n".join(line for (line,) in cursor.fetchall())
-    assert "Index Scan Backward using envelope_postponed" in plan
+    assert index in plan
+    assert plan.index("Sort") < plan.index("Limit")  # of what was taken, not of what waits
 
 
 def test_an_envelope_that_kills_processes_is_found_among_the_postponed(
@@ -231,20 +252,20 @@ def test_one_that_trips_a_turn_up_is_set_aside_among_the_postponed(
         return original(items, **facts)
 
     monkeypatch.setattr(inbound, "process", process)
-    turns_until_nothing_is_left(Process(), now)
+    work_until_nothing_is_left(Process(), now)
     assert states() == {State.DROPPED: 4, State.FAILED: 1}
     assert InboundEnvelope.objects.get(state=State.FAILED).reason == "ArithmeticError"
 
 
-@pytest.mark.usefixtures("known")
+@pytest.mark.usefixtures("proven")
 def test_a_flood_at_one_victim_waits_behind_the_messages_to_others(settings, now: datetime) -> None:
     settings.ROUTE_LIMITS = (settings.ROUTE_LIMITS[0]._replace(tokens=3), *settings.ROUTE_LIMITS[1:])
-    say(registration(STRANGER), now=now - timedelta(hours=1))
+    say(registration(STRANGER), now=now - HOUR)
     Route.objects.update(delivered_digest=F("address_digest"))
     pestering = [push(), *[push(STRANGER, access_token="guessed")] * 9]
     put(*(request(*pestering, message_id=b"%d" % number) for number in range(80)), now=now - LATER)
     [other] = put(request(push(STRANGER), signer=SENDER), now=now)
     Process().worker.turn(now=now)
     assert InboundEnvelope.objects.get(hash=other).state == State.PROCESSED
-    assert states()[State.POSTPONED] == 80 - 3 - UNITS // 3
+    assert states()[State.POSTPONED] == 80 - 3 - (SHARE + 2) // 3
     assert CLIENT.key_hash in {bytes(row.public_key_hash) for row in Notification.objects.all()}

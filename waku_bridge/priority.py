@@ -1,0 +1,117 @@
+"""Priority rule of the inbox: which messages of a batch are decided now. Pure: the clock is an argument.
+
+    the inbox keeps up ──▶ all that was taken is decided
+    the inbox is behind ──┬── about a proven address, whose bucket has a token ──▶ decided, up to `BUDGET`
+                          └── all others, the cheapest first ──▶ decided, up to `SHARE`; the rest is postponed
+
+It is behind once a full batch has a message that waited longer than `THRESHOLD`, until a batch is not full. A message
+is about the address that it notifies or registers. Who sent it says nothing, because keys are free.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from time import monotonic
+from typing import NamedTuple
+
+from kit.buckets.bucket import BucketLimits, Buckets, Charge, part
+from notifications.messages import PushRequest
+from registrations.messages import Named
+from waku_bridge.codec.keys import key_hash
+from waku_bridge.messages import Decoded, Registration
+
+# Units of a full batch: those of as many ordinary messages as it has rows.
+BUDGET = 200
+# Units of a batch that messages about no proven address get while the inbox is behind.
+SHARE = 50
+THRESHOLD = timedelta(milliseconds=500)
+# Notifications of a request that cost as much as another message.
+NOTIFICATIONS_PER_UNIT = 5
+# Notifications that show whom a request is about: honest ones have one for each installation of a user.
+MAX_NAMED = 10
+# Buckets in memory. While all are in use, another address counts as unproven.
+CAPACITY = 50_000
+
+
+def cost(decoded: Decoded | None) -> int:
+    """Return what it costs to decide about a message, in units. What could not be opened is only closed."""
+    if decoded is None:
+        return 0
+    if isinstance(decoded.body, PushRequest):
+        return 1 + len(decoded.body.notifications) // NOTIFICATIONS_PER_UNIT
+    return 1
+
+
+def named(decoded: Decoded | None) -> list[Named]:
+    """Return the installations that a message is about."""
+    match decoded and decoded.body:
+        case PushRequest(notifications=notifications):
+            return [Named(n.public_key_hash, n.installation_id, n.access_token) for n in notifications[:MAX_NAMED]]
+        # PostgreSQL's text cannot hold NUL. Requests with it are dropped when they are opened, and registrations are
+        # refused when they are decided.
+        case Registration(registration=message) if decoded and message and "\0" not in message.installation_id:
+            return [Named(key_hash(decoded.author), message.installation_id)]
+        case _:
+            return []
+
+
+class Chosen(NamedTuple):
+    """Indexes of the messages that are decided now, and of those that are postponed.
+
+    Messages about proven addresses beyond the budget are in neither: they stay in the inbox.
+    """
+
+    decided: set[int]
+    postponed: set[int]
+
+
+class Priority:
+    """The rule as one process applies it, with the buckets of the addresses that went first lately."""
+
+    def __init__(
+        self, limits: BucketLimits, share: Callable[[], float], clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._limits = limits
+        self._share = share
+        self._clock = clock
+        self._buckets = Buckets(CAPACITY)
+        self.is_behind = False
+
+    def judge(self, costs: Iterable[int], *, is_full: bool, waited: timedelta) -> bool:
+        """Return whether the inbox is behind, by a batch that took all it may (``is_full``) or costs too much, and by
+        how long its oldest message waited.
+        """
+        is_full = is_full or sum(costs) > BUDGET
+        self.is_behind = is_full and (self.is_behind or waited > THRESHOLD)
+        return self.is_behind
+
+    def choose(self, costs: Sequence[int], addresses: Sequence[Sequence[bytes]]) -> Chosen:
+        """Choose from the messages of a batch. ``addresses`` are the proven ones that each message is about."""
+        decided, left, others = set[int](), BUDGET, []
+        for index, about in enumerate(addresses):
+            if not about or (left > 0 and not any(map(self._take_token, about))):
+                others.append(index)
+            elif left > 0:
+                decided.add(index)
+                left -= costs[index]
+        shared = set(within_share(costs, others))
+        return Chosen(decided | shared, {*others} - shared)
+
+    def _take_token(self, address: bytes) -> bool:
+        """Take a token from the bucket of an address, and return whether there was one."""
+        charge, now = Charge(address, part(self._limits, self._share())), self._clock()
+        has_token = self._buckets.has(charge, now=now) and self._buckets.spend(charge, now=now)
+        self._buckets.keep()
+        return has_token
+
+
+def within_share(costs: Sequence[int], indexes: Iterable[int]) -> Iterator[int]:
+    """Yield those of these messages that fit into the share, the cheapest first, and the first one in any case.
+
+    So a request about hundreds keeps nobody else waiting, and it is decided all the same.
+    """
+    left = SHARE
+    for index in sorted(indexes, key=costs.__getitem__):
+        if left <= 0 and costs[index]:
+            return
+        left -= costs[index]
+        yield index

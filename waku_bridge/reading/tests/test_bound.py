@@ -1,0 +1,119 @@
+"""The bound of what waits in the inbox: the bridge keeps it, so no worker has to run."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+from django.db import connection
+from django.utils import timezone
+
+from tests.conversation import PUBSUB_TOPIC
+from waku_bridge import inbox
+from waku_bridge.inbox import Envelope
+from waku_bridge.metrics import ENVELOPES_PROCESSED
+from waku_bridge.models import InboundEnvelope
+from waku_bridge.reading.bound import Bound
+from waku_bridge.reading.lock import Term
+from waku_bridge.reading.tests.conftest import message, messages
+from waku_bridge.reading.tests.test_bridge import MAX_WAITING, bridge, until
+from waku_bridge.reading.tests.test_live import read
+from waku_bridge.reading.threads import in_thread
+
+State = InboundEnvelope.State
+DROPPED = ENVELOPES_PROCESSED.labels("unknown", inbox.OVERLOAD)
+
+
+class Given:
+    """A node that tells when it has given away a page."""
+
+    def __init__(self, node):
+        self._node = node
+        self.url = node.url
+        self.given = asyncio.Event()
+
+    async def read(self, pubsub_topic):
+        page = await self._node.read(pubsub_topic)
+        self.given.set()
+        return page
+
+
+def postpone(count):
+    """Have so many wait that came with one page, and return their hashes, the oldest first."""
+    rows = [
+        Envelope(bytes([n % 7, *n.to_bytes(31)]), PUBSUB_TOPIC, replace(message(), timestamp_ns=n))
+        for n in range(count)
+    ]
+    inbox.store(rows, source="http://one", now=timezone.now())
+    InboundEnvelope.objects.update(state=State.POSTPONED)
+    return [row.hash for row in rows]
+
+
+def test_while_too_much_waits_unopened_no_page_is_taken_in_and_nothing_is_lost(run):
+    async def scenario(world):
+        bound = Bound(world.intake, limit=3)
+        first = world.publish(*messages(4))
+        await read(world, world.live())
+        await bound._enforce()
+        second = world.publish(*messages(5))
+        node = Given(world.node)
+        reading = asyncio.create_task(read(world, world.live(node)))
+        await node.given.wait()
+        await asyncio.wait([reading], timeout=0.3)
+        assert not reading.done()
+        assert set(await world.paths()) == set(first)
+        await in_thread(lambda: InboundEnvelope.objects.update(state=State.PROCESSED))
+        await bound._enforce()
+        await reading
+        assert set(await world.paths()) == {*first, *second}
+
+    run(scenario)
+
+
+def test_as_many_as_may_wait_are_taken_in(run):
+    async def scenario(world):
+        world.publish(*messages(3))
+        await read(world, world.live())
+        await Bound(world.intake, limit=3)._enforce()
+        assert world.intake.has_room.is_set()
+
+    run(scenario)
+
+
+def test_a_bridge_that_loses_its_lock_does_not_wait_for_room(run):
+    async def scenario(world):
+        world.publish(*messages(2))
+        await read(world, world.live())
+        term = Term(asyncio.Event())
+        keeping = asyncio.create_task(Bound(world.intake, limit=1).run(term))
+        await until(lambda: asyncio.sleep(0, not world.intake.has_room.is_set()), "the inbox is full")
+        term.end()
+        await keeping
+        assert world.intake.has_room.is_set()
+
+    run(scenario)
+
+
+def test_of_what_was_postponed_the_oldest_beyond_the_bound_are_dropped_and_counted(run):
+    async def scenario(world):
+        hashes = await in_thread(postpone, MAX_WAITING + 5)
+        before = DROPPED._value.get()
+        async with bridge(world):
+            await until(dropped, "five are dropped")
+        rows = await in_thread(lambda: list(InboundEnvelope.objects.filter(state=State.DROPPED)))
+        assert {bytes(row.hash) for row in rows} == set(hashes[:5])
+        assert {(row.reason, row.payload, row.processed_at is None) for row in rows} == {("overload", None, False)}
+        assert DROPPED._value.get() - before == 5
+
+    async def dropped():
+        return await in_thread(lambda: InboundEnvelope.objects.filter(state=State.DROPPED).count() == 5)
+
+    run(scenario)
+
+
+def test_counting_what_waits_reads_indexes_alone_and_locks_nothing_that_stays(db):
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
+        cursor.execute(f"EXPLAIN {inbox.BOUND}", [timezone.now() - timedelta(days=1), 1000, 10, 1000])
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert plan.count("Index Only Scan using envelope_waiting") == 1
+    assert plan.count("Index Only Scan Backward using envelope_postponed") == 1

@@ -1,0 +1,160 @@
+"""The steps of a batch that take envelopes from the inbox.
+
+    received ──opened──┬──▶ decided                                      (`Inbox`)
+                       └──▶ postponed ──opened again──┬──▶ decided       (`Postponed`)
+                                                      └──▶ dropped, if more wait than may: `inbox.BOUND`
+
+While the inbox is behind, `priority` chooses what is decided, and the newest envelopes are taken first: their senders
+still wait. Everything is opened at full speed, so that what is about a proven address is found. What was postponed is
+decided once the inbox keeps up, the newest first, in batches that have room for whatever comes meanwhile.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime, timedelta
+from typing import LiteralString
+
+from django.conf import settings
+
+from kit.buckets.share import own_share
+from kit.buckets.shared import own_buckets
+from kit.hands import Hands, LeftBehind
+from kit.turns import BaseStage, Batch, Stage, Work
+from notifications.acceptance import Sending
+from notifications.delivery.desk import Delivery, traced
+from registrations.proven import find_proven_addresses
+from waku_bridge import inbound
+from waku_bridge.inbound import Item, Processed, State, Taken
+from waku_bridge.priority import SHARE, Chosen, Priority, cost, named, within_share
+
+# Crashes after which an envelope is processed in a batch of its own.
+CRASHES_BEFORE_ALONE = 2
+
+
+class InboxStep(BaseStage):
+    """What both steps do with the envelopes they take."""
+
+    def __init__(self, intake: "InboxIntake") -> None:
+        self._intake = intake
+
+    def _process(self, items: Sequence[Item], *, is_more_left: bool, now: datetime) -> Work[Processed]:
+        sending = Sending(self._intake.delivery.lease, self._intake.delivery.limits)
+        processed = inbound.process(items, sending=sending, now=now)
+        answers = [*processed.replies, *traced(processed.accepted.answers)]
+        return Work(processed, answers, is_more_left=is_more_left)
+
+    def committed(self, decided: Processed) -> None:
+        """Send the pushes that were claimed."""
+        own_buckets().keep()
+        self._intake.hands.let_go()
+        self._intake.delivery.accepted(decided.accepted.claims, decided.accepted.waiting)
+        if decided.needs_keys:
+            self._intake.want_keys()
+
+    def undone(self, batch: Batch) -> None:  # noqa: ARG002 - the signature of a stage
+        """Forget what was decided."""
+        own_buckets().take_back()
+        self._intake.delivery.limits.give_back()
+        self._intake.hands.let_go()
+
+    def set_aside(self, error: Exception, batch: Batch) -> None:
+        """Mark the envelope that was taken alone as failed. Its payload is kept, so that it can be processed again."""
+        for envelope in batch.taken:
+            inbound.set_aside(envelope, error, now=batch.now)
+
+
+class Inbox(InboxStep):
+    """The step that takes envelopes as they come."""
+
+    waits: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope WHERE state = '{State.RECEIVED}'"
+    announced_as = "inbox"
+
+    def __init__(self, intake: "InboxIntake") -> None:
+        super().__init__(intake)
+        self._takes_one_alone = False
+
+    def work(self, batch: Batch) -> Work[Processed]:
+        """Process what waits. Answers and replies are handed on within the same batch."""
+        suspects = self._intake.suspects(now=batch.now)
+        taken = self._take(batch.limit, suspects)
+        batch.taken = taken.envelopes
+        self._intake.hands.hold([envelope.hash for envelope in taken.envelopes])
+        items = inbound.open_all(taken.envelopes, now=batch.now)
+        chosen = self._choose(items, taken, now=batch.now)
+        inbound.postpone([items[index] for index in chosen.postponed])
+        is_more_left = taken.is_more_left or bool(suspects) or self._intake.priority.is_behind
+        decided = [item for index, item in enumerate(items) if index in chosen.decided]
+        return self._process(decided, is_more_left=is_more_left, now=batch.now)
+
+    def _take(self, limit: int, suspects: Collection[bytes]) -> Taken:
+        """Take envelopes, and care for those that processes died with.
+
+        After two deaths an envelope is taken alone, in every other batch, so that it neither takes neighbours with it
+        nor makes all others wait. When a process dies with it then, it is given up.
+        """
+        self._takes_one_alone = bool(suspects) and not self._takes_one_alone
+        if self._takes_one_alone:
+            return inbound.take_one_of(suspects)
+        return inbound.take(limit, but=suspects, is_newest_first=self._intake.priority.is_behind)
+
+    def _choose(self, items: Sequence[Item], taken: Taken, *, now: datetime) -> Chosen:
+        """Choose what is decided in this batch: everything, while the inbox keeps up."""
+        costs = [cost(item.decoded) for item in items]
+        waited = max((now - envelope.received_at for envelope in taken.envelopes), default=timedelta())
+        if not self._intake.priority.judge(costs, is_full=taken.is_more_left, waited=waited):
+            return Chosen(set(range(len(items))), set())
+        names = [named(item.decoded) for item in items]
+        found = find_proven_addresses({name for each in names for name in each})
+        return self._intake.priority.choose(costs, [[found[name] for name in each if name in found] for each in names])
+
+
+class Postponed(InboxStep):
+    """The step that decides about what was postponed, once the inbox keeps up."""
+
+    waits: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope WHERE state = '{State.POSTPONED}'"
+
+    def work(self, batch: Batch) -> Work[Processed]:
+        """Process as much as the share of a batch allows. It is looked for again within a second of a busy batch."""
+        if self._intake.priority.is_behind:
+            return Work(Processed())
+        self._intake.suspects(now=batch.now)
+        taken = inbound.take_postponed(min(batch.limit, SHARE))
+        batch.taken = taken.envelopes
+        self._intake.hands.hold_also([envelope.hash for envelope in taken.envelopes])
+        items = inbound.open_all(taken.envelopes, now=batch.now)
+        chosen = set(within_share([cost(item.decoded) for item in items], range(len(items))))
+        decided = [item for index, item in enumerate(items) if index in chosen]
+        is_more_left = taken.is_more_left or len(chosen) < len(items)
+        return self._process(decided, is_more_left=is_more_left, now=batch.now)
+
+
+class InboxIntake:
+    """What the steps of a process share.
+
+    ``want_keys`` is called when envelopes wait for keys. In ``hands`` the process notes what it works on, so that
+    others learn what it died with.
+    """
+
+    def __init__(self, delivery: Delivery, want_keys: Callable[[], None], hands: Hands) -> None:
+        self.delivery = delivery
+        self.want_keys = want_keys
+        self.hands = hands
+        self.priority = Priority(settings.ROUTE_LIMITS[:1], lambda: own_share().part)
+        self._left_behind = LeftBehind(hands.path.parent)
+
+    def steps(self) -> list[Stage]:
+        """Return new steps, in their order in a batch."""
+        return [Inbox(self), Postponed(self)]
+
+    def suspects(self, *, now: datetime) -> list[bytes]:
+        """Return the envelopes that wait and must be taken alone, which `Inbox` does. Those that killed another process
+        then are given up.
+        """
+        crashes = self._left_behind.count()
+        if not crashes:
+            return []
+        waiting = inbound.still_waiting(crashes.keys())
+        self._left_behind.forget(crashes.keys() - waiting)
+        inbound.give_up([each for each in waiting if crashes[each] > CRASHES_BEFORE_ALONE], now=now)
+        suspects = [each for each in waiting if crashes[each] == CRASHES_BEFORE_ALONE]
+        inbound.recall(suspects)
+        return suspects

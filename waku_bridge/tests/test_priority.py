@@ -1,0 +1,155 @@
+"""The priority rule of the inbox."""
+
+from datetime import timedelta
+
+import pytest
+
+from kit.buckets.bucket import Limit
+from notifications.messages import NotificationType, PushNotification, PushRequest
+from registrations.messages import Named, RegistrationMessage
+from waku_bridge.codec.keys import key_hash
+from waku_bridge.messages import Body, Decoded, Query, Registration
+from waku_bridge.priority import BUDGET, MAX_NAMED, SHARE, THRESHOLD, Priority, cost, named, within_share
+
+AUTHOR = b"\x02" * 33
+PHONE, OTHER = b"p" * 32, b"o" * 32
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def priority(clock: Clock) -> Priority:
+    return Priority((Limit(3, 30.0),), lambda: 1.0, clock)
+
+
+def said(body: Body) -> Decoded:
+    return Decoded(AUTHOR, b"i" * 32, body)
+
+
+def request(count: int) -> Decoded:
+    notification = PushNotification(b"h" * 64, "one", "token", NotificationType.MESSAGE)
+    return said(PushRequest(b"m", (notification,) * count))
+
+
+def registered(message: RegistrationMessage | None) -> Decoded:
+    return said(Registration(b"r" * 64, b"content", message))
+
+
+@pytest.mark.parametrize(
+    ("decoded", "units"),
+    [
+        (None, 0),
+        (request(0), 1),
+        (request(1), 1),
+        (request(5), 2),
+        (request(100), 21),
+        (registered(None), 1),
+        (said(Query((b"h" * 64,))), 1),
+    ],
+)
+def test_a_message_costs_what_its_kind_and_its_notifications_cost(decoded: Decoded | None, units: int) -> None:
+    assert cost(decoded) == units
+
+
+@pytest.mark.parametrize(
+    ("decoded", "names"),
+    [
+        (None, []),
+        (said(Query((b"h" * 64,))), []),
+        (registered(None), []),
+        (registered(RegistrationMessage("one", 1, access_token="t")), [Named(key_hash(AUTHOR), "one")]),
+        (registered(RegistrationMessage("o\0ne", 1)), []),
+        (request(1), [Named(b"h" * 64, "one", "token")]),
+        (request(100), [Named(b"h" * 64, "one", "token")] * MAX_NAMED),
+    ],
+)
+def test_a_message_is_about_whom_it_notifies_or_registers(decoded: Decoded | None, names: list[Named]) -> None:
+    assert named(decoded) == names
+
+
+LATE = THRESHOLD + timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize(
+    ("costs", "is_full", "waited", "is_behind"),
+    [
+        ([1] * BUDGET, True, LATE, True),  # one-unit messages are no exception
+        ([1] * BUDGET, True, THRESHOLD, False),
+        ([1] * (BUDGET - 1), False, 100 * LATE, False),
+        ([21] * 10, False, LATE, True),
+        ([20] * 10, False, LATE, False),
+        ([21] * 10, False, THRESHOLD, False),
+        ([], False, timedelta(), False),
+    ],
+)
+def test_the_inbox_is_behind_when_a_batch_is_full_and_something_waited(
+    priority: Priority, costs: list[int], is_full: bool, waited: timedelta, is_behind: bool
+) -> None:
+    assert priority.judge(costs, is_full=is_full, waited=waited) is is_behind
+
+
+def test_it_stays_behind_until_a_batch_is_not_full(priority: Priority) -> None:
+    """The newest come first meanwhile, so that what a batch holds has not waited."""
+    full, rest = [1] * BUDGET, [1] * (BUDGET - 1)
+    batches = [(full, LATE), (full, timedelta()), (rest, LATE), (full, timedelta())]
+    judged = [priority.judge(costs, is_full=costs is full, waited=waited) for costs, waited in batches]
+    assert judged == [True, True, False, False]
+
+
+def test_what_is_about_a_proven_address_goes_first_and_all_others_get_the_share(priority: Priority) -> None:
+    addresses: list[list[bytes]] = [[]] * BUDGET
+    addresses[-1] = [PHONE]
+    chosen = priority.choose([1] * BUDGET, addresses)
+    assert chosen.decided == {*range(SHARE), BUDGET - 1}
+    assert chosen.postponed == set(range(SHARE, BUDGET - 1))
+
+
+def test_what_is_about_proven_addresses_gets_the_budget_and_the_rest_of_it_stays(priority: Priority) -> None:
+    costs = [BUDGET - 1, 2, 1, 1]
+    assert priority.choose(costs, [[PHONE], [OTHER], [b"third"], []]) == ({0, 1, 3}, set())
+
+
+def test_of_the_others_the_cheapest_go_first_and_then_those_who_came_first() -> None:
+    assert set(within_share([SHARE, 20, 21, 20], range(4))) == {1, 2, 3}
+    assert list(within_share([SHARE, SHARE, SHARE], range(3))) == [0]
+
+
+def test_what_costs_more_than_the_share_is_decided_alone() -> None:
+    assert list(within_share([2 * SHARE], [0])) == [0]
+
+
+def test_what_costs_nothing_is_never_postponed(priority: Priority) -> None:
+    assert priority.choose([0, SHARE, 0, SHARE], [[]] * 4) == ({0, 1, 2}, {3})
+
+
+def test_one_address_goes_first_only_as_often_as_it_may_be_woken(priority: Priority, clock: Clock) -> None:
+    def goes_first(address: bytes) -> bool:
+        return 1 in priority.choose([SHARE, SHARE], [[], [address]]).decided
+
+    assert [goes_first(PHONE) for _ in range(5)] == [True, True, True, False, False]
+    assert goes_first(OTHER)
+    clock.now += 10
+    assert [goes_first(PHONE) for _ in range(2)] == [True, False]
+
+
+def test_addresses_that_are_made_up_leave_the_memory_bounded_and_fill_no_bucket(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def goes_first(address: bytes) -> bool:
+        return 1 in priority.choose([SHARE, SHARE], [[], [address]]).decided
+
+    monkeypatch.setattr("waku_bridge.priority.CAPACITY", 10)
+    priority = Priority((Limit(3, 30.0),), lambda: 1.0, clock)
+    before = [goes_first(PHONE) for _ in range(4)]
+    made_up = [goes_first(bytes([number]) * 32) for number in range(100)]
+    assert (before, made_up.count(True), goes_first(PHONE)) == ([True, True, True, False], 9, False)
