@@ -9,10 +9,10 @@ import psycopg
 import structlog
 from django.utils import timezone
 
+from kit.leader import Term
 from waku_bridge import inbox
 from waku_bridge.metrics import ENVELOPES_PROCESSED
 from waku_bridge.reading.intake import Intake
-from waku_bridge.reading.lock import Term
 
 log = structlog.get_logger(__name__)
 

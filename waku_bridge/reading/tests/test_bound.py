@@ -7,13 +7,13 @@ from datetime import timedelta
 from django.db import connection
 from django.utils import timezone
 
+from kit.leader import Term
 from tests.conversation import PUBSUB_TOPIC
 from waku_bridge import inbox
 from waku_bridge.inbox import Envelope
 from waku_bridge.metrics import ENVELOPES_PROCESSED
 from waku_bridge.models import InboundEnvelope
 from waku_bridge.reading.bound import Bound
-from waku_bridge.reading.lock import Term
 from waku_bridge.reading.tests.conftest import message, messages
 from waku_bridge.reading.tests.test_bridge import MAX_WAITING, bridge, until
 from waku_bridge.reading.tests.test_live import read
@@ -86,7 +86,7 @@ def test_a_bridge_that_loses_its_lock_does_not_wait_for_room(run):
         term = Term(asyncio.Event())
         keeping = asyncio.create_task(Bound(world.intake, limit=1).run(term))
         await until(lambda: asyncio.sleep(0, not world.intake.has_room.is_set()), "the inbox is full")
-        term.end()
+        term.ended.set()
         await keeping
         assert world.intake.has_room.is_set()
 
