@@ -72,6 +72,7 @@ def check(network: Network, prepared: Load) -> None:
     assert load.replies_by_message(network, prepared) == Counter(prepared.message_ids)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("second")
 def test_two_workers_on_the_same_rows_send_each_push_once(network: Network, prepared: Load) -> None:
     network.publish(*prepared.messages)

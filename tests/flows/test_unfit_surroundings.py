@@ -124,6 +124,7 @@ def wholly_on_the_disk(disk: Path, guard: Guard) -> Iterator[Cluster]:
     cluster.kill()
 
 
+@pytest.mark.nightly
 def test_on_a_half_done_migration_nothing_is_taken_before_it_is_done(
     postgres: EmbeddedPostgres, new_database: Callable[[str], str], new_fleet: NewFleet
 ) -> None:
