@@ -157,12 +157,6 @@ UNANSWERED_AGE_SECONDS = StoredGauge(
         )), 0))
     """,
 )
-GATEWAYS_AWAY = StoredGauge(
-    "pushserver_unreachable_gateways",
-    "Gateways that cannot be reached at this moment. "
-    "When it moves: nothing is sent through them but a probe now and then, and everything waits for them.",
-    sql=f"SELECT count(*) FROM notifications_halt WHERE kind = '{Halt.Kind.UNREACHABLE}'",
-)
 CHANNELS = StoredGauge(
     "pushserver_channels",
     "Channels by state. "
@@ -177,25 +171,5 @@ CHANNELS = StoredGauge(
             LEFT JOIN notifications_halt AS halt ON halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
                 AND halt.token_type = app.token_type AND halt.app_topic = app.apn_topic
         ) AS app USING (state) GROUP BY known.state
-    """,
-)
-DEATHS_DOUBTED = StoredGauge(
-    "pushserver_deaths_doubted_apps",
-    "Apps of which so many proven tokens are refused as dead that it is not believed. "
-    "When it moves: look for a wrong set-up at Apple, Google or the gateway; nothing is disabled, and pushes are sent "
-    "again.",
-    sql="SELECT count(*) FROM notifications_channel WHERE deaths_doubted_since IS NOT NULL",
-)
-PUSHES_STOPPED = StoredGauge(
-    "pushserver_pushes_stopped",
-    "1 while no push is sent, as delivery is drained or every channel that something was delivered to is halted. "
-    "When it moves: the console says who stopped what, why and since when.",
-    sql=f"""
-        SELECT (EXISTS (SELECT FROM notifications_halt WHERE kind = '{Halt.Kind.DRAINED}') OR coalesce(bool_and(EXISTS (
-            SELECT FROM notifications_halt AS halt
-            WHERE halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
-                AND halt.token_type = app.token_type AND halt.app_topic = app.apn_topic
-        )), FALSE))::int
-        FROM notifications_channel AS app
     """,
 )

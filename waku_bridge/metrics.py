@@ -239,19 +239,6 @@ CANARY_LINK_SECONDS = StoredGauge(
         ],
     ),
 )
-CANARY_BROKEN = StoredGauge(
-    "pushserver_canary_broken",
-    "1 for what is broken according to the canary's last round trip (node, bridge, worker, gorush, reply), else 0. "
-    "When it moves: messages of real clients break there too. The console's page of the run says more.",
-    ("cause",),
-    sql=gauges.broken("waku_bridge_canaryrun", ["node", "bridge", "worker", "gorush", "reply"]),
-)
-CANARY_LAST_SUCCESS = StoredGauge(
-    "pushserver_canary_last_success_timestamp_seconds",
-    "When all links of the chain held for the last time, as Unix time. "
-    "When it moves: older than a few minutes, something is broken, or the worker of the queue canary is away.",
-    sql=gauges.last_success("waku_bridge_canaryrun"),
-)
 
 # What waits -----------------------------------------------------------------------------------------------------------
 INBOX_DEPTH = StoredGauge(
