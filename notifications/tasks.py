@@ -50,7 +50,9 @@ def new_stages(bell: Bell) -> list[Stage]:
     return [*intake, *delivery.stages(), *outlet]
 
 
-@shared_task(base=MessageTask, autoretry_for=(), expires=START_SECONDS)  # not repeated, because free children are asked again
+@shared_task(
+    base=MessageTask, autoretry_for=(), expires=START_SECONDS
+)  # not repeated, because free children are asked again
 def process_batches() -> None:
     """Process batches until the worker stops. After an unknown error the process ends, and Celery forks another one."""
     if WORKER_STOP.is_told():

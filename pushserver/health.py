@@ -46,7 +46,7 @@ READY = "ready"
 # Of MAX_REGISTRATIONS and XMPP_MAX_DEVICES.
 FILLING_FROM = 0.8
 # Without a worker for one of these queues messages or their answers are not processed. Reports can wait.
-NEEDED_QUEUES = ("turns", "maintenance", "keys")
+NEEDED_QUEUES = ("batches", "maintenance", "keys")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,13 @@ DATABASE_UP = AskedGauge(
 BROKER_UP = AskedGauge(
     "pushserver_broker_up",
     "1 while Redis answers, else 0. "
-    "When it moves: messages go their way without it; what is done by the clock is not, and nobody sees the workers.",
+    "When it moves: messages go their way without it, but no process that makes batches is replaced; nothing is done by the "
+    "clock, and nobody sees the workers.",
 )
 QUEUE_TASKS = AskedGauge(
     "pushserver_queue_tasks",
     "Tasks in a queue that no worker has fetched. "
-    "When it moves: growing for minutes, its workers are too few or stuck. Messages are no tasks: none is in `turns`.",
+    "When it moves: growing for minutes, its workers are too few or stuck. Messages are no tasks: they wait in tables.",
     ("queue",),
 )
 QUEUE_HAS_WORKER = AskedGauge(

@@ -196,7 +196,10 @@ def database(facts: Facts) -> Finding:
 
 def broker(facts: Facts) -> Finding:
     if reason := facts.reasons.get("broker"):
-        action = "Start Redis, or correct REDIS_URL. Messages go their way meanwhile; nothing is done by the clock."
+        action = (
+            "Start Redis, or correct REDIS_URL. Messages go their way meanwhile, but a process of `batches` that ends "
+            "is not replaced, and nothing is done by the clock."
+        )
         return Finding(Level.RED, reason, action)
     return Finding(Level.GREEN, "answers")
 
@@ -210,9 +213,9 @@ def workers(facts: Facts) -> Finding:
         return Finding(Level.GREEN, "every queue has one")
     level = Level.RED if any(queue.is_needed for queue in away) else Level.YELLOW
     names = [queue.name for queue in away]
-    command = f"celery -A pushserver worker -Q {','.join(names)}"
+    commands = _listed([f"`celery -A pushserver worker -Q {name}`" for name in names])  # `batches` has its own
     return Finding(
-        level, f"nobody works on {_listed(names)}", f"Start `{command}`; the log of the one that ended says why."
+        level, f"nobody works on {_listed(names)}", f"Start {commands}; the log of the one that ended says why."
     )
 
 
@@ -324,7 +327,7 @@ def inbox(facts: Facts) -> Finding:
         return DATABASE_IS_SLOW
     level = queue_levels(facts)["inbox"]
     if level in BAD:
-        action = "Workers of the queue `turns` are away or too few, or wait for the database."
+        action = "Workers of the queue `batches` are away or too few, or wait for the database."
         return Finding(level, _waits(facts.inbox), action, _since(facts, facts.inbox.oldest_seconds), Page.INBOX)
     if facts.dead_letters >= MANY_DEAD_LETTERS:
         words = f"{facts.dead_letters} messages of the last hour could not be read"
@@ -413,7 +416,7 @@ def delivery(facts: Facts) -> Finding:
     words = f"the longest waiting notification has been due for {duration(seconds)}"
     if level not in BAD:
         return Finding(level, words, page=Page.STUCK)
-    action = "Workers of the queue `turns` are away or too few, or gorush is slow."
+    action = "Workers of the queue `batches` are away or too few, or gorush is slow."
     return Finding(level, words, action, _since(facts, seconds), Page.STUCK)
 
 
@@ -578,7 +581,7 @@ def _outbox(facts: Facts) -> Finding:
     words = _waits(facts.outbox)
     if level not in BAD:
         return Finding(level, words, page=Page.OUTBOX)
-    action = "Does a node take messages, and is there a worker for the queue `turns`?"
+    action = "Does a node take messages, and is there a worker for the queue `batches`?"
     return Finding(level, words, action, _since(facts, facts.outbox.oldest_seconds), Page.OUTBOX)
 
 
@@ -586,7 +589,7 @@ def _overdue(facts: Facts) -> Finding:
     seconds = facts.overdue_seconds
     level = _limited(seconds, red=OVERDUE_RED, yellow=OVERDUE_YELLOW)
     words = f"a request has waited for its answer for {duration(seconds)} too long"
-    action = "Nobody answers: look for the workers of the queue `turns`."
+    action = "Nobody answers: look for the workers of the queue `batches`."
     return Finding(level, words, action, _since(facts, seconds), Page.REQUESTS)
 
 

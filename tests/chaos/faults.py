@@ -37,9 +37,9 @@ class Storm:
             self.FAULTS[name](self)
 
     def _kill_worker(self) -> None:
-        self.stack.fleet.kill("worker")
+        self.stack.fleet.kill("batches")
         self._note_held()
-        self.stack.start_workers("worker")
+        self.stack.start_workers("batches")
 
     def _kill_first_gorush(self) -> None:
         self.stack.kill_gorush(0)
@@ -57,15 +57,15 @@ class Storm:
         self.stack.start_gorush(0)
 
     def _kill_worker_and_gorush(self) -> None:
-        self.stack.fleet.kill("worker", "gorush0")
+        self.stack.fleet.kill("batches", "gorush0")
         self._note_held()
         self.stack.start_gorush(0)
-        self.stack.start_workers("worker")
+        self.stack.start_workers("batches")
 
     def _stop_worker(self) -> None:
         """As a deployment does it."""
-        self.stack.fleet.stop("worker")
-        self.stack.start_workers("worker")
+        self.stack.fleet.stop("batches")
+        self.stack.start_workers("batches")
 
     def _cut_providers_off(self) -> None:
         self._break(down=True, seconds=0.1)

@@ -1,4 +1,7 @@
-"""The task that never ends: one in each child of the worker `batches`, whatever happens to child, parent and broker."""
+"""The task that never ends: one in each child of the worker `batches`, whatever happens to child, parent and broker.
+
+`test_killed_worker` and `test_metrics` have what follows when all of a worker, or one child, is killed.
+"""
 
 import os
 import signal
@@ -6,7 +9,6 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 
 import psutil
 import psycopg
@@ -24,7 +26,7 @@ from pushserver.supervisor.processes import ProcessSpec, Stage
 from tests.flows import fleet as processes
 from tests.flows import load
 from tests.flows.conftest import environment_of, network_of
-from tests.flows.fleet import Fleet, wait_until
+from tests.flows.fleet import Fleet, services, wait_until
 from tests.flows.load import Load
 from tests.flows.network import Network
 
@@ -37,37 +39,36 @@ LOOPS = """
 """
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> EmbeddedValkey:
-    return EmbeddedValkey(tmp_path / "valkey", free_port())
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> EmbeddedValkey:
+    return EmbeddedValkey(tmp_path_factory.mktemp("valkey"), free_port())
 
 
-@pytest.fixture
-def fleet(
+@pytest.fixture(scope="module")
+def lone(
     broker: EmbeddedValkey,
     postgres: EmbeddedPostgres,
     new_database: Callable[[str], str],
     guard: Guard,
-    tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Fleet]:
     """A server with a broker of its own, and two processes that make batches."""
-    environment = environment_of(postgres.url(new_database(f"batches_{tmp_path.name}")), broker.url, tmp_path_factory)
-    fleet = Fleet(tmp_path, environment | {"DATABASE_LOCK_SECONDS": "60", "DATABASE_STATEMENT_SECONDS": "60"}, guard)
+    environment = environment_of(postgres.url(new_database("batches")), broker.url, tmp_path_factory)
+    fleet = Fleet(tmp_path_factory.mktemp("batches"), environment | {"DATABASE_LOCK_SECONDS": "60"}, guard)
     ports = {name: int(environment[name].rsplit(":", 1)[1]) for name in ("WAKU_NODES", "GORUSH_URL")}
     try:
         start_broker(fleet, broker)
-        services = processes.services(tmp_path)
+        planned = services(fleet.folder)
         fleet.start(processes.node(ports["WAKU_NODES"]), processes.gorush(ports["GORUSH_URL"]))
-        fleet.start(services["bridge"], services["tasks"], services["beat"], batches())
+        fleet.start(planned["bridge"], planned["tasks"], batches())
         yield fleet
     finally:
         fleet.kill(*fleet.running)
 
 
 @pytest.fixture
-def network(fleet: Fleet) -> Iterator[Network]:
-    with closing(network_of(fleet)) as network:
+def lone_network(lone: Fleet) -> Iterator[Network]:
+    with closing(network_of(lone)) as network:
         wait_until(lambda: loops(network) == CHILDREN, what="each child makes batches")
         yield network
 
@@ -89,13 +90,8 @@ def loops(network: Network) -> int:
     return int(count)
 
 
-def children(fleet: Fleet) -> set[int]:
-    return {child.pid for child in psutil.Process(fleet.running["batches"].pid).children()}
-
-
-def replaced(fleet: Fleet, killed: int) -> bool:
-    found = children(fleet)
-    return killed not in found and len(found) == CHILDREN
+def children(fleet: Fleet) -> list[psutil.Process]:
+    return list(psutil.Process(fleet.running["batches"].pid).children())
 
 
 def check(network: Network, prepared: Load) -> None:
@@ -106,95 +102,78 @@ def check(network: Network, prepared: Load) -> None:
     assert load.replies_by_message(network, prepared) == Counter(prepared.message_ids)
 
 
-def test_a_child_that_is_killed_is_followed_by_another_and_its_neighbour_goes_on(
+def test_a_broker_that_goes_away_costs_nothing_and_only_a_child_that_dies_waits_for_it(
+    lone: Fleet, lone_network: Network, broker: EmbeddedValkey
+) -> None:
+    prepared = load.prepare(lone_network, REQUESTS)
+    parent, (killed, neighbour) = lone.running["batches"], children(lone)
+    lone.kill("valkey")
+    lone_network.publish(*prepared.messages)
+    check(lone_network, prepared)
+    assert children(lone) == [killed, neighbour]
+    killed.kill()
+    wait_until(lambda: loops(lone_network) == 1, what="one child makes batches")
+    start_broker(lone, broker)
+    wait_until(lambda: loops(lone_network) == CHILDREN, what="another child makes batches, too")
+    assert parent.poll() is None
+    assert neighbour in children(lone)
+
+
+def test_a_worker_ends_and_starts_while_the_broker_is_away_and_then_waits_for_it(
+    lone: Fleet, lone_network: Network, broker: EmbeddedValkey
+) -> None:
+    lone.kill("valkey")
+    parent = lone.running["batches"]
+    lone.stop("batches")
+    assert parent.returncode == 0
+    logged = len(lone.log("batches"))
+    lone.start(batches())
+    wait_until(lambda: "Cannot connect to redis" in lone.log("batches")[logged:], what="it says what it waits for")
+    assert loops(lone_network) == 0
+    start_broker(lone, broker)
+    wait_until(lambda: loops(lone_network) == CHILDREN, what="each child makes batches")
+
+
+def test_messages_beyond_the_free_children_start_nothing_not_even_when_the_worker_stops(
     fleet: Fleet, network: Network
 ) -> None:
-    prepared = load.prepare(network, REQUESTS)
-    killed, neighbour = sorted(children(fleet))
-    os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: replaced(fleet, killed), what="there is another child", pause_seconds=0.01)
-    network.publish(*prepared.messages)
-    check(network, prepared)
-    wait_until(lambda: loops(network) == CHILDREN, what="the new child makes batches")
-    assert neighbour in children(fleet)
-
-
-def test_a_broker_that_goes_away_costs_nothing_and_only_a_new_child_waits_for_it(
-    fleet: Fleet, network: Network, broker: EmbeddedValkey
-) -> None:
-    prepared = load.prepare(network, REQUESTS)
-    parent, before = fleet.running["batches"], children(fleet)
-    fleet.kill("valkey")
-    network.publish(*prepared.messages)
-    check(network, prepared)
-    assert children(fleet) == before
-    killed = min(before)
-    os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: replaced(fleet, killed), what="there is another child")
-    assert loops(network) == CHILDREN - 1
-    start_broker(fleet, broker)
-    wait_until(lambda: loops(network) == CHILDREN, what="the new child makes batches")
-    assert parent.poll() is None
-    assert before - {killed} < children(fleet)
-
-
-def test_a_worker_that_starts_while_the_broker_is_away_waits_for_it(
-    fleet: Fleet, network: Network, broker: EmbeddedValkey
-) -> None:
-    fleet.stop("batches")
-    fleet.kill("valkey")
-    fleet.start(batches())
-    wait_until(lambda: "Cannot connect to redis" in fleet.log("batches"), what="the worker says what it waits for")
-    assert loops(network) == 0
-    start_broker(fleet, broker)
-    wait_until(lambda: loops(network) == CHILDREN, what="each child makes batches")
-
-
-def test_messages_beyond_the_free_children_start_nothing(fleet: Fleet, network: Network, broker: EmbeddedValkey) -> None:
-    app = Celery(broker=broker.url)
-    for _ in range(2 * CHILDREN):
+    wait_until(lambda: loops(network) == 1, what="the child makes batches")
+    parent, before, logged = fleet.running["batches"], children(fleet), len(fleet.log("batches"))
+    app = Celery(broker=fleet.environment["REDIS_URL"])
+    for _ in range(3):
         app.send_task("notifications.tasks.process_batches", queue="batches", expires=1)
-    before, parent = children(fleet), fleet.running["batches"]
-    prepared = load.prepare(network, REQUESTS)
-    network.publish(*prepared.messages)
-    check(network, prepared)
-    assert (children(fleet), loops(network)) == (before, CHILDREN)
-    with redis.Redis.from_url(broker.url) as client:
-        assert client.llen("batches") == 2 * CHILDREN
-    parent.terminate()
-    assert parent.wait() == 0
-    assert (loops(network), "Traceback" in fleet.log("batches")) == (0, False)
+    network.wait_until_answered()
+    with redis.Redis.from_url(fleet.environment["REDIS_URL"]) as client:
+        assert client.llen("batches") == 3
+    assert (children(fleet), loops(network)) == (before, 1)
+    fleet.stop("batches")
+    assert (parent.returncode, loops(network), "Traceback" in fleet.log("batches")[logged:]) == (0, 0, False)
+    fleet.start(services(fleet.folder)["batches"])
+    wait_until(lambda: loops(network) == 1, what="what nobody took is void, and what the new worker asks for is not")
 
 
-def test_children_of_a_killed_parent_end_and_what_they_held_is_taken_up(fleet: Fleet, network: Network) -> None:
-    prepared = load.prepare(network, REQUESTS)
-    orphans = [psutil.Process(pid) for pid in children(fleet)]
-    network.break_gorush(delay_ms=2000)
-    network.publish(*prepared.messages)
-    wait_until(network.pushes_under_way, what="gorush has pushes", pause_seconds=0.005)
+def test_children_of_a_killed_parent_end_with_it(fleet: Fleet, network: Network) -> None:
+    wait_until(lambda: loops(network) == 1, what="the child makes batches")
+    orphans = children(fleet)
     os.kill(fleet.running["batches"].pid, signal.SIGKILL)
-    _, alive = psutil.wait_procs(orphans, timeout=20)
-    assert alive == []
-    network.mend_gorush()
+    assert psutil.wait_procs(orphans, timeout=20)[1] == []
     fleet.kill("batches")
-    fleet.start(batches())
-    load.wait_until_worked_off(network, prepared)
-    pushes = load.pushes_by_message(network, prepared)
-    assert {len({push["collapse_id"] for push in each}) for each in pushes.values()} == {1}
-    assert load.replies_by_message(network, prepared) == Counter(prepared.message_ids)
+    fleet.start(services(fleet.folder)["batches"])
+    wait_until(lambda: loops(network) == 1, what="another one makes batches")
 
 
 @pytest.mark.nightly
-def test_a_statement_that_hangs_does_not_keep_a_stopped_worker(fleet: Fleet, network: Network) -> None:
-    parent, orphans = fleet.running["batches"], [psutil.Process(pid) for pid in children(fleet)]
-    with psycopg.connect(fleet.environment["DATABASE_URL"]) as locking:
+def test_a_statement_that_hangs_does_not_keep_a_stopped_worker(lone: Fleet, lone_network: Network) -> None:
+    """Its session waits for a lock for a minute, and the process ends after ten seconds."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    stopped = children(lone)
+    with psycopg.connect(lone.environment["DATABASE_URL"]) as locking:
         locking.execute("LOCK TABLE notifications_notification, waku_bridge_inboundenvelope")
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        wait_until(lambda: network.rows(waiting)[0][0] >= CHILDREN, what="the children wait for the lock")
-        parent.terminate()
-        parent.wait()
-        assert [child for child in orphans if child.is_running()] == []
-    assert fleet.log("batches").count("batches_cut_off") == CHILDREN
+        wait_until(lambda: lone_network.rows(waiting)[0][0] >= CHILDREN, what="the children wait for the lock")
+        lone.stop("batches")
+        assert psutil.wait_procs(stopped, timeout=0)[1] == []
+    assert lone.log("batches").count("batches_cut_off") == CHILDREN
+    lone.start(batches())
 
 
 @pytest.mark.parametrize("arguments", [["--queues=batches,keys"], [], ["--queues=batches", "--pool=threads"]])
