@@ -4,7 +4,7 @@
     worker_init: makes an eventfd ──fork──▶  inherit it
     SIGTERM: writes into it ──────────────▶  find it readable from then on, as nobody reads it
 
-A task that runs for long asks `is_stopping`, or has a thread that waits in `wait`. A process that is no worker never stops.
+A task that runs for long asks `is_told`, or has a thread that waits in `wait`. Where no worker runs, nobody is told.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Accepting pushes to routes: for a front door that has verified the sender itself and knows the device.
 
 Nothing is decided here: what is handed over is to be delivered, and stored is all that its sender is told. So a request
-of one push is stored as answered, and no worker ever settles it. Any process may do this, also one that makes no batches:
-the workers hear of it and send it.
+of one push is stored as answered, and no worker ever settles it. Any process may do this, also one that makes no
+batches: the workers hear of it and send it.
 """
 
 from collections.abc import Collection, Sequence

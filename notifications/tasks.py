@@ -1,7 +1,7 @@
 """The wiring of delivery: the task that processes batches, and the periodic ones.
 
-`process_batches` runs in each child of a prefork pool until its worker stops. Rows are the queue, and PostgreSQL announces
-them: a running loop needs no broker.
+`process_batches` runs in each child of a prefork pool until its worker stops. Rows are the queue, and PostgreSQL
+announces them: once it runs it needs no broker.
 """
 
 import os
@@ -24,8 +24,6 @@ from notifications.delivery.desk import Delivery
 from notifications.gateways.registry import gateway_for
 
 log = structlog.get_logger(__name__)
-# A free child is asked so often, and by then an older message is void.
-START_SECONDS = 5.0
 # How long a process that ends waits for pushes and replies that are under way.
 STOP_SECONDS = 8.0
 # Pushes of a queue that go out before anything was answered: at 50 ms each that is 320 a second.
@@ -50,9 +48,7 @@ def new_stages(bell: Bell) -> list[Stage]:
     return [*intake, *delivery.stages(), *outlet]
 
 
-@shared_task(
-    base=MessageTask, autoretry_for=(), expires=START_SECONDS
-)  # not repeated, because free children are asked again
+@shared_task(base=MessageTask, autoretry_for=())  # not repeated, because a free child is asked again
 def process_batches() -> None:
     """Process batches until the worker stops. After an unknown error the process ends, and Celery forks another one."""
     if WORKER_STOP.is_told():
@@ -70,7 +66,7 @@ def process_batches() -> None:
 def _stop_in_time(worker: Worker, has_ended: threading.Event) -> None:
     """Wait for the stop, and have what is in flight finished for at most `STOP_SECONDS`.
 
-    A process whose statement hangs ends without it, as the database rolls it back.
+    A process whose statement hangs ends soon after: PostgreSQL rolls it back.
     """
     WORKER_STOP.wait()
     worker.stop(patience_seconds=STOP_SECONDS)
@@ -80,15 +76,15 @@ def _stop_in_time(worker: Worker, has_ended: threading.Event) -> None:
 
 
 def _end() -> None:
-    errors.close()
+    close_exports()
     os._exit(SOFTWARE_ERROR)
 
 
 @signals.worker_process_shutdown.connect
-def tell_the_rest(**_kwargs: object) -> None:
-    """Export what was traced: children of a pool end without what Python does at the end."""
-    for told in (steps, errors):
-        told.close()
+def close_exports(**_kwargs: object) -> None:
+    """Export what is left of traces and errors: children of a pool end without what Python does at the end."""
+    for exports in (steps, errors):
+        exports.close()
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment

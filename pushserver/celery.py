@@ -7,7 +7,6 @@ from typing import Any
 
 from celery import Celery, bootsteps, signals
 from celery.concurrency import get_implementation
-from celery.worker.state import reserved_requests
 from django.core.cache import cache
 from django.utils import timezone
 from kombu import Queue
@@ -24,7 +23,7 @@ HEARTBEAT_KEY = "worker:{queue}"
 # Workers beat every 2 to 5 seconds: one that hangs for a moment is not gone.
 HEARTBEAT_TTL_SECONDS = 15
 WATCH_AFTER_SECONDS = 5
-# A child that ended, or that found no broker, is asked again so often.
+# A worker looks for free children so often, and by then an older message is void.
 START_EVERY_SECONDS = 5.0
 
 app = Celery("pushserver")
@@ -34,9 +33,10 @@ app.conf.task_queues = [Queue(name) for name in QUEUES]
 
 
 class StartBatches(bootsteps.StartStopStep):
-    """Sends `process_batches` for each free child, whenever the worker has connected to the broker and every five seconds.
+    """Sends `process_batches` for each free child of the worker: at each connection to the broker, and every 5 seconds.
 
-    The task never ends by itself, so that a busy child is one that processes batches.
+    The task never ends by itself, so that a busy child is one that processes batches. Each worker asks for itself, as
+    nobody else knows how many of its children are free.
     """
 
     requires = ("celery.worker.consumer:Tasks",)
@@ -57,6 +57,8 @@ class StartBatches(bootsteps.StartStopStep):
             consumer.timer.cancel(self._timer)
 
     def _send(self, consumer: Any) -> None:
+        from celery.worker.state import reserved_requests  # noqa: PLC0415 - other processes need no worker's modules
+
         with contextlib.suppress(OperationalError):  # the broker is away again: the next connection starts anew
             for _ in range(consumer.pool.num_processes - len(reserved_requests)):
                 app.send_task("notifications.tasks.process_batches", expires=START_EVERY_SECONDS, retry=False)

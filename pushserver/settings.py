@@ -372,7 +372,7 @@ STARTS_WHEN = "pushserver.stack.fitting"  # what `kit.starting` asks
 CELERY_BROKER_URL = REDIS_URL
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {
-    # Longer than the longest task. Every task is scheduled again anyway, so nothing waits for a lost one.
+    # Then the mail of a worker that died is sent by another one. All other tasks are scheduled again anyway.
     "visibility_timeout": 900,
     "socket_timeout": 30,
     "socket_connect_timeout": 5,

@@ -10,8 +10,8 @@ DATABASE_UP = AskedGauge(
 BROKER_UP = AskedGauge(
     "pushserver_broker_up",
     "1 while Redis answers, else 0. "
-    "When it moves: messages go their way without it, but no process that makes batches is replaced; nothing is done by the "
-    "clock, and nobody sees the workers.",
+    "When it moves: messages go their way without it, but no process that makes batches is replaced; "
+    "nothing is done by the clock, and nobody sees the workers.",
 )
 QUEUE_TASKS = AskedGauge(
     "pushserver_queue_tasks",
