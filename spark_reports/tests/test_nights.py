@@ -22,6 +22,7 @@ from django.test import Client
 from django.utils import timezone
 
 import spark_reports.management.commands
+from kit.stopping import WORKER_STOP
 from kit.tasks import TaskFailed
 from pushserver import health
 from spark_reports import by_hand, nights, parts, runs, tasks
@@ -248,15 +249,16 @@ def test_a_worker_that_is_told_to_end_leaves_the_request_to_the_next(
     request_row: RequestedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told_to_end(submission: Submission) -> str:
-        tasks.stop_runs()
+        WORKER_STOP.tell()
         submission.on_line("")
         return ""
 
     monkeypatch.setattr(runs, "submit", told_to_end)
+    WORKER_STOP.prepare()
     try:
         tasks.make_reports()
     finally:
-        tasks._stopping.clear()
+        WORKER_STOP.prepare()
 
     assert RequestedRun.objects.get() == request_row
     assert ReportRun.objects.get().error.startswith("Its worker was told to end")
