@@ -342,3 +342,10 @@ def test_durations_are_short(seconds: float, words: str) -> None:
 def test_what_to_do_about_failures_depends_on_their_code(code: str, words: str) -> None:
     tries = {("APN app", "transient", code): 30, ("APN app", "ambiguous", "timeout"): 3}
     assert words in one("results", tries=tries).action
+
+
+def test_each_missing_worker_is_started_by_a_command_of_its_own() -> None:
+    action = one("workers", queues=[Queue("batches", False), Queue("keys", False)]).action
+    assert action.startswith(
+        "Start `celery -A pushserver worker -Q batches` and `celery -A pushserver worker -Q keys`; "
+    )

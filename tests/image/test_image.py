@@ -221,6 +221,7 @@ def test_images_hold_what_they_need_and_no_more(
             for file in (image.root / folder).iterdir()
         }
         assert not programs & set(FORBIDDEN)
+        assert ("java" in programs) == image.name.endswith("reports")
         assert not list((image.root / "srv/pushserver").rglob("tests"))
         assert not list((image.root / "opt/pushserver/lib/python3.11/site-packages").glob("p*gserver"))
         size = sum(file.lstat().st_size for file in image.root.rglob("*"))
