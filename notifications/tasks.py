@@ -5,6 +5,7 @@ announces them: once it runs it needs no broker.
 """
 
 import os
+import signal
 import threading
 from datetime import timedelta
 
@@ -53,9 +54,12 @@ def process_batches() -> None:
     """Process batches until the worker stops. After an unknown error the process ends, and Celery forks another one."""
     if WORKER_STOP.is_told():
         return
-    worker, has_ended = new_worker(), threading.Event()
-    threading.Thread(target=_stop_in_time, args=[worker, has_ended], name="stop", daemon=True).start()
+    # Where SIGTERM is sent to the whole group, what is in flight would end with it. The parent stops its children.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    has_ended = threading.Event()
     try:
+        worker = new_worker()
+        threading.Thread(target=_stop_in_time, args=[worker, has_ended], name="stop", daemon=True).start()
         worker.run()
     except Exception as error:  # noqa: BLE001 - the process ends
         log.critical("batches_ended", error=type(error).__name__)
