@@ -5,7 +5,6 @@ announces them: once it runs it needs no broker.
 """
 
 import os
-import signal
 import threading
 from datetime import timedelta
 
@@ -54,8 +53,6 @@ def process_batches() -> None:
     """Process batches until the worker stops. After an unknown error the process ends, and Celery forks another one."""
     if WORKER_STOP.is_told():
         return
-    # Where SIGTERM is sent to the whole group, what is in flight would end with it. The parent stops its children.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     has_ended = threading.Event()
     try:
         worker = new_worker()

@@ -145,8 +145,6 @@ def test_messages_beyond_the_free_children_start_nothing_not_even_when_the_worke
     network.wait_until_answered()
     with redis.Redis.from_url(fleet.environment["REDIS_URL"]) as client:
         assert client.llen("batches") == 3
-    before[0].terminate()  # as where the whole group gets SIGTERM: only the parent stops its children
-    network.wait_until_answered()
     assert (children(fleet), loops(network)) == (before, 1)
     fleet.stop("batches")
     assert (parent.returncode, loops(network), "Traceback" in fleet.log("batches")[logged:]) == (0, 0, False)
