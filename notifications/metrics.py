@@ -46,7 +46,7 @@ ANSWER_SECONDS = BatchHistogram(
 DISPATCH_SECONDS = BatchHistogram(
     "pushserver_dispatch_seconds",
     "From taking a request up to sending the first push of a notification. "
-    "When it moves: queues are crowded or halted, or workers of the queue `turns` were away.",
+    "When it moves: queues are crowded or halted, or workers of the queue `batches` were away.",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1, 2.5, 10, 60, 600, 3600),
 )
 ATTEMPTS = Counter(
@@ -136,7 +136,7 @@ OLDEST_DUE_AGE_SECONDS = StoredGauge(
     "pushserver_notifications_oldest_due_age_seconds",
     "For how long the longest waiting notification could have been tried, and was not. What waits behind a halt could "
     "not. "
-    "When it moves: beyond a minute workers of the queue `turns` are away, or a queue is crowded.",
+    "When it moves: beyond a minute workers of the queue `batches` are away, or a queue is crowded.",
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(head.at)), 0))
         FROM ({OPEN_QUEUES}) AS open CROSS JOIN LATERAL (
@@ -149,7 +149,7 @@ OLDEST_DUE_AGE_SECONDS = StoredGauge(
 UNANSWERED_AGE_SECONDS = StoredGauge(
     "pushserver_requests_overdue_age_seconds",
     "For how long the answer to a request has been due, the oldest of them. "
-    "When it moves: beyond a few seconds nobody answers: look for the workers of the queue `turns`.",
+    "When it moves: beyond a few seconds nobody answers: look for the workers of the queue `batches`.",
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - (
             SELECT reply_due_at FROM notifications_notificationrequest

@@ -41,7 +41,7 @@ from xmpp_bridge.component.board import read as component_state
 
 TIMEOUT_SECONDS = 2
 # Without a worker for one of these queues messages or their answers are not processed. Reports can wait.
-NEEDED_QUEUES = ("turns", "maintenance", "keys")
+NEEDED_QUEUES = ("batches", "maintenance", "keys")
 INCIDENTS: LiteralString = "SELECT indicator, incident_at FROM pushserver_incident WHERE ended_at IS NULL"
 Incidents = Mapping[str, datetime]
 

@@ -79,7 +79,7 @@ def delivery(due: Waiting | None, now: datetime) -> Indicator:
     sentence = f"the longest waiting notification has been due for {duration(seconds)}"
     if state == State.GREEN:
         return Indicator(DELIVERY, state, sentence)
-    first_step = "Workers of the queue `turns` are away or too few, or gorush is slow."
+    first_step = "Workers of the queue `batches` are away or too few, or gorush is slow."
     return Indicator(DELIVERY, state, sentence, first_step, now - timedelta(seconds=seconds))
 
 
@@ -129,5 +129,5 @@ def answers(overdue_seconds: float | None, now: datetime) -> Indicator:
     if state == State.GREEN:
         return Indicator(ANSWERS, state, "no request waits for its answer")
     sentence = f"a request has waited for its answer for {duration(overdue_seconds)} too long"
-    first_step = "Nobody answers: look for the workers of the queue `turns`."
+    first_step = "Nobody answers: look for the workers of the queue `batches`."
     return Indicator(ANSWERS, state, sentence, first_step, now - timedelta(seconds=overdue_seconds))

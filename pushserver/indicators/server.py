@@ -48,7 +48,10 @@ def database_speed(reason: str, *, is_slow: bool) -> Indicator:
 def broker(reason: str) -> Indicator:
     """Judge whether Redis answers; ``reason`` says why not."""
     if reason:
-        first_step = "Start Redis, or correct REDIS_URL. Messages go their way meanwhile; nothing is done by the clock."
+        first_step = (
+            "Start Redis, or correct REDIS_URL. Messages go their way meanwhile, but a process of `batches` that ends "
+            "is not replaced, and nothing is done by the clock."
+        )
         return Indicator(BROKER, State.RED, reason, first_step)
     return Indicator(BROKER, State.GREEN, "answers")
 
@@ -62,7 +65,8 @@ def workers(queues: Sequence[Queue], *, is_redis_away: bool) -> Indicator:
         return Indicator(WORKERS, State.GREEN, "every queue has one")
     state = State.RED if any(queue.is_needed for queue in away) else State.YELLOW
     names = [queue.name for queue in away]
-    first_step = f"Start `celery -A pushserver worker -Q {','.join(names)}`; the log of the one that ended says why."
+    commands = listed([f"`celery -A pushserver worker -Q {name}`" for name in names])  # `batches` has its own
+    first_step = f"Start {commands}; the log of the one that ended says why."
     return Indicator(WORKERS, state, f"nobody works on {listed(names)}", first_step)
 
 

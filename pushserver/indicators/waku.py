@@ -101,7 +101,7 @@ def store(found: Store, now: datetime) -> Indicator:
 
 def inbox(waiting: Waiting | None, now: datetime) -> Indicator:
     """Judge the inbox by the age of its oldest envelope."""
-    first_step = "Workers of the queue `turns` are away or too few, or wait for the database."
+    first_step = "Workers of the queue `batches` are away or too few, or wait for the database."
     return judge_queue(INBOX, state_of_inbox(waiting), waiting, first_step, now)
 
 
@@ -135,7 +135,7 @@ def failed(found: Failed) -> Indicator:
 
 def replies(waiting: Waiting | None, now: datetime) -> Indicator:
     """Judge the replies that wait for a node by the age of the oldest."""
-    first_step = "Does a node take messages, and is there a worker for the queue `turns`?"
+    first_step = "Does a node take messages, and is there a worker for the queue `batches`?"
     return judge_queue(REPLIES, state_of_outbox(waiting), waiting, first_step, now)
 
 

@@ -5,7 +5,7 @@ from kit.metrics.kinds import AskedGauge
 QUEUE_TASKS = AskedGauge(
     "pushserver_queue_tasks",
     "Tasks in a queue that no worker has fetched. "
-    "When it moves: growing for minutes, its workers are too few or stuck. Messages are no tasks: none is in `turns`.",
+    "When it moves: growing for minutes, its workers are too few or stuck. Messages are no tasks: they wait in tables.",
     ("queue",),
 )
 INDICATOR = AskedGauge(

@@ -131,7 +131,7 @@ def test_the_start_page_leads_to_it(admin_client: Client, page: str) -> None:
     assert f'href="{page}"' in admin_client.get("/admin/").content.decode()
 
 
-@pytest.mark.parametrize(("queues", "is_asked"), [(["maintenance", "reports"], True), (["turns"], False)])
+@pytest.mark.parametrize(("queues", "is_asked"), [(["maintenance", "reports"], True), (["batches"], False)])
 def test_a_worker_that_maintains_looks_when_it_starts(
     monkeypatch: pytest.MonkeyPatch, queues: list[str], is_asked: bool
 ) -> None:

@@ -250,10 +250,10 @@ def test_not_being_ready_is_not_logged_as_an_error(
 @pytest.mark.parametrize(
     ("arguments", "queues"),
     [
-        (["--pool=prefork", "--concurrency=1", "--queues=maintenance,keys"], {"maintenance", "keys"}),
-        (["--pool=threads", "--concurrency=1", "--without-gossip", "--without-mingle"], set(NEEDED_QUEUES)),
+        (["--pool=prefork", "--concurrency=1", "--queues=batches"], {"batches"}),
+        (["--pool=threads", "--concurrency=1", "--queues=maintenance,keys,canary"], {"maintenance", "keys"}),
     ],
-    ids=["prefork, some queues", "threads, all queues"],
+    ids=["prefork", "threads"],
 )
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_tells_which_queues_it_serves(

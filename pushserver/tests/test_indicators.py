@@ -43,7 +43,7 @@ CAME_THROUGH = RoundTrip(NOW, is_broken=False, words="every link of the chain ho
 WELL = Facts(
     NOW,
     Reached(
-        queues=[Queue("turns", True), Queue("maintenance", True), Queue("reports", True, is_needed=False)],
+        queues=[Queue("batches", True), Queue("maintenance", True), Queue("reports", True, is_needed=False)],
         nodes=[NODE],
         gorush_servers=[GORUSH],
         canary=Canary(is_expected=True, last=CAME_THROUGH),
@@ -141,7 +141,7 @@ def test_while_the_database_does_not_answer_what_only_it_knows_is_not_known() ->
         (False, {}),
         (True, {"database": "PostgreSQL does not answer"}),
         (True, {"broker": "Redis does not answer"}),
-        (True, {"queues": [Queue("turns", False)]}),
+        (True, {"queues": [Queue("batches", False)]}),
         (False, {"queues": [Queue("reports", False, is_needed=False)]}),
         (True, {"nodes": []}),
         (True, {"nodes": [Peer("a:1", is_up=False)]}),
@@ -168,7 +168,7 @@ CASES = [
     ("database", RED, "migrations not applied", {"database": "migrations not applied: 1"}),
     ("broker", RED, "does not answer", AWAY),
     ("workers", GREY, "while Redis is away", AWAY),
-    ("workers", RED, "nobody works on turns", {"queues": [Queue("turns", False), Queue("keys", True)]}),
+    ("workers", RED, "nobody works on batches", {"queues": [Queue("batches", False), Queue("keys", True)]}),
     ("workers", YELLOW, "nobody works on reports", {"queues": [Queue("reports", False, is_needed=False)]}),
     ("beat", GREY, "nothing yet", {"counted_until": None}),
     ("beat", GREEN, "runs", {"counted_until": ago(180)}),
@@ -403,3 +403,10 @@ def test_durations_are_short(seconds: float, words: str) -> None:
 def test_what_to_do_about_failures_depends_on_their_code(code: str, words: str) -> None:
     tries = {("APN app", "transient", code): 30, ("APN app", "ambiguous", "timeout"): 3}
     assert words in one("results", tries=tries).first_step
+
+
+def test_each_missing_worker_is_started_by_a_command_of_its_own() -> None:
+    first_step = one("workers", queues=[Queue("batches", False), Queue("keys", False)]).first_step
+    assert first_step.startswith(
+        "Start `celery -A pushserver worker -Q batches` and `celery -A pushserver worker -Q keys`; "
+    )

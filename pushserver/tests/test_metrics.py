@@ -114,13 +114,13 @@ def test_an_idle_server_has_nothing_old(told):
 
 @pytest.mark.django_db
 def test_tells_which_queues_have_a_worker(told):
-    cache.delete(HEARTBEAT_KEY.format(queue="turns"))
+    cache.delete(HEARTBEAT_KEY.format(queue="batches"))
     cache.set(HEARTBEAT_KEY.format(queue="keys"), "2026-11-21T12:00:00+00:00", 60)
 
     found = told()
 
     assert found[STATE, "workers"] == 2
-    assert found["pushserver_queue_tasks", "turns"] == 0
+    assert found["pushserver_queue_tasks", "batches"] == 0
 
 
 @pytest.mark.django_db

@@ -26,6 +26,7 @@ import spark_reports.management.commands
 from kit.indicators import Indicator
 from kit.indicators import State as IndicatorState
 from kit.leader import REPORTS
+from kit.stopping import WORKER_STOP
 from kit.tasks import TaskFailed
 from pushserver.indicators import asking
 from pushserver.indicators.snapshot import take_snapshot
@@ -259,15 +260,16 @@ def test_a_worker_that_is_told_to_end_leaves_the_request_to_the_next(
     request_row: RequestedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told_to_end(submission: Submission) -> str:
-        tasks.stop_runs()
+        WORKER_STOP.tell()
         submission.on_line("")
         return ""
 
     monkeypatch.setattr(runs, "submit", told_to_end)
+    WORKER_STOP.prepare()
     try:
         tasks.make_reports()
     finally:
-        tasks._stopping.clear()
+        WORKER_STOP.prepare()
 
     assert RequestedRun.objects.get() == request_row
     assert ReportRun.objects.get().error.startswith("Its worker was told to end")

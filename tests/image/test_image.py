@@ -47,7 +47,7 @@ SECRETS = {
 }
 OWNER = 10001  # as compose.yaml tells operators
 PEERS = Path(os.environ.get("PEERS", "")).resolve()
-PROCESSES = ("web", "bridge", "xmpp", "worker", "reports", "beat")
+PROCESSES = ("web", "bridge", "xmpp", "batches", "tasks", "reports", "beat")
 # Of the same loopback.
 METRICS_PORTS = {name: str(9100 + number) for number, name in enumerate(PROCESSES)}
 INDICATORS = {"database", "broker", "workers", "node", "xmpp", "gorush"}
@@ -223,6 +223,7 @@ def test_images_hold_what_they_need_and_no_more(
             for file in (image.root / folder).iterdir()
         }
         assert not programs & set(FORBIDDEN)
+        assert ("java" in programs) == image.name.endswith("reports")
         assert not list((image.root / "srv/pushserver").rglob("tests"))
         assert not list((image.root / "opt/pushserver/lib/python3.11/site-packages").glob("p*gserver"))
         size = sum(file.lstat().st_size for file in image.root.rglob("*"))
