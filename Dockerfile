@@ -29,8 +29,8 @@ RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jre-
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build-reports /opt/pushserver /opt/pushserver
 USER pushserver
-CMD ["celery", "--app=pushserver", "--quiet", "worker", "--hostname=reports@%h", "--queues=reports,canary,keys", \
-     "--pool=threads", "--concurrency=4", "--without-gossip", "--without-mingle"]
+CMD ["celery", "--app=pushserver", "--quiet", "worker", "--hostname=reports@%h", "--queues=reports", \
+     "--pool=threads", "--concurrency=1", "--without-gossip", "--without-mingle"]
 
 # The last one is what `docker build .` makes.
 FROM base AS server

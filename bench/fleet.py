@@ -28,8 +28,10 @@ READY_SECONDS = 120.0
 # A part of a process's command line, and the name of its kind. The first part that fits decides.
 NAMES = {
     "pushserver bridge": "bridge",
-    "pushserver worker": "worker",
-    "celeryd: worker@": "worker",
+    "pushserver batches": "batches",
+    "celeryd: batches@": "batches",
+    "pushserver tasks": "tasks",
+    "celeryd: tasks@": "tasks",
     "pushserver reports": "reports",
     "celeryd: reports@": "reports",
     "pushserver beat": "beat",

@@ -46,7 +46,7 @@ ANSWER_SECONDS = BatchHistogram(
 DISPATCH_SECONDS = BatchHistogram(
     "pushserver_dispatch_seconds",
     "From taking a request up to sending the first push of a notification. "
-    "When it moves: queues are crowded or halted, or workers of the queue `turns` were away.",
+    "When it moves: queues are crowded or halted, or workers of the queue `batches` were away.",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1, 2.5, 10, 60, 600, 3600),
 )
 ATTEMPTS = Counter(
@@ -136,7 +136,7 @@ OLDEST_DUE_AGE_SECONDS = StoredGauge(
     "pushserver_notifications_oldest_due_age_seconds",
     "For how long the longest waiting notification could have been tried, and was not. What waits behind a halt could "
     "not. "
-    "When it moves: beyond a minute workers of the queue `turns` are away, or a queue is crowded.",
+    "When it moves: beyond a minute workers of the queue `batches` are away, or a queue is crowded.",
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(head.at)), 0))
         FROM ({OPEN_QUEUES}) AS open CROSS JOIN LATERAL (
@@ -149,19 +149,13 @@ OLDEST_DUE_AGE_SECONDS = StoredGauge(
 UNANSWERED_AGE_SECONDS = StoredGauge(
     "pushserver_requests_overdue_age_seconds",
     "For how long the answer to a request has been due, the oldest of them. "
-    "When it moves: beyond a few seconds nobody answers: look for the workers of the queue `turns`.",
+    "When it moves: beyond a few seconds nobody answers: look for the workers of the queue `batches`.",
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - (
             SELECT reply_due_at FROM notifications_notificationrequest
             WHERE state = '{NotificationRequest.State.WAITING}' ORDER BY reply_due_at LIMIT 1
         )), 0))
     """,
-)
-GATEWAYS_AWAY = StoredGauge(
-    "pushserver_unreachable_gateways",
-    "Gateways that cannot be reached at this moment. "
-    "When it moves: nothing is sent through them but a probe now and then, and everything waits for them.",
-    sql=f"SELECT count(*) FROM notifications_halt WHERE kind = '{Halt.Kind.UNREACHABLE}'",
 )
 CHANNELS = StoredGauge(
     "pushserver_channels",
@@ -177,25 +171,5 @@ CHANNELS = StoredGauge(
             LEFT JOIN notifications_halt AS halt ON halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
                 AND halt.token_type = app.token_type AND halt.app_topic = app.apn_topic
         ) AS app USING (state) GROUP BY known.state
-    """,
-)
-DEATHS_DOUBTED = StoredGauge(
-    "pushserver_deaths_doubted_apps",
-    "Apps of which so many proven tokens are refused as dead that it is not believed. "
-    "When it moves: look for a wrong set-up at Apple, Google or the gateway; nothing is disabled, and pushes are sent "
-    "again.",
-    sql="SELECT count(*) FROM notifications_channel WHERE deaths_doubted_since IS NOT NULL",
-)
-PUSHES_STOPPED = StoredGauge(
-    "pushserver_pushes_stopped",
-    "1 while no push is sent, as delivery is drained or every channel that something was delivered to is halted. "
-    "When it moves: the console says who stopped what, why and since when.",
-    sql=f"""
-        SELECT (EXISTS (SELECT FROM notifications_halt WHERE kind = '{Halt.Kind.DRAINED}') OR coalesce(bool_and(EXISTS (
-            SELECT FROM notifications_halt AS halt
-            WHERE halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
-                AND halt.token_type = app.token_type AND halt.app_topic = app.apn_topic
-        )), FALSE))::int
-        FROM notifications_channel AS app
     """,
 )

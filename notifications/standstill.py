@@ -1,6 +1,6 @@
 """Whether any push is sent, and who or what stopped delivery and each app.
 
-The dashboard, `/readyz` and the metrics tell it from the same rows. Only apps that something was delivered to are among
+An indicator tells it. Only apps that something was delivered to are among
 them: what strangers made up neither stops the server nor keeps it going.
 """
 
@@ -70,13 +70,3 @@ def headline(stopped: Sequence[Switch]) -> str:
     """Return in one line that nothing is sent, by whom, and since when: since the last of these was stopped."""
     by = " and ".join(dict.fromkeys(switch.stopper for switch in stopped))
     return f"No pushes are sent: stopped by {by} since {exact(max(switch.since for switch in stopped))}"
-
-
-def anonymous(stopped: Sequence[Switch]) -> str:
-    """Return the same without the names and reasons of people, for `/readyz`, which is open to anybody."""
-    if stopped[0].state == DRAINED:
-        return (
-            f"no pushes are sent: an operator stopped delivery, and notifications wait since {exact(stopped[0].since)}"
-        )
-    each = ", ".join(f"{switch.name} {switch.state} since {exact(switch.since)}" for switch in stopped)
-    return f"no pushes are sent: every channel that something was delivered to is halted: {each}"

@@ -1,7 +1,7 @@
-"""The wiring of delivery: the turns of a worker process, and its periodic tasks.
+"""The wiring of delivery: the task that processes batches, and the periodic ones.
 
-Every process of a prefork pool that serves the queue `turns` makes turns in a thread of its own. Nothing is ever put
-into that queue: rows are the queue, and PostgreSQL announces them.
+`process_batches` runs in each child of a prefork pool until its worker stops. Rows are the queue, and PostgreSQL
+announces them: once it runs it needs no broker.
 """
 
 import os
@@ -14,7 +14,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from kit.buckets.shared import forget_full
-from kit.once import once
+from kit.stopping import WORKER_STOP
 from kit.tasks import MessageTask, run_for_a_while
 from kit.tracing import errors, steps
 from kit.turns import Bell, Stage, Worker
@@ -24,7 +24,6 @@ from notifications.delivery.desk import Delivery
 from notifications.gateways.registry import gateway_for
 
 log = structlog.get_logger(__name__)
-QUEUE = "turns"
 # How long a process that ends waits for pushes and replies that are under way.
 STOP_SECONDS = 8.0
 # Pushes of a queue that go out before anything was answered: at 50 ms each that is 320 a second.
@@ -54,50 +53,44 @@ def new_stages(bell: Bell) -> list[Stage]:
     return [*intake, *delivery.stages(), *outlet]
 
 
-class Turns(threading.Thread):
-    """The thread of a process that makes its turns."""
-
-    def __init__(self) -> None:
-        super().__init__(name="turns", daemon=True)
-        self._worker = new_worker()
-
-    def run(self) -> None:
-        """Make turns. After an unknown error the process ends, and Celery starts another one."""
-        try:
-            self._worker.run()
-        except BaseException as error:  # noqa: BLE001 - the process ends
-            log.critical("turns_ended", error=type(error).__name__)
-            errors.close()
-            os._exit(SOFTWARE_ERROR)
-
-    def stop(self) -> None:
-        """Finish what is under way, for at most `STOP_SECONDS`."""
-        self._worker.stop(patience_seconds=STOP_SECONDS)
-        self.join(STOP_SECONDS + 2)
+@shared_task(base=MessageTask, autoretry_for=())  # not repeated, because a free child is asked again
+def process_batches() -> None:
+    """Process batches until the worker stops. After an unknown error the process ends, and Celery forks another one."""
+    if WORKER_STOP.is_told():
+        return
+    has_ended = threading.Event()
+    try:
+        worker = new_worker()
+        threading.Thread(target=_stop_in_time, args=[worker, has_ended], name="stop", daemon=True).start()
+        worker.run()
+    except Exception as error:  # noqa: BLE001 - the process ends
+        log.critical("batches_ended", error=type(error).__name__)
+        _end()
+    has_ended.set()
 
 
-@once
-def own_turns() -> Turns:
-    """Return the thread of this process that makes turns."""
-    return Turns()
+def _stop_in_time(worker: Worker, has_ended: threading.Event) -> None:
+    """Wait for the stop, and have what is in flight finished for at most `STOP_SECONDS`.
+
+    A process whose statement hangs ends soon after: PostgreSQL rolls it back.
+    """
+    WORKER_STOP.wait()
+    worker.stop(patience_seconds=STOP_SECONDS)
+    if not has_ended.wait(STOP_SECONDS + 2):
+        log.warning("batches_cut_off")
+        _end()
 
 
-@signals.worker_process_init.connect
-def start_turns(**_kwargs: object) -> None:
-    """Start making turns, in each process of a worker that serves their queue."""
-    from celery import current_app  # noqa: PLC0415 - the application of the worker is there only now
-
-    if QUEUE in current_app.amqp.queues.consume_from:
-        own_turns().start()
+def _end() -> None:
+    close_exports()
+    os._exit(SOFTWARE_ERROR)
 
 
 @signals.worker_process_shutdown.connect
-def stop_turns(**_kwargs: object) -> None:
-    """Finish what is under way before the process ends."""
-    if any(thread.name == "turns" for thread in threading.enumerate()):
-        own_turns().stop()
-        for told in (steps, errors):  # children of a pool end without what Python does at the end
-            told.close()
+def close_exports(**_kwargs: object) -> None:
+    """Export what is left of traces and errors: children of a pool end without what Python does at the end."""
+    for exports in (steps, errors):
+        exports.close()
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment

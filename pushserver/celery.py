@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import sys
 from typing import Any
 
-from celery import Celery, signals
+from celery import Celery, bootsteps, signals
+from celery.concurrency import get_implementation
 from django.core.cache import cache
 from django.utils import timezone
 from kombu import Queue
@@ -15,12 +17,14 @@ from kit.ready import tell_ready
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "pushserver.settings")
 
-# Nothing is ever put into `turns`, whose workers take rows: the queue only names the workers that do so.
-QUEUES = ("turns", "maintenance", "keys", "reports", "canary")
+BATCHES = "batches"
+QUEUES = (BATCHES, "maintenance", "keys", "canary", "reports")
 HEARTBEAT_KEY = "worker:{queue}"
 # Workers beat every 2 to 5 seconds: one that hangs for a moment is not gone.
 HEARTBEAT_TTL_SECONDS = 15
 WATCH_AFTER_SECONDS = 5
+# A worker looks for free children so often, and by then an older message is void.
+START_EVERY_SECONDS = 5.0
 
 app = Celery("pushserver")
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -28,9 +32,55 @@ app.autodiscover_tasks()
 app.conf.task_queues = [Queue(name) for name in QUEUES]
 
 
+class StartBatches(bootsteps.StartStopStep):
+    """Sends `process_batches` for each free child of the worker: at each connection to the broker, and every 5 seconds.
+
+    The task never ends by itself, so that a busy child is one that processes batches. Each worker asks for itself, as
+    nobody else knows how many of its children are free.
+    """
+
+    requires = ("celery.worker.consumer:Tasks",)
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        self._timer: Any = None
+        super().__init__(consumer, **kwargs)
+
+    def include_if(self, consumer: Any) -> bool:
+        return BATCHES in consumer.app.amqp.queues.consume_from
+
+    def start(self, consumer: Any) -> None:
+        self._send(consumer)
+        self._timer = consumer.timer.call_repeatedly(START_EVERY_SECONDS, self._send, (consumer,))
+
+    def stop(self, consumer: Any) -> None:
+        if self._timer:
+            consumer.timer.cancel(self._timer)
+
+    def _send(self, consumer: Any) -> None:
+        from celery.worker.state import reserved_requests  # noqa: PLC0415 - other processes need no worker's modules
+
+        with contextlib.suppress(OperationalError):  # the broker is away again: the next connection starts anew
+            for _ in range(consumer.pool.num_processes - len(reserved_requests)):
+                app.send_task("notifications.tasks.process_batches", expires=START_EVERY_SECONDS, retry=False)
+
+
+app.steps["consumer"].add(StartBatches)
+
+
 @signals.setup_logging.connect
 def keep_our_logging(**_kwargs: Any) -> None:
     """Keep the logging of `settings`: Celery sets up its own only while nothing is connected here."""
+
+
+@signals.worker_init.connect
+def refuse_other_work(sender: Any, **_kwargs: Any) -> None:
+    """Refuse to serve `batches` beside another queue, whose tasks would never get a process, or in threads, which would
+    share what each process has once.
+    """
+    served = set(app.amqp.queues.consume_from)
+    is_apart = len(served) == 1 and get_implementation(sender.pool_cls) is get_implementation("prefork")
+    if BATCHES in served and not is_apart:
+        sys.exit(f"`{BATCHES}` needs a worker of its own: --queues={BATCHES} --pool=prefork. Another serves the rest.")
 
 
 @signals.worker_init.connect

@@ -122,29 +122,29 @@ class NotificationMinute(models.Model):
 
 
 class Incident(models.Model):
-    """For how long one light of the dashboard had one colour that is not green, see `state.memory`.
+    """For how long one health indicator was red, or yellow, see `indicators.incidents`.
 
-    A light that turns from one to the other gets a second row, and both have the same ``incident_at``.
+    An indicator that turns from one to the other gets a second row, and both have the same ``incident_at``.
     """
 
-    light = models.TextField()  # the id of the light
+    indicator = models.TextField()  # its id
     name = models.TextField()
-    level = models.TextField()  # the word of `state.lights.Level`
-    words = models.TextField()  # what was the case when it began
-    incident_at = models.DateTimeField()  # when the light was green the last time
+    state = models.TextField()  # the word of `kit.indicators.State`
+    sentence = models.TextField()  # what was the case when it began
+    incident_at = models.DateTimeField()  # when the indicator was green the last time
     began_at = models.DateTimeField(db_index=True)
     ended_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints: ClassVar = [
             models.UniqueConstraint(
-                fields=["light"], condition=models.Q(ended_at=None), name="one_open_incident_per_light"
+                fields=["indicator"], condition=models.Q(ended_at=None), name="one_open_incident_per_indicator"
             ),
         ]
         indexes: ClassVar = [
-            models.Index(fields=["light", "id"], name="incident_light"),  # listed by light
+            models.Index(fields=["indicator", "id"], name="incident_indicator"),  # listed by indicator
             models.Index(fields=["ended_at"], name="incident_ended"),
         ]
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.level} from {exact(self.began_at)}"
+        return f"{self.name}: {self.state} from {exact(self.began_at)}"

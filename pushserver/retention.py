@@ -7,8 +7,8 @@ from django.contrib.sessions.models import Session
 from django.db import connection
 
 from kit.db.deleting import CHUNK_SIZE, delete_in_chunks
+from pushserver.indicators.incidents import KEPT
 from pushserver.models import Incident, OpenedRecord
-from pushserver.state.memory import KEPT
 
 
 def purge_opened_records(*, now: datetime, keep: timedelta) -> Iterator[int]:

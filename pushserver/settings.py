@@ -376,18 +376,15 @@ STARTS_WHEN = "pushserver.stack.fitting"  # what `kit.starting` asks
 CELERY_BROKER_URL = REDIS_URL
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {
-    # Longer than the longest task. Every task is scheduled again anyway, so nothing waits for a lost one.
+    # Then the mail of a worker that died is sent by another one. All other tasks are scheduled again anyway.
     "visibility_timeout": 900,
     "socket_timeout": 30,
     "socket_connect_timeout": 5,
 }
-CELERY_TASK_ACKS_LATE = True
-CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 3, "interval_start": 0.1, "interval_step": 0.3, "interval_max": 1.0}
-CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_DISABLE_PREFETCH = True  # a worker takes what it can begin at once, and leaves the rest to others
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
-CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
 CELERY_TASK_DEFAULT_QUEUE = "maintenance"
 CELERY_BEAT_SCHEDULER = "pushserver.beat.OneBeat"
 CELERY_BEAT_SCHEDULE = {
@@ -428,7 +425,8 @@ if CANARY_PERIOD_SECONDS and XMPP_COMPONENT_JID:
         "options": {"expires": CANARY_PERIOD_SECONDS},
     }
 CELERY_TASK_ROUTES = {
-    # Keys are never derived in a process that makes turns, as each costs 15 ms of CPU time.
+    "notifications.tasks.process_batches": {"queue": "batches"},
+    # Keys are never derived in a process that makes batches, as each costs 15 ms of CPU time.
     "waku_bridge.tasks.derive_topic_keys": {"queue": "keys"},
     "waku_bridge.tasks.derive_wanted_keys": {"queue": "keys"},
     "waku_bridge.tasks.run_canary": {"queue": "canary"},

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from kit.tasks import MessageTask, run_for_a_while
 from pushserver import retention, traffic
-from pushserver.state.looking import look
+from pushserver.indicators.snapshot import take_snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -31,8 +31,6 @@ def purge_visits() -> None:
 
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment
 def count_traffic() -> None:
-    """Count the minutes that are over, and collect the lights, so that the dashboard knows since when something is
-    broken.
-    """
+    """Count the minutes that are over, and take a snapshot, so that indicators know since when something is broken."""
     run_for_a_while(traffic.count_owed(now=timezone.now()))
-    look(now=timezone.now())
+    take_snapshot(now=timezone.now())

@@ -1,9 +1,7 @@
 """The metrics of this app. Their rules are written in `waku_bridge/metrics.py`."""
 
-from django.conf import settings
 from prometheus_client import Counter
 
-from kit.db.estimates import fill_ratio
 from kit.metrics.kinds import StoredGauge
 
 REGISTRATIONS = Counter(
@@ -19,13 +17,6 @@ REGISTRATION_EVENTS = Counter(
     "What registrations changed: registered, refreshed, token_changed, settings_changed, unregistered. "
     "When it moves: a wave of token_changed or registered follows a release of an app; else ask its developers.",
     ["kind"],
-)
-REGISTRATIONS_FILL = StoredGauge(
-    "pushserver_registrations_fill_ratio",
-    "Stored registrations, those that ended included, to MAX_REGISTRATIONS, as PostgreSQL's statistics estimate them. "
-    "When it moves: at 1 new installations are refused. From 0.8 on raise MAX_REGISTRATIONS, and the disk; a rise "
-    "within hours is somebody who makes up registrations, see docs/limits.md.",
-    sql=fill_ratio("registrations_registration", settings.MAX_REGISTRATIONS),
 )
 QUERIED_KEYS = Counter(
     "pushserver_queried_keys_total",

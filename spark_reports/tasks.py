@@ -1,21 +1,21 @@
 """The scheduled tasks of the reports: make those that are owed or asked for, notice missing ones, and mail new ones.
 
-A worker of their own makes runs one after the other. Their tasks are acknowledged at once, because the broker would
-hand out again what takes hours: what a killed worker leaves undone, the next one finds in the database.
+A worker of their own makes runs one after the other. What a killed worker leaves undone, the next one finds in the
+database.
 """
 
 from dataclasses import dataclass
 from datetime import date, datetime
 from smtplib import SMTPException
-from threading import Event
 from typing import Any
 
 import structlog
-from celery import shared_task, signals
+from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
 from kit.db.patience import REPORTS, patience
+from kit.stopping import WORKER_STOP
 from kit.tasks import MessageTask
 from spark_reports import nights, status
 from spark_reports.by_hand import next_request
@@ -25,13 +25,6 @@ from spark_reports.parts import missing
 from spark_reports.seeds import destroy_seeds
 
 log = structlog.get_logger(__name__)
-_stopping = Event()
-
-
-@signals.worker_shutting_down.connect
-def stop_runs(**_kwargs: Any) -> None:
-    """Have a run end when its worker is told to shut down."""
-    _stopping.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +37,11 @@ class _Work:
     request: RequestedRun | None = None
 
 
-@shared_task(base=MessageTask, autoretry_for=(), acks_late=False)  # the next one comes in five minutes
+@shared_task(base=MessageTask, autoretry_for=())  # the next one comes in five minutes
 def make_reports() -> None:
     """Make reports until nothing more is owed or can be made now."""
     with patience(REPORTS):
-        while not _stopping.is_set() and (work := _next_work(timezone.now())):
+        while not WORKER_STOP.is_told() and (work := _next_work(timezone.now())):
             if not _make(work):
                 return
 
@@ -101,7 +94,7 @@ def _until_stopped() -> Any:
 
     class UntilStopped(Progress):
         def beat(self) -> None:
-            if _stopping.is_set():
+            if WORKER_STOP.is_told():
                 raise WorkerStops
 
     return UntilStopped()
@@ -122,9 +115,11 @@ def _announce(work: _Work) -> None:
         mail_summary.delay(work.last.isoformat())
 
 
-@shared_task(base=MessageTask, autoretry_for=(OSError, SMTPException), retry_backoff=60, retry_backoff_max=600)
+@shared_task(
+    base=MessageTask, acks_late=True, autoretry_for=(OSError, SMTPException), retry_backoff=60, retry_backoff_max=600
+)
 def mail_summary(day: str) -> None:
-    """Mail the summary of a day."""
+    """Mail the summary of a day. It is acknowledged late, as the only task that nothing sends again."""
     send_summary(date.fromisoformat(day))
 
 

@@ -165,7 +165,7 @@ ENVELOPES_PROCESSED = Counter(
 INBOX_WAIT_SECONDS = BatchHistogram(
     "pushserver_inbox_wait_seconds",
     "From the reception of an envelope by the bridge to the decision about it. "
-    "When it moves: workers of the queue `turns` are too few, away, or wait for the database.",
+    "When it moves: workers of the queue `batches` are too few, away, or wait for the database.",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600),
 )
 
@@ -213,7 +213,7 @@ PUBLISH_ERRORS = Counter(
 PUBLISH_SECONDS = BatchHistogram(
     "pushserver_replies_publish_seconds",
     "From the commit of a reply into the outbox to the node that took it. "
-    "When it moves: clients wait 3 s; the first node is slow, or workers of the queue `turns` are too few.",
+    "When it moves: clients wait 3 s; the first node is slow, or workers of the queue `batches` are too few.",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 10, 60, 600),
 )
 
@@ -238,19 +238,6 @@ CANARY_LINK_SECONDS = StoredGauge(
             "unregister_answer",
         ],
     ),
-)
-CANARY_BROKEN = StoredGauge(
-    "pushserver_canary_broken",
-    "1 for what is broken according to the canary's last round trip (node, bridge, worker, gorush, reply), else 0. "
-    "When it moves: messages of real clients break there too. The console's page of the run says more.",
-    ("cause",),
-    sql=gauges.broken("waku_bridge_canaryrun", ["node", "bridge", "worker", "gorush", "reply"]),
-)
-CANARY_LAST_SUCCESS = StoredGauge(
-    "pushserver_canary_last_success_timestamp_seconds",
-    "When all links of the chain held for the last time, as Unix time. "
-    "When it moves: older than a few minutes, something is broken, or the worker of the queue canary is away.",
-    sql=gauges.last_success("waku_bridge_canaryrun"),
 )
 
 # What waits -----------------------------------------------------------------------------------------------------------
@@ -281,7 +268,7 @@ INBOX_POSTPONED = StoredGauge(
 INBOX_OLDEST_AGE_SECONDS = StoredGauge(
     "pushserver_inbox_oldest_age_seconds",
     "For how long the oldest envelope has been waiting in the inbox. "
-    "When it moves: beyond a few seconds workers of the queue `turns` are away or too few.",
+    "When it moves: beyond a few seconds workers of the queue `batches` are away or too few.",
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(received_at)), 0)) FROM (
             SELECT received_at FROM waku_bridge_inboundenvelope
@@ -292,7 +279,7 @@ INBOX_OLDEST_AGE_SECONDS = StoredGauge(
 REPLIES_PENDING = StoredGauge(
     "pushserver_replies_pending",
     "Replies in the outbox that no node has taken yet, counted up to 100 000. "
-    "When it moves: no node takes replies, see the publish errors; or workers of the queue `turns` are away.",
+    "When it moves: no node takes replies, see the publish errors; or workers of the queue `batches` are away.",
     sql=f"""
         SELECT count(*) FROM (
             SELECT FROM waku_bridge_outboundreply WHERE state = '{OutboundReply.State.PENDING}'

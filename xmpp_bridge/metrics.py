@@ -2,11 +2,9 @@
 domains are none.
 """
 
-from django.conf import settings
 from prometheus_client import Counter, Gauge
 
 from kit.canary import gauges
-from kit.db.estimates import fill_ratio
 from kit.metrics.kinds import BatchHistogram, StoredGauge
 from registrations.models import Route
 
@@ -75,13 +73,8 @@ ENDS_UNTOLD = StoredGauge(
         ) AS untold
     """,
 )
-DEVICES_FILL = StoredGauge(
-    "pushserver_xmpp_devices_fill_ratio",
-    "Stored devices of XMPP users, those that ended included, to XMPP_MAX_DEVICES, as PostgreSQL's statistics estimate "
-    "them. "
-    "When it moves: at 1 new devices are told to wait. From 0.8 on raise XMPP_MAX_DEVICES, and the disk; a rise within "
-    "hours is somebody who makes up accounts, see docs/xmpp.md.",
-    sql=fill_ratio("xmpp_bridge_device", settings.XMPP_MAX_DEVICES),
+_LAST_CANARY = (
+    "SELECT * FROM xmpp_bridge_canaryrun WHERE state IN ('passed', 'broken') ORDER BY started_at DESC LIMIT 1"
 )
 CANARY_LINK_SECONDS = StoredGauge(
     "pushserver_xmpp_canary_link_seconds",
@@ -90,18 +83,4 @@ CANARY_LINK_SECONDS = StoredGauge(
     "When it moves: the links are explained in docs/canary.md; users' servers wait for the answer to a push.",
     ("link",),
     sql=gauges.link_seconds("xmpp_bridge_canaryrun", ["register", "push", "gorush", "unregister"]),
-)
-CANARY_BROKEN = StoredGauge(
-    "pushserver_xmpp_canary_broken",
-    "1 for what is broken according to the last round trip of the canary of XMPP (component, xmpp_server, worker, "
-    "gorush, reply), else 0. "
-    "When it moves: pushes of real servers break there too. The console's page of the run says more.",
-    ("cause",),
-    sql=gauges.broken("xmpp_bridge_canaryrun", ["component", "xmpp_server", "worker", "gorush", "reply"]),
-)
-CANARY_LAST_SUCCESS = StoredGauge(
-    "pushserver_xmpp_canary_last_success_timestamp_seconds",
-    "When all links of the chain of XMPP held for the last time, as Unix time. "
-    "When it moves: older than a few minutes, something is broken, or the worker of the queue canary is away.",
-    sql=gauges.last_success("xmpp_bridge_canaryrun"),
 )

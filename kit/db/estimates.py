@@ -13,11 +13,3 @@ def stored(table: LiteralString) -> LiteralString:
             SELECT count(*) FROM (SELECT FROM {table} LIMIT 1001) AS counted
         ) END FROM pg_class WHERE oid = '{table}'::regclass
     )"""
-
-
-def fill_ratio(table: LiteralString, most: int) -> str:
-    """Return the statement for the estimated rows of a table in proportion to ``most``.
-
-    It finds nothing before PostgreSQL has looked at the table.
-    """
-    return f"SELECT reltuples / {most:d} FROM pg_class WHERE oid = '{table}'::regclass AND reltuples >= 0"

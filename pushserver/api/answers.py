@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from kit.indicators import State
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from registrations.models import Registration, Route
 from spark_reports.models import Anomaly, ErrorRate, TokenChurn
@@ -175,15 +176,20 @@ class AnomalyAnswer(serializers.ModelSerializer[Anomaly]):
         exclude: ClassVar = ["id"]
 
 
-class CheckAnswer(serializers.Serializer[Any]):
-    ok = serializers.BooleanField()
-    reason = serializers.CharField(required=False)
-    parts = serializers.DictField(child=serializers.BooleanField(), required=False)
+class IndicatorAnswer(serializers.Serializer[Any]):
+    """What is the case with one part of the server. The dashboard shows the same."""
+
+    id = serializers.CharField()
+    state = serializers.ChoiceField(choices=[(state.value, state.name.lower()) for state in State])
+    since = serializers.DateTimeField(allow_null=True, help_text="Since when it is bad, where that is known.")
+    sentence = serializers.CharField(help_text="What is the case.")
+    first_step = serializers.CharField(allow_blank=True, help_text="What to do first; empty while it is fine.")
+    runbook = serializers.CharField(help_text="The page in docs/runbooks that says what to do step by step.")
+    decides_readiness = serializers.BooleanField()
 
 
 class StatusAnswer(serializers.Serializer[Any]):
-    """The same as /readyz says."""
+    """All health indicators, causes before effects. /readyz shows those that decide readiness."""
 
     status = serializers.ChoiceField(choices=["ready", "not ready"])
-    checks = serializers.DictField(child=CheckAnswer())
-    warnings = serializers.ListField(child=serializers.DictField(child=serializers.CharField()))
+    indicators = IndicatorAnswer(many=True)

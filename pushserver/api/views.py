@@ -13,13 +13,14 @@ from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer
 from rest_framework.views import APIView
 
+from kit.indicators import to_json
 from notifications.halts import with_halts
 from notifications.models import Channel, Notification
-from pushserver import health
 from pushserver.api import answers, filters
 from pushserver.api.access import HasScope, PerAddress
 from pushserver.api.pages import NewestFirst
 from pushserver.api.problems import Problem
+from pushserver.indicators.snapshot import take_snapshot
 from pushserver.models import ApiToken, OpenedRecord
 from registrations.models import Registration
 from spark_reports.models import Anomaly, ErrorRate, TokenChurn
@@ -188,7 +189,7 @@ Anomalies = report(Anomaly, answers.AnomalyAnswer, "figure", "stage", "platform"
 
 
 class Status(Guarded, generics.GenericAPIView[Any]):
-    """Whether a message would make it through, and if not, why."""
+    """Whether a message would make it through, and every health indicator of the server."""
 
     scope = Scope.STATUS
     permission_classes = (HasScope,)
@@ -196,4 +197,4 @@ class Status(Guarded, generics.GenericAPIView[Any]):
 
     @describe(answers.StatusAnswer)  # type: ignore[untyped-decorator]
     def get(self, _request: Request) -> Response:
-        return Response(health.REMEMBERED.report())
+        return Response(to_json(take_snapshot(now=timezone.now()).indicators))

@@ -1,4 +1,4 @@
-"""The list of incidents: when each light was not green, for how long, and what was the case."""
+"""The list of incidents: when each health indicator was not green, for how long, and what was the case."""
 
 from typing import Any, ClassVar
 
@@ -10,17 +10,17 @@ from kit.admin.columns import NOTHING, moment, word
 from kit.admin.facts import FactAdmin
 from kit.admin.filters import RecentValuesFilter
 from kit.admin.times import exact
+from kit.indicators import State, duration
 from pushserver.console.dashboard.showing import LOOKS
 from pushserver.models import Incident
-from pushserver.state.lights import Level, duration
 
 
 @admin.register(Incident)
 class IncidentAdmin(FactAdmin):
-    list_display = ("name", "colour", "began", "ended", "lasted", word("words", "what was the case"))
-    list_filter = (("light", RecentValuesFilter),)
+    list_display = ("name", "colour", "began", "ended", "lasted", word("sentence", "what was the case"))
+    list_filter = (("indicator", RecentValuesFilter),)
     shown: ClassVar[Any] = {
-        "Incident": ("name", "colour", word("words", "what was the case"), "lasted"),
+        "Incident": ("name", "colour", word("sentence", "what was the case"), "lasted"),
         "Times": (
             moment("incident_at", "green until"),
             moment("began_at", "began"),
@@ -28,10 +28,10 @@ class IncidentAdmin(FactAdmin):
         ),
     }
 
-    @admin.display(description="light was")
+    @admin.display(description="indicator was")
     def colour(self, incident: Incident) -> SafeString:
-        family = LOOKS[Level(incident.level)][0]
-        return format_html('<span class="state-word {}">{}</span>', family, incident.level)
+        family = LOOKS[State(incident.state)][0]
+        return format_html('<span class="state-word {}">{}</span>', family, incident.state)
 
     @admin.display(description="from")
     def began(self, incident: Incident) -> str:

@@ -1,7 +1,7 @@
 """The pages "gorush configuration" and "Waku nodes": whether each answers, what the config checks found, why it matters
 and what to do.
 
-Whether a peer answers is told by its light on the dashboard, so that the two never contradict each other.
+Whether a peer answers is told by its indicator, as on the dashboard, so that the two never contradict each other.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,23 +17,24 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from kit.http.complaints import Complaint
-from kit.http.notices import Board, Notice
+from kit.http.notices import Board
 from kit.http.urls import host_of
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
-from pushserver.console.dashboard.showing import Lamp, lamps_of
-from pushserver.state.looking import look
+from pushserver.console.dashboard.showing import Shown, shown_to
+from pushserver.indicators.asking import complaints
+from pushserver.indicators.snapshot import take_snapshot
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One peer with its lights, which are those of the dashboard.
+    """One peer with its indicators, which are those of the dashboard.
 
     ``looked_at`` is None when no check of its configuration reached it lately; ``facts`` are what it said of itself.
     """
 
     host: str
-    lamps: Sequence[Lamp]
+    indicators: Sequence[Shown]
     looked_at: datetime | None = None
     facts: Sequence[tuple[str, str]] = ()
     complaints: Sequence[tuple[Complaint, datetime | None]] = ()
@@ -44,14 +45,14 @@ Describe = Callable[[Mapping[str, Any]], Sequence[tuple[str, str]]]
 
 @require_safe
 def gorush_configuration(request: HttpRequest) -> TemplateResponse:
-    """Show the lights and the complaints of each gorush."""
+    """Show the indicators and the complaints of each gorush."""
     rows = _rows(request, settings.GORUSH_URLS, GORUSH_BOARD, ("gorush",), lambda _memory: ())
     return _page(request, rows, title="gorush configuration", nothing="No gorush is configured: set GORUSH_URL.")
 
 
 @require_safe
 def waku_nodes(request: HttpRequest) -> TemplateResponse:
-    """Show the lights and the complaints of each Waku node, and what it says of itself."""
+    """Show the indicators and the complaints of each Waku node, and what it says of itself."""
     urls = list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES]))
     rows = _rows(request, urls, NODE_BOARD, ("node", "store"), _facts_of_node)
     return _page(request, rows, title="Waku nodes", nothing="No Waku node is configured: set WAKU_NODES.")
@@ -78,18 +79,14 @@ def _page(request: HttpRequest, rows: Iterator[Row], *, title: str, nothing: str
 def _rows(
     request: HttpRequest, urls: Sequence[str], watch: Board, kinds: Sequence[str], describe: Describe
 ) -> Iterator[Row]:
-    """Yield a row for each peer, with its light of each kind that it has."""
-    seen = look(now=timezone.now())
+    """Yield a row for each peer, with its indicator of each kind that it has."""
+    seen = take_snapshot(now=timezone.now())
     notices = watch.read(urls)
     for url in urls:
         host, notice = host_of(url), notices.get(url)
-        lamps = lamps_of(seen.lights_of(*(f"{kind}-{host}" for kind in kinds)), request.user)
+        indicators = shown_to(request.user, seen.of(*(f"{kind}-{host}" for kind in kinds)))
         if notice:
             facts = list(describe(notice.memory)) if notice.memory else []
-            yield Row(host, lamps, notice.looked_at, facts, _with_age(notice))
+            yield Row(host, indicators, notice.looked_at, facts, complaints([notice]))
         else:
-            yield Row(host, lamps)
-
-
-def _with_age(notice: Notice) -> list[tuple[Complaint, datetime | None]]:
-    return [(complaint, notice.since.get(complaint.id)) for complaint in notice.complaints]
+            yield Row(host, indicators)

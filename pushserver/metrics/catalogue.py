@@ -8,7 +8,6 @@ from prometheus_client.metrics import MetricWrapperBase
 import notifications.gateways.gorush.metrics
 import notifications.metrics
 import registrations.metrics
-import spark_reports.metrics
 import waku_bridge.metrics
 import xmpp_bridge.metrics
 from kit.metrics.kinds import AskedGauge, StoredGauge
@@ -20,7 +19,6 @@ SOURCES = {
     "Requests and delivery": notifications.metrics,
     "gorush": notifications.gateways.gorush.metrics,
     "Registrations and queries": registrations.metrics,
-    "Reports": spark_reports.metrics,
     "Servers and queues": names,
 }
 ADVICE = " When it moves: "

@@ -5,22 +5,23 @@ well.
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import closing
-from threading import Lock
-from time import monotonic
+from contextlib import closing, suppress
 
 import psycopg
 import redis
 import structlog
 from django.conf import settings
-from django.core.cache import cache
 from django.db import connection
+from django.utils import timezone
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from pushserver.celery import HEARTBEAT_KEY, QUEUES
+from kit.indicators import VALUES
+from kit.recent import Recent
+from pushserver.celery import QUEUES
+from pushserver.indicators.snapshot import take_snapshot
 from pushserver.metrics.catalogue import stored_gauges
-from pushserver.metrics.names import BROKER_UP, DATABASE_UP, QUEUE_HAS_WORKER, QUEUE_TASKS
+from pushserver.metrics.names import INDICATOR, QUEUE_TASKS
 
 log = structlog.get_logger(__name__)
 
@@ -29,37 +30,34 @@ KEPT_SECONDS = 5.0
 
 
 class Stock(Collector):
-    """The gauges of database and broker, as prometheus_client collects them."""
+    """The indicators, and the gauges of database and broker, as prometheus_client collects them."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
-        self._known: list[Metric] = []
-        self._asked_at = float("-inf")
+        self._recent = Recent(_ask, lambda: KEPT_SECONDS)
 
     def describe(self) -> Iterable[Metric]:
         return []
 
     def collect(self) -> list[Metric]:
-        with self._lock:
-            if monotonic() - self._asked_at >= KEPT_SECONDS:
-                self._known = [*_ask_database(), *_ask_broker()]
-                self._asked_at = monotonic()
-            return self._known
+        return self._recent.get()
+
+
+def _ask() -> list[Metric]:
+    return [_indicators(), *_ask_database(), *_ask_broker()]
+
+
+def _indicators() -> Metric:
+    found = take_snapshot(now=timezone.now()).indicators
+    return INDICATOR.family((indicator.id, VALUES.get(indicator.state)) for indicator in found)
 
 
 def _ask_database() -> Iterator[Metric]:
+    """Yield the gauges that the database knows. Its indicator says why they are missing."""
     parameters = connection.get_connection_params() | {"connect_timeout": TIMEOUT_SECONDS, "cursor_factory": None}
-    try:
-        # Each query is asked by itself, so that one that fails does not prevent the others.
-        with closing(psycopg.connect(**parameters, autocommit=True)) as own:
-            own.execute(f"SET statement_timeout = '{TIMEOUT_SECONDS}s'")
-            answers = list(_ask_gauges(own))
-    except psycopg.Error:
-        answers, is_up = [], 0
-    else:
-        is_up = 1
-    yield DATABASE_UP.family([(is_up,)])
-    yield from answers
+    # Each query is asked by itself, so that one that fails does not prevent the others.
+    with suppress(psycopg.Error), closing(psycopg.connect(**parameters, autocommit=True)) as own:
+        own.execute(f"SET statement_timeout = '{TIMEOUT_SECONDS}s'")
+        yield from list(_ask_gauges(own))
 
 
 def _ask_gauges(own: psycopg.Connection) -> Iterator[Metric]:
@@ -75,13 +73,5 @@ def _ask_gauges(own: psycopg.Connection) -> Iterator[Metric]:
 
 def _ask_broker() -> Iterator[Metric]:
     options = {"socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS}
-    try:
-        with closing(redis.Redis.from_url(settings.REDIS_URL, **options)) as client:
-            lengths = [client.llen(queue) for queue in QUEUES]
-        beats = cache.get_many([HEARTBEAT_KEY.format(queue=queue) for queue in QUEUES])
-    except redis.RedisError:
-        yield BROKER_UP.family([(0,)])
-        return
-    yield BROKER_UP.family([(1,)])
-    yield QUEUE_TASKS.family(zip(QUEUES, lengths, strict=True))
-    yield QUEUE_HAS_WORKER.family((queue, int(HEARTBEAT_KEY.format(queue=queue) in beats)) for queue in QUEUES)
+    with suppress(redis.RedisError), closing(redis.Redis.from_url(settings.REDIS_URL, **options)) as client:
+        yield QUEUE_TASKS.family([(queue, client.llen(queue)) for queue in QUEUES])

@@ -14,10 +14,10 @@ class Migration(migrations.Migration):
             name='Incident',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('light', models.TextField()),
+                ('indicator', models.TextField()),
                 ('name', models.TextField()),
-                ('level', models.TextField()),
-                ('words', models.TextField()),
+                ('state', models.TextField()),
+                ('sentence', models.TextField()),
                 ('incident_at', models.DateTimeField()),
                 ('began_at', models.DateTimeField(db_index=True)),
                 ('ended_at', models.DateTimeField(null=True)),
@@ -38,7 +38,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='incident',
-            index=models.Index(fields=['light', 'id'], name='incident_light'),
+            index=models.Index(fields=['indicator', 'id'], name='incident_indicator'),
         ),
         migrations.AddIndex(
             model_name='incident',
@@ -46,6 +46,6 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='incident',
-            constraint=models.UniqueConstraint(condition=models.Q(('ended_at', None)), fields=('light',), name='one_open_incident_per_light'),
+            constraint=models.UniqueConstraint(condition=models.Q(('ended_at', None)), fields=('indicator',), name='one_open_incident_per_indicator'),
         ),
     ]

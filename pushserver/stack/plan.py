@@ -59,17 +59,14 @@ def database(embedded: EmbeddedPostgres | None) -> ProcessSpec:
 
 
 def services(*, data_dir: Path, cpus: int, has_xmpp: bool = False) -> list[ProcessSpec]:
-    """Describe the bridges, the workers and the scheduler. ``cpus`` is the number of processes that make turns."""
+    """Describe the bridges, the workers and the scheduler. ``cpus`` is the number of processes that make batches."""
     xmpp = shows_no_metrics(replace(manage("xmpp", "run_xmpp_bridge", stage=Stage.FRONT), tells_ready=True))
     return [
         replace(manage("bridge", "run_waku_bridge", stage=Stage.FRONT), tells_ready=True),
         *([xmpp] if has_xmpp else []),
-        worker("worker", "turns,maintenance", "--pool=prefork", f"--concurrency={cpus}"),
-        # This worker is apart from those that make turns: a report takes minutes or hours, the canary waits for turns,
-        # and keys take CPU time. One thread each.
-        worker(
-            "reports", "reports,canary,keys", "--pool=threads", "--concurrency=4", stop_seconds=REPORTS_STOP_SECONDS
-        ),
+        worker("batches", "batches", "--pool=prefork", f"--concurrency={cpus}"),
+        worker("tasks", "maintenance,keys,canary", "--pool=threads", "--concurrency=8"),
+        worker("reports", "reports", "--pool=threads", "--concurrency=1", stop_seconds=REPORTS_STOP_SECONDS),
         celery("beat", "beat", f"--schedule={data_dir / 'celerybeat-schedule'}", stage=Stage.SCHEDULER),
     ]
 

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1
 
+from kit.indicators import State
 from pushserver.embedded.parts import EmbeddedPart
 from pushserver.embedded.ports import is_free
 from pushserver.embedded.probing import fetch
@@ -171,10 +172,10 @@ async def _wait_until_ready(plan: Plan, awaited: Awaited) -> None:
 def _reasons(body: bytes) -> str:
     """Return what `/readyz` says is missing. The text of a body that is not its answer is not shown."""
     try:
-        checks = json.loads(body)["checks"]
+        indicators = json.loads(body)["indicators"]
     except (ValueError, KeyError):
         return "no answer"
-    return "; ".join(check["reason"] for check in checks.values() if check.get("reason"))
+    return "; ".join(f"{found['id']}: {found['sentence']}" for found in indicators if found["state"] == State.RED)
 
 
 @contextmanager

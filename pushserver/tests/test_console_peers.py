@@ -60,7 +60,7 @@ def test_says_so_when_everything_is_as_it_should_be(admin_client: Client) -> Non
 
 
 def test_says_so_when_nobody_looked(admin_client: Client) -> None:
-    assert "Nobody looked at it lately" in text_of(admin_client)
+    assert "was not checked lately" in text_of(admin_client)
 
 
 def test_says_so_when_there_is_no_gorush(admin_client: Client, settings: LazySettings) -> None:
@@ -75,7 +75,7 @@ def test_a_cache_that_is_away_is_like_nobody_having_looked(
         raise RedisError
 
     monkeypatch.setattr(status_cache.cache, "get_many", away)
-    assert "Nobody looked at it lately" in text_of(admin_client)
+    assert "was not checked lately" in text_of(admin_client)
 
 
 MEMORY = {
@@ -96,7 +96,7 @@ def test_a_node_is_shown_with_what_it_said_and_what_is_wrong(admin_client: Clien
     for shown in ["node.test:8645", "nwaku 0.38.1", "16: 32", "700 messages", COMPLAINT.action]:
         assert shown in text
     assert "store.test:8645" in text
-    assert "Nobody looked at it lately" in text
+    assert "was not checked lately" in text
     assert "password" not in text
 
 
@@ -131,7 +131,7 @@ def test_the_start_page_leads_to_it(admin_client: Client, page: str) -> None:
     assert f'href="{page}"' in admin_client.get("/admin/").content.decode()
 
 
-@pytest.mark.parametrize(("queues", "is_asked"), [(["maintenance", "reports"], True), (["turns"], False)])
+@pytest.mark.parametrize(("queues", "is_asked"), [(["maintenance", "reports"], True), (["batches"], False)])
 def test_a_worker_that_maintains_looks_when_it_starts(
     monkeypatch: pytest.MonkeyPatch, queues: list[str], is_asked: bool
 ) -> None:

@@ -11,7 +11,7 @@ from django.conf import settings
 ROOT = settings.BASE_DIR
 SERVICES = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
 VALUES = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text(encoding="utf-8"))
-OURS = ("migrate", "bridge", "xmpp", "worker", "reports", "beat")
+OURS = ("migrate", "bridge", "xmpp", "batches", "tasks", "reports", "beat")
 SECRETS = [Path(value).name for name, value in SERVICES["web"]["environment"].items() if name.endswith("_FILE")]
 
 
@@ -63,7 +63,7 @@ def test_every_process_of_compose_is_in_the_chart_and_in_the_target() -> None:
 
 
 def test_all_are_given_time_to_stop_as_compose_gives_it() -> None:
-    for name in ("bridge", "xmpp", "worker", "reports"):
+    for name in ("bridge", "xmpp", "batches", "tasks", "reports"):
         seconds = SERVICES[name]["stop_grace_period"].removesuffix("s")
         assert f"\nTimeoutStopSec={seconds}\n" in unit(name)
         assert VALUES["processes"][name]["stopSeconds"] == int(seconds)

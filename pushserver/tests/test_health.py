@@ -12,20 +12,20 @@ from urllib.parse import urlsplit
 import pytest
 from django.conf import LazySettings
 from django.core.cache import cache
-from django.db import connection
+from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
-from kit.db.statements import fetch
 from kit.http.complaints import Complaint
 from kit.http.notices import Board, Notice
+from kit.indicators import Indicator, State
 from notifications import halts
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
-from notifications.metrics import PUSHES_STOPPED
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.embedded.ports import free_port
 from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.health import NEEDED_QUEUES
+from pushserver.indicators.asking import NEEDED_QUEUES, RECENT
+from pushserver.indicators.snapshot import take_snapshot
 from tests import factories
 from tests.gorush import serve_gorush
 from waku_bridge.canary import canary
@@ -47,6 +47,7 @@ def gorush() -> Iterator[ThreadingHTTPServer]:
 @pytest.fixture
 def all_well(db: None, settings: LazySettings, gorush: ThreadingHTTPServer) -> Iterator[None]:
     settings.WAKU_NODES = [NODE_URL]
+    settings.REPORTS_NIGHTLY = False
     settings.GORUSH_URLS = [f"http://127.0.0.1:{gorush.server_port}"]
     LAST_READ.save(NOW, NODE_URL)
     for queue in NEEDED_QUEUES:
@@ -69,14 +70,15 @@ def test_is_ready_when_every_part_is(client: Client) -> None:
 
     assert response.status_code == 200, response.content
     assert response.json()["status"] == "ready"
-    assert set(response.json()["checks"]) == {"database", "broker", "node", "gorush", "worker"}
+    kinds = {found["id"].partition("-")[0] for found in response.json()["indicators"]}
+    assert kinds == {"database", "broker", "workers", "node", "gorush"}
 
 
 @pytest.mark.usefixtures("all_well")
 @pytest.mark.parametrize(
-    ("end", "reason"),
+    ("end", "sentence"),
     [
-        (component.CONNECTED, None),
+        (component.CONNECTED, "connected"),
         ("conflict", component.WORDS["conflict"]),
         ("not-authorized", component.WORDS["not-authorized"]),
         ("reset", component.OTHERWISE),
@@ -84,16 +86,16 @@ def test_is_ready_when_every_part_is(client: Client) -> None:
     ],
 )
 def test_says_what_is_wrong_with_the_xmpp_component_where_there_is_one(
-    client: Client, settings: LazySettings, end: str | None, reason: str | None
+    client: Client, settings: LazySettings, end: str | None, sentence: str
 ) -> None:
     settings.XMPP_COMPONENT_JID = "push.montague.test"
     cache.delete(component.END.key())
     if end:
         component.END.save(end)
 
-    check = client.get("/readyz").json()["checks"]["xmpp"]
+    [found] = [found for found in client.get("/readyz").json()["indicators"] if found["id"] == "xmpp"]
 
-    assert check == ({"ok": True} if reason is None else {"ok": False, "reason": reason})
+    assert (found["state"], found["sentence"]) == ("fine" if sentence == "connected" else "act now", sentence)
 
 
 @pytest.mark.usefixtures("all_well")
@@ -125,18 +127,17 @@ def test_browsers_that_came_by_https_are_told_to_come_by_nothing_else(client: Cl
     assert "Strict-Transport-Security" not in client.get("/healthz")
 
 
-@pytest.mark.django_db(transaction=True)
-def test_a_table_of_registrations_that_fills_is_a_warning(
-    client: Client, settings: LazySettings, all_well: None
-) -> None:
+@pytest.mark.usefixtures("all_well")
+def test_a_table_that_fills_is_to_be_looked_at(settings: LazySettings) -> None:
+    settings.XMPP_COMPONENT_JID = "push.montague.test"
     for _ in range(4):
         factories.make_registration()
     factories.make_device()
-    for registrations, devices, warned in ((6, 2, []), (5, 2, ["MAX_REGISTRATIONS"]), (6, 1, ["XMPP_MAX_DEVICES"])):
+    for registrations, devices, filling in ((6, 2, set()), (5, 2, {"registrations"}), (6, 1, {"xmpp-devices"})):
         settings.MAX_REGISTRATIONS, settings.XMPP_MAX_DEVICES = registrations, devices
-        warnings = client.get("/readyz").json()["warnings"]
-        filling = [each["what"] for each in warnings if each["id"] == "registrations_filling"]
-        assert [what.rpartition(" ")[2] for what in filling] == warned
+        found = indicators()
+        tables = ("registrations", "xmpp-devices")
+        assert {name for name in tables if found[name].state == State.YELLOW} == filling
 
 
 @pytest.mark.usefixtures("all_well")
@@ -168,17 +169,24 @@ def test_names_a_broker_that_does_not_answer(client: Client, settings: LazySetti
 def test_one_node_that_is_read_is_enough(client: Client, settings: LazySettings) -> None:
     settings.WAKU_NODES = [NODE_URL, "http://127.0.0.2:8645"]
 
-    check = client.get("/readyz").json()["checks"]["node"]
+    answer = client.get("/readyz").json()
 
-    assert check == {"ok": True, "parts": {"127.0.0.1:8645": True, "127.0.0.2:8645": False}}
+    assert answer["status"] == "ready"
+    sentences = {found["id"]: found["sentence"] for found in answer["indicators"]}
+    assert sentences["node-127.0.0.1:8645"].startswith("is read")
+    assert sentences["node-127.0.0.2:8645"] == "was not read for 15 seconds"
 
 
 @pytest.mark.usefixtures("all_well")
-@pytest.mark.parametrize("nodes", [["http://127.0.0.2:8645"], []], ids=["not read", "none configured"])
-def test_names_nodes_that_are_not_read(client: Client, settings: LazySettings, nodes: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "sentence"),
+    [(["http://127.0.0.2:8645"], "was not read for 15 seconds"), ([], "no node is configured: nothing comes in")],
+    ids=["not read", "none configured"],
+)
+def test_names_nodes_that_are_not_read(client: Client, settings: LazySettings, nodes: list[str], sentence: str) -> None:
     settings.WAKU_NODES = nodes
 
-    assert failing(client) == {"node": "no node was read lately"}
+    assert failing(client).popitem()[1] == sentence
 
 
 @pytest.mark.usefixtures("all_well")
@@ -199,14 +207,14 @@ def test_a_gorush_without_that_path_still_answers(client: Client, gorush: Thread
 def test_names_a_gorush_that_is_broken(client: Client, gorush: ThreadingHTTPServer) -> None:
     gorush.RequestHandlerClass.status = 502
 
-    assert failing(client) == {"gorush": "no gorush answers"}
+    assert list(failing(client).values()) == ["does not answer"]
 
 
 @pytest.mark.usefixtures("all_well")
 def test_names_a_gorush_that_does_not_listen(client: Client, settings: LazySettings) -> None:
     settings.GORUSH_URLS = [f"http://127.0.0.1:{free_port()}"]
 
-    assert failing(client) == {"gorush": "no gorush answers"}
+    assert list(failing(client).values()) == ["does not answer"]
 
 
 @pytest.mark.usefixtures("all_well")
@@ -214,8 +222,7 @@ def test_names_a_gorush_that_does_not_listen(client: Client, settings: LazySetti
 def test_names_a_queue_without_a_worker(client: Client, queue: str) -> None:
     cache.delete(HEARTBEAT_KEY.format(queue=queue))
 
-    assert failing(client) == {"worker": "queues without a worker"}
-    assert client.get("/readyz").json()["checks"]["worker"]["parts"][queue] is False
+    assert failing(client) == {"workers": f"nobody works on {queue}"}
 
 
 @pytest.mark.usefixtures("all_well")
@@ -243,10 +250,10 @@ def test_not_being_ready_is_not_logged_as_an_error(
 @pytest.mark.parametrize(
     ("arguments", "queues"),
     [
-        (["--pool=prefork", "--concurrency=1", "--queues=maintenance,keys"], {"maintenance", "keys"}),
-        (["--pool=threads", "--concurrency=1", "--without-gossip", "--without-mingle"], set(NEEDED_QUEUES)),
+        (["--pool=prefork", "--concurrency=1", "--queues=batches"], {"batches"}),
+        (["--pool=threads", "--concurrency=1", "--queues=maintenance,keys,canary"], {"maintenance", "keys"}),
     ],
-    ids=["prefork, some queues", "threads, all queues"],
+    ids=["prefork", "threads"],
 )
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_tells_which_queues_it_serves(
@@ -275,126 +282,122 @@ def becomes_true(condition: Callable[[], bool], *, seconds: float) -> bool:
 
 
 def failing(client: Client) -> dict[str, str]:
-    """Return the reason of each check that failed."""
+    """Return what makes the server unready."""
     response = client.get("/readyz")
     assert response.status_code == 503, response.content
     assert response.json()["status"] == "not ready"
-    return {name: check["reason"] for name, check in json.loads(response.content)["checks"].items() if not check["ok"]}
+    indicators = json.loads(response.content)["indicators"]
+    return {found["id"]: found["sentence"] for found in indicators if found["state"] == State.RED}
 
 
-PEERS = [(GORUSH_BOARD, "GORUSH_URLS"), (NODE_BOARD, "WAKU_NODES")]
+def indicators() -> dict[str, Indicator]:
+    return {found.id: found for found in take_snapshot(now=datetime.now(UTC)).indicators}
 
 
-def warnings(client: Client, board: Board) -> list[dict[str, str]]:
-    """Return the warnings about one kind of peer, in an answer that is ready."""
+# What is bad although messages make it through -----------------------------------------------------------------------
+PEERS = [(GORUSH_BOARD, "GORUSH_URLS", "gorush"), (NODE_BOARD, "WAKU_NODES", "node")]
+
+
+def shown(client: Client, indicator_id: str) -> tuple[str, str]:
+    """Return what an answer that is ready shows of an indicator."""
     response = client.get("/readyz")
     assert response.status_code == 200
-    return [warning for warning in response.json()["warnings"] if board.peer in warning]
+    [found] = [found for found in response.json()["indicators"] if found["id"] == indicator_id]
+    return found["state"], found["sentence"]
 
 
 @pytest.mark.usefixtures("all_well")
-@pytest.mark.parametrize(("board", "setting"), PEERS)
-def test_a_complaint_is_a_warning_and_no_reason_to_be_unready(
-    client: Client, settings: LazySettings, board: Board, setting: str
+@pytest.mark.parametrize(("board", "setting", "kind"), PEERS)
+def test_a_complaint_is_shown_and_no_reason_to_be_unready(
+    client: Client, settings: LazySettings, board: Board, setting: str, kind: str
 ) -> None:
     (url,) = getattr(settings, setting)
-    board.save(Notice(url, NOW, (Complaint("wrong", "this is off", "why", "todo"),), {"wrong": NOW}, None))
-
     host = urlsplit(url).netloc.rpartition("@")[2]
-    assert warnings(client, board) == [{board.peer: host, "id": "wrong", "what": "this is off"}]
+    assert shown(client, f"{kind}-{host}")[1].endswith("its configuration was not checked lately")
+    board.save(Notice(url, NOW, (Complaint("wrong", "this is off", "why", "todo"),), {"wrong": NOW}, None))
+    assert shown(client, f"{kind}-{host}") == ("look at it", "this is off")
+    board.save(Notice(url, NOW, (), {}, None))
+    assert shown(client, f"{kind}-{host}")[0] == "fine"
 
 
 @pytest.mark.usefixtures("all_well")
-@pytest.mark.parametrize(("board", "setting"), PEERS)
-def test_a_peer_without_complaints_has_no_warning(
-    client: Client, settings: LazySettings, board: Board, setting: str
-) -> None:
-    board.save(Notice(getattr(settings, setting)[0], NOW, (), {}, None))
-    assert warnings(client, board) == []
+def test_a_node_that_is_only_asked_for_its_store_is_watched_too(settings: LazySettings) -> None:
+    store = "http://store.test:8645"
+    settings.WAKU_STORE_NODES = [*settings.WAKU_NODES, store]
+    factories.make_watermark(node=store)
+    assert indicators()["store-store.test:8645"].sentence == "is read; its configuration was not checked lately"
+    NODE_BOARD.save(Notice(store, NOW, (Complaint("wrong", "this is off", "why", "todo"),), {"wrong": NOW}, None))
+    assert indicators()["store-store.test:8645"].sentence == "this is off"
 
 
 @pytest.mark.usefixtures("all_well")
-@pytest.mark.parametrize("board", [GORUSH_BOARD, NODE_BOARD])
-def test_a_peer_that_nobody_looked_at_is_a_warning(client: Client, board: Board) -> None:
-    assert [warning["id"] for warning in warnings(client, board)] == ["not_watched"]
-
-
-@pytest.mark.usefixtures("all_well")
-def test_a_node_that_is_only_asked_for_its_store_is_watched_too(client: Client, settings: LazySettings) -> None:
-    settings.WAKU_STORE_NODES = [*settings.WAKU_NODES, "http://store.test:8645"]
-    assert {"node": "store.test:8645"}.items() <= warnings(client, NODE_BOARD)[-1].items()
-
-
-@pytest.mark.usefixtures("all_well")
-def test_a_broken_canary_is_a_warning_in_words(client: Client, settings: LazySettings) -> None:
-    settings.CANARY_PERIOD_SECONDS = 60
-    run = factories.make_canary_run(state="broken", broken_link="register_answer", cause="bridge")
-    canary.save(run)
-
-    answer = client.get("/readyz")
-
-    assert answer.status_code == 200
-    warning = {"canary": "register_answer", "id": "canary_bridge", "what": "the bridge does not read what a node took"}
-    assert [found for found in answer.json()["warnings"] if "canary" in found] == [warning]
-
-
-@pytest.mark.usefixtures("all_well")
-def test_a_canary_that_does_not_run_is_a_warning(client: Client, settings: LazySettings) -> None:
-    settings.CANARY_PERIOD_SECONDS = 60
-    assert "canary_missing" in [found["id"] for found in client.get("/readyz").json()["warnings"]]
-    canary.save(factories.make_canary_run())
-    assert [found for found in client.get("/readyz").json()["warnings"] if "canary" in found] == []
-
-
-@pytest.mark.usefixtures("all_well")
-def test_a_broken_canary_of_xmpp_is_a_warning_in_words(client: Client, settings: LazySettings) -> None:
+def test_a_broken_canary_makes_nobody_unready(client: Client, settings: LazySettings) -> None:
     settings.CANARY_PERIOD_SECONDS, settings.XMPP_COMPONENT_JID = 60, "push.montague.test"
-    ids = [found["id"] for found in client.get("/readyz").json()["warnings"]]
-    assert "xmpp_canary_missing" in ids
+    component.END.save(component.CONNECTED)
+    assert {indicators()[name].state for name in ("canary", "xmpp-canary")} == {State.YELLOW}
+    canary.save(factories.make_canary_run(state="broken", broken_link="register_answer", cause="bridge"))
     xmpp_canary.save(factories.make_xmpp_canary_run(state="broken", broken_link="push", cause="xmpp_server"))
-    what = "the XMPP server does not route to the component"
-    warning = {"xmpp_canary": "push", "id": "xmpp_canary_xmpp_server", "what": what}
-    assert [found for found in client.get("/readyz").json()["warnings"] if "xmpp_canary" in found] == [warning]
+    found = indicators()
+    assert found["canary"].sentence == "broken: the bridge does not read what a node took"
+    assert found["xmpp-canary"].sentence == "broken: the XMPP server does not route to the component"
+    assert {found[name].state for name in ("canary", "xmpp-canary")} == {State.RED}
+    assert client.get("/readyz").status_code == 200
 
 
 @pytest.mark.usefixtures("all_well")
-def test_a_canary_that_is_switched_off_is_not_missed(client: Client, settings: LazySettings) -> None:
+def test_a_canary_that_is_switched_off_is_not_missed(settings: LazySettings) -> None:
     assert settings.CANARY_PERIOD_SECONDS == 0
-    assert [found for found in client.get("/readyz").json()["warnings"] if "canary" in found] == []
+    assert indicators()["canary"].state == State.OFF
 
 
 @pytest.mark.django_db(transaction=True)
-def test_while_delivery_is_stopped_it_says_so_without_saying_why(client: Client) -> None:
+@pytest.mark.usefixtures("all_well")
+def test_while_delivery_is_stopped_only_those_who_may_know_learn_by_whom_and_why(client: Client) -> None:
     halts.start_draining(by="ann", why="a word for colleagues", now=NOW)
 
-    answer = client.get("/readyz")
-
-    found = [warning for warning in answer.json()["warnings"] if warning["id"] == "draining"]
-    assert found[0]["what"].endswith("since 2026-11-21 12:00:00 UTC")
-    assert "colleagues" not in answer.content.decode()
+    assert indicators()["sending"].sentence.startswith("stopped by ann since 2026-11-21 12:00:00 UTC: a word")
+    assert "colleagues" not in client.get("/readyz").content.decode()
     halts.stop_draining()
-    assert "draining" not in client.get("/readyz").content.decode()
+    assert indicators()["sending"].state == State.GREEN
 
 
 @pytest.mark.django_db(transaction=True)
-def test_when_every_channel_with_users_is_halted_each_is_named(client: Client) -> None:
+@pytest.mark.usefixtures("all_well")
+def test_when_every_channel_with_users_is_halted_each_is_named() -> None:
     factories.make_channel((1, "im.one"))
     factories.make_channel((1, "im.two"))
     factories.make_halt("paused", (1, "im.one"), by="ann", reason="a word for colleagues", since=NOW)
-    assert stopped(client) == ([], 0)
+    assert indicators()["sending"].state == State.GREEN
 
     factories.make_halt("tripped", (1, "im.two"), since=NOW)
 
-    [warning], metric = stopped(client)
-    assert metric == 1
-    assert warning["id"] == "channels_halted"
-    assert "APN im.one paused since 2026-11-21 12:00:00 UTC, APN im.two tripped since" in warning["what"]
-    assert "colleagues" not in warning["what"]
-    assert "ann" not in warning["what"].replace("channel", "")
+    assert indicators()["sending"].state == State.RED
+    assert "APN im.one paused by ann since 2026-11-21 12:00:00 UTC" in indicators()["sending"].sentence
+    assert "APN im.two tripped" in indicators()["sending"].sentence
 
 
-def stopped(client: Client) -> tuple[list[dict[str, str]], int]:
-    """Return the warning and the metric about a standstill, which have to agree."""
-    warnings = [found for found in client.get("/readyz").json()["warnings"] if found.get("server") == "delivery"]
-    [(metric,)] = fetch(PUSHES_STOPPED.sql)
-    return warnings, metric
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("all_well")
+def test_readyz_says_since_when_as_far_as_it_was_noted(client: Client) -> None:
+    cache.delete(HEARTBEAT_KEY.format(queue="keys"))
+    began_at = take_snapshot(now=NOW).facts.now
+
+    [found] = [found for found in client.get("/readyz").json()["indicators"] if found["state"] == State.RED]
+
+    assert (found["id"], datetime.fromisoformat(found["since"])) == ("workers", began_at)
+
+
+@pytest.mark.usefixtures("all_well")
+def test_a_database_that_went_away_is_no_fault_of_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It went between the moment it was asked whether it is there and the moment it was asked for the facts."""
+    RECENT.get()
+    monkeypatch.setattr("pushserver.indicators.stored.read", lose_connection)
+
+    found = indicators()
+
+    assert (found["database"].state, found["database-speed"].state) == (State.GREEN, State.RED)
+    assert found["sending"].state == State.GREY
+
+
+def lose_connection(*_: object, **__: object) -> None:
+    raise OperationalError

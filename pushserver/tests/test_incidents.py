@@ -1,33 +1,34 @@
-"""What is remembered of the lights, however many look at them and however often they change."""
+"""What is remembered of the indicators, however many take snapshots and however often they change."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from kit.indicators import Indicator, State
 from pushserver import retention
+from pushserver.indicators.incidents import Memory, recall, remember
+from pushserver.indicators.server import BROKER
 from pushserver.models import Incident
-from pushserver.state.lights import Finding, Group, Level, Light
-from pushserver.state.memory import Memory, recall, remember
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-RED, YELLOW, GREEN, GREY = Level.RED, Level.YELLOW, Level.GREEN, Level.GREY
+RED, YELLOW, GREEN, GREY = State.RED, State.YELLOW, State.GREEN, State.GREY
 
 
 def at(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
-def see(level: Level, seconds: float, memory: Memory | None = None) -> datetime | None:
-    """Look at one light, and return since when it is not green."""
-    light = Light("broker", Group.SERVER, "Redis", Finding(level, f"is {level}"))
+def see(state: State, seconds: float, memory: Memory | None = None) -> datetime | None:
+    """See one indicator in this state, and return since when it is not green."""
+    indicator = Indicator(BROKER, state, f"is {state}")
     known = memory or recall(now=at(seconds))
-    [seen] = remember([light], known, now=at(seconds))
-    return seen.finding.since
+    [seen] = remember([indicator], known, now=at(seconds))
+    return seen.since
 
 
 def rows() -> list[tuple[str, datetime, datetime | None]]:
-    return list(Incident.objects.order_by("pk").values_list("level", "began_at", "ended_at"))
+    return list(Incident.objects.order_by("pk").values_list("state", "began_at", "ended_at"))
 
 
 def test_what_begins_and_ends_is_kept_with_its_times() -> None:
@@ -66,17 +67,23 @@ def test_two_who_see_the_same_note_it_once() -> None:
     assert rows() == [("act now", at(0), at(2)), ("look at it", at(2), at(4))]
 
 
-def test_a_light_that_is_gone_has_no_open_incident() -> None:
+def test_an_indicator_that_is_gone_has_no_open_incident() -> None:
     see(RED, 0)
     remember([], recall(now=at(9)), now=at(9))
     assert rows() == [("act now", at(0), at(9))]
 
 
 def test_incidents_are_kept_for_thirty_days_and_longer_while_they_go_on() -> None:
-    for light, ended_at in (("old", at(0)), ("new", at(60)), ("open", None)):
+    for indicator, ended_at in (("old", at(0)), ("new", at(60)), ("open", None)):
         Incident.objects.create(
-            light=light, name=light, level="act now", words="", incident_at=at(-9), began_at=at(-9), ended_at=ended_at
+            indicator=indicator,
+            name=indicator,
+            state="act now",
+            sentence="",
+            incident_at=at(-9),
+            began_at=at(-9),
+            ended_at=ended_at,
         )
 
     assert sum(retention.purge_incidents(now=at(30) + timedelta(days=30))) == 1
-    assert {row.light for row in Incident.objects.all()} == {"new", "open"}
+    assert {row.indicator for row in Incident.objects.all()} == {"new", "open"}

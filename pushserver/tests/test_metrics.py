@@ -12,11 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from notifications.models import Notification
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.embedded.ports import free_port
+from pushserver.indicators import asking, stored
 from pushserver.metrics import exposition, stock
 from pushserver.metrics.catalogue import stored_gauges
 from tests.delivering import other_session
 from tests.factories import make_channel, make_halt, make_notification
 
+STATE = "pushserver_indicator_state"
 TOKEN = "a-token-of-the-tests-0123456789"
 
 
@@ -24,6 +26,8 @@ TOKEN = "a-token-of-the-tests-0123456789"
 def no_memory(monkeypatch):
     """Have every test ask again what was asked a moment ago."""
     monkeypatch.setattr(stock, "KEPT_SECONDS", 0)
+    stored.COUNTED.forget()
+    asking.RECENT.forget()
 
 
 @pytest.fixture
@@ -96,7 +100,8 @@ def test_tells_what_waits_and_for_how_long(told):
     assert 90 <= found["pushserver_notifications_oldest_due_age_seconds",] < 150
     assert found["pushserver_channels", "tripped"] == 1
     assert found["pushserver_channels", "paused"] == 0
-    assert (found["pushserver_database_up",], found["pushserver_broker_up",]) == (1, 1)
+    assert (found[STATE, "database"], found[STATE, "broker"]) == (0, 0)
+    assert found[STATE, "delivery"] == 2
 
 
 @pytest.mark.django_db(transaction=True)
@@ -109,24 +114,24 @@ def test_an_idle_server_has_nothing_old(told):
 
 @pytest.mark.django_db
 def test_tells_which_queues_have_a_worker(told):
-    cache.delete(HEARTBEAT_KEY.format(queue="turns"))
+    cache.delete(HEARTBEAT_KEY.format(queue="batches"))
     cache.set(HEARTBEAT_KEY.format(queue="keys"), "2026-11-21T12:00:00+00:00", 60)
 
     found = told()
 
-    assert found["pushserver_queue_has_worker", "turns"] == 0
-    assert found["pushserver_queue_has_worker", "keys"] == 1
-    assert found["pushserver_queue_tasks", "turns"] == 0
+    assert found[STATE, "workers"] == 2
+    assert found["pushserver_queue_tasks", "batches"] == 0
 
 
 @pytest.mark.django_db
 def test_says_that_the_database_is_away_and_tells_the_rest(told, monkeypatch):
-    parameters = connection.get_connection_params() | {"host": "127.0.0.1", "port": free_port()}
-    monkeypatch.setattr(connection, "get_connection_params", lambda: parameters)
+    monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
+    monkeypatch.setitem(connection.settings_dict, "PORT", free_port())
 
     found = told()
 
-    assert (found["pushserver_database_up",], found["pushserver_broker_up",]) == (0, 1)
+    assert (found[STATE, "database"], found[STATE, "broker"]) == (2, 0)
+    assert (STATE, "inbox") not in found
     assert ("pushserver_replies_pending",) not in found
 
 
@@ -137,7 +142,7 @@ def test_a_gauge_that_fails_is_missing_alone_and_the_database_is_up(told):
         found = told()
         cursor.execute("ALTER TABLE notifications_notificationrequest RENAME COLUMN away TO reply_due_at")
 
-    assert found["pushserver_database_up",] == 1
+    assert found[STATE, "database"] == 0
     assert ("pushserver_requests_overdue_age_seconds",) not in found
     assert {("pushserver_replies_pending",), ("pushserver_channels", "running")} <= found.keys()
 
@@ -151,7 +156,7 @@ def test_what_comes_after_a_gauge_that_hangs_is_not_asked_and_the_database_is_up
         other.execute("LOCK TABLE notifications_channel")
         found = told()
 
-    assert found["pushserver_database_up",] == 1
+    assert found[STATE, "database"] == 0
     assert ("pushserver_replies_pending",) in found
     assert not {("pushserver_channels", "running"), late} & found.keys()
 
@@ -162,7 +167,7 @@ def test_says_that_the_broker_is_away_and_tells_the_rest(told, settings):
 
     found = told()
 
-    assert (found["pushserver_database_up",], found["pushserver_broker_up",]) == (1, 0)
+    assert (found[STATE, "database"], found[STATE, "broker"]) == (0, 2)
     assert ("pushserver_replies_pending",) in found
 
 
@@ -178,7 +183,6 @@ SMALL_TABLES = {
     "notifications_halt",
     "notifications_queue",
     "pg_class",
-    "pushserver_incident",  # of thirty days, and those that are open have an index
 }
 
 

@@ -31,8 +31,7 @@ BOUNDED_LABELS = {
         "state",
         "type",
         "dialect",
-        "light",
-        "level",
+        "indicator",
         "proven",
     },
     "a word of ours about what is wrong": {"reason", "code", "cause"},
@@ -55,7 +54,7 @@ THINGS = (
     "_held",
     "_apps",
 )
-TRUTHS = ("_up", "_healthy", "_has_worker", "_broken", "_stopped")
+TRUTHS = ("_up", "_healthy", "_broken", "_state")
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)

@@ -32,23 +32,27 @@ def test_compose_serves_every_queue_once():
     assert queues_in(commands) == sorted(app.amqp.queues)
 
 
-def test_nothing_takes_the_time_of_those_who_make_turns():
-    """Deriving keys costs CPU time, reports take hours, and the canary waits for turns."""
-    (serving,) = [queues_in(spec.command) for spec in plan() if "turns" in queues_in(spec.command)]
-    assert serving == ["maintenance", "turns"]
+def test_each_worker_has_one_kind_of_work():
+    """Deriving keys costs CPU time, reports take hours, and the canary waits for batches."""
+    served = {spec.name: queues_in([" ".join(spec.command)]) for spec in plan()}
+    assert {name: queues for name, queues in served.items() if queues} == {
+        "batches": ["batches"],
+        "tasks": ["canary", "keys", "maintenance"],
+        "reports": ["reports"],
+    }
     routed = {route["queue"] for route in settings.CELERY_TASK_ROUTES.values()}
-    assert routed | {settings.CELERY_TASK_DEFAULT_QUEUE} == set(app.amqp.queues) - {"turns"}
+    assert routed | {settings.CELERY_TASK_DEFAULT_QUEUE} == set(app.amqp.queues)
 
 
-def test_as_many_processes_make_turns_as_are_asked_for():
-    (worker,) = [spec.command for spec in plan(cpus=5) if spec.name == "worker"]
+def test_as_many_processes_make_batches_as_are_asked_for():
+    (worker,) = [spec.command for spec in plan(cpus=5) if spec.name == "batches"]
     assert {"--pool=prefork", "--concurrency=5"} <= set(worker)
 
 
 def test_input_stops_before_work_and_work_before_the_scheduler():
     stages = {spec.name: spec.stage for spec in [web("::1", 1), *plan()]}
     assert stages["web"] == stages["bridge"] == Stage.FRONT
-    assert stages["worker"] == stages["reports"] == Stage.WORKER
+    assert stages["batches"] == stages["tasks"] == stages["reports"] == Stage.WORKER
     assert stages["beat"] is Stage.SCHEDULER
 
 
@@ -72,7 +76,7 @@ def test_demo_is_up_and_clients():
 
 def test_one_process_shows_what_all_have_counted():
     silent = {spec.name for spec in plan(has_xmpp=True) if spec.environment.get("METRICS_PORT") == "0"}
-    assert silent == {"xmpp", "worker", "reports", "beat"}
+    assert silent == {"xmpp", "batches", "tasks", "reports", "beat"}
 
 
 def test_the_component_of_xmpp_runs_only_where_it_is_configured():

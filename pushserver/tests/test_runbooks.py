@@ -1,22 +1,25 @@
-"""Each alert and each light has its runbook, each runbook its alert or light, and each says the same four things."""
+"""Each alert and each indicator has its runbook, and each runbook says the same four things."""
 
 import re
-from dataclasses import replace
 
 import pytest
 import yaml
 
-from pushserver.state.facts import Xmpp
-from pushserver.state.lights import lights
-from pushserver.state.runbooks import RUNBOOKS
+from pushserver.indicators.judging import KINDS
 from pushserver.supervisor.processes import PROJECT
-from pushserver.tests.test_dashboard_lights import WELL
 
 DOCS = PROJECT / "docs"
 PAGES = {file.stem: file.read_text(encoding="utf-8") for file in (DOCS / "runbooks").glob("*.md")}
 GROUPS = yaml.safe_load((DOCS / "monitoring" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
 ALERTS = {rule["alert"]: rule for group in GROUPS for rule in group["rules"]}
-LIGHTS = lights(replace(WELL, xmpp=Xmpp(apps=1, pushes=1)))
+OF_INDICATORS = {kind.runbook for kind in KINDS}
+# Alerts with pages of their own about what the page of an indicator has among other things.
+ALSO = {
+    "PushServerNotScraped": "PushServerDatabaseDown",
+    "PushServerCanaryMissing": "PushServerCanaryBroken",
+    "PushServerXmppCanaryMissing": "PushServerXmppCanaryBroken",
+    "PushServerChannelPaused": "PushServerChannelTripped",
+}
 HEADINGS = ["What it means", "What to look at", "What to do", "How to be sure"]
 
 
@@ -26,9 +29,16 @@ def test_each_alert_leads_to_its_page() -> None:
     }
 
 
-def test_each_alert_and_each_light_has_a_page_and_each_page_an_alert_or_a_light() -> None:
-    assert {light.runbook for light in LIGHTS} == set(RUNBOOKS.values())
-    assert set(PAGES) == set(ALERTS) | set(RUNBOOKS.values())
+def test_each_alert_and_each_indicator_has_a_page_and_each_page_an_alert_or_an_indicator() -> None:
+    assert set(PAGES) == set(ALERTS) | OF_INDICATORS
+
+
+def test_an_alert_about_an_indicator_leads_to_its_page() -> None:
+    for name, rule in ALERTS.items():
+        for operator, wanted in re.findall(r'pushserver_indicator_state\{indicator(=~?)"([^"]*)"\}', rule["expr"]):
+            pattern = re.compile(wanted if operator == "=~" else re.escape(wanted))
+            about = {kind for kind in KINDS if pattern.fullmatch(kind.id) or pattern.fullmatch(f"{kind.id}-a:1")}
+            assert {kind.runbook for kind in about} == {ALSO.get(name, name)}, name
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
@@ -43,7 +53,7 @@ def test_a_page_says_what_it_means_what_to_look_at_what_to_do_and_how_to_be_sure
 def test_a_page_says_who_is_woken_as_the_alert_does(name: str) -> None:
     words = {"page": "Somebody is woken.", "ticket": "It can wait for the morning."}
     rule = ALERTS.get(name)
-    expected = words[rule["labels"]["severity"]] if rule else "A light of the dashboard; no alert of its own."
+    expected = words[rule["labels"]["severity"]] if rule else "An indicator of the dashboard; no alert of its own."
     assert PAGES[name].splitlines()[2] == expected
 
 

@@ -19,7 +19,7 @@ from kit.sessions import EVERY_SESSION
 from kit.starting import wait_until_fit
 from pushserver.embedded import installed
 from pushserver.embedded.postgres import EMBEDDED, SOCKET_NAME, EmbeddedPostgres
-from pushserver.health import check_database
+from pushserver.indicators.asking import ask_database
 from pushserver.stack import fitting
 from pushserver.supervisor.guard import Guard
 from pushserver.supervisor.processes import PROJECT, StartError
@@ -157,7 +157,7 @@ def test_a_version_that_is_too_old_is_refused_in_one_line_before_anything_is_ask
 
 @pytest.mark.django_db(transaction=True)
 def test_readyz_says_that_a_version_is_too_old(too_old: str) -> None:
-    assert check_database().reason.endswith(too_old)
+    assert ask_database()[0].endswith(too_old)
 
 
 def test_a_command_refuses_a_version_that_is_too_old_in_one_line(postgres: EmbeddedPostgres) -> None:

@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,13 @@ from django.test import Client
 from django.utils import timezone
 
 import spark_reports.management.commands
+from kit.indicators import Indicator
+from kit.indicators import State as IndicatorState
 from kit.leader import REPORTS
+from kit.stopping import WORKER_STOP
 from kit.tasks import TaskFailed
-from pushserver import health
+from pushserver.indicators import asking
+from pushserver.indicators.snapshot import take_snapshot
 from spark_reports import by_hand, nights, parts, runs, tasks
 from spark_reports.closing import last_closed_day
 from spark_reports.export.queries import QUERIES
@@ -153,32 +158,39 @@ def test_who_switched_reports_off_is_not_alarmed(settings: LazySettings) -> None
 
 
 @pytest.mark.django_db(transaction=True)
-def test_readyz_warns_of_a_missing_night(client: Client) -> None:
+@pytest.mark.usefixtures("no_memory")
+def test_an_indicator_tells_of_a_missing_night() -> None:
     SAVED.save(status(at(9)))
-    try:
-        [warning] = [found for found in health.warnings() if found["id"] == "reports_missing"]
-    finally:
-        cache.clear()
-    assert "2026-11-20 are missing" in warning["what"]
+    found = reports_indicator()
+    assert found.state == IndicatorState.YELLOW
+    assert "2026-11-20 are missing" in found.sentence
 
 
-def test_readyz_is_silent_while_all_is_well() -> None:
+@pytest.mark.usefixtures("no_memory")
+def test_the_indicator_is_green_while_all_is_well() -> None:
     for day in days(18, 19, 20):
         rows.publish(day)
     SAVED.save(status(at(9)))
-    try:
-        assert not [found for found in health.warnings() if found["id"] == "reports_missing"]
-    finally:
-        cache.clear()
+    assert reports_indicator().state == IndicatorState.GREEN
+
+
+@pytest.fixture
+def no_memory() -> Iterator[None]:
+    asking.RECENT.forget()
+    yield
+    cache.clear()
+    asking.RECENT.forget()
+
+
+def reports_indicator() -> Indicator:
+    [found] = take_snapshot(now=timezone.now()).of("reports")
+    return found
 
 
 def test_the_watch_tells_what_it_finds() -> None:
     install(timezone.now() - timedelta(days=30))
     tasks.watch_reports()
-    try:
-        assert any(found["id"] == "reports_missing" for found in health.warnings())
-    finally:
-        cache.clear()
+    assert reports_indicator().state == IndicatorState.YELLOW
 
 
 # Making them ----------------------------------------------------------------------------------------------------------
@@ -248,15 +260,16 @@ def test_a_worker_that_is_told_to_end_leaves_the_request_to_the_next(
     request_row: RequestedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told_to_end(submission: Submission) -> str:
-        tasks.stop_runs()
+        WORKER_STOP.tell()
         submission.on_line("")
         return ""
 
     monkeypatch.setattr(runs, "submit", told_to_end)
+    WORKER_STOP.prepare()
     try:
         tasks.make_reports()
     finally:
-        tasks._stopping.clear()
+        WORKER_STOP.prepare()
 
     assert RequestedRun.objects.get() == request_row
     assert ReportRun.objects.get().error.startswith("Its worker was told to end")

@@ -23,8 +23,7 @@ from tests.interop.servers import ask
 
 NODES = ("node-a", "node-b")
 BRIDGES = ("bridge-a", "bridge-b")
-# `reports` derives the keys of query topics.
-WORKERS = ("worker", "reports", "beat")
+WORKERS = ("batches", "tasks", "beat")
 START_SECONDS = 60
 OWNERS = """
     SELECT split_part(application_name, ' ', 3) FROM pg_locks JOIN pg_stat_activity USING (pid)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import ClassVar
 
+import psutil
 import psycopg
 
 from tests.chaos.stack import Stack
@@ -15,7 +16,7 @@ from tests.chaos.stack import Stack
 PAUSE_SECONDS = 2.0
 IN_FLIGHT = "SELECT id, attempt_count FROM notifications_notification WHERE state = 'in_flight'"
 # Faults of which a worker dies, or is replaced.
-WORKER_ENDS = ("worker killed", "worker and gorush killed", "worker restarted")
+WORKER_ENDS = ("worker killed", "child of the worker killed", "worker and gorush killed", "worker restarted")
 
 
 @dataclass(slots=True)
@@ -37,9 +38,17 @@ class Storm:
             self.FAULTS[name](self)
 
     def _kill_worker(self) -> None:
-        self.stack.fleet.kill("worker")
+        self.stack.fleet.kill("batches")
         self._note_held()
-        self.stack.start_workers("worker")
+        self.stack.start_workers("batches")
+
+    def _kill_child(self) -> None:
+        """Its parent forks another one, and sends it the task."""
+        killed = psutil.Process(self.stack.fleet.running["batches"].pid).children()
+        for child in killed:
+            child.kill()
+        psutil.wait_procs(killed)
+        self._note_held()
 
     def _kill_first_gorush(self) -> None:
         self.stack.kill_gorush(0)
@@ -57,15 +66,15 @@ class Storm:
         self.stack.start_gorush(0)
 
     def _kill_worker_and_gorush(self) -> None:
-        self.stack.fleet.kill("worker", "gorush0")
+        self.stack.fleet.kill("batches", "gorush0")
         self._note_held()
         self.stack.start_gorush(0)
-        self.stack.start_workers("worker")
+        self.stack.start_workers("batches")
 
     def _stop_worker(self) -> None:
         """As a deployment does it."""
-        self.stack.fleet.stop("worker")
-        self.stack.start_workers("worker")
+        self.stack.fleet.stop("batches")
+        self.stack.start_workers("batches")
 
     def _cut_providers_off(self) -> None:
         self._break(down=True, seconds=0.1)
@@ -96,6 +105,7 @@ class Storm:
         "gorush killed, another takes over": _kill_first_gorush,
         "connections to Apple and Google cut": _cut_providers_off,
         "Apple and Google answer 500": _fail,
+        "child of the worker killed": _kill_child,
         "every gorush killed": _kill_every_gorush,
         "Apple and Google refuse connections": _refuse_connections,
         "gorush restarted": _restart_gorush,

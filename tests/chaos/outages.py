@@ -96,7 +96,7 @@ class Outages:
         return self.bridges.seconds_until_owned()
 
     def _kill_worker(self) -> None:
-        self.bridges.fleet.kill("worker")
+        self.bridges.fleet.kill("batches")
         self.bridges.start_workers()
 
     def _insert_late(self) -> None:

@@ -101,8 +101,8 @@ class Storm:
             await service.until_async(lambda: is_there(watch.ask), what="the bridge is connected", seconds=60)
 
     def _kill_worker(self) -> None:
-        self.stack.fleet.kill("worker")
-        self.stack.start_workers("worker")
+        self.stack.fleet.kill("batches")
+        self.stack.start_workers("batches")
 
     def _kill_gorush(self, *numbers: int) -> None:
         self.stack.kill_gorush(*numbers)
@@ -148,7 +148,7 @@ def push_service(stack: Stack, peer: Peer) -> Service:
     stack.fleet.run(processes.migrate())
     found.add_app(APP)
     stack.start_gorush(*range(len(stack.ports)))
-    stack.start_workers("worker")
+    stack.start_workers("batches")
     found.start_bridge()
     asyncio.run(found.wait_until_connected())
     return found

@@ -1,5 +1,5 @@
-"""A server on which every link of the chain holds, as far as the dashboard looks: what bridge, workers, watches and
-canary leave in Redis, and an hour of traffic.
+"""A server on which every link of the chain holds, as far as its indicators tell: what bridge, workers, config checks
+and canary leave in Redis, and an hour of traffic.
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ from kit.http.notices import Board, Notice
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from pushserver import traffic
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
+from pushserver.indicators import asking, stored
 from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
-from pushserver.state.collecting import ANSWERS
 from tests import factories
 from tests.gorush import serve_gorush
 from waku_bridge.canary import canary
@@ -41,8 +41,8 @@ def alive(
     db: None, settings: LazySettings, gorush: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ThreadingHTTPServer]:
     """Its gorush, which a test may break."""
-    monkeypatch.setattr("pushserver.state.collecting.KEPT_SECONDS", 0)
-    ANSWERS.forget()
+    monkeypatch.setattr("pushserver.indicators.stored.KEPT_SECONDS", 0)
+    forget()
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = NODES
     settings.GORUSH_URLS = [f"http://127.0.0.1:{gorush.server_port}"]
     settings.CANARY_PERIOD_SECONDS = 60
@@ -60,7 +60,13 @@ def alive(
     make_traffic(now)
     yield gorush
     cache.clear()
-    ANSWERS.forget()
+    forget()
+
+
+def forget() -> None:
+    """Have the next snapshot ask the servers and count again."""
+    asking.RECENT.forget()
+    stored.COUNTED.forget()
 
 
 def read(url: str) -> None:

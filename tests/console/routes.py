@@ -164,7 +164,7 @@ def make_one_of_everything() -> None:
     factories.make_canary_run()
     factories.make_xmpp_canary_run()
     Incident.objects.create(
-        light="broker", name="Redis", level="act now", words="away", incident_at=now, began_at=now, ended_at=now
+        indicator="broker", name="Redis", state="act now", sentence="away", incident_at=now, began_at=now, ended_at=now
     )
     factories.make_channel((2, ""))
     factories.make_device()

@@ -40,7 +40,7 @@ def stayed(page: Page) -> bool:
 
 def test_a_system_that_works_is_green_and_turns_red_without_reloading(operator: Page) -> None:
     expect(operator.locator("#verdict")).to_have_text("Messages get through, and nothing needs you")
-    expect(operator.locator("#light-channels")).to_contain_text("fine")
+    expect(operator.locator("#indicator-channels")).to_contain_text("fine")
     show(operator, "dashboard-well")
     mark(operator)
 
@@ -49,7 +49,7 @@ def test_a_system_that_works_is_green_and_turns_red_without_reloading(operator: 
         factories.make_halt("tripped", (app.token_type, app.apn_topic), reason=reason)
 
     expect(operator.locator("#verdict")).to_contain_text("No pushes are sent: stopped by a breaker", timeout=SOON)
-    expect(operator.locator("#light-channels")).to_contain_text("act now")
+    expect(operator.locator("#indicator-channels")).to_contain_text("act now")
     expect(operator.locator("#announced")).to_contain_text("No pushes are sent")
     assert stayed(operator)
 
@@ -61,7 +61,7 @@ def test_whoever_is_on_a_link_by_keyboard_stays_there_when_the_page_refreshes(op
     operator.locator("#go-inbox").focus()
     factories.make_envelope()
 
-    expect(operator.locator("#light-inbox")).to_contain_text("1 waiting", timeout=SOON)
+    expect(operator.locator("#indicator-inbox")).to_contain_text("1 waiting", timeout=SOON)
     expect(operator.locator("#go-inbox")).to_be_focused()
 
 

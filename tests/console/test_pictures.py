@@ -13,7 +13,7 @@ from playwright.sync_api import Page
 from pushserver.models import TrafficMinute
 from tests.budget import first_everyday
 from tests.console.world import HEROINE, World, make_world
-from xmpp_bridge.component.board import CONNECTED, note
+from xmpp_bridge.component.board import CONNECTED, END
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -38,7 +38,7 @@ ADDRESSES = {
 def world(alive: ThreadingHTTPServer, transactional_db: None, settings: LazySettings) -> World:
     settings.REPORTS_NIGHTLY = True
     settings.XMPP_COMPONENT_JID = "push.example.org"
-    note(CONNECTED)
+    END.save(CONNECTED)
     TrafficMinute.objects.update(xmpp_count=F("request_count") / 3)
     return make_world()
 

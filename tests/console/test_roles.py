@@ -182,7 +182,7 @@ def test_who_is_not_logged_in_any_more_is_led_to_the_login_from_everywhere() -> 
 
 def everything() -> dict[str, list[tuple[Any, ...]]]:
     """All rows of all tables, but what is noted of visits and of whoever is logged in."""
-    # The dashboard notes what it sees of the lights, whoever looks.
+    # The dashboard notes what it sees of the indicators, whoever looks.
     left_out = {"sessions.session", "pushserver.openedrecord", "pushserver.incident"}
     return {
         model._meta.label_lower: sorted(model._default_manager.values_list(), key=repr)

@@ -1,4 +1,4 @@
-"""From a light of the dashboard to the page that says what to do, inside of the console."""
+"""From an indicator of the dashboard to the page that says what to do, inside of the console."""
 
 import pytest
 from django.test import Client
@@ -11,7 +11,7 @@ from tests.console.test_dashboard import make_old_envelope
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("alive")]
 
 
-def test_each_of_the_worst_lights_leads_to_its_runbook(admin_client: Client) -> None:
+def test_each_of_the_worst_indicators_leads_to_its_runbook(admin_client: Client) -> None:
     make_old_envelope()
     address = reverse("documentation", args=["runbooks/PushServerInboxOld"])
     board = admin_client.get(reverse("admin:index")).content.decode()

@@ -107,8 +107,8 @@ def test_a_phone_of_the_operator_that_is_gone_is_told(network: Network, canary: 
     first_everyday(
         ("bridge", "register_answer", "bridge", "the bridge does not read what a node took"),
         ("node", "register", "node", "no node takes messages"),
-        ("worker", "register_answer", "worker", "the workers do not process what the bridge read"),
-        ("reports", "query_answer", "worker", "queue keys: it waits for the key of its topic"),
+        ("batches", "register_answer", "worker", "the workers do not process what the bridge read"),
+        ("tasks", "query_answer", "worker", "queue keys: it waits for the key of its topic"),
         ("gorush", "gorush", "gorush", "gorush does not take the push"),
     ),
 )
@@ -133,9 +133,9 @@ def test_the_broken_link_is_named(
 def test_an_answer_that_no_node_takes_is_told(
     fleet: Fleet, network: Network, canary: Run, without: Callable[[str], None]
 ) -> None:
-    without("worker")
+    without("batches")
     mute = replace(fleet, environment={**fleet.environment, "WAKU_NODES": f"http://127.0.0.1:{free_port()}"})
-    mute.start(replace(services(fleet.folder)["worker"], name="mute"))
+    mute.start(replace(services(fleet.folder)["batches"], name="mute"))
     try:
         code, printed = canary()
     finally:

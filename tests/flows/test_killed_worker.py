@@ -24,12 +24,12 @@ def slow_gorush(network: Network) -> Iterator[None]:
 @pytest.mark.usefixtures("slow_gorush")
 def test_a_killed_worker_loses_nothing_and_doubles_at_most_what_was_on_its_way(fleet: Fleet, network: Network) -> None:
     prepared = _fill_the_inbox(fleet, network)
-    _start(fleet, "worker")
+    _start(fleet, "batches")
     _wait_for_the_middle(network)
-    fleet.kill("worker")
+    fleet.kill("batches")
     on_their_way = _in_flight(network)
     network.mend_gorush()  # what follows need not be slow
-    _start(fleet, "worker")
+    _start(fleet, "batches")
     load.wait_until_worked_off(network, prepared)
     pushes = load.pushes_by_message(network, prepared)
     twice = {message_id for message_id, each in pushes.items() if len(each) == 2}
@@ -44,12 +44,12 @@ def test_a_killed_worker_loses_nothing_and_doubles_at_most_what_was_on_its_way(f
 @pytest.mark.usefixtures("slow_gorush")
 def test_a_worker_that_is_stopped_loses_nothing_and_doubles_nothing(fleet: Fleet, network: Network) -> None:
     prepared = _fill_the_inbox(fleet, network)
-    _start(fleet, "worker")
+    _start(fleet, "batches")
     _wait_for_the_middle(network)
-    fleet.stop("worker")
+    fleet.stop("batches")
     assert _in_flight(network) == set()
     network.mend_gorush()
-    _start(fleet, "worker")
+    _start(fleet, "batches")
     load.wait_until_worked_off(network, prepared)
     pushes = load.pushes_by_message(network, prepared)
     assert Counter(len(each) for each in pushes.values()) == {1: REQUESTS}
@@ -64,7 +64,7 @@ def _start(fleet: Fleet, *names: str) -> None:
 def _fill_the_inbox(fleet: Fleet, network: Network) -> Load:
     """All envelopes in the inbox, and nobody there who would process them."""
     prepared = load.prepare(network, REQUESTS)
-    fleet.stop("worker")
+    fleet.stop("batches")
     network.publish(*prepared.messages)
     load.wait_until_received(network, prepared)
     return prepared

@@ -94,9 +94,9 @@ def test_what_all_processes_count_is_told_as_one_also_after_a_child_was_killed(
             chain(*COUNTED_ONCE.values()), 1
         )
         assert grown["pushserver_inbox_envelopes_total", "new"] >= 3
-        (killed,) = _children(fleet, "worker")
+        (killed,) = _children(fleet, "batches")
         os.kill(killed, SIGKILL)
-        wait_until(lambda pid=killed: _children(fleet, "worker") not in ([], [pid]), what="a new child")
+        wait_until(lambda pid=killed: _children(fleet, "batches") not in ([], [pid]), what="a new child")
     assert min(_grown(before, _told(page())).values()) >= 0
 
 
@@ -122,7 +122,7 @@ def test_a_process_with_a_folder_of_its_own_tells_on_a_port_of_its_own(
     contained = replace(
         fleet, environment={**fleet.environment, "METRICS_PORT": str(port), "METRICS_DIR": str(tmp_path)}
     )
-    spec = services(fleet.folder)["worker"]
+    spec = services(fleet.folder)["batches"]
     contained.start(replace(spec, name="contained", command=[*spec.command, "--hostname=contained@%h"]))
     url = f"http://127.0.0.1:{port}/metrics"
     try:

@@ -30,7 +30,7 @@ def prepared(fleet: Fleet, network: Network) -> Load:
 @pytest.fixture(scope="module")
 def second(fleet: Fleet) -> Iterator[str]:
     """Another worker beside the first."""
-    fleet.start(plan.worker("second", "turns", "--pool=prefork", "--concurrency=1"))
+    fleet.start(plan.worker("second", "batches", "--pool=prefork", "--concurrency=1"))
     wait_until(lambda: turns_of(fleet, "second"), what="the second worker makes turns")
     yield "second"
     if "second" in fleet.running:
@@ -72,6 +72,7 @@ def check(network: Network, prepared: Load) -> None:
     assert load.replies_by_message(network, prepared) == Counter(prepared.message_ids)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("second")
 def test_two_workers_on_the_same_rows_send_each_push_once(network: Network, prepared: Load) -> None:
     network.publish(*prepared.messages)
@@ -92,7 +93,7 @@ def test_a_worker_that_hangs_on_duty_leaves_the_work_to_the_other(
     fleet: Fleet, network: Network, prepared: Load, second: str
 ) -> None:
     """The first one was there first, so it is on duty."""
-    with stopped(fleet, "worker"):
+    with stopped(fleet, "batches"):
         network.publish(*prepared.messages)
         load.wait_until_worked_off(network, prepared)
     check(network, prepared)
@@ -103,9 +104,9 @@ def test_a_clock_that_goes_back_stops_nothing_and_sends_nothing_twice(
 ) -> None:
     """Its pushes take longer than the other worker, which then comes back, needs to look for rows that are lost."""
     goes_back = tmp_path / "goes back"
-    arguments = services(fleet.folder)["worker"].command[-1:]
-    fleet.stop("worker")
-    lagging = ["--app=pushserver", "worker", "--hostname=lagging@%h", "--queues=turns", *arguments]
+    arguments = services(fleet.folder)["batches"].command[-1:]
+    fleet.stop("batches")
+    lagging = ["--app=pushserver", "worker", "--hostname=lagging@%h", "--queues=batches", *arguments]
     fleet.start(python("lagging", "-m", "tests.flows.lagging", str(goes_back), *lagging, stage=Stage.WORKER))
     network.break_gorush(delay_ms=2000)
     try:
@@ -122,4 +123,4 @@ def test_a_clock_that_goes_back_stops_nothing_and_sends_nothing_twice(
     finally:
         network.mend_gorush()
         fleet.stop("lagging")
-        fleet.start(services(fleet.folder)["worker"])
+        fleet.start(services(fleet.folder)["batches"])

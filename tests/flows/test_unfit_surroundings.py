@@ -29,7 +29,7 @@ from tests.folders import open_folder
 from waku_bridge.client import Destination
 from waku_bridge.messages import WakuMessage
 
-PROCESSES = ("bridge", "worker", "reports", "beat")
+PROCESSES = ("bridge", "batches", "tasks", "reports", "beat")
 # As a migration leaves it that was interrupted in the middle.
 HALF_DONE = """
     DROP INDEX notification_expiring;
@@ -45,7 +45,7 @@ REASON = re.compile(r"reason='([^']*)'")
 # A bridge says the one or the other, or both: while it has a page that it cannot store, it does not ask for its lock.
 WITHOUT_IT = {
     "bridge": ("page_not_stored", "lock_session_lost"),
-    "worker": ("turn_postponed",),
+    "batches": ("turn_postponed",),
     "beat": ("beat_stands_by",),
 }
 REQUESTS = 100
@@ -124,6 +124,7 @@ def wholly_on_the_disk(disk: Path, guard: Guard) -> Iterator[Cluster]:
     cluster.kill()
 
 
+@pytest.mark.nightly
 def test_on_a_half_done_migration_nothing_is_taken_before_it_is_done(
     postgres: EmbeddedPostgres, new_database: Callable[[str], str], new_fleet: NewFleet
 ) -> None:
@@ -151,11 +152,11 @@ def test_a_full_disk_is_told_in_one_line_and_costs_nothing_but_time(disk: Path, 
         load = prepare(network, REQUESTS)
         with _filled(disk):
             network.publish(*load.messages)
-            wait_until(lambda: FULL in fleet.log("bridge") + fleet.log("worker"), what="somebody says that it is full")
+            wait_until(lambda: FULL in fleet.log("bridge") + fleet.log("batches"), what="somebody says that it is full")
             time.sleep(LOOK_SECONDS)
         _all_are_worked_off_once(network, load)
-    assert "envelope_failed" not in fleet.log("worker")
-    assert "Traceback" not in fleet.log("bridge") + fleet.log("worker")
+    assert "envelope_failed" not in fleet.log("batches")
+    assert "Traceback" not in fleet.log("bridge") + fleet.log("batches")
 
 
 @pytest.mark.nightly
@@ -194,10 +195,10 @@ def test_a_node_of_another_network_and_a_gorush_that_does_not_start_have_a_line_
     fleet = new_fleet(postgres.url(new_database("odd_peers")))
     node = processes.node(int(fleet.environment["WAKU_NODES"].rsplit(":", 1)[1]))
     elsewhere = [part.replace(processes.PUBSUB_TOPIC, "/waku/2/rs/1/32") for part in node.command]
-    fleet.start(replace(node, command=elsewhere), processes.services(fleet.folder)["worker"])
-    wait_until(lambda: "wrong_cluster" in fleet.log("worker"), what="the node is told")
-    wait_until(lambda: "unreachable" in fleet.log("worker"), what="gorush is told")
-    told = [line for line in fleet.log("worker").splitlines() if "_deviates " in line]
+    fleet.start(replace(node, command=elsewhere), processes.services(fleet.folder)["tasks"])
+    wait_until(lambda: "wrong_cluster" in fleet.log("tasks"), what="the node is told")
+    wait_until(lambda: "unreachable" in fleet.log("tasks"), what="gorush is told")
+    told = [line for line in fleet.log("tasks").splitlines() if "_deviates " in line]
     assert [sum(word in line for line in told) for word in ("it is in cluster 1, and we read cluster 16", GORUSH)] == [
         1,
         1,
@@ -227,7 +228,7 @@ def test_credentials_that_apple_and_google_refuse_are_told_and_blamed_on_no_toke
         network.mend_gorush()
         _all_are_worked_off_once(network, load)
         assert network.rows(DISABLED) == [(0,)]
-    told = [line for line in fleet.log("worker").splitlines() if "channel_tripped" in line]
+    told = [line for line in fleet.log("batches").splitlines() if "channel_tripped" in line]
     assert [sum(code in line for line in told) for code in ("InvalidProviderToken", "permission")] == [1, 1]
 
 

@@ -117,7 +117,7 @@ def service(
     fleet = Fleet(tmp_path_factory.mktemp("xmpp-canary"), environment, guard)
     service = Service(fleet, xmpp)
     try:
-        fleet.start(gorush(service), worker(service))
+        fleet.start(gorush(service), batches(service))
         service.start_bridge()
         wait_for_http(f"{environment['GORUSH_URL']}/healthz")
         yield service
@@ -130,8 +130,8 @@ def gorush(service: Service) -> ProcessSpec:
     return processes.gorush(int(service.fleet.environment["GORUSH_URL"].rsplit(":", 1)[1]))
 
 
-def worker(service: Service) -> ProcessSpec:
-    return processes.services(service.fleet.folder)["worker"]
+def batches(service: Service) -> ProcessSpec:
+    return processes.services(service.fleet.folder)["batches"]
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def without(service: Service) -> Iterator[Callable[[str], None]]:
         elif name == BRIDGE:
             service.start_bridge()
         else:
-            service.fleet.start({"worker": worker, "gorush": gorush}[name](service))
+            service.fleet.start({"batches": batches, "gorush": gorush}[name](service))
     wait_for_http(f"{service.fleet.environment['GORUSH_URL']}/healthz")
 
 
@@ -189,7 +189,7 @@ def test_every_link_is_timed_and_no_row_stays(service: Service, canary: Run) -> 
     first_everyday(
         (BRIDGE, "register", "component", "the component was stopped"),
         ("routing", "register", "xmpp_server", "the XMPP server does not route to the component"),
-        ("worker", "gorush", "worker", "nobody tries the push"),
+        ("batches", "gorush", "worker", "nobody tries the push"),
         ("gorush", "gorush", "gorush", "gorush does not take the push"),
     ),
 )
@@ -207,7 +207,7 @@ def test_the_broken_link_is_named(
 def test_a_run_that_was_killed_is_told_and_cleared_away_by_the_next(
     service: Service, canary: Run, without: Callable[[str], None]
 ) -> None:
-    without("worker")
+    without("batches")
     service.fleet.start(manage("killed", "xmpp_canary", stage=Stage.FRONT))
     pushed = "SELECT count(*) FROM notifications_notification"
     wait_until(lambda: service.rows(pushed) == [(1,)], what="the canary has pushed")

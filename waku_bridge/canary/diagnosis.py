@@ -13,8 +13,8 @@ from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply
 Link: TypeAlias = CanaryRun.Link
 Cause: TypeAlias = CanaryRun.Cause
 WAITS_FOR = {
-    InboundEnvelope.State.RECEIVED: "queue turns: it waits in the inbox",
-    InboundEnvelope.State.POSTPONED: "queue turns: more comes than can be decided, and it is about no proven address",
+    InboundEnvelope.State.RECEIVED: "queue batches: it waits in the inbox",
+    InboundEnvelope.State.POSTPONED: "queue batches: more comes than can be decided, and it is about no proven address",
     InboundEnvelope.State.PENDING_KEY: "queue keys: it waits for the key of its topic",
 }
 

@@ -16,7 +16,7 @@ def test_no_task_is_repeated_for_the_next_one_comes_anyway(task):
 
 
 @pytest.mark.parametrize("task", [tasks.derive_topic_keys, tasks.derive_wanted_keys])
-def test_keys_are_not_derived_where_turns_are_made(task):
+def test_keys_are_not_derived_where_batches_are_made(task):
     assert app.amqp.router.route({}, task.name)["queue"].name == "keys"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kit.admin.charts import Chart, Frame, Series, line_chart
-from pushserver.state.hour import DELIVERED, Hour
+from pushserver.indicators.hour import DELIVERED, Hour
 from pushserver.traffic import MINUTE
 from spark_reports.console.formats import NOTHING, count, milliseconds
 

@@ -3,28 +3,22 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from kit.admin.labels import Family
 from kit.admin.times import span
+from kit.indicators import Group, Indicator, Page, State, duration, verdict, worst
 from pushserver.console.dashboard.figures import ErrorClass, error_classes, figures
-from pushserver.console.dashboard.pages import url_of
 from pushserver.console.documentation import RUNBOOKS
-from pushserver.state.lights import (
-    Finding,
-    Group,
-    Level,
-    Light,
-    Page,
-    duration,
-    queue_levels,
-    verdict,
-    worst,
-)
-from pushserver.state.looking import Look, look
+from pushserver.indicators import pages
+from pushserver.indicators.delivery import state_of_due
+from pushserver.indicators.snapshot import Snapshot, take_snapshot
+from pushserver.indicators.waku import state_of_inbox, state_of_outbox
 from spark_reports.console.formats import count, percent
 
 REFRESH_SECONDS = 5
@@ -36,52 +30,48 @@ DELIVERED = "delivered"
 COLUMNS = ((Group.SERVER, Group.WATCH), (Group.IN,), (Group.OUT,))
 # The colour and the picture beside each word.
 LOOKS = {
-    Level.RED: (Family.BAD, "error"),
-    Level.YELLOW: (Family.DOUBT, "warning"),
-    Level.GREEN: (Family.GOOD, "check_circle"),
-    Level.GREY: (Family.QUIET, "help"),
-    Level.OFF: (Family.QUIET, "do_not_disturb_on"),
+    State.RED: (Family.BAD, "error"),
+    State.YELLOW: (Family.DOUBT, "warning"),
+    State.GREEN: (Family.GOOD, "check_circle"),
+    State.GREY: (Family.QUIET, "help"),
+    State.OFF: (Family.QUIET, "do_not_disturb_on"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Lamp:
-    """A light as one person sees it. ``url`` is empty when there is no page that this person may open."""
+class Shown:
+    """An indicator as one person sees it. ``url`` is empty when there is no page that this person may open."""
 
-    light: Light
+    indicator: Indicator
     url: str
     history_url: str
 
     @property
-    def finding(self) -> Finding:
-        return self.light.finding
-
-    @property
     def family(self) -> Family:
-        return LOOKS[self.finding.level][0]
+        return LOOKS[self.indicator.state][0]
 
     @property
     def icon(self) -> str:
-        return LOOKS[self.finding.level][1]
+        return LOOKS[self.indicator.state][1]
 
     @property
-    def action(self) -> SafeString:
-        """Return what to do as HTML. Commands and names of queues stand between backticks in the text."""
-        parts = enumerate(self.finding.action.split("`"))
+    def first_step(self) -> SafeString:
+        """Return the first step as HTML. Commands and names of queues stand between backticks in the text."""
+        parts = enumerate(self.indicator.first_step.split("`"))
         return format_html_join("", "{}", ((format_html("<code>{}</code>", p) if n % 2 else p,) for n, p in parts))
 
     @property
     def runbook(self) -> str:
         """Return the name of the page of the documentation that says what to do step by step."""
-        return f"{RUNBOOKS}/{self.light.runbook}"
+        return f"{RUNBOOKS}/{self.indicator.kind.runbook}"
 
     @property
     def time_id(self) -> str:
-        return f"since-{self.light.id}"
+        return f"since-{self.indicator.id}"
 
     @property
     def worst_time_id(self) -> str:
-        return f"worst-since-{self.light.id}"
+        return f"worst-since-{self.indicator.id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,35 +107,45 @@ class EndRow:
     url: str
 
 
-def lamps_of(lights: Sequence[Light], user: Any) -> list[Lamp]:
-    """Return these lights as this person sees them."""
+def url_of(page: Page | None, user: Any, **query: str) -> str:
+    """Return the URL of a page, or an empty text for a person who may not open it."""
+    if page is None or (page.permission and not user.has_perm(page.permission)):
+        return ""
+    narrowed = "&".join(part for part in (page.query, urlencode(query)) if part)
+    return f"{reverse(page.url_name)}{f'?{narrowed}' if narrowed else ''}"
+
+
+def shown_to(user: Any, indicators: Sequence[Indicator]) -> list[Shown]:
+    """Return these indicators as this person sees them."""
     return [
-        Lamp(
-            light,
-            url_of(light.finding.page, user, **dict(light.finding.narrowed)),
-            url_of(Page.INCIDENTS, user, light__exact=light.id),
-        )
-        for light in lights
+        Shown(found, _url(found, user), url_of(pages.INCIDENTS, user, indicator__exact=found.id))
+        for found in indicators
     ]
+
+
+def _url(indicator: Indicator, user: Any) -> str:
+    """Return the address of the page of an indicator, where a list shows what its sentence counts."""
+    during = {"during": span(*indicator.during)} if indicator.during else {}
+    return url_of(indicator.page, user, **during)
 
 
 def board(user: Any) -> dict[str, Any]:
     """Return what the template shows to this person."""
-    seen = look(now=timezone.now())
-    lamps = lamps_of(seen.lights, user)
-    in_short = verdict(seen.lights)
-    first = worst(seen.lights)
+    seen = take_snapshot(now=timezone.now())
+    shown = shown_to(user, seen.indicators)
+    state, sentence = verdict(seen.indicators)
+    first = worst(seen.indicators)
     return {
         "now": seen.facts.now,
-        "verdict": in_short.words,
-        "family": LOOKS[in_short.level][0],
-        "level": in_short.level,
-        "history_url": url_of(Page.INCIDENTS, user),
-        "icon": LOOKS[in_short.level][1],
-        "worst": [lamp for light in first for lamp in lamps if lamp.light is light],
-        "columns": [[(group, [lamp for lamp in lamps if lamp.light.group == group]) for group in c] for c in COLUMNS],
+        "verdict": sentence,
+        "family": LOOKS[state][0],
+        "state": state,
+        "history_url": url_of(pages.INCIDENTS, user),
+        "icon": LOOKS[state][1],
+        "worst": [one for found in first for one in shown if one.indicator is found],
+        "columns": [[(group, _of_group(group, shown)) for group in column] for column in COLUMNS],
         "tiles": list(_tiles(seen, user)),
-        "figures": figures(seen.hour, has_xmpp=seen.facts.xmpp is not None),
+        "figures": figures(seen.hour, has_xmpp=seen.facts.reached.component is not None),
         "errors": list(_errors(seen, user)),
         "ends": list(_ends(seen, user)),
         "hour": span(*seen.hour.span),
@@ -154,35 +154,36 @@ def board(user: Any) -> dict[str, Any]:
     }
 
 
-def _tiles(seen: Look, user: Any) -> Iterator[Tile]:
-    facts = seen.facts
-    levels = queue_levels(facts)
-    for light_id, title, waiting, word, page in (
-        ("inbox", "Oldest envelope in the inbox", facts.inbox, "waiting", Page.INBOX),
-        ("delivery", "Longest due notification", facts.due, "open", Page.OPEN),
-        ("replies", "Oldest reply in the outbox", facts.outbox, "waiting", Page.OUTBOX),
+def _of_group(group: Group, shown: Sequence[Shown]) -> list[Shown]:
+    return [one for one in shown if one.indicator.kind.group == group]
+
+
+def _tiles(seen: Snapshot, user: Any) -> Iterator[Tile]:
+    """Yield a tile for each queue. Nothing is known of it while PostgreSQL does not count in time."""
+    stored = seen.facts.stored
+    inbox, due, outbox = (stored.waku.inbox, stored.delivery.due, stored.waku.outbox) if stored else (None, None, None)
+    for tile_id, title, waiting, word, state, page in (
+        ("inbox", "Oldest envelope in the inbox", inbox, "waiting", state_of_inbox(inbox), pages.INBOX),
+        ("delivery", "Longest due notification", due, "open", state_of_due(due), pages.OPEN),
+        ("replies", "Oldest reply in the outbox", outbox, "waiting", state_of_outbox(outbox), pages.OUTBOX),
     ):
-        url = url_of(page, user)
-        age = duration(waiting.oldest_seconds)
-        number = f"{waiting.number if waiting.count else 'none'} {word}"
-        if facts.is_database_slow:
-            age = "not known"
-            number = "PostgreSQL is slow"
-        yield Tile(light_id, title, age, number, LOOKS[levels[light_id]][0], url)
+        age = duration(waiting.oldest_seconds) if waiting else "not known"
+        number = f"{waiting.number if waiting.count else 'none'} {word}" if waiting else "PostgreSQL is slow"
+        yield Tile(tile_id, title, age, number, LOOKS[state][0], url_of(page, user))
 
 
-def _errors(seen: Look, user: Any) -> Iterator[ErrorRow]:
+def _errors(seen: Snapshot, user: Any) -> Iterator[ErrorRow]:
     """Yield a row for each error class. Its list has the attempts that were counted, and no others."""
     for found in error_classes(seen.hour)[:MAX_ERROR_CLASSES]:
         query = {"outcome__exact": found.outcome, "during": span(*seen.hour.span)}
         query |= {"code__exact": found.code} if found.code else {}
-        url = url_of(Page.ATTEMPTS, user, **query)
+        url = url_of(pages.ATTEMPTS, user, **query)
         yesterday = seen.hour.yesterday
         before = yesterday.tries.get((found.outcome, found.code), 0) if yesterday else None
         yield ErrorRow(found, count(found.number), percent(found.share), count(before), url)
 
 
-def _ends(seen: Look, user: Any) -> Iterator[EndRow]:
+def _ends(seen: Snapshot, user: Any) -> Iterator[EndRow]:
     """Yield a row for each state that notifications ended in, now or yesterday, and for delivered in any case."""
     before = seen.hour.yesterday.ended if seen.hour.yesterday else None
     hour = span(*seen.hour.span)
@@ -191,8 +192,8 @@ def _ends(seen: Look, user: Any) -> Iterator[EndRow]:
         if number or (before or {}).get(state) or state == DELIVERED:
             is_delivered = state == DELIVERED
             url = (
-                url_of(Page.ATTEMPTS, user, outcome__exact=DELIVERED, during=hour)
+                url_of(pages.ATTEMPTS, user, outcome__exact=DELIVERED, during=hour)
                 if is_delivered
-                else url_of(Page.ENDED, user, state__exact=state, during=hour)
+                else url_of(pages.ENDED, user, state__exact=state, during=hour)
             )
             yield EndRow(state, count(number), count(before.get(state, 0) if before is not None else None), url)

@@ -19,7 +19,7 @@ from pushserver.stack.plan import manage
 from pushserver.supervisor.processes import PROJECT, ProcessSpec, Stage
 from waku_bridge.client.demo.cast import SEED, cast, introduce
 
-STAGED = "A demonstration. Faults are staged, so that lights are orange on purpose:"
+STAGED = "A demonstration. Faults are staged, so that indicators are yellow on purpose:"
 
 XMPP_PEOPLE = (
     "Through XMPP: Juliet and Romeo write to each other, and a server pushes to Benvolio, Mercutio and Rosaline. "

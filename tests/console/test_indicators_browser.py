@@ -44,12 +44,6 @@ def confirm(page: Page, button: str, why: str) -> None:
     page.get_by_role("button", name=button).click()
 
 
-def warned(page: Page) -> list[str]:
-    """What `/readyz` says of delivery."""
-    warnings = page.request.get("/readyz").json()["warnings"]
-    return [warning["what"] for warning in warnings if warning.get("server") == "delivery"]
-
-
 # No pushes ------------------------------------------------------------------------------------------------------------
 def test_drained_delivery_is_the_first_thing_that_is_read(operator: Page) -> None:
     operator.goto("/admin/drain/")
@@ -59,17 +53,15 @@ def test_drained_delivery_is_the_first_thing_that_is_read(operator: Page) -> Non
 
     expect(operator.locator("#verdict")).to_contain_text("No pushes are sent: stopped by operator since 20")
     expect(operator.locator(".verdict")).to_have_class(re.compile("bad"))
-    expect(operator.locator("#light-delivery")).to_contain_text("act now")
-    expect(operator.locator("#light-delivery")).to_contain_text("gorush moves")
-    assert [what.partition(":")[0] for what in warned(operator)] == ["no pushes are sent"]
+    expect(operator.locator("#indicator-sending")).to_contain_text("act now")
+    expect(operator.locator("#indicator-sending")).to_contain_text("gorush moves")
     assert not list(axe(operator))
     show(operator, "no-pushes-drained")
 
-    operator.locator("#worst-delivery").click()
+    operator.locator("#worst-sending").click()
     confirm(operator, "Start delivery", "it has moved")
     operator.goto("/admin/")
     expect(operator.locator("#verdict")).to_have_text("Messages get through, and nothing needs you")
-    assert warned(operator) == []
 
 
 def test_when_every_channel_is_paused_each_is_named_and_the_canary_says_what_it_does_not_show(operator: Page) -> None:
@@ -83,15 +75,13 @@ def test_when_every_channel_is_paused_each_is_named_and_the_canary_says_what_it_
     operator.goto("/admin/")
 
     expect(operator.locator("#verdict")).to_contain_text("No pushes are sent: stopped by operator since 20")
-    for light in ("#light-delivery", "#light-channels"):
-        expect(operator.locator(light)).to_contain_text("APN certificates change")
-        expect(operator.locator(light)).to_contain_text("Firebase certificates change")
-    expect(operator.locator("#light-canary")).to_contain_text("nothing is shown about Apple, Google and the halted")
-    [what] = warned(operator)
-    assert "Firebase paused since" in what
+    for indicator in ("#indicator-sending", "#indicator-channels"):
+        expect(operator.locator(indicator)).to_contain_text("APN certificates change")
+        expect(operator.locator(indicator)).to_contain_text("Firebase certificates change")
+    expect(operator.locator("#indicator-canary")).to_contain_text("nothing is shown about Apple, Google and the halted")
     show(operator, "no-pushes-paused")
 
-    operator.locator("#worst-delivery").click()
+    operator.locator("#worst-sending").click()
     expect(operator.locator("#result_list tbody tr")).to_have_count(2)
 
 
@@ -114,18 +104,20 @@ def gorush_process(settings: LazySettings) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_gorush_that_hangs_is_told_on_its_page_as_on_the_dashboard(
     operator: Page, gorush_process: subprocess.Popen[bytes], settings: LazySettings
 ) -> None:
-    light = f"#light-gorush-{settings.GORUSH_URLS[0].removeprefix('http://')}".replace(".", "\\.").replace(":", "\\:")
+    indicator = f"#indicator-gorush-{settings.GORUSH_URLS[0].removeprefix('http://')}".replace(".", "\\.").replace(
+        ":", "\\:"
+    )
     operator.goto("/admin/")
-    expect(operator.locator(light)).to_contain_text("fine")
+    expect(operator.locator(indicator)).to_contain_text("fine")
 
     os.kill(gorush_process.pid, signal.SIGSTOP)
 
     expect(operator.locator("#verdict")).to_contain_text("No pushes are sent: no gorush answers", timeout=SOON)
-    expect(operator.locator(light)).to_contain_text("does not answer")
+    expect(operator.locator(indicator)).to_contain_text("does not answer")
     expect(operator).to_have_title(re.compile("^act now: "))
     expect(operator.locator("link[rel=icon]")).to_have_attribute("data-family", "bad")
-    operator.locator(light).get_by_role("link", name="gorush").click()
-    expect(operator.locator(light)).to_contain_text(re.compile(r"act now\s+does not answer, since \d+ s ago"))
+    operator.locator(indicator).get_by_role("link", name="gorush").click()
+    expect(operator.locator(indicator)).to_contain_text(re.compile(r"act now\s+does not answer, since \d+ s ago"))
     expect(operator.locator("main")).to_contain_text("Start gorush, or correct GORUSH_URL")
     assert not list(axe(operator))
     show(operator, "gorush-hangs")
@@ -147,7 +139,7 @@ def test_a_node_that_is_not_read_is_told_on_its_page(operator: Page) -> None:
     stop_reading()
     operator.goto("/admin/nodes/")
 
-    expect(operator.locator("#light-node-node-01\\.example\\.org\\:8645")).to_contain_text(
+    expect(operator.locator("#indicator-node-node-01\\.example\\.org\\:8645")).to_contain_text(
         "was not read for 15 seconds"
     )
     assert not list(axe(operator))
@@ -180,9 +172,9 @@ def test_results_turn_red_with_the_advice_for_their_code_and_green_within_two_mi
     TrafficMinute.objects.filter(begin_at=newest).delete()
     operator.goto("/admin/")
 
-    light = operator.locator("#light-results")
-    expect(light).to_contain_text("act now")
-    expect(light).to_contain_text("APN im.status.ethereum: 90 of 90 tries failed in the last 3 minutes")
+    indicator = operator.locator("#indicator-results")
+    expect(indicator).to_contain_text("act now")
+    expect(indicator).to_contain_text("APN im.status.ethereum: 90 of 90 tries failed in the last 3 minutes")
     expect(operator.locator(".worst")).to_contain_text("Our own gorush: is it running")
     expect(operator.locator(".worst")).not_to_contain_text("patience")
     show(operator, "results-red")
@@ -190,8 +182,8 @@ def test_results_turn_red_with_the_advice_for_their_code_and_green_within_two_mi
     try_pushes(newest, 30, outcome="delivered", code="")
     count_traffic()
 
-    expect(light).to_contain_text("fine", timeout=SOON)
-    [incident] = Incident.objects.filter(light="results")
+    expect(indicator).to_contain_text("fine", timeout=SOON)
+    [incident] = Incident.objects.filter(indicator="results")
     assert incident.ended_at is not None
     assert incident.ended_at - newest < timedelta(minutes=2)
 
@@ -216,10 +208,10 @@ def test_envelopes_that_failed_lead_to_their_fault_and_are_processed_again_in_tw
     try:
         turns()
         operator.goto("/admin/")
-        light = operator.locator("#light-failed")
-        expect(light).to_contain_text("look at it")
-        expect(light).to_contain_text("3 wait for a repair of ours")
-        expect(light).to_contain_text(
+        indicator = operator.locator("#indicator-failed")
+        expect(indicator).to_contain_text("look at it")
+        expect(indicator).to_contain_text("3 wait for a repair of ours")
+        expect(indicator).to_contain_text(
             re.compile(r"IntegrityError \(nobody\) at registrations/\S+:\d+ in \w+ \(3 times\)")
         )
         show(operator, "envelopes-failed")
@@ -242,7 +234,7 @@ def test_envelopes_that_failed_lead_to_their_fault_and_are_processed_again_in_tw
 
     assert Registration.objects.count() == 3
     operator.goto("/admin/")
-    expect(operator.locator("#light-failed")).to_contain_text("fine")
+    expect(operator.locator("#indicator-failed")).to_contain_text("fine")
 
 
 # What became of pushes -----------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from django.db.models import Sum
 
 from notifications.models import Attempt
 from pushserver import traffic
+from pushserver.indicators.gorush import ChannelTries
 from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
-from pushserver.state.facts import ChannelTries
 
 DELIVERED = Attempt.Outcome.DELIVERED
 Tries = Mapping[tuple[str, str], int]

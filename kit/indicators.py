@@ -1,0 +1,175 @@
+"""Health indicators: what each part of the server is like, since when, and what to do first. The module is pure.
+
+An app declares its kinds and judges its facts. The dashboard, `/readyz`, the API's `status`, `/metrics` and the hints
+of the console show the indicators that come of it, and judge nothing themselves.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+# How many indicators the dashboard puts first.
+FIRST = 3
+
+
+class State(StrEnum):
+    """The state of an indicator. The value is the word that stands beside the colour.
+
+    Red means that messages are late or lost now, or will be within hours. Yellow means that somebody should look at
+    it, and that it can wait for the morning.
+    """
+
+    RED = "act now"
+    YELLOW = "look at it"
+    GREEN = "fine"
+    GREY = "not known"
+    OFF = "off"
+
+
+BAD = (State.RED, State.YELLOW)
+# The value of the gauge by state. An indicator that is not known has none.
+VALUES: Mapping[State, int] = {State.RED: 2, State.YELLOW: 1, State.GREEN: 0, State.OFF: 0}
+
+
+class Group(StrEnum):
+    """A heading of the dashboard."""
+
+    SERVER = "Server"
+    IN = "Messages in"
+    OUT = "Pushes and replies out"
+    WATCH = "Watching"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the console, by the name of its URL. ``permission`` is empty where all of the staff may open it."""
+
+    title: str
+    url_name: str
+    permission: str = ""
+    query: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What an indicator is about. ``id`` is stable: metrics, alerts, incidents and pages are found by it.
+
+    ``runbook`` names the page in `docs/runbooks`; ``page`` is the one of the console that shows or repairs it. While an
+    indicator that decides readiness is red, no message would make it through, and the server is not ready.
+    """
+
+    id: str
+    group: Group
+    name: str
+    runbook: str
+    page: Page | None = None
+    decides_readiness: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Indicator:
+    """What is the case with one part of the server, in a ``sentence``, and the first step when that is bad.
+
+    ``subject`` is the host where several servers have an indicator of the same kind. ``own_page`` is for a case that
+    another page is about; ``during`` narrows the list there down to what the sentence counts. The ``headline`` stands
+    above everything while this is the case. ``first_step`` may have commands between backticks.
+    """
+
+    kind: Kind
+    state: State
+    sentence: str
+    first_step: str = ""
+    since: datetime | None = None
+    subject: str = ""
+    own_page: Page | None = None
+    headline: str = ""
+    during: tuple[datetime, datetime] | None = None
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind.id}-{self.subject}" if self.subject else self.kind.id
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind.name} {self.subject}" if self.subject else self.kind.name
+
+    @property
+    def page(self) -> Page | None:
+        return self.own_page or self.kind.page
+
+    @property
+    def is_bad(self) -> bool:
+        return self.state in BAD
+
+    @property
+    def makes_unready(self) -> bool:
+        return self.kind.decides_readiness and self.state == State.RED
+
+
+def to_json(indicators: Sequence[Indicator]) -> dict[str, Any]:
+    """Return indicators, and what they say of readiness, as `/readyz` and the API show them."""
+    return {"status": "ready" if is_ready(indicators) else "not ready", "indicators": list(map(_to_json, indicators))}
+
+
+def _to_json(indicator: Indicator) -> dict[str, Any]:
+    own = {name: getattr(indicator, name) for name in ("id", "state", "since", "sentence", "first_step")}
+    return own | {"runbook": indicator.kind.runbook, "decides_readiness": indicator.kind.decides_readiness}
+
+
+def is_ready(indicators: Sequence[Indicator]) -> bool:
+    """Return whether a message would make it through."""
+    return not any(indicator.makes_unready for indicator in indicators)
+
+
+def dated(indicators: Sequence[Indicator], since: Mapping[str, datetime]) -> list[Indicator]:
+    """Return the indicators with the time, by id, since when they are bad, where their facts do not know it."""
+    return [
+        replace(found, since=since.get(found.id)) if found.is_bad and found.since is None else found
+        for found in indicators
+    ]
+
+
+def worst(indicators: Sequence[Indicator]) -> list[Indicator]:
+    """Return the indicators to begin with: red before yellow, and causes before effects, in whose order they are."""
+    return sorted((found for found in indicators if found.is_bad), key=lambda found: BAD.index(found.state))[:FIRST]
+
+
+def verdict(indicators: Sequence[Indicator]) -> tuple[State, str]:
+    """Return the state of the whole server and a sentence about it."""
+    red, yellow = (sum(found.state == state for found in indicators) for state in BAD)
+    if red:
+        rest = f", {yellow} can wait" if yellow else ""
+        things = f"{_things(red, 'needs', 'need')} somebody now{rest}"
+        headlines = [found.headline for found in indicators if found.headline]
+        return State.RED, f"{headlines[0]}. {things}" if headlines else things
+    if yellow:
+        return State.YELLOW, f"Messages get through; {_things(yellow, 'is', 'are').lower()} to be looked at"
+    return State.GREEN, "Messages get through, and nothing needs you"
+
+
+def _things(number: int, one: str, several: str) -> str:
+    return f"One thing {one}" if number == 1 else f"{number} things {several}"
+
+
+def last_hour(now: datetime) -> tuple[datetime, datetime]:
+    return now - timedelta(hours=1), now + timedelta(seconds=1)
+
+
+def above(figure: float, *, red: float, yellow: float) -> State:
+    """Return the state of a figure that is bad beyond its limits."""
+    return State.RED if figure > red else State.YELLOW if figure > yellow else State.GREEN
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in one unit, such as "3 min"."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.1f} s" if 0 < seconds < 10 else f"{seconds:.0f} s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a sentence lists them: "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -1,0 +1,205 @@
+"""Ask the servers around us whether they are of use, and read what the cache holds of them, all within seconds.
+
+The answers are those of `/readyz`, which is open to anybody: they name hosts and queues, but no user, password, path or
+exception text.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import datetime
+from functools import cache
+from ssl import SSLContext
+from typing import Any, LiteralString
+
+import httpx
+import psycopg
+import redis
+from django.conf import settings
+from django.core.cache import cache as shared_cache
+from django.db import connection
+
+from kit.canary import engine
+from kit.db.postgresql.versions import TooOldError, refuse_too_old
+from kit.http.complaints import Complaint
+from kit.http.notices import Board, Notice
+from kit.http.urls import host_of
+from kit.recent import Recent
+from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
+from pushserver.celery import HEARTBEAT_KEY, QUEUES
+from pushserver.indicators.canaries import Canary, RoundTrip
+from pushserver.indicators.judging import Reached
+from pushserver.indicators.peers import Peer
+from pushserver.indicators.server import Queue
+from pushserver.release import Migration, known_migrations
+from waku_bridge.canary import canary as waku_canary
+from waku_bridge.models import CanaryRun
+from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
+from waku_bridge.reading.live import LAST_READ
+from xmpp_bridge.canary import canary as xmpp_canary
+from xmpp_bridge.component.board import read as component_state
+
+TIMEOUT_SECONDS = 2
+# Without a worker for one of these queues messages or their answers are not processed. Reports can wait.
+NEEDED_QUEUES = ("batches", "maintenance", "keys")
+INCIDENTS: LiteralString = "SELECT indicator, incident_at FROM pushserver_incident WHERE ended_at IS NULL"
+Incidents = Mapping[str, datetime]
+
+
+def ask() -> Reached:
+    """Ask all servers side by side, so that together they take as long as the slowest.
+
+    The cache is read by this thread, because each thread would make a connection of its own to it.
+    """
+    with ThreadPoolExecutor(3) as pool:
+        asked_database, asked_broker = pool.submit(ask_database), pool.submit(ask_broker)
+        asked_gorush = pool.submit(_ask_gorush)
+        beats = _fresh([*_node_keys().values(), *_queue_keys().values()])
+        (database, incidents), broker = asked_database.result(), asked_broker.result()
+    is_blind = bool(broker)  # each question to Redis would take its time-out
+    return Reached(
+        database=database,
+        broker=broker,
+        queues=list(_queues(beats)),
+        nodes=list(_peers(NODE_BOARD, {url: key in beats for url, key in _node_keys().items()}, is_blind=is_blind)),
+        gorush_servers=list(_peers(GORUSH_BOARD, asked_gorush.result(), is_blind=is_blind)),
+        component=_component(is_blind=is_blind),
+        canary=Canary() if is_blind else _canary(waku_canary, within=CanaryRun.Link.GORUSH),
+        xmpp_canary=Canary() if is_blind else _canary(xmpp_canary),
+        incidents=incidents,
+    )
+
+
+# However often the dashboard, `/readyz`, the API and `/metrics` are asked, the servers are asked once in a while.
+RECENT = Recent(ask, lambda: float(settings.READYZ_SECONDS))
+
+
+# PostgreSQL and Redis -------------------------------------------------------------------------------------------------
+def ask_database() -> tuple[str, Incidents]:
+    """Return why PostgreSQL is of no use, or nothing when it answers and all migrations are applied; and since when
+    indicators are bad, as far as it is noted.
+    """
+    try:
+        with closing(_connect()) as own:
+            refuse_too_old(own.info.server_version)
+            missing = len(_known_migrations() - _applied_migrations(own))
+            incidents = {} if missing else dict(own.execute(INCIDENTS).fetchall())
+    except TooOldError as error:
+        return str(error), {}
+    except psycopg.Error:
+        return "PostgreSQL does not answer", {}
+    return (f"migrations not applied: {missing}" if missing else ""), incidents
+
+
+def _connect() -> psycopg.Connection[Any]:
+    """Open a connection: an open one would hide that no new one can be made, and may hang."""
+    parameters = connection.get_connection_params() | {"connect_timeout": TIMEOUT_SECONDS}
+    own = psycopg.connect(**parameters)
+    own.execute(f"SET LOCAL statement_timeout = '{TIMEOUT_SECONDS}s'")
+    return own
+
+
+def _applied_migrations(own: psycopg.Connection[Any]) -> frozenset[Migration]:
+    """Return what is applied. A query of a table that is not there yet would leave an error in PostgreSQL's log at each
+    first start.
+    """
+    if own.execute("SELECT to_regclass('django_migrations')").fetchone() == (None,):
+        return frozenset()
+    return frozenset(own.execute("SELECT app, name FROM django_migrations").fetchall())
+
+
+@cache
+def _known_migrations() -> frozenset[Migration]:
+    """Return the migrations of the code. They are read once, as they change only with a restart.
+
+    Django's loader finds no migrations that depend on those of the console where that is not installed: in workers,
+    which ask for the indicators, too.
+    """
+    return frozenset(known_migrations())
+
+
+def ask_broker() -> str:
+    """Return why Redis is of no use, or nothing when it answers."""
+    options = {"socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS}
+    try:
+        with closing(redis.Redis.from_url(settings.REDIS_URL, **options)) as client:
+            client.ping()
+    except redis.RedisError:
+        return "Redis does not answer"
+    return ""
+
+
+def _fresh(keys: Collection[str]) -> set[str]:
+    """Return those of these keys that were written within their time to live."""
+    try:
+        return set(shared_cache.get_many(keys))
+    except redis.RedisError:
+        return set()  # the indicator of Redis says why
+
+
+# Workers, nodes, gorush, XMPP -----------------------------------------------------------------------------------------
+def _queue_keys() -> dict[str, str]:
+    return {queue: HEARTBEAT_KEY.format(queue=queue) for queue in QUEUES}
+
+
+def _queues(beats: Collection[str]) -> Iterator[Queue]:
+    """Yield the queues that need a worker, or whose work is wanted by the settings."""
+    is_wanted = {"reports": settings.REPORTS_NIGHTLY, "canary": waku_canary.is_expected()}
+    for queue, key in _queue_keys().items():
+        if queue in NEEDED_QUEUES or is_wanted.get(queue, True):
+            yield Queue(queue, key in beats, is_needed=queue in NEEDED_QUEUES)
+
+
+def _node_keys() -> dict[str, str]:
+    return {url: LAST_READ.key(url) for url in settings.WAKU_NODES}
+
+
+def _peers(board: Board, is_up: Mapping[str, bool], *, is_blind: bool) -> Iterator[Peer]:
+    """Yield the peers by host. URLs that differ only in their path share a host and are shown as one."""
+    notices = {} if is_blind else board.read(list(is_up))
+    for host in dict.fromkeys(map(host_of, is_up)):
+        own = [url for url in is_up if host_of(url) == host]
+        known = [notices[url] for url in own if url in notices]
+        yield Peer(host, any(is_up[url] for url in own), len(known) == len(own), complaints(known))
+
+
+def complaints(notices: Sequence[Notice]) -> list[tuple[Complaint, datetime | None]]:
+    """Return what the config checks found, with since when."""
+    return [(found, notice.since.get(found.id)) for notice in notices for found in notice.complaints]
+
+
+def _ask_gorush() -> dict[str, bool]:
+    """Return by URL whether each gorush answers."""
+    with httpx.Client(trust_env=False, timeout=TIMEOUT_SECONDS, verify=_certificates()) as client:
+        return {url: _is_alive(client, url) for url in settings.GORUSH_URLS}
+
+
+@cache
+def _certificates() -> SSLContext:
+    """Return the TLS context, which is made once because that takes longer than the whole check."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
+def _is_alive(client: httpx.Client, url: str) -> bool:
+    try:
+        return not client.get(f"{url}/healthz").is_server_error
+    except (httpx.HTTPError, httpx.InvalidURL):
+        return False
+
+
+def _component(*, is_blind: bool) -> str | None:
+    """Return why we are not connected to the XMPP server, or None without a component."""
+    if not settings.XMPP_COMPONENT_JID:
+        return None
+    return "" if is_blind else component_state().reason
+
+
+# The canaries ---------------------------------------------------------------------------------------------------------
+def _canary(own: engine.Canary[Any], *, within: str = "") -> Canary:
+    """Return what is known of a canary. The time of the link ``within`` is part of another's."""
+    last = own.last()
+    if last is None:
+        return Canary(own.is_expected())
+    total_ms = sum(taken or 0 for link, taken in last.timings_ms.items() if link != within)
+    trip = RoundTrip(last.finished_at, bool(last.cause), last.words, total_ms, is_dry_run=last.is_dry_run)
+    return Canary(own.is_expected(), trip)

@@ -1,0 +1,51 @@
+"""Judge the last round trip of a canary. The module is pure."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from kit.indicators import Indicator, Kind, State, listed
+from pushserver.indicators.peers import REDIS_AWAY
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """The last round trip. ``words`` tell which link is broken, if one is. In a dry run gorush was told to drop the
+    push.
+    """
+
+    finished_at: datetime
+    is_broken: bool
+    words: str
+    total_ms: int
+    is_dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """What is known of one canary. ``is_expected`` tells that the settings have it run by itself."""
+
+    is_expected: bool = False
+    last: RoundTrip | None = None
+
+
+def judge(kind: Kind, canary: Canary, *, is_redis_away: bool, is_any_halted: bool) -> Indicator:
+    """Judge a canary by its last round trip."""
+    last = canary.last
+    if is_redis_away:
+        return Indicator(kind, State.GREY, REDIS_AWAY)
+    if last and last.is_broken:
+        first_step = "Messages of real clients break there, too. The page of the run says more."
+        return Indicator(kind, State.RED, f"broken: {last.words}", first_step)
+    if last:
+        limits = _limits(is_any_halted=is_any_halted) if last.is_dry_run else ""
+        return Indicator(kind, State.GREEN, f"{last.words}, {last.total_ms:,} ms in all{limits}")
+    if canary.is_expected:
+        first_step = "Is there a worker for the queue `canary`, and beat?"
+        return Indicator(kind, State.YELLOW, "made no round trip lately", first_step)
+    return Indicator(kind, State.OFF, "not set up (CANARY_PERIOD_SECONDS)")
+
+
+def _limits(*, is_any_halted: bool) -> str:
+    """Return what a dry run does not show: it ends at gorush, and is in no channel of an app."""
+    beyond = ["Apple", "Google", *(["the halted channels"] if is_any_halted else [])]
+    return f"; as far as gorush: nothing is shown about {listed(beyond)}"

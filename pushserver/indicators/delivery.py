@@ -1,0 +1,133 @@
+"""Judge delivery: whether pushes are sent, apps, what is due, and requests that wait for their answer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from kit.indicators import Group, Indicator, Kind, State, above, duration, listed
+from notifications.standstill import DRAINED, Switch, headline, stops
+from pushserver.indicators import pages
+from pushserver.indicators.peers import DATABASE_SILENT
+from pushserver.indicators.waiting import Waiting
+
+SENDING = Kind("sending", Group.OUT, "Sending", "PushServerNoPushes", pages.CHANNELS)
+DELIVERY = Kind("delivery", Group.OUT, "Delivery", "PushServerDeliveryLate", pages.STUCK)
+CHANNELS = Kind("channels", Group.OUT, "Channels", "PushServerChannelTripped", pages.CHANNELS)
+DEAD_TOKENS = Kind("dead-tokens", Group.OUT, "Dead tokens", "PushServerDeathsDoubted", pages.CHANNELS)
+ANSWERS = Kind("answers", Group.OUT, "Answers", "PushServerAnswersOverdue", pages.REQUESTS)
+KINDS = (SENDING, DELIVERY, CHANNELS, DEAD_TOKENS, ANSWERS)
+
+# Limits in seconds.
+DUE_RED, DUE_YELLOW = 60.0, 10.0
+OVERDUE_RED, OVERDUE_YELLOW = 10.0, 3.0
+TRIPPED, PAUSED = "tripped", "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryFacts:
+    """What the database knows of delivery. ``due`` and ``overdue_seconds`` are None where it did not count in time.
+
+    ``switches`` are the drain and the channels; ``deaths_doubted`` has the channels whose dead tokens are not believed,
+    with since when.
+    """
+
+    switches: Sequence[Switch] = ()
+    deaths_doubted: Mapping[str, datetime] = field(default_factory=dict)
+    time_to_live: timedelta = timedelta(days=1)
+    due: Waiting | None = field(default_factory=Waiting)
+    overdue_seconds: float | None = 0.0
+
+    @property
+    def halted(self) -> list[Switch]:
+        """Return the channels that an operator paused or a breaker tripped."""
+        return [switch for switch in self.switches if not switch.is_on and switch.state != DRAINED]
+
+
+def sending(facts: DeliveryFacts) -> Indicator:
+    """Judge whether any push is sent. It is red also where an operator stopped delivery: the next one has to see at
+    once that nobody is notified.
+    """
+    stopped = stops(facts.switches)
+    if not stopped:
+        return Indicator(SENDING, State.GREEN, "pushes are sent")
+    is_drained = stopped[0].state == DRAINED
+    what = "Start it" if is_drained else "Resume the channels"
+    wait = duration(facts.time_to_live.total_seconds())
+    return Indicator(
+        SENDING,
+        State.RED,
+        _each(stopped),
+        f"{what} again before what waits expires, {wait} after it came.",
+        max(switch.since for switch in stopped),
+        own_page=pages.DRAIN if is_drained else pages.HALTED,
+        headline=headline(stopped),
+    )
+
+
+def _each(switches: Sequence[Switch]) -> str:
+    return "; ".join(switch.words for switch in switches)
+
+
+def delivery(due: Waiting | None, now: datetime) -> Indicator:
+    """Judge delivery by the age of the longest due notification. What waits behind a halt is not due."""
+    state = state_of_due(due)
+    if due is None:
+        return Indicator(DELIVERY, state, DATABASE_SILENT)
+    seconds = due.oldest_seconds
+    if not seconds:
+        return Indicator(DELIVERY, state, "nothing is overdue")
+    sentence = f"the longest waiting notification has been due for {duration(seconds)}"
+    if state == State.GREEN:
+        return Indicator(DELIVERY, state, sentence)
+    first_step = "Workers of the queue `batches` are away or too few, or gorush is slow."
+    return Indicator(DELIVERY, state, sentence, first_step, now - timedelta(seconds=seconds))
+
+
+def state_of_due(due: Waiting | None) -> State:
+    return above(due.oldest_seconds, red=DUE_RED, yellow=DUE_YELLOW) if due else State.GREY
+
+
+def channels(facts: DeliveryFacts) -> Indicator:
+    """Judge the channels by the worst that is halted, and name each."""
+    if facts.halted:
+        return _halted(facts.halted)
+    running = sum(switch.is_on for switch in facts.switches)
+    if running:
+        return Indicator(CHANNELS, State.GREEN, f"{running} running")
+    return Indicator(CHANNELS, State.GREY, "nothing was delivered yet")
+
+
+def _halted(halted: Sequence[Switch]) -> Indicator:
+    in_order = sorted(halted, key=lambda channel: (channel.state != TRIPPED, channel.since))
+    first = in_order[0]
+    states = {channel.state for channel in halted}
+    page = {TRIPPED: pages.TRIPPED, PAUSED: pages.PAUSED}[first.state] if len(states) == 1 else pages.HALTED
+    if first.state == PAUSED:
+        first_step = "Resume it when whoever paused it is done. What waits for it expires in time."
+        return Indicator(CHANNELS, State.YELLOW, _each(in_order), first_step, first.since, own_page=page)
+    first_step = "Repair the set-up at Apple, Google or gorush; a probe that comes through starts it again."
+    return Indicator(CHANNELS, State.RED, _each(in_order), first_step, first.since, own_page=page)
+
+
+def dead_tokens(doubted: Mapping[str, datetime]) -> Indicator:
+    """Judge whether it is believed that tokens are dead: not where a wrong set-up must be the reason."""
+    if not doubted:
+        return Indicator(DEAD_TOKENS, State.GREEN, "deaths of tokens are believed")
+    names = listed(sorted(doubted))
+    sentence = (
+        f"too many tokens of {names} are refused as dead to believe it: nothing is disabled, pushes are sent again"
+    )
+    first_step = "Is the set-up right at Apple, Google and gorush: environment, project, topic? It ends by itself."
+    return Indicator(DEAD_TOKENS, State.RED, sentence, first_step, min(doubted.values()))
+
+
+def answers(overdue_seconds: float | None, now: datetime) -> Indicator:
+    """Judge requests by how long the oldest has waited for its answer beyond its time."""
+    if overdue_seconds is None:
+        return Indicator(ANSWERS, State.GREY, DATABASE_SILENT)
+    state = above(overdue_seconds, red=OVERDUE_RED, yellow=OVERDUE_YELLOW)
+    if state == State.GREEN:
+        return Indicator(ANSWERS, state, "no request waits for its answer")
+    sentence = f"a request has waited for its answer for {duration(overdue_seconds)} too long"
+    first_step = "Nobody answers: look for the workers of the queue `batches`."
+    return Indicator(ANSWERS, state, sentence, first_step, now - timedelta(seconds=overdue_seconds))

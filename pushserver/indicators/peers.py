@@ -1,0 +1,54 @@
+"""Judge a server of a kind of which one is enough: a Waku node on its live path, or a gorush. The module is pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from kit.http.complaints import Complaint
+from kit.indicators import Indicator, Kind, State
+
+REDIS_AWAY = "not known while Redis is away"
+DATABASE_SILENT = "not known while PostgreSQL does not answer in time"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A peer. ``is_watched`` tells that its configuration was checked lately; ``complaints`` are what was found, with
+    since when.
+    """
+
+    host: str
+    is_up: bool = True
+    is_watched: bool = True
+    complaints: Sequence[tuple[Complaint, datetime | None]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PeerKind:
+    """The sentences about a kind of peer. ``first_step`` is for one that is down."""
+
+    kind: Kind
+    up: str
+    down: str
+    first_step: str
+
+
+def judge(peer: Peer, peers: Sequence[Peer], about: PeerKind) -> Indicator:
+    """Judge one peer. One that is down is red only when no other is up, because each can do the work of all."""
+    if not peer.is_up:
+        state = State.YELLOW if any(other.is_up for other in peers) else State.RED
+        return Indicator(about.kind, state, about.down, about.first_step, subject=peer.host)
+    if peer.complaints or not peer.is_watched:
+        return deviating(about.kind, peer, about.up)
+    return Indicator(about.kind, State.GREEN, about.up, subject=peer.host)
+
+
+def deviating(kind: Kind, peer: Peer, up: str) -> Indicator:
+    """Return the indicator of a peer whose configuration deviates, or was not checked."""
+    if not peer.complaints:
+        sentence = f"{up}; its configuration was not checked lately"
+        first_step = "Is there a worker for the queue `maintenance`, and beat?"
+        return Indicator(kind, State.YELLOW, sentence, first_step, subject=peer.host)
+    (first, since), *others = peer.complaints
+    sentence = f"{first.what} (and {len(others)} more)" if others else first.what
+    return Indicator(kind, State.YELLOW, sentence, first.action, since, peer.host)

@@ -1,0 +1,45 @@
+"""Judge the nightly reports, and what they say of the newest night. The module is pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kit.indicators import Group, Indicator, Kind, State
+from pushserver.indicators import pages
+
+REPORTS = Kind("reports", Group.WATCH, "Reports", "PushServerReportsMissing", pages.REPORTS)
+ANOMALIES = Kind("anomalies", Group.WATCH, "Anomalies", "IndicatorAnomalies", pages.REPORTS)
+KINDS = (REPORTS, ANOMALIES)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportsFacts:
+    """The state of the nightly reports, with the anomalies and findings of the newest night."""
+
+    is_off: bool = True
+    is_missing: bool = False
+    sentence: str = ""
+    anomalies: Sequence[str] = ()
+    findings: int = 0
+
+
+def reports(facts: ReportsFacts) -> Indicator:
+    """Judge whether the reports of the last night are here."""
+    if facts.is_missing:
+        first_step = "Put right what the run says; it is made again by itself, or by hand from Last night."
+        return Indicator(REPORTS, State.YELLOW, facts.sentence, first_step, own_page=pages.RUNS)
+    return Indicator(REPORTS, State.OFF if facts.is_off else State.GREEN, facts.sentence)
+
+
+def anomalies(facts: ReportsFacts) -> Indicator:
+    """Judge the newest night by its anomalies, then by findings about the data."""
+    if facts.anomalies:
+        more = f" (and {len(facts.anomalies) - 1} more)" if len(facts.anomalies) > 1 else ""
+        sentence = f"outside of its usual band: {facts.anomalies[0]}{more}"
+        first_step = "Look whether a release, an outage or a wrong set-up explains it."
+        return Indicator(ANOMALIES, State.YELLOW, sentence, first_step)
+    if facts.findings:
+        sentence = f"{facts.findings} {'doubt' if facts.findings == 1 else 'doubts'} about the data of the newest night"
+        first_step = "The page of the night says what does not add up."
+        return Indicator(ANOMALIES, State.YELLOW, sentence, first_step)
+    state = State.OFF if facts.is_off else State.GREEN
+    return Indicator(ANOMALIES, state, "none in the newest night")

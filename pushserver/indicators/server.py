@@ -1,0 +1,82 @@
+"""Judge the server itself: PostgreSQL, Redis, workers and beat. The module is pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from kit.indicators import Group, Indicator, Kind, State, listed
+from pushserver.indicators.peers import DATABASE_SILENT, REDIS_AWAY
+
+DATABASE = Kind("database", Group.SERVER, "PostgreSQL", "PushServerDatabaseDown", decides_readiness=True)
+DATABASE_SPEED = Kind("database-speed", Group.SERVER, "PostgreSQL's speed", "PushServerDatabaseDown")
+BROKER = Kind("broker", Group.SERVER, "Redis", "PushServerBrokerDown", decides_readiness=True)
+WORKERS = Kind("workers", Group.SERVER, "Workers", "PushServerQueueWithoutWorker", decides_readiness=True)
+BEAT = Kind("beat", Group.SERVER, "Beat", "IndicatorBeat")
+KINDS = (DATABASE, DATABASE_SPEED, BROKER, WORKERS, BEAT)
+BEAT_GONE = timedelta(minutes=3)  # a minute is counted within 15 s of its end
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue of Celery.
+
+    ``is_needed`` tells that messages or their answers are not processed without a worker for it.
+    """
+
+    name: str
+    has_worker: bool
+    is_needed: bool = True
+
+
+def database(reason: str) -> Indicator:
+    """Judge whether PostgreSQL answers, with all migrations; ``reason`` says why not."""
+    if reason:
+        return Indicator(DATABASE, State.RED, reason, "Run `manage.py migrate`, or repair PostgreSQL.")
+    return Indicator(DATABASE, State.GREEN, "answers, migrations are applied")
+
+
+def database_speed(reason: str, *, is_slow: bool) -> Indicator:
+    """Judge whether PostgreSQL counts in time what waits."""
+    if reason:
+        return Indicator(DATABASE_SPEED, State.GREY, DATABASE_SILENT)
+    if is_slow:
+        first_step = "Look for long transactions and for whatever else keeps the server busy."
+        return Indicator(DATABASE_SPEED, State.RED, "takes too long to tell what waits", first_step)
+    return Indicator(DATABASE_SPEED, State.GREEN, "tells in time what waits")
+
+
+def broker(reason: str) -> Indicator:
+    """Judge whether Redis answers; ``reason`` says why not."""
+    if reason:
+        first_step = (
+            "Start Redis, or correct REDIS_URL. Messages go their way meanwhile, but a process of `batches` that ends "
+            "is not replaced, and nothing is done by the clock."
+        )
+        return Indicator(BROKER, State.RED, reason, first_step)
+    return Indicator(BROKER, State.GREEN, "answers")
+
+
+def workers(queues: Sequence[Queue], *, is_redis_away: bool) -> Indicator:
+    """Judge whether each queue has a worker. A missing one is red where messages need its queue."""
+    if is_redis_away:
+        return Indicator(WORKERS, State.GREY, REDIS_AWAY)
+    away = [queue for queue in queues if not queue.has_worker]
+    if not away:
+        return Indicator(WORKERS, State.GREEN, "every queue has one")
+    state = State.RED if any(queue.is_needed for queue in away) else State.YELLOW
+    names = [queue.name for queue in away]
+    commands = listed([f"`celery -A pushserver worker -Q {name}`" for name in names])  # `batches` has its own
+    first_step = f"Start {commands}; the log of the one that ended says why."
+    return Indicator(WORKERS, state, f"nobody works on {listed(names)}", first_step)
+
+
+def beat(counted_until: datetime | None, queues: Sequence[Queue], now: datetime) -> Indicator:
+    """Judge beat by what it last counted, because it has no heartbeat."""
+    if counted_until is None:
+        return Indicator(BEAT, State.GREY, "has counted nothing yet")
+    if now - counted_until <= BEAT_GONE:
+        return Indicator(BEAT, State.GREEN, "runs")
+    if any(queue.name == "maintenance" and not queue.has_worker for queue in queues):
+        return Indicator(BEAT, State.GREY, "not known while nobody works on maintenance")
+    first_step = "Start `celery -A pushserver beat`: without it nothing is watched or forgotten, no reports are made."
+    return Indicator(BEAT, State.RED, "has had nothing done since", first_step, counted_until)

@@ -1,0 +1,59 @@
+"""The health of the whole server at one moment: facts, the hour before it, and the indicators."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+from django.db import Error, transaction
+
+from kit.db.patience import patience
+from kit.indicators import Indicator, dated
+from pushserver import traffic
+from pushserver.indicators import asking, judging, stored
+from pushserver.indicators.hour import Hour, read_hour
+from pushserver.indicators.incidents import recall, remember
+from pushserver.indicators.judging import Facts, Reached
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The facts of one moment, the hour before it, and the indicators, causes before effects."""
+
+    facts: Facts
+    hour: Hour
+    indicators: list[Indicator]
+
+    def of(self, *ids: str) -> list[Indicator]:
+        """Return the indicators with these ids."""
+        return [indicator for indicator in self.indicators if indicator.id in ids]
+
+
+def take_snapshot(*, now: datetime) -> Snapshot:
+    """Ask the servers, read the database, judge, and note what began and what ended.
+
+    While the database does not answer in time, nothing is noted: what only it knows is not known then.
+    """
+    reached = asking.RECENT.get()
+    if not reached.database:
+        try:
+            with patience(stored.PATIENCE), transaction.atomic():
+                return _with_database(reached, now)
+        except Error as error:
+            log.warning("facts_not_read", error=type(error).__name__)
+    facts = Facts(now, reached, None)
+    return Snapshot(facts, Hour(traffic.minutes(now), {}, {}), dated(judging.judge(facts), reached.incidents))
+
+
+def _with_database(reached: Reached, now: datetime) -> Snapshot:
+    hour = read_hour(now)
+    memory = recall(now=now)
+    facts = Facts(now, reached, stored.read(hour, memory.states, now=now, is_blind=bool(reached.broker)))
+    return Snapshot(facts, hour, remember(judging.judge(facts), memory, now=now))
+
+
+def readiness() -> list[Indicator]:
+    """Return the indicators that decide readiness. They are judged without waiting for the database."""
+    reached = asking.RECENT.get()
+    return dated(list(judging.readiness(reached)), reached.incidents)

@@ -1,0 +1,39 @@
+"""How many rows of a queue wait, and for how long the oldest has. The module is pure."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from kit.indicators import Indicator, Kind, State, duration
+from pushserver.indicators.peers import DATABASE_SILENT
+
+# The gauges of `/metrics` count waiting rows up to this number.
+MAX_COUNTED = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How many rows wait, and how many seconds ago the oldest of them could have been processed."""
+
+    count: int = 0
+    oldest_seconds: float = 0.0
+
+    @property
+    def number(self) -> str:
+        """Return the number as text; counting stops at `MAX_COUNTED`."""
+        return f"{self.count:,}{' or more' if self.count >= MAX_COUNTED else ''}"
+
+    @property
+    def sentence(self) -> str:
+        if not self.count:
+            return "empty"
+        return f"{self.number} waiting, the oldest for {duration(self.oldest_seconds)}"
+
+
+def judge_queue(kind: Kind, state: State, waiting: Waiting | None, first_step: str, now: datetime) -> Indicator:
+    """Return the indicator of a queue whose oldest row has this state."""
+    if waiting is None:
+        return Indicator(kind, State.GREY, DATABASE_SILENT)
+    found = Indicator(kind, state, waiting.sentence)
+    if not found.is_bad:
+        return found
+    return replace(found, first_step=first_step, since=now - timedelta(seconds=waiting.oldest_seconds))

@@ -1,0 +1,412 @@
+"""What each indicator says of the facts, how they make one list, and that whoever asks is shown the same one."""
+
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from kit.http.complaints import Complaint
+from kit.indicators import Group, Indicator, Page, State, duration, is_ready, verdict, worst
+from notifications.standstill import Switch
+from pushserver.indicators import judging, pages
+from pushserver.indicators.canaries import Canary, RoundTrip
+from pushserver.indicators.delivery import DeliveryFacts
+from pushserver.indicators.gorush import GorushFacts
+from pushserver.indicators.judging import Facts, Reached, Stored, judge
+from pushserver.indicators.peers import Peer
+from pushserver.indicators.registrations import Filling
+from pushserver.indicators.reports import ReportsFacts
+from pushserver.indicators.server import Queue
+from pushserver.indicators.waiting import Waiting
+from pushserver.indicators.waku import Failed, Store, WakuFacts
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+RED, YELLOW, GREEN, GREY, OFF = State.RED, State.YELLOW, State.GREEN, State.GREY, State.OFF
+COMPLAINT = Complaint("clock", "the clock is wrong", "why", "Run NTP.")
+WRONG = (COMPLAINT, NOW - timedelta(hours=1))
+NODE, OTHER = Peer("a:1", is_up=True), Peer("b:1", is_up=True)
+GORUSH = Peer("g:1", is_up=True)
+RUNNING = Switch("running", "APN app", "", "", NOW)
+TRIPPED = Switch("tripped", "APN old", "", "refused", NOW)
+PAUSED = Switch("paused", "APN beta", "bea", "", NOW)
+DRAIN = Switch("drained", "", "ann", "gorush moves", NOW)
+WAS_RED, WAS_YELLOW = {"results": RED}, {"results": YELLOW}
+
+
+def tried(channel: str = "APN app", **counts: int) -> dict[tuple[str, str, str], int]:
+    """Attempts of one channel by outcome, with a code where they did not deliver."""
+    return {(channel, outcome, "" if outcome == "delivered" else "x"): number for outcome, number in counts.items()}
+
+
+CAME_THROUGH = RoundTrip(NOW, is_broken=False, words="every link of the chain holds", total_ms=800)
+WELL = Facts(
+    NOW,
+    Reached(
+        queues=[Queue("batches", True), Queue("maintenance", True), Queue("reports", True, is_needed=False)],
+        nodes=[NODE],
+        gorush_servers=[GORUSH],
+        canary=Canary(is_expected=True, last=CAME_THROUGH),
+    ),
+    Stored(
+        counted_until=NOW - timedelta(seconds=40),
+        waku=WakuFacts(stores=[Store(Peer("a:1"), NOW - timedelta(seconds=7))], replies=100),
+        gorush=GorushFacts(tries=tried(delivered=100)),
+        delivery=DeliveryFacts(switches=[RUNNING, RUNNING]),
+        registrations=Filling(10, 100),
+        reports=ReportsFacts(is_off=False, sentence="The reports of 2026-11-20 are here."),
+    ),
+)
+
+
+def change(whole: Any, **changes: Any) -> Any:
+    """Return facts with some of them changed, in whichever part they stand."""
+    own = {field.name: getattr(whole, field.name) for field in fields(whole)}
+    parts = {name: change(part, **changes) for name, part in own.items() if hasattr(part, "__dataclass_fields__")}
+    return replace(whole, **parts | {name: changes[name] for name in changes.keys() & own.keys()})
+
+
+def known_names(whole: Any) -> set[str]:
+    parts = [getattr(whole, field.name) for field in fields(whole)]
+    return {field.name for field in fields(whole)}.union(
+        *(known_names(part) for part in parts if hasattr(part, "__dataclass_fields__"))
+    )
+
+
+def indicators(**changes: Any) -> list[Indicator]:
+    assert changes.keys() <= known_names(WELL)
+    return judge(change(WELL, **changes))
+
+
+def one(indicator_id: str, **changes: Any) -> Indicator:
+    (found,) = [indicator for indicator in indicators(**changes) if indicator.id == indicator_id]
+    return found
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def test_without_a_component_there_is_no_indicator_of_xmpp() -> None:
+    assert not [
+        found.id for facts in (WELL, replace(WELL, stored=None)) for found in judge(facts) if "xmpp" in found.id
+    ]
+
+
+def test_when_all_is_well_every_indicator_is_green() -> None:
+    assert {found.state for found in judge(WELL)} == {GREEN}
+    assert verdict(judge(WELL)) == (GREEN, "Messages get through, and nothing needs you")
+    assert worst(judge(WELL)) == []
+
+
+def test_every_indicator_has_an_id_of_its_own() -> None:
+    found = indicators(nodes=[NODE, OTHER], stores=[Store(Peer("a:1"), NOW), Store(Peer("b:1"), NOW)], component="")
+    assert len({indicator.id for indicator in found}) == len(found)
+    assert len({kind.id for kind in judging.KINDS}) == len(judging.KINDS)
+
+
+def test_what_is_bad_says_what_to_do_about_it_and_where() -> None:
+    for _, _, _, changes in CASES:
+        for found in indicators(**changes):
+            assert bool(found.first_step) == found.is_bad, found
+            assert (
+                found.page or not found.is_bad or found.kind.group == Group.SERVER or found.sentence.startswith("no ")
+            ), found
+
+
+def test_each_kind_has_a_case_in_which_it_is_bad() -> None:
+    bad = {found.kind for _, _, _, changes in CASES for found in indicators(**changes) if found.is_bad}
+    assert bad == set(judging.KINDS)
+
+
+def test_readiness_is_decided_without_what_only_the_database_knows() -> None:
+    for _, _, _, changes in CASES:
+        facts = change(WELL, **changes)
+        deciding = [found for found in judge(facts) if found.kind.decides_readiness]
+        assert deciding == list(judging.readiness(facts.reached))
+        assert [found for found in judge(replace(facts, stored=None)) if found.kind.decides_readiness] == deciding
+
+
+def test_while_the_database_does_not_answer_what_only_it_knows_is_not_known() -> None:
+    for changes in ({}, {"component": ""}):
+        facts = replace(change(WELL, **changes), stored=None)
+        assert {found.kind for found in judge(facts)} == {found.kind for found in indicators(**changes)}
+        assert {found.state for found in judge(facts) if found.kind in judging.FROM_DATABASE} == {GREY}
+    assert is_ready(judge(replace(WELL, stored=None)))
+
+
+@pytest.mark.parametrize(
+    ("is_unready", "changes"),
+    [
+        (False, {}),
+        (True, {"database": "PostgreSQL does not answer"}),
+        (True, {"broker": "Redis does not answer"}),
+        (True, {"queues": [Queue("batches", False)]}),
+        (False, {"queues": [Queue("reports", False, is_needed=False)]}),
+        (True, {"nodes": []}),
+        (True, {"nodes": [Peer("a:1", is_up=False)]}),
+        (False, {"nodes": [Peer("a:1", is_up=False), OTHER]}),
+        (True, {"gorush_servers": [Peer("g:1", is_up=False)]}),
+        (True, {"component": "no component is running"}),
+        (False, {"component": ""}),
+        (False, {"switches": [DRAIN]}),
+        (False, {"due": Waiting(9, 99)}),
+    ],
+)
+def test_what_a_message_needs_decides_readiness(is_unready: bool, changes: dict[str, Any]) -> None:
+    assert is_ready(indicators(**changes)) == (not is_unready)
+
+
+AWAY = {"broker": "Redis does not answer"}
+SLOW = {"is_slow": True, "inbox": None, "due": None, "outbox": None, "overdue_seconds": None}
+NOT_EXPECTED = Canary()
+DOWN = Peer("a:1", is_up=False)
+UNWATCHED = Peer("a:1", is_up=True, is_watched=False)
+TROUBLED = Peer("a:1", is_up=True, complaints=[WRONG, WRONG])
+CASES = [
+    # indicator, state, a part of its sentence, facts
+    ("database", RED, "migrations not applied", {"database": "migrations not applied: 1"}),
+    ("broker", RED, "does not answer", AWAY),
+    ("workers", GREY, "while Redis is away", AWAY),
+    ("workers", RED, "nobody works on batches", {"queues": [Queue("batches", False), Queue("keys", True)]}),
+    ("workers", YELLOW, "nobody works on reports", {"queues": [Queue("reports", False, is_needed=False)]}),
+    ("beat", GREY, "nothing yet", {"counted_until": None}),
+    ("beat", GREEN, "runs", {"counted_until": ago(180)}),
+    ("beat", RED, "nothing done since", {"counted_until": ago(181)}),
+    ("beat", GREY, "not known", {"counted_until": ago(181), "queues": [Queue("maintenance", False)]}),
+    ("node", RED, "no node is configured", {"nodes": []}),
+    ("node-a:1", RED, "was not read", {"nodes": [DOWN]}),
+    ("node-a:1", YELLOW, "was not read", {"nodes": [DOWN, OTHER]}),
+    ("node-b:1", GREEN, "is read", {"nodes": [DOWN, OTHER]}),
+    ("node-a:1", YELLOW, "the clock is wrong (and 1 more)", {"nodes": [TROUBLED]}),
+    ("node-a:1", YELLOW, "was not checked lately", {"nodes": [UNWATCHED]}),
+    ("node-a:1", GREY, "while Redis is away", {**AWAY, "nodes": [DOWN]}),
+    ("store-a:1", YELLOW, "never read", {"stores": [Store(Peer("a:1"), None)]}),
+    ("store-a:1", GREEN, "is read", {"stores": [Store(Peer("a:1"), ago(60))]}),
+    ("store-a:1", YELLOW, "not read any further", {"stores": [Store(Peer("a:1"), ago(61))]}),
+    ("store-a:1", GREEN, "1 stretch of the past", {"stores": [Store(Peer("a:1"), NOW, gaps=1)]}),
+    ("store-a:1", YELLOW, "was not checked lately", {"stores": [Store(Peer("a:1", is_watched=False), NOW)]}),
+    ("store-a:1", YELLOW, "the clock is wrong", {"stores": [Store(Peer("a:1", complaints=[WRONG]), NOW)]}),
+    ("database-speed", RED, "takes too long", SLOW),
+    ("database-speed", GREY, "not known", {"database": "PostgreSQL does not answer"}),
+    ("inbox", GREY, "while PostgreSQL does not answer in time", SLOW),
+    ("delivery", GREY, "while PostgreSQL does not answer in time", SLOW),
+    ("replies", GREY, "while PostgreSQL does not answer in time", SLOW),
+    ("answers", GREY, "while PostgreSQL does not answer in time", SLOW),
+    ("inbox", GREEN, "99,999 waiting, ", {"inbox": Waiting(99_999, 5)}),
+    ("inbox", GREEN, "100,000 or more waiting, ", {"inbox": Waiting(100_000, 5)}),
+    ("inbox", GREEN, "3 waiting, the oldest for 5.0 s", {"inbox": Waiting(3, 5.0)}),
+    ("inbox", YELLOW, "the oldest for 5.1 s", {"inbox": Waiting(3, 5.1)}),
+    ("inbox", YELLOW, "the oldest for 30 s", {"inbox": Waiting(3, 30)}),
+    ("inbox", RED, "the oldest for 31 s", {"inbox": Waiting(3, 31)}),
+    ("dead-letters", GREEN, "19 in the last hour", {"dead_letters": 19}),
+    ("dead-letters", YELLOW, "20 messages of the last hour could not be read", {"dead_letters": 20}),
+    ("failed", GREEN, "none", {}),
+    ("failed", YELLOW, "1 waits for a repair of ours, the newest of KeyError at a.py:7 in f (3 times)",
+     {"failed": Failed(1, 1, "KeyError at a.py:7 in f", 3)}),
+    ("failed", YELLOW, "900 wait for a repair", {"failed": Failed(900, 19, "KeyError", 1)}),
+    ("failed", RED, "20 wait for a repair", {"failed": Failed(20, 20, "KeyError", 20)}),
+    ("delivery", GREEN, "nothing is overdue", {"due": Waiting(9, 0)}),
+    ("delivery", GREEN, "due for 10 s", {"due": Waiting(9, 10)}),
+    ("delivery", YELLOW, "due for 11 s", {"due": Waiting(9, 11)}),
+    ("delivery", RED, "due for 61 s", {"due": Waiting(9, 61)}),
+    ("sending", RED, "stopped by ann since 2026-11-21 12:00:00 UTC: gorush moves", {"switches": [RUNNING, DRAIN]}),
+    ("sending", RED, "stopped by ann", {"switches": [DRAIN, PAUSED], "due": Waiting(9, 9999)}),
+    ("sending", RED, "APN beta paused by bea since 2026-11-21 12:00:00 UTC: no reason given; APN old tripped",
+     {"switches": [PAUSED, TRIPPED]}),
+    ("sending", GREEN, "pushes are sent", {"switches": [TRIPPED, RUNNING]}),
+    ("gorush", RED, "no gorush is configured", {"gorush_servers": []}),
+    ("gorush-a:1", RED, "does not answer", {"gorush_servers": [DOWN]}),
+    ("gorush-a:1", YELLOW, "does not answer", {"gorush_servers": [DOWN, GORUSH]}),
+    ("gorush-a:1", YELLOW, "the clock is wrong", {"gorush_servers": [TROUBLED]}),
+    ("gorush-a:1", GREEN, "answers", {**AWAY, "gorush_servers": [UNWATCHED]}),
+    ("channels", GREY, "nothing was delivered yet", {"switches": [DRAIN]}),
+    ("channels", RED, "APN old tripped by a breaker since 2026-11-21 12:00:00 UTC: refused; APN beta paused by bea",
+     {"switches": [PAUSED, RUNNING, TRIPPED]}),
+    ("channels", YELLOW, "APN beta paused by bea since 2026-11-21 12:00:00 UTC: no reason given",
+     {"switches": [RUNNING, PAUSED]}),
+    ("dead-tokens", GREEN, "deaths of tokens are believed", {}),
+    ("dead-tokens", RED, "too many tokens of APN app and Firebase are refused as dead to believe it",
+     {"deaths_doubted": {"Firebase": NOW, "APN app": NOW}}),
+    ("results", GREEN, "no push was tried in the last 3 minutes", {"tries": {}}),
+    ("results", GREEN, "19 of 19 tries failed", {"tries": tried(transient=19)}),
+    ("results", GREEN, "10 of 100 tries failed", {"tries": tried(transient=10, delivered=90)}),
+    ("results", YELLOW, "APN app: 11 of 100 tries failed in the last 3 minutes, most of them transient (x)",
+     {"tries": tried(transient=11, delivered=89)}),
+    ("results", RED, "most of them config (x)", {"tries": tried(config=30, ambiguous=21, dead=49)}),
+    ("results", GREEN, "0 of 100 tries failed", {"tries": tried(dead=60, payload=40)}),
+    ("results", RED, "Firebase: 60 of 60 tries failed in the last 3 minutes, most of them transient (x); APN app: 20",
+     {"tries": tried(transient=20, delivered=80) | tried("Firebase", transient=60)}),
+    ("results", GREEN, "0 of 30 tries failed",
+     {"tries": tried(delivered=30) | {("APN x", "delivered", "dry_run"): 3}}),
+    # The newest minute decides whether it still is so.
+    ("results", GREEN, "60 of 100", {"tries": tried(transient=60, delivered=40), "newest_tries": tried(delivered=30)}),
+    ("results", RED, "60 of 100", {"tries": tried(transient=60, delivered=40), "newest_tries": tried(transient=3)}),
+    ("results", RED, "60 of 100",
+     {"tries": tried(transient=60, delivered=40), "newest_tries": tried(transient=8, delivered=22), "before": WAS_RED}),
+    ("results", YELLOW, "60 of 100",
+     {"tries": tried(transient=60, delivered=40), "newest_tries": tried(transient=7, delivered=23), "before": WAS_RED}),
+    ("results", GREEN, "60 of 100",
+     {"tries": tried(transient=60, delivered=40), "newest_tries": tried(transient=1, delivered=29), "before": WAS_RED}),
+    ("results", YELLOW, "6 of 100 tries failed", {"tries": tried(transient=6, delivered=94), "before": WAS_YELLOW}),
+    ("results", GREEN, "6 of 100 tries failed", {"tries": tried(transient=6, delivered=94)}),
+    ("unknown-errors", YELLOW, "1 error of the last hour that no rule knows",
+     {"unknown_errors": 1, "tries": tried(transient=60)}),
+    ("unknown-errors", GREEN, "has a rule", {}),
+    ("gateway", RED, "gorush answers, but no push reaches it", {"unreached_since": NOW}),
+    ("gateway", GREY, "while no gorush answers", {"unreached_since": NOW, "gorush_servers": [DOWN]}),
+    ("replies", GREEN, "2 waiting", {"outbox": Waiting(2, 3)}),
+    ("replies", YELLOW, "2 waiting, the oldest for 4.0 s", {"outbox": Waiting(2, 4)}),
+    ("replies", RED, "2 waiting, the oldest for 31 s", {"outbox": Waiting(2, 31)}),
+    ("answers", YELLOW, "waited for its answer", {"overdue_seconds": 4.0}),
+    ("answers", RED, "waited for its answer", {"overdue_seconds": 11.0}),
+    ("lost-replies", GREEN, "4 of the last hour", {"lost_replies": 4}),
+    ("lost-replies", YELLOW, "5 of the last hour", {"lost_replies": 5}),
+    ("lost-replies", GREEN, "49 of the last hour", {"lost_replies": 49, "replies": 1000}),
+    ("canary", OFF, "not set up", {"canary": NOT_EXPECTED}),
+    ("canary", YELLOW, "no round trip lately", {"canary": Canary(is_expected=True)}),
+    ("canary", RED, "broken: gorush", {"canary": Canary(last=RoundTrip(NOW, True, "gorush …", 1))}),
+    ("canary", GREY, "while Redis is away", {**AWAY, "canary": NOT_EXPECTED}),
+    ("canary", GREEN, "holds, 800 ms in all", {}),
+    ("canary", GREEN, "800 ms in all; as far as gorush: nothing is shown about Apple and Google",
+     {"canary": Canary(last=replace(CAME_THROUGH, is_dry_run=True))}),
+    ("canary", GREEN, "as far as gorush: nothing is shown about Apple, Google and the halted channels",
+     {"canary": Canary(last=replace(CAME_THROUGH, is_dry_run=True)), "switches": [RUNNING, PAUSED]}),
+    ("xmpp-canary", OFF, "not set up", {"component": ""}),
+    ("xmpp-canary", YELLOW, "no round trip lately", {"component": "", "xmpp_canary": Canary(is_expected=True)}),
+    ("xmpp-canary", RED, "broken: the XMPP server",
+     {"component": "", "xmpp_canary": Canary(last=RoundTrip(NOW, True, "the XMPP server does not route", 1))}),
+    ("xmpp-canary", GREEN, "holds, 90 ms in all",
+     {"component": "", "xmpp_canary": Canary(last=replace(CAME_THROUGH, total_ms=90))}),
+    ("xmpp", RED, "cannot be reached", {"component": "the XMPP server cannot be reached"}),
+    ("xmpp", GREEN, "connected", {"component": ""}),
+    ("xmpp", GREY, "while Redis is away", {**AWAY, "component": ""}),
+    ("xmpp-apps", YELLOW, "serves no app", {"component": "", "apps": 0}),
+    ("xmpp-apps", GREEN, "serves 2; 1,200 pushes in the last hour", {"component": "", "apps": 2, "pushes": 1200}),
+    ("registrations", GREEN, "79 of 100 are stored", {"registrations": Filling(79, 100)}),
+    ("registrations", YELLOW, "80 of 100 are stored", {"registrations": Filling(80, 100)}),
+    ("xmpp-devices", YELLOW, "2 of 2 are stored", {"component": "", "xmpp_devices": Filling(2, 2)}),
+    ("reports", OFF, "switched off", {"is_off": True, "sentence": "Nightly reports are switched off."}),
+    ("reports", YELLOW, "are missing", {"is_missing": True, "sentence": "The reports of x are missing"}),
+    ("anomalies", OFF, "none", {"is_off": True}),
+    ("anomalies", YELLOW, "usual band: error rate 9 % (and 1 more)", {"anomalies": ["error rate 9 %", "churn 8 %"]}),
+    ("anomalies", YELLOW, "2 doubts about the data", {"findings": 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("indicator", "state", "words", "facts"), CASES)
+def test_an_indicator_says_what_is_the_case(indicator: str, state: State, words: str, facts: dict[str, Any]) -> None:
+    found = one(indicator, **facts)
+    assert (found.state, words in found.sentence) == (state, True), found
+
+
+@pytest.mark.parametrize(
+    ("indicator", "page", "facts"),
+    [
+        ("node-a:1", pages.NODES, {"nodes": [DOWN]}),
+        ("inbox", pages.INBOX, {"inbox": Waiting(3, 31)}),
+        ("dead-letters", pages.DEAD_LETTERS, {"dead_letters": 20}),
+        ("failed", pages.FAULTS, {"failed": Failed(1, 1, "KeyError", 1)}),
+        ("failed", pages.FAILED, {"failed": Failed(1, 1)}),
+        ("delivery", pages.STUCK, {"due": Waiting(9, 61)}),
+        ("sending", pages.DRAIN, {"switches": [DRAIN]}),
+        ("sending", pages.HALTED, {"switches": [PAUSED, TRIPPED]}),
+        ("channels", pages.HALTED, {"switches": [PAUSED, TRIPPED]}),
+        ("channels", pages.TRIPPED, {"switches": [TRIPPED, RUNNING]}),
+        ("channels", pages.PAUSED, {"switches": [PAUSED]}),
+        ("dead-tokens", pages.CHANNELS, {"deaths_doubted": {"Firebase": NOW}}),
+        ("unknown-errors", pages.UNKNOWN_ERRORS, {"unknown_errors": 1}),
+        ("results", pages.FAILED_ATTEMPTS, {"tries": tried(transient=60)}),
+        ("xmpp-apps", pages.XMPP_APPS, {"component": ""}),
+        ("xmpp", pages.XMPP_DEVICES, {"component": ""}),
+        ("answers", pages.REQUESTS, {"overdue_seconds": 11.0}),
+        ("lost-replies", pages.LOST_REPLIES, {"lost_replies": 50}),
+        ("reports", pages.RUNS, {"is_missing": True}),
+    ],
+)
+def test_an_indicator_leads_to_where_it_is_put_right(indicator: str, page: Page, facts: dict[str, Any]) -> None:
+    assert one(indicator, **facts).page == page
+
+
+@pytest.mark.parametrize(
+    ("indicator", "since", "facts"),
+    [
+        ("node-a:1", WRONG[1], {"nodes": [TROUBLED]}),
+        ("node-a:1", None, {"nodes": [replace(TROUBLED, is_up=False)]}),
+        ("store-a:1", ago(61), {"stores": [Store(Peer("a:1"), ago(61))]}),
+        ("inbox", ago(31), {"inbox": Waiting(3, 31)}),
+        ("delivery", ago(61), {"due": Waiting(9, 61)}),
+        ("sending", ago(60), {"switches": [DRAIN._replace(since=ago(60))]}),
+        ("channels", ago(9), {"switches": [TRIPPED._replace(since=ago(9))]}),
+        ("replies", ago(31), {"outbox": Waiting(2, 31)}),
+        ("beat", ago(181), {"counted_until": ago(181)}),
+        ("inbox", None, {"inbox": Waiting(3, 1)}),
+    ],
+)
+def test_an_indicator_knows_since_when_where_the_facts_do(
+    indicator: str, since: datetime, facts: dict[str, Any]
+) -> None:
+    assert one(indicator, **facts).since == since
+
+
+def test_the_worst_are_three_red_before_yellow_and_causes_before_what_follows() -> None:
+    found = indicators(
+        canary=Canary(last=RoundTrip(NOW, is_broken=True, words="gorush", total_ms=1)),
+        gorush_servers=[DOWN],
+        queues=[Queue("reports", False, is_needed=False)],
+        inbox=Waiting(1, 99),
+        due=Waiting(1, 99),
+    )
+    assert [indicator.id for indicator in worst(found)] == ["inbox", "delivery", "gorush-a:1"]
+    assert verdict(found) == (RED, "No pushes are sent: no gorush answers. 4 things need somebody now, 1 can wait")
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"switches": [PAUSED, RUNNING]}, "Messages get through; one thing is to be looked at"),
+        ({"switches": [PAUSED, RUNNING], "unknown_errors": 1}, "Messages get through; 2 things are to be looked at"),
+        ({"switches": [TRIPPED, RUNNING]}, "One thing needs somebody now"),
+        (
+            {"switches": [DRAIN, RUNNING]},
+            "No pushes are sent: stopped by ann since 2026-11-21 12:00:00 UTC. One thing needs somebody now",
+        ),
+        (
+            {"switches": [PAUSED, TRIPPED._replace(since=ago(-60))]},
+            (
+                "No pushes are sent: stopped by bea and a breaker since 2026-11-21 12:01:00 UTC. "
+                "2 things need somebody now"
+            ),
+        ),
+        (
+            {"gorush_servers": [replace(GORUSH, is_up=False)]},
+            "No pushes are sent: no gorush answers. One thing needs somebody now",
+        ),
+    ],
+)
+def test_the_verdict_counts(facts: dict[str, Any], words: str) -> None:
+    assert verdict(indicators(**facts))[1] == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (0.44, "0.4 s"), (9.96, "10.0 s"), (10, "10 s"), (119, "119 s"), (120, "2 min"),
+     (7200, "2 h"), (172_800, "2 d")],
+)  # fmt: skip
+def test_durations_are_short(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [("unreachable", "Our own gorush"), ("unavailable", "patience"), ("tls", "certificate")]
+)
+def test_what_to_do_about_failures_depends_on_their_code(code: str, words: str) -> None:
+    tries = {("APN app", "transient", code): 30, ("APN app", "ambiguous", "timeout"): 3}
+    assert words in one("results", tries=tries).first_step
+
+
+def test_each_missing_worker_is_started_by_a_command_of_its_own() -> None:
+    first_step = one("workers", queues=[Queue("batches", False), Queue("keys", False)]).first_step
+    assert first_step.startswith(
+        "Start `celery -A pushserver worker -Q batches` and `celery -A pushserver worker -Q keys`; "
+    )

@@ -1,0 +1,184 @@
+"""The task that never ends: one in each child of the worker `batches`, whatever happens to child, parent and broker.
+
+`test_killed_worker` and `test_metrics` have what follows when all of a worker, or one child, is killed.
+"""
+
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import psutil
+import psycopg
+import pytest
+import redis
+from celery import Celery
+
+from kit.buckets.share import LIVE
+from pushserver.embedded.ports import free_port
+from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.embedded.valkey import EmbeddedValkey
+from pushserver.stack import plan
+from pushserver.supervisor.guard import Guard
+from pushserver.supervisor.processes import ProcessSpec, Stage
+from tests.flows import fleet as processes
+from tests.flows import load
+from tests.flows.conftest import environment_of, network_of
+from tests.flows.fleet import Fleet, services, wait_until
+from tests.flows.load import Load
+from tests.flows.network import Network
+
+CHILDREN = 2
+REQUESTS = 100
+# Each process that makes batches holds this lock for as long as its session lives.
+LOOPS = """
+    SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> EmbeddedValkey:
+    return EmbeddedValkey(tmp_path_factory.mktemp("valkey"), free_port())
+
+
+@pytest.fixture(scope="module")
+def lone(
+    broker: EmbeddedValkey,
+    postgres: EmbeddedPostgres,
+    new_database: Callable[[str], str],
+    guard: Guard,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Fleet]:
+    """A server with a broker of its own, and two processes that make batches."""
+    environment = environment_of(postgres.url(new_database("batches")), broker.url, tmp_path_factory)
+    fleet = Fleet(tmp_path_factory.mktemp("batches"), environment | {"DATABASE_LOCK_SECONDS": "60"}, guard)
+    ports = {name: int(environment[name].rsplit(":", 1)[1]) for name in ("WAKU_NODES", "GORUSH_URL")}
+    try:
+        start_broker(fleet, broker)
+        planned = services(fleet.folder)
+        fleet.start(processes.node(ports["WAKU_NODES"]), processes.gorush(ports["GORUSH_URL"]))
+        fleet.start(planned["bridge"], planned["tasks"], batches())
+        yield fleet
+    finally:
+        fleet.kill(*fleet.running)
+
+
+@pytest.fixture
+def lone_network(lone: Fleet) -> Iterator[Network]:
+    with closing(network_of(lone)) as network:
+        wait_until(lambda: loops(network) == CHILDREN, what="each child makes batches")
+        yield network
+
+
+def batches() -> ProcessSpec:
+    return plan.worker("batches", "batches", "--pool=prefork", f"--concurrency={CHILDREN}")
+
+
+def start_broker(fleet: Fleet, broker: EmbeddedValkey) -> None:
+    spec = broker.spec()
+    spec.prepare()
+    fleet.start(spec)
+    wait_until(broker.is_ready, what="the broker answers")
+
+
+def loops(network: Network) -> int:
+    """Return how many processes make batches."""
+    [(count,)] = network.rows(LOOPS, LIVE)
+    return int(count)
+
+
+def children(fleet: Fleet) -> list[psutil.Process]:
+    return list(psutil.Process(fleet.running["batches"].pid).children())
+
+
+def check(network: Network, prepared: Load) -> None:
+    """Each push went out once, and each request was answered once."""
+    load.wait_until_worked_off(network, prepared)
+    pushes = load.pushes_by_message(network, prepared)
+    assert Counter(len(each) for each in pushes.values()) == {1: REQUESTS}
+    assert load.replies_by_message(network, prepared) == Counter(prepared.message_ids)
+
+
+def test_a_broker_that_goes_away_costs_nothing_and_only_a_child_that_dies_waits_for_it(
+    lone: Fleet, lone_network: Network, broker: EmbeddedValkey
+) -> None:
+    prepared = load.prepare(lone_network, REQUESTS)
+    parent, (killed, neighbour) = lone.running["batches"], children(lone)
+    lone.kill("valkey")
+    lone_network.publish(*prepared.messages)
+    check(lone_network, prepared)
+    assert children(lone) == [killed, neighbour]
+    killed.kill()
+    wait_until(lambda: loops(lone_network) == 1, what="one child makes batches")
+    start_broker(lone, broker)
+    wait_until(lambda: loops(lone_network) == CHILDREN, what="another child makes batches, too")
+    assert parent.poll() is None
+    assert neighbour in children(lone)
+
+
+def test_a_worker_ends_and_starts_while_the_broker_is_away_and_then_waits_for_it(
+    lone: Fleet, lone_network: Network, broker: EmbeddedValkey
+) -> None:
+    lone.kill("valkey")
+    parent = lone.running["batches"]
+    lone.stop("batches")
+    assert parent.returncode == 0
+    logged = len(lone.log("batches"))
+    lone.start(batches())
+    wait_until(lambda: "Cannot connect to redis" in lone.log("batches")[logged:], what="it says what it waits for")
+    assert loops(lone_network) == 0
+    start_broker(lone, broker)
+    wait_until(lambda: loops(lone_network) == CHILDREN, what="each child makes batches")
+
+
+def test_messages_beyond_the_free_children_start_nothing_not_even_when_the_worker_stops(
+    fleet: Fleet, network: Network
+) -> None:
+    wait_until(lambda: loops(network) == 1, what="the child makes batches")
+    parent, before, logged = fleet.running["batches"], children(fleet), len(fleet.log("batches"))
+    app = Celery(broker=fleet.environment["REDIS_URL"])
+    for _ in range(3):
+        app.send_task("notifications.tasks.process_batches", queue="batches", expires=1)
+    network.wait_until_answered()
+    with redis.Redis.from_url(fleet.environment["REDIS_URL"]) as client:
+        assert client.llen("batches") == 3
+    assert (children(fleet), loops(network)) == (before, 1)
+    fleet.stop("batches")
+    assert (parent.returncode, loops(network), "Traceback" in fleet.log("batches")[logged:]) == (0, 0, False)
+    fleet.start(services(fleet.folder)["batches"])
+    wait_until(lambda: loops(network) == 1, what="what nobody took is void, and what the new worker asks for is not")
+
+
+def test_children_of_a_killed_parent_end_with_it(fleet: Fleet, network: Network) -> None:
+    wait_until(lambda: loops(network) == 1, what="the child makes batches")
+    orphans = children(fleet)
+    os.kill(fleet.running["batches"].pid, signal.SIGKILL)
+    assert psutil.wait_procs(orphans, timeout=20)[1] == []
+    fleet.kill("batches")
+    fleet.start(services(fleet.folder)["batches"])
+    wait_until(lambda: loops(network) == 1, what="another one makes batches")
+
+
+@pytest.mark.nightly
+def test_a_statement_that_hangs_does_not_keep_a_stopped_worker(lone: Fleet, lone_network: Network) -> None:
+    """Its session waits for a lock for a minute, and the process ends after ten seconds."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    stopped = children(lone)
+    with psycopg.connect(lone.environment["DATABASE_URL"]) as locking:
+        locking.execute("LOCK TABLE notifications_notification, waku_bridge_inboundenvelope")
+        wait_until(lambda: lone_network.rows(waiting)[0][0] >= CHILDREN, what="the children wait for the lock")
+        lone.stop("batches")
+        assert psutil.wait_procs(stopped, timeout=0)[1] == []
+    assert lone.log("batches").count("batches_cut_off") == CHILDREN
+    lone.start(batches())
+
+
+@pytest.mark.parametrize("arguments", [["--queues=batches,keys"], [], ["--queues=batches", "--pool=threads"]])
+def test_a_worker_that_would_do_something_beside_batches_refuses_to_start(arguments: list[str]) -> None:
+    spec = plan.celery("mixed", "worker", *arguments, stage=Stage.WORKER)
+    refused = subprocess.run(spec.command, check=False, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "needs a worker of its own" in refused.stderr
