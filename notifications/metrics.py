@@ -6,7 +6,8 @@ any else, because clients choose what they register. It is empty at Google.
 
 from prometheus_client import Counter
 
-from kit.metrics.kinds import BatchHistogram, StoredGauge
+from kit.metrics.batches import BatchHistogram
+from kit.metrics.kinds import StoredGauge
 from notifications.models import Halt, Notification, NotificationRequest
 from notifications.queues import OPEN_QUEUES, WAITS
 

@@ -237,7 +237,7 @@ class Attempt(models.Model):
                 name="attempt_failed",
             ),
             models.Index(fields=["code", "id"], condition=~models.Q(code=""), name="attempt_code"),
-            # The newest deaths of one app that were not believed, which come again and again: see `deaths`.
+            # The newest deaths of one app that were not believed, which come again and again: see `breakers`.
             models.Index(
                 fields=["token_type", "apn_topic", "repeated_at"],
                 condition=models.Q(outcome="dead", repeated_at__isnull=False),
@@ -257,7 +257,7 @@ class Channel(models.Model):
     last_success_at = models.DateTimeField()  # exact to the minute
     # When a halt of it ended last: what was sent before counts no more for its breaker.
     judged_from = models.DateTimeField(null=True)
-    # Since when so many of its proven tokens are refused as dead that it is not believed: see `deaths`.
+    # Since when so many of its proven tokens are refused as dead that it is not believed: see `breakers`.
     deaths_doubted_since = models.DateTimeField(null=True)
 
     class Meta:

@@ -86,7 +86,7 @@ class QueueRow(NamedTuple):
 class Queues:
     """All queues, the halts that may cover them, and the apps that something was delivered to, with when it last was.
 
-    ``doubted`` are the apps whose dead tokens are not believed to be dead (`deaths`).
+    ``doubted`` are the apps whose dead tokens are not believed to be dead (`breakers`).
     There are as many as there are apps, times four at most.
     """
 

@@ -14,7 +14,7 @@ import structlog
 
 from kit.db.statements import fetch
 from kit.metrics.batches import count, observe
-from notifications import breakers, deaths, disabling, halts, queues
+from notifications import breakers, disabling, halts, queues
 from notifications.delivery.claim import Claim
 from notifications.delivery.flights import Done
 from notifications.messages import ChannelKey, Outcome, Result, platform
@@ -80,8 +80,8 @@ def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
     known = queues.load()
     if away := unreached((claim.gateway, result) for claim, result in results) - known.unreachable:
         halts.note_unreachable(away, now=now)
-    breakers.judge(results, known, now=now)
-    doubted = deaths.judge(results, known, now=now)
+    breakers.trip_misconfigured(results, known, now=now)
+    doubted = breakers.find_doubted(results, known, now=now)
     believed = [(claim, _believe(claim.channel, result, doubted)) for claim, result in results]
     queues.note_success({claim.channel for claim, result in believed if _proves(result)}, known, now=now)
     # Routes are written before notifications, as in unregistering: the other way round they would dead-lock.
@@ -113,7 +113,7 @@ def _believe(channel: ChannelKey, result: Result, doubted: set[ChannelKey]) -> R
     """Return the result as it is acted on. While tokens seem to die because of the set-up, a dead token is a fault of
     the set-up.
     """
-    is_doubtful = deaths.is_guarded_death(result) and channel in doubted
+    is_doubtful = breakers.is_guarded_death(result) and channel in doubted
     return replace(result, outcome=Outcome.CONFIG) if is_doubtful else result
 
 

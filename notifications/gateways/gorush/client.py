@@ -24,8 +24,7 @@ from notifications.gateways.gorush.request import (
 )
 from notifications.gateways.gorush.response import read_dry_run, read_response
 from notifications.gateways.gorush.rules_file import shipped_rules
-from notifications.gateways.gorush.rules_table import current_rules
-from notifications.gateways.gorush.unknown_errors import unknown_errors
+from notifications.gateways.gorush.rules_table import current_rules, unknown_errors
 from notifications.messages import CUT_OFF, UNREACHABLE, Outcome, Push, Result, platform
 from registrations.addresses import read_address
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,7 @@ def shipped_rules() -> tuple[ErrorRule, ...]:
     )
 
 
+@lru_cache(maxsize=1024)  # the table is read every few seconds, and its rules hardly ever change
 def error_rule(
     platform: str, match: str, text: str, outcome: str, code: str, is_guarded: bool, retry_base_seconds: int
 ) -> ErrorRule:

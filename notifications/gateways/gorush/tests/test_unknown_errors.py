@@ -7,9 +7,9 @@ import pytest
 import structlog
 from django.db import OperationalError, connection
 
-from notifications.gateways.gorush import unknown_errors
+from notifications.gateways.gorush import rules_table
 from notifications.gateways.gorush.models import UnknownGatewayError
-from notifications.gateways.gorush.unknown_errors import UnknownErrors, add
+from notifications.gateways.gorush.rules_table import UnknownErrors, count_unknown
 
 IOS, ANDROID = 1, 2
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -42,8 +42,8 @@ def test_sums_are_written_once_per_batch(django_assert_num_queries):
 @pytest.mark.django_db
 def test_an_error_is_logged_when_it_is_seen_first():
     with structlog.testing.capture_logs() as logs:
-        add("ios", "new", 2, now=NOW)
-        add("ios", "new", 1, now=NOW)
+        count_unknown("ios", "new", 2, now=NOW)
+        count_unknown("ios", "new", 1, now=NOW)
     assert logs == [
         {"event": "gateway_error_unknown", "log_level": "warning", "platform": "ios", "signature": "new"},
     ]
@@ -58,9 +58,9 @@ def test_without_the_database_the_counts_wait(monkeypatch):
     def fail_at_b(platform, signature, count, *, now):
         if signature == "b":
             raise OperationalError("gone")
-        add(platform, signature, count, now=now)
+        count_unknown(platform, signature, count, now=now)
 
-    monkeypatch.setattr(unknown_errors, "add", fail_at_b)
+    monkeypatch.setattr(rules_table, "count_unknown", fail_at_b)
     errors.record(now=NOW)
     assert stored() == {("ios", "a"): 1}
 
@@ -71,8 +71,8 @@ def test_without_the_database_the_counts_wait(monkeypatch):
 
 @pytest.mark.django_db
 def test_ever_new_errors_fill_neither_memory_nor_table(monkeypatch):
-    monkeypatch.setattr(unknown_errors, "MAX_SIGNATURES_HELD", 3)
-    monkeypatch.setattr(unknown_errors, "MAX_SIGNATURES_STORED", 4)
+    monkeypatch.setattr(rules_table, "MAX_SIGNATURES_HELD", 3)
+    monkeypatch.setattr(rules_table, "MAX_SIGNATURES_STORED", 4)
     errors = UnknownErrors()
     for minute in range(3):
         for number in range(10):
