@@ -89,7 +89,7 @@ def load_and_look_up(database: psutil.Process) -> dict[str, float]:
 
     django.setup()
     from waku_bridge.query_topics import QueryTopics, content_topic  # noqa: PLC0415 - once Django is set up
-    from waku_bridge.reading.session import Session  # noqa: PLC0415
+    from waku_bridge.reading.intake import Session  # noqa: PLC0415
 
     process = psutil.Process()
     gc.collect()

@@ -101,8 +101,7 @@ async def _walk(database: psutil.Process, started_ns: int) -> dict[str, float]:
     from waku_bridge.models import InboundEnvelope  # noqa: PLC0415
     from waku_bridge.node import WakuNode  # noqa: PLC0415
     from waku_bridge.query_topics import QueryTopics  # noqa: PLC0415
-    from waku_bridge.reading.intake import Intake  # noqa: PLC0415
-    from waku_bridge.reading.session import Session  # noqa: PLC0415
+    from waku_bridge.reading.intake import Intake, Session  # noqa: PLC0415
     from waku_bridge.reading.walker import StoreWalker  # noqa: PLC0415
     from waku_bridge.reading.windows import Window  # noqa: PLC0415
 

@@ -9,7 +9,8 @@ such, so that `time() - x` goes on growing when nothing sets them.
 from prometheus_client import Counter, Gauge
 
 from kit.canary import gauges
-from kit.metrics.kinds import BatchHistogram, StoredGauge
+from kit.metrics.batches import BatchHistogram
+from kit.metrics.kinds import StoredGauge
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 # Reading --------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ domains are none.
 from prometheus_client import Counter, Gauge
 
 from kit.canary import gauges
-from kit.metrics.kinds import BatchHistogram, StoredGauge
+from kit.metrics.batches import BatchHistogram
+from kit.metrics.kinds import StoredGauge
 from registrations.models import Route
 
 CONNECTED = Gauge(

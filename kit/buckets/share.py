@@ -24,12 +24,7 @@ class Share:
     """The share of this process. A process that learns nothing keeps the last one; the first is the whole limit."""
 
     def __init__(self) -> None:
-        self._workers = 1
-
-    @property
-    def part(self) -> float:
-        """Return the share, as a part of one."""
-        return 1 / self._workers
+        self.part = 1.0  # of one
 
     def show(self) -> None:
         """Show that this worker lives, for as long as its session does, and count all that do."""
@@ -39,7 +34,7 @@ class Share:
     def count(self) -> None:
         """Count the workers that live."""
         [(workers,)] = fetch(_COUNT)
-        self._workers = max(1, workers)
+        self.part = 1 / max(1, workers)
 
 
 @once

@@ -16,7 +16,6 @@ from django.conf import settings
 from prometheus_client import Metric
 from prometheus_client.samples import Exemplar, Sample
 
-from kit.metrics.kinds import BatchHistogram
 from kit.once import once
 from kit.tracing.steps import Trace, trace_of
 
@@ -24,7 +23,6 @@ NAME = re.compile(r"exemplars_(?P<pid>\d+)\.json")
 WRITE_EVERY_SECONDS = 5.0
 # A scrape comes every minute or so. What is older is an example of another time.
 KEPT_SECONDS = 600.0
-Labels = tuple[str, ...]
 # A bucket, as samples name it: the name of the sample, and its labels in the order of their names.
 Bucket = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -64,11 +62,11 @@ def _own() -> Kept:
     return Kept(settings.METRICS_DIR)
 
 
-def keep(histogram: BatchHistogram, labels: Labels, examples: Iterable[tuple[float, Trace]]) -> None:
+def keep(examples: Iterable[tuple[Bucket, float, Trace]]) -> None:
     """Keep the newest example of each bucket."""
     own, is_any = _own(), False
-    for value, trace in examples:
-        own.add(histogram.bucket_of(value, labels), value, trace)
+    for bucket, value, trace in examples:
+        own.add(bucket, value, trace)
         is_any = True
     if is_any:
         own.write()

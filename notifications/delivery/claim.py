@@ -17,7 +17,7 @@ from kit.metrics.batches import observe
 from kit.tracing.steps import is_on
 from notifications import halts, queues
 from notifications.delivery.concurrency import ConcurrencyLimits, Slot
-from notifications.messages import ChannelKey, Push, QueueKey, channel_key
+from notifications.messages import ChannelKey, Push, QueueKey, Result, channel_key
 from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Notification
 from notifications.policy import CONFIG_RETRY_SECONDS
@@ -57,6 +57,9 @@ class Claim:
     is_probe: bool = False
     # Of its request, only for traces: what is due later lacks it while nothing is traced.
     source_key: bytes = field(default=b"", compare=False)
+
+
+Done = tuple[Claim, Result]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ import structlog
 from kit.db.statements import fetch
 from kit.metrics.batches import count, observe
 from notifications import breakers, disabling, halts, queues
-from notifications.delivery.claim import Claim
-from notifications.delivery.flights import Done
+from notifications.delivery.claim import Claim, Done
 from notifications.messages import ChannelKey, Outcome, Result, platform
 from notifications.metrics import ATTEMPTS, FINISHED, GATEWAY_SECONDS
 from notifications.models import Attempt, Notification

@@ -11,7 +11,7 @@ from django.utils import timezone
 from kit.turns import BaseStage, Worker
 from notifications import queues
 from notifications.delivery.concurrency import ANSWERS_TO_GROW, ConcurrencyLimits, Slot
-from notifications.delivery.flights import Flights
+from notifications.delivery.desk import Flights
 from notifications.delivery.recording import take_up_lost
 from notifications.messages import ChannelKey, Outcome, Push, QueueKey, Result, queue_key
 from notifications.models import Attempt, Notification

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from kit.indicators import BAD, Group, Indicator, Kind, State, last_hour
 from notifications.gateways.gorush.advice import advice
-from notifications.gateways.gorush.response import DRY_RUN
+from notifications.gateways.gorush.push_api import DRY_RUN
 from notifications.messages import FAILURES
 from pushserver.indicators import pages, peers
 from pushserver.indicators.peers import Peer, PeerKind

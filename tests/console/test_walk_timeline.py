@@ -12,7 +12,7 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from notifications.gateways.gorush.models import GatewayErrorRule
-from notifications.gateways.gorush.response import read_response
+from notifications.gateways.gorush.push_api import read_response
 from notifications.gateways.gorush.rules_table import current_rules, load_seed
 from notifications.messages import Outcome, Result
 from notifications.models import Notification

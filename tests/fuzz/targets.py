@@ -14,8 +14,8 @@ import httpx
 from coincurve import PrivateKey
 
 from kit.http.connections import PlainAnswer
+from notifications.gateways.gorush.push_api import read_dry_run, read_response
 from notifications.gateways.gorush.redaction import signature, without_token
-from notifications.gateways.gorush.response import read_dry_run, read_response
 from notifications.gateways.gorush.rules_file import shipped_rules
 from notifications.messages import ChannelKey, Outcome, Push
 from waku_bridge.codec import access_tokens, bodies, ecies, envelope, frame, metadata, symmetric, waku_message

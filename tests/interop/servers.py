@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from kit.http.connections import new_client
 from notifications.gateways.gorush.client import GorushGateway
-from notifications.gateways.gorush.request import Presentation
+from notifications.gateways.gorush.push_api import Presentation
 from notifications.messages import NotificationType, Push, Result, channel_key
 from pushserver.embedded.ports import free_port
 from pushserver.supervisor.processes import ProcessSpec, Stage, python

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from notifications.gateways.gorush.request import device_token
+from notifications.gateways.gorush.push_api import device_token
 from notifications.messages import Outcome
 from pushserver.embedded.ports import free_port
 from registrations.messages import TokenType

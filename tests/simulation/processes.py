@@ -33,9 +33,8 @@ from waku_bridge.outbound import Nodes
 from waku_bridge.queries import Limits
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.backfill import Backfill
-from waku_bridge.reading.intake import Intake
+from waku_bridge.reading.intake import Intake, Session
 from waku_bridge.reading.live import LiveReader
-from waku_bridge.reading.session import Session
 from waku_bridge.reading.walker import StoreWalker
 
 LEASE = timedelta(seconds=20)

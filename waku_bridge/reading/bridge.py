@@ -16,9 +16,8 @@ from waku_bridge.node.polling import PollingClient
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.backfill import Backfill
 from waku_bridge.reading.bound import Bound
-from waku_bridge.reading.intake import Intake
+from waku_bridge.reading.intake import Intake, Session
 from waku_bridge.reading.live import LiveReader, Suspect
-from waku_bridge.reading.session import Session
 from waku_bridge.reading.walker import StoreWalker
 
 log = structlog.get_logger(__name__)

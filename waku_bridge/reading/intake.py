@@ -1,30 +1,95 @@
-"""Put a page into the inbox: what every path does with what it read.
+"""Put a page into the inbox, on the database connection of a bridge: what every path does with what it read.
 
 A page costs one statement, its commit, and one call that wakes a worker. A node that is read live and has a store tells
 everything twice, so the hashes of all messages that were read are remembered, also those of strangers, and a store need
 not be asked for them.
+
+The connection is asynchronous, and the bridge's own. Every statement is in autocommit: values are bound by the server,
+in binary, and plans are kept. With each answer PostgreSQL hands over the topics that were registered before, so knowing
+them costs no statement.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+import psycopg
 import structlog
 
+from kit.db.connections import connection_parameters
 from kit.tracing.steps import Role, is_on, step
 from waku_bridge import inbox
 from waku_bridge.identity import own_content_topics
 from waku_bridge.inbox import Path
 from waku_bridge.messages import Envelope
 from waku_bridge.metrics import INBOX_ENVELOPES, MESSAGES_MATCHED, MESSAGES_READ, MESSAGES_SKIPPED
+from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.dead_letters import DeadLetters
 from waku_bridge.reading.pages import SeenHashes, Selection, Topics, select
 from waku_bridge.reading.reader import Reader
-from waku_bridge.reading.session import Session
 from waku_bridge.reading.threads import in_thread
+
+# A server that does not answer within this counts as away; loading a million topics takes seconds.
+STATEMENT_SECONDS = 10.0
+CONNECT_SECONDS = 60.0
+CONNECTION_OPTIONS = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,  # milliseconds
+}
+
+
+class Session:
+    """The connection of all readers of a bridge; their statements follow one another."""
+
+    def __init__(self, topics: QueryTopics) -> None:
+        self.topics = topics
+        self._connection: psycopg.AsyncConnection | None = None
+        self._lock = asyncio.Lock()
+
+    async def execute(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement, after taking in what was registered before it.
+
+        Raises psycopg.Error; then nothing is known of what the statement did, and the next one connects anew.
+        """
+        async with self._lock:
+            try:
+                connection = self._connection or await self._connect()
+                async with asyncio.timeout(STATEMENT_SECONDS):
+                    cursor = await connection.execute(sql.encode(), values, prepare=True, binary=True)
+                    rows = await cursor.fetchall() if cursor.description else []
+                    await self.topics.take_news(connection)
+            except TimeoutError as error:
+                await self._disconnect()
+                raise psycopg.OperationalError("the database does not answer") from error
+            except BaseException:
+                await self._disconnect()
+                raise
+        return rows
+
+    async def close(self) -> None:
+        async with self._lock:
+            await self._disconnect()
+
+    async def _connect(self) -> psycopg.AsyncConnection:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            parameters = {**CONNECTION_OPTIONS, **connection_parameters()}
+            self._connection = await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
+            await self.topics.load(self._connection)
+        return self._connection
+
+    async def _disconnect(self) -> None:
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                await self._connection.close()
+            self._connection = None
+
 
 log = structlog.get_logger(__name__)
 

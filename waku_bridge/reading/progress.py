@@ -12,7 +12,7 @@ from typing import NamedTuple
 from django.db import transaction
 
 from waku_bridge.models import StoreWatermark, StoreWindow
-from waku_bridge.reading.session import Session
+from waku_bridge.reading.intake import Session
 from waku_bridge.reading.threads import in_thread
 from waku_bridge.reading.windows import EPOCH, Plan, Window
 

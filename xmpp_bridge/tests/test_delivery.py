@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from notifications import disabling
 from notifications.gateways.gorush.client import GorushGateway
-from notifications.gateways.gorush.request import Presentation
+from notifications.gateways.gorush.push_api import Presentation
 from notifications.models import Attempt, Channel, Notification
 from registrations.models import Route
 from tests.delivering import Desk

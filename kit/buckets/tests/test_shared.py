@@ -24,7 +24,7 @@ class Among(Share):
 
     def __init__(self, workers: int) -> None:
         super().__init__()
-        self._workers = workers
+        self.part = 1 / workers
 
 
 def of(workers: int, capacity: int = 1000) -> SharedBuckets:
@@ -94,7 +94,7 @@ def test_a_share_that_changes_while_it_is_used_gives_nothing_twice() -> None:
     buckets = SharedBuckets(share)
     got = 0
     for workers in (1, 4, 1, 4, 1):
-        share._workers = workers
+        share.part = 1 / workers
         got += sum(spend(buckets, number) for number in (1, 2, 5, 10))
     assert got == 30
 

@@ -4,8 +4,7 @@ import pytest
 from django.db import transaction
 from prometheus_client import CollectorRegistry, Counter
 
-from kit.metrics.batches import count, observe
-from kit.metrics.kinds import BatchHistogram
+from kit.metrics.batches import BatchHistogram, count, observe
 
 
 @pytest.fixture

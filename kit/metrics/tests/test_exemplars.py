@@ -12,10 +12,9 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from kit.metrics import exemplars
-from kit.metrics.batches import observe
+from kit.metrics.batches import BatchHistogram, observe
 from kit.metrics.exemplars import Kept
 from kit.metrics.files import Counted, clear
-from kit.metrics.kinds import BatchHistogram
 from kit.tracing.steps import trace_of
 
 KEYS = [b"a" * 32, b"b" * 32, b"c" * 32]

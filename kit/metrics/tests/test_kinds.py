@@ -3,7 +3,8 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kit.metrics.kinds import AskedGauge, BatchHistogram
+from kit.metrics.batches import BatchHistogram
+from kit.metrics.kinds import AskedGauge
 
 VALUES = [-3.0, 0.0, 0.1, 0.1, 0.7, 1.0, 5.0, 99.0]
 

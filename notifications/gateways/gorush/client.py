@@ -14,15 +14,16 @@ from kit.http.peers import Peers
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule
 from notifications.gateways.gorush.graded import fit, rings
 from notifications.gateways.gorush.metrics import PAYLOADS_LEFT_OUT
-from notifications.gateways.gorush.request import (
+from notifications.gateways.gorush.push_api import (
     Presentation,
     build_dry_run,
     build_request,
     device_token,
     find_fault,
     notif_id,
+    read_dry_run,
+    read_response,
 )
-from notifications.gateways.gorush.response import read_dry_run, read_response
 from notifications.gateways.gorush.rules_file import shipped_rules
 from notifications.gateways.gorush.rules_table import current_rules, unknown_errors
 from notifications.messages import CUT_OFF, UNREACHABLE, Outcome, Push, Result, platform

@@ -3,7 +3,7 @@
 import asyncio
 
 from waku_bridge.query_topics import QueryTopics
-from waku_bridge.reading.session import Session
+from waku_bridge.reading.intake import Session
 
 
 class Listening:

@@ -28,9 +28,8 @@ from waku_bridge.models import InboundEnvelope
 from waku_bridge.node import WakuNode
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.bridge import MAX_PAGE_BYTES
-from waku_bridge.reading.intake import Intake
+from waku_bridge.reading.intake import Intake, Session
 from waku_bridge.reading.live import LiveReader
-from waku_bridge.reading.session import Session
 from waku_bridge.reading.threads import in_thread
 from waku_bridge.reading.walker import StoreWalker
 

@@ -15,7 +15,7 @@ from kit.http.connections import new_client
 from notifications.gateways.gorush.client import GorushGateway
 from notifications.gateways.gorush.errors import ErrorRule
 from notifications.gateways.gorush.models import UnknownGatewayError
-from notifications.gateways.gorush.request import device_token
+from notifications.gateways.gorush.push_api import device_token
 from notifications.gateways.gorush.rules_table import unknown_errors
 from notifications.gateways.gorush.tests.test_request import APPLE, PRESENTATION
 from notifications.messages import Content, Grade, Outcome

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifications.gateways.gorush import response
+from notifications.gateways.gorush import push_api
 from notifications.gateways.gorush.rules_file import shipped_rules
 from notifications.gateways.gorush.tests.test_request import APPLE, FIREBASE
 from notifications.messages import Outcome, Result
@@ -17,7 +17,7 @@ OK = b'{"success":"ok","counts":1,"logs":[]}'
 
 
 def read_response(status, body, push, *, retry_after=""):
-    return response.read_response(status, body, push, shipped_rules(), retry_after=retry_after)
+    return push_api.read_response(status, body, push, shipped_rules(), retry_after=retry_after)
 
 
 def entry(error, **fields):
