@@ -26,6 +26,7 @@ from bench import (
     path,
     reading_costs,
     reports,
+    request_files,
     retention,
     scale,
     sizes,
@@ -41,6 +42,7 @@ RESULTS = Path(__file__).parent / "results"
 BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "codec": codec.run,
     "path": path.run,
+    "files": request_files.run,
     "tracing": tracing.run,
     "xmpp": xmpp.run,
     "topics": topics.run,

@@ -22,7 +22,7 @@ from registrations.messages import RegistrationMessage, TokenType
 from waku_bridge import inbox
 from waku_bridge.codec.envelope import Identity, encode_registration, encode_request
 from waku_bridge.codec.grants import sign_grant
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import server_identity
 from waku_bridge.messages import Envelope, WakuMessage
 

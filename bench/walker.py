@@ -70,7 +70,7 @@ def run() -> dict[str, object]:
 
 def _fill(file: Path) -> int:
     """Write one message per millisecond, the last of them now. Return the time of the first, in Unix nanoseconds."""
-    from waku_bridge.codec.waku_message import message_hash  # noqa: PLC0415 - without Django
+    from waku_bridge.codec.topics import message_hash  # noqa: PLC0415 - without Django
     from waku_bridge.devnode.archive import Archive  # noqa: PLC0415
     from waku_bridge.messages import WakuMessage  # noqa: PLC0415
 

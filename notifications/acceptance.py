@@ -18,7 +18,7 @@ from kit.buckets.shared import Spending, own_buckets
 from kit.db.statements import fetch
 from kit.metrics.batches import count, observe
 from notifications import coalescing, metrics, queues
-from notifications.admission import own_admission
+from notifications.admission import own_admission, own_senders
 from notifications.delivery.claim import NOTED_FOR, Claim, open_address
 from notifications.delivery.concurrency import ConcurrencyLimits, Slot
 from notifications.delivery.settling import WaitingRequest
@@ -39,7 +39,6 @@ from notifications.models import Notification, NotificationRequest
 from notifications.policy import Recipient, Verdict, Wish, evaluate, wish_against
 from notifications.queues import Queues
 from notifications.reports import Decided, load_errors, pack, pack_names, repeat_reports
-from notifications.senders import own_senders
 from notifications.storing import (
     Known,
     KnownRequest,

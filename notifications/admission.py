@@ -1,4 +1,4 @@
-"""Admission: how much may wait, so that nobody's flood refuses anybody else's requests.
+"""Admission: how much may wait, so that nobody's flood refuses anybody else's requests, and which senders are muted.
 
     MAX_OPEN_NOTIFICATIONS ── for each gateway an equal part ─┬── UNPROVEN_SHARE of it, in equal parts: queues of
                                                               │   addresses that nothing was delivered to yet
@@ -10,20 +10,26 @@ makes no difference.
 
 The leader counts (`Counts`) and writes what it finds into the rows of the queues. Each process reads them every few
 seconds, and adds what it stored since they were counted.
+
+A sender is known by the keyed digest of its key, which says nothing about who it is. It has a row once it was beyond a
+limit, its own or that of an address, or once an operator muted it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import LiteralString, NamedTuple
 
+import structlog
 from django.conf import settings
+from django.db import transaction
 
 from kit.db.statements import fetch
 from kit.once import once
 from notifications import queues
 from notifications.messages import ChannelKey, QueueKey
+from notifications.models import Sender
 from notifications.queues import WAITS, Queues
 
 READ_EVERY_SECONDS = 3.0
@@ -103,7 +109,7 @@ def own_admission() -> Admission:
 
 # Counting -------------------------------------------------------------------------------------------------------------
 
-_COUNT: LiteralString = f"""
+_COUNT_WAITING: LiteralString = f"""
     SELECT queue.id, part.number, part.last_at
     FROM unnest(%(ids)b::integer[], %(after)b::timestamptz[]) AS queue (id, after)
     CROSS JOIN LATERAL (
@@ -114,7 +120,7 @@ _COUNT: LiteralString = f"""
         ) AS read
     ) AS part
 """
-_WRITE = """
+_WRITE_COUNTS = """
     UPDATE notifications_queue AS queue SET waiting_count = item.number, counted_at = %(now)s
     FROM unnest(%(ids)b::integer[], %(numbers)b::bigint[]) AS item (id, number) WHERE queue.id = item.id
 """
@@ -143,14 +149,90 @@ class Counts:
         ids = sorted(queues.load().by_id)
         parts = [self._parts.get(pk, Part()) for pk in ids]
         limit = COUNTED_AT_ONCE
-        rows = fetch(_COUNT, {"ids": ids, "after": [part.after for part in parts], "limit": limit}) if ids else []
+        rows = (
+            fetch(_COUNT_WAITING, {"ids": ids, "after": [part.after for part in parts], "limit": limit}) if ids else []
+        )
         before = dict(zip(ids, parts, strict=True))
         found = {pk: (before[pk].number + number, number, last_at) for pk, number, last_at in rows}
         complete = {pk: total for pk, (total, number, _) in sorted(found.items()) if number < limit}
         if complete:
-            fetch(_WRITE, {"ids": list(complete), "numbers": list(complete.values()), "now": now})
+            fetch(_WRITE_COUNTS, {"ids": list(complete), "numbers": list(complete.values()), "now": now})
         return {pk: Part(total, last_at) for pk, (total, _, last_at) in found.items() if pk not in complete}
 
     def keep(self, parts: Mapping[int, Part]) -> None:
         """Go on from here, because the step is committed."""
         self._parts = dict(parts)
+
+
+log = structlog.get_logger(__name__)
+
+# Mutes hold within this time in every worker, and counts are written as often.
+REFRESHED_EVERY_SECONDS = 3.0
+# Anybody may have as many keys as they like: of more than so many at a time, those that ask for most are noted.
+MAX_NOTED = 500
+
+# Senders --------------------------------------------------------------------------------------------------------------
+
+_NOTE = """
+    INSERT INTO notifications_sender (digest, beyond_count, first_beyond_at, last_beyond_at, muted_by, muted_why)
+    SELECT digest, number, %(now)s, %(now)s, '', ''
+    FROM unnest(%(digests)b::bytea[], %(numbers)b::bigint[]) AS noted (digest, number) ORDER BY digest
+    ON CONFLICT (digest) DO UPDATE SET beyond_count = notifications_sender.beyond_count + excluded.beyond_count,
+        first_beyond_at = coalesce(notifications_sender.first_beyond_at, excluded.first_beyond_at),
+        last_beyond_at = excluded.last_beyond_at
+"""
+_MUTED = "SELECT digest FROM notifications_sender WHERE muted_at IS NOT NULL"
+
+
+class Senders:
+    """What a process knows of senders: who is muted, and what has to be noted about whom."""
+
+    def __init__(self) -> None:
+        self.muted: frozenset[bytes] = frozenset()
+        self._beyond: Counter[bytes] = Counter()
+        self._refresh_at = float("-inf")
+
+    def note_beyond(self, digests: Iterable[bytes]) -> None:
+        """Count notifications that were beyond a limit, by sender."""
+        self._beyond.update(digests)
+
+    def refresh(self, *, now: datetime) -> None:
+        """Write what was counted and read who is muted, if that was a while ago."""
+        if monotonic() < self._refresh_at:
+            return
+        self._refresh_at = monotonic() + REFRESHED_EVERY_SECONDS
+        noted, self._beyond = self._beyond.most_common(MAX_NOTED), Counter()
+        if noted:
+            digests, numbers = zip(*noted, strict=True)
+            fetch(_NOTE, {"now": now, "digests": list(digests), "numbers": list(numbers)})
+        self.muted = frozenset(digest for (digest,) in fetch(_MUTED))
+
+
+@once
+def own_senders() -> Senders:
+    """Return the senders as this process knows them."""
+    return Senders()
+
+
+@transaction.atomic
+def mute(digests: Collection[bytes], *, by: str, why: str, now: datetime) -> int:
+    """Deliver nothing of these senders from now on, and tell them success. Return how many were not muted before."""
+    Sender.objects.bulk_create([Sender(digest=digest) for digest in digests], ignore_conflicts=True)
+    muted = Sender.objects.filter(digest__in=digests, muted_at__isnull=True)
+    number = muted.update(muted_at=now, muted_by=by, muted_why=why)
+    log.warning("senders_muted", count=number)
+    return number
+
+
+def unmute(digests: Collection[bytes]) -> int:
+    """Deliver what these senders ask for from now on, and return how many were muted."""
+    muted = Sender.objects.filter(digest__in=digests, muted_at__isnull=False)
+    number = muted.update(muted_at=None, muted_by="", muted_why="")
+    log.warning("senders_unmuted", count=number)
+    return number
+
+
+def forget_quiet_senders(*, now: datetime, keep: timedelta) -> int:
+    """Remove senders that were beyond no limit for so long, and are not muted. Return how many."""
+    deleted, _ = Sender.objects.filter(muted_at__isnull=True, last_beyond_at__lt=now - keep).delete()
+    return deleted

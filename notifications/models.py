@@ -332,7 +332,7 @@ class Halt(models.Model):
 
 
 class Sender(models.Model):
-    """A sender that was beyond a limit, or is muted: see `senders`."""
+    """A sender that was beyond a limit, or is muted: see `admission`."""
 
     digest = BytesField(primary_key=True)  # as in `NotificationRequest.sender_digest`
     beyond_count = models.PositiveBigIntegerField(default=0)

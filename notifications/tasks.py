@@ -18,7 +18,7 @@ from kit.stopping import WORKER_STOP
 from kit.tasks import MessageTask, run_for_a_while
 from kit.tracing import errors, steps
 from kit.turns import Bell, Stage, Worker
-from notifications import front_doors, retention, senders
+from notifications import admission, front_doors, retention
 from notifications.delivery.concurrency import ConcurrencyLimits
 from notifications.delivery.desk import Delivery
 from notifications.gateways.registry import gateway_for
@@ -98,7 +98,7 @@ def purge() -> None:
     """Remove what is older than the settings promise. What is left when the time is over waits for the next run."""
     keep = timedelta(days=settings.NOTIFICATION_RETENTION_DAYS)
     now = timezone.now()
-    senders.forget_quiet(now=now, keep=keep)
+    admission.forget_quiet_senders(now=now, keep=keep)
     forget_full(now=now)
     removed = run_for_a_while(retention.purge(now=now, keep=keep))
     if removed:

@@ -45,7 +45,12 @@ def configure_logging(*, as_json: bool, level: str, tells_errors: bool = False) 
     ``tells_errors``. An unknown ``level`` means INFO.
     """
     structlog.configure(
-        processors=[*SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        # The level comes first, so that a line that nobody wants costs nothing more.
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *SHARED,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,

@@ -17,7 +17,7 @@ from waku_bridge import inbox, pending_keys
 from waku_bridge.codec.envelope import decode, encode_payload
 from waku_bridge.codec.errors import NotDecryptable
 from waku_bridge.codec.keys import Identity
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import server_identity
 from waku_bridge.messages import Decoded, Envelope, MessageType, WakuMessage
 from waku_bridge.models import OutboundReply

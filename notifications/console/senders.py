@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from django.utils import timezone
 
 from kit.admin.operations import Done, Operation
-from notifications import senders
+from notifications import admission
 from notifications.models import NotificationRequest, Sender
 
 ALREADY = "Already done: nothing was changed."
@@ -43,12 +43,12 @@ class UnmuteSender(Operation):
         yield f"What {_senders(len(muted))} will ask for is delivered again. What was asked for meanwhile is not."
 
     def run(self, rows: Sequence[Sender], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        count = senders.unmute([bytes(row.digest) for row in rows])
+        count = admission.unmute([bytes(row.digest) for row in rows])
         return Done(f"Unmuted {_senders(count)}.") if count else Done(ALREADY, is_change=False)
 
 
 def _mute(digests: Sequence[bytes], why: str, *, by: str) -> Done:
-    count = senders.mute(digests, by=by, why=why, now=timezone.now())
+    count = admission.mute(digests, by=by, why=why, now=timezone.now())
     return Done(f"Muted {_senders(count)}.") if count else Done(ALREADY, is_change=False)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from notifications import acceptance, halts, queues
 from notifications.acceptance import Incoming, Sending, dedup_key, withdraw
-from notifications.admission import Admission, own_admission
+from notifications.admission import Admission, own_admission, own_senders
 from notifications.delivery.concurrency import ConcurrencyLimits, Slot
 from notifications.delivery.recording import take_up_lost
 from notifications.delivery.settling import settle
@@ -15,7 +15,6 @@ from notifications.messages import ChannelKey, PushNotification, PushRequest, Qu
 from notifications.models import Attempt, Notification, NotificationRequest, Queue
 from notifications.policy import Verdict, Wish
 from notifications.reports import CODES, REPORT_ERRORS, WISH_CODES, Decided, pack, unpack
-from notifications.senders import own_senders
 from registrations.encryption import Keyring, Purpose
 from registrations.models import Registration, Route
 from tests.delivering import APP, LEASE, make_due, prove, take

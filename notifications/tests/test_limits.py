@@ -10,14 +10,14 @@ from django.utils import timezone
 
 from kit.buckets.bucket import Limit
 from kit.buckets.shared import SharedBuckets
-from notifications import acceptance, senders
+from notifications import acceptance, admission
 from notifications.acceptance import Incoming, Sending
+from notifications.admission import Senders
 from notifications.delivery.concurrency import ConcurrencyLimits
 from notifications.messages import PushNotification, PushRequest, ReportError
 from notifications.models import Attempt, Notification, NotificationRequest, Sender
 from notifications.policy import Verdict
 from notifications.reports import unpack
-from notifications.senders import Senders
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from tests.delivering import LEASE, Desk, claimed, make_due
@@ -161,17 +161,17 @@ def test_who_floods_is_noted(phone):
 @pytest.mark.django_db
 def test_a_muted_sender_is_told_success_and_wakes_nobody(phone):
     digest = keyring().digest(Purpose.SENDER, b"mallory")
-    assert senders.mute([digest], by="ann", why="floods", now=NOW) == 1
+    assert admission.mute([digest], by="ann", why="floods", now=NOW) == 1
     accepted = ask(phone, sender=b"mallory")
     assert (accepted.claims, told(accepted), verdicts()) == ([], {ReportError.NONE: 1}, {Verdict.MUTED: 1})
     assert len(ask(phone, sender=b"alice").claims) == 1
-    assert senders.unmute([digest]) == 1
+    assert admission.unmute([digest]) == 1
     assert len(ask(phone, sender=b"mallory").claims) == 1
 
 
 @pytest.mark.django_db
 def test_a_muted_sender_learns_nothing_it_was_not_told_before(phone):
-    senders.mute([keyring().digest(Purpose.SENDER, b"mallory")], by="ann", why="floods", now=NOW)
+    admission.mute([keyring().digest(Purpose.SENDER, b"mallory")], by="ann", why="floods", now=NOW)
     stranger = make_registration(access_token="another")
     assert told(ask(stranger, sender=b"mallory")) == {ReportError.WRONG_TOKEN: 1}
 
@@ -180,7 +180,7 @@ def test_a_muted_sender_learns_nothing_it_was_not_told_before(phone):
 def test_senders_who_are_quiet_are_forgotten_unless_they_are_muted():
     for number, muted_at in enumerate([None, NOW]):
         Sender.objects.create(pk=bytes([number]), last_beyond_at=NOW, muted_at=muted_at)
-    assert senders.forget_quiet(now=NOW + timedelta(days=31), keep=timedelta(days=30)) == 1
+    assert admission.forget_quiet_senders(now=NOW + timedelta(days=31), keep=timedelta(days=30)) == 1
 
 
 @pytest.mark.django_db

@@ -21,7 +21,7 @@ from tests.interop.servers import ask
 from waku_bridge.client import Destination
 from waku_bridge.client.asking import ask_to_push, one_to_one
 from waku_bridge.codec.keys import Identity
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import WakuMessage
 
 WAVES_PER_SECOND = 10

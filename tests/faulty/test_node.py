@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer, unused_port
 
 from tests.faulty.node import create_app
 from tests.faulty.node_faults import NAMES
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.devnode.settings import Settings
 from waku_bridge.messages import WakuMessage
 

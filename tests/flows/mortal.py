@@ -79,7 +79,7 @@ def live(strike_at: int, record: str) -> None:
 def _process(recorder: Recorder) -> Any:
     from notifications.messages import Outcome, Result
     from tests.turns import Process, SilentGateway
-    from waku_bridge.codec.waku_message import message_hash
+    from waku_bridge.codec.topics import message_hash
 
     class Gateway(SilentGateway):
         async def send(self, push: Any) -> Result:

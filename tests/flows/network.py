@@ -39,7 +39,7 @@ from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import Encoded, decode
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import Identity
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import PushResponse, WakuMessage
 from waku_bridge.node import WakuNode
 

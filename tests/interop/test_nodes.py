@@ -13,7 +13,7 @@ import pytest
 from tests.flows.fleet import PUBSUB_TOPIC
 from tests.interop.nodes import Pair, drained, new_message, received, say
 from tests.interop.servers import ask
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.node import NodeError, NotSubscribed, WakuNode, to_json
 
 OTHER_SHARD = "/waku/2/rs/16/64"

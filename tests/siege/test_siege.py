@@ -35,7 +35,7 @@ from waku_bridge.client.load import Ear, Result, build, evaluate, pushes_recorde
 from waku_bridge.client.registering import RegisteringClient
 from waku_bridge.codec.envelope import encode_registration
 from waku_bridge.codec.keys import Identity
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.inbox import INSERT, Envelope, Path, insert_values
 from waku_bridge.node import WakuNode
 

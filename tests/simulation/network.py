@@ -13,7 +13,7 @@ from typing import Any
 from notifications.messages import Outcome, Push, Result
 from tests.conversation import PUBSUB_TOPIC
 from tests.simulation.agenda import Agenda
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.devnode.envelope import relay_fields
 from waku_bridge.devnode.node import Node
 from waku_bridge.devnode.settings import Settings

@@ -19,11 +19,10 @@ from kit.buckets.shared import SharedBuckets
 from kit.db.clock import clock
 from kit.leader import Term
 from kit.turns import Stage, Worker
-from notifications.admission import Admission
+from notifications.admission import Admission, Senders
 from notifications.delivery.concurrency import ConcurrencyLimits
 from notifications.delivery.desk import Delivery
 from notifications.messages import Push, Result
-from notifications.senders import Senders
 from tests.conversation import PUBSUB_TOPIC
 from tests.simulation.agenda import Agenda, Loop
 from tests.simulation.database import Asynchronous, Pool, Wrapper

@@ -39,7 +39,7 @@ from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import encode_query, encode_registration, encode_request
 from waku_bridge.codec.grants import sign_grant
 from waku_bridge.codec.keys import Identity
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import server_identity
 from waku_bridge.messages import Query, WakuMessage
 from waku_bridge.query_topics import CpuBudget, reader

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from kit.http.connections import PlainClient, new_client
 from waku_bridge.client import Core, StoreReader
 from waku_bridge.client.reading import CLOCK_SKEW_NS
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import NodeError, WakuNode
 

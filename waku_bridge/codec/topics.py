@@ -1,11 +1,13 @@
-"""Topic names, the content topics that they hash to, and the symmetric keys that they are passwords of.
+"""Topic names, the content topics that they hash to, the symmetric keys that they are passwords of, and the hash that
+names a message on a pubsub topic (14/WAKU2-MESSAGE).
 
-Source: status-go protocol/transport/topic.go, wakuv2/common/topic.go, wakuv2/waku.go.
+Source of the names: status-go protocol/transport/topic.go, wakuv2/common/topic.go, wakuv2/waku.go.
 """
 
-from hashlib import pbkdf2_hmac
+from hashlib import pbkdf2_hmac, sha256
 
 from waku_bridge.codec.keys import chat_key, keccak256
+from waku_bridge.messages import WakuMessage
 
 PARTITIONS = 5000
 SYMMETRIC_KEY_ROUNDS = 65356  # not 65536: a slip of the reference that became the protocol
@@ -51,3 +53,14 @@ def symmetric_key(name: str) -> bytes:
     That costs about 15 ms of CPU by design, so it is to be derived once and kept.
     """
     return pbkdf2_hmac("sha256", name.encode(), b"", SYMMETRIC_KEY_ROUNDS, 32)
+
+
+def message_hash(pubsub_topic: str, message: WakuMessage) -> bytes:
+    """Return the deterministic hash (32 bytes), the key of caches, of the store protocol and of our inbox.
+
+    It is SHA-256 of pubsub topic ‖ payload ‖ content topic ‖ meta ‖ timestamp (8 bytes, big-endian two's complement).
+    Version and ephemeral are not part of it. Raises OverflowError when the timestamp does not fit 64 signed bits.
+    """
+    timestamp = message.timestamp_ns.to_bytes(8, "big", signed=True)
+    parts = (pubsub_topic.encode(), message.payload, message.content_topic.encode(), message.meta, timestamp)
+    return sha256(b"".join(parts)).digest()

@@ -1,6 +1,4 @@
-"""14/WAKU2-MESSAGE: its protobuf bytes, and the hash that names a message on one pubsub topic."""
-
-from hashlib import sha256
+"""14/WAKU2-MESSAGE: its protobuf bytes. What names a message on a pubsub topic is in `topics`."""
 
 from google.protobuf.message import DecodeError
 
@@ -38,14 +36,3 @@ def serialize(message: WakuMessage) -> bytes:
         meta=message.meta,
         ephemeral=message.ephemeral,
     ).SerializeToString()
-
-
-def message_hash(pubsub_topic: str, message: WakuMessage) -> bytes:
-    """Return the deterministic hash (32 bytes), the key of caches, of the store protocol and of our inbox.
-
-    It is SHA-256 of pubsub topic ‖ payload ‖ content topic ‖ meta ‖ timestamp (8 bytes, big-endian two's complement).
-    Version and ephemeral are not part of it. Raises OverflowError when the timestamp does not fit 64 signed bits.
-    """
-    timestamp = message.timestamp_ns.to_bytes(8, "big", signed=True)
-    parts = (pubsub_topic.encode(), message.payload, message.content_topic.encode(), message.meta, timestamp)
-    return sha256(b"".join(parts)).digest()

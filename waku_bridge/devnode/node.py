@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 
 from aiohttp import web
 
-from waku_bridge.codec.waku_message import message_hash, serialize
+from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.waku_message import serialize
 from waku_bridge.devnode.archive import Archive, is_admissible
 from waku_bridge.devnode.gossip import PeerLink, SeenCache
 from waku_bridge.devnode.ring import Ring

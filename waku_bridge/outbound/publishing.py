@@ -21,7 +21,7 @@ from kit.inflight import InFlight
 from kit.metrics.batches import count, observe
 from kit.tracing.steps import Role, step
 from kit.turns import Bell
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.metrics import (
     PUBLISH_ERRORS,
     PUBLISH_SECONDS,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from waku_bridge.codec.limits import MAX_ENVELOPE_BYTES
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import Envelope, WakuMessage
 from waku_bridge.node.dialect import from_json
 from waku_bridge.node.errors import BadNodeMessage

@@ -31,7 +31,7 @@ from waku_bridge.codec.bodies import serialize
 from waku_bridge.codec.envelope import encode_payload, encode_query, encode_registration, encode_request
 from waku_bridge.codec.grants import sign_grant
 from waku_bridge.codec.keys import Identity
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import server_identity
 from waku_bridge.inbound import MESSAGE_TYPES, REGISTRATION_ERRORS
 from waku_bridge.messages import (

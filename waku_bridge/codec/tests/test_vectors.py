@@ -163,7 +163,7 @@ def test_encodes_envelopes_to_the_byte(vector):
     assert encoded.message_id.hex() == vector["message_id"]
     assert encoded.message.content_topic == vector["content_topic"]
     assert waku_message.serialize(encoded.message).hex() == vector["waku_message"]
-    assert waku_message.message_hash(vector["pubsub_topic"], encoded.message).hex() == vector["waku_message_hash"]
+    assert topics.message_hash(vector["pubsub_topic"], encoded.message).hex() == vector["waku_message_hash"]
 
 
 @vectors_of("envelope")

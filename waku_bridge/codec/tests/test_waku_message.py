@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from waku_bridge.codec import waku_message
+from waku_bridge.codec import topics, waku_message
 from waku_bridge.codec.errors import MalformedWakuMessage
 from waku_bridge.messages import WakuMessage
 
@@ -29,7 +29,7 @@ STATUS_MESSAGE = WakuMessage(b"abc", "/waku/1/0x75b8b8f6/rfc26", 1_700_000_000_0
     ],
 )
 def test_hashes_the_messages_of_rfc_14(message, expected):
-    assert waku_message.message_hash(RFC_TOPIC, message).hex() == expected
+    assert topics.message_hash(RFC_TOPIC, message).hex() == expected
 
 
 @pytest.mark.parametrize(
@@ -42,16 +42,16 @@ def test_hashes_the_messages_of_rfc_14(message, expected):
 )
 def test_hashes_timestamps_as_signed_big_endian(timestamp_ns, expected):
     message = replace(STATUS_MESSAGE, timestamp_ns=timestamp_ns)
-    assert waku_message.message_hash("/waku/2/rs/16/32", message).hex() == expected
+    assert topics.message_hash("/waku/2/rs/16/32", message).hex() == expected
 
 
 def test_hash_does_not_depend_on_version_and_ephemeral():
     changed = replace(STATUS_MESSAGE, version=0, ephemeral=True)
-    assert waku_message.message_hash("topic", changed) == waku_message.message_hash("topic", STATUS_MESSAGE)
+    assert topics.message_hash("topic", changed) == topics.message_hash("topic", STATUS_MESSAGE)
 
 
 def test_hash_depends_on_the_pubsub_topic():
-    assert waku_message.message_hash("32", STATUS_MESSAGE) != waku_message.message_hash("64", STATUS_MESSAGE)
+    assert topics.message_hash("32", STATUS_MESSAGE) != topics.message_hash("64", STATUS_MESSAGE)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.devnode.archive import Archive, QueryRefusedError, is_admissible
 from waku_bridge.devnode.store_query import StoreQuery
 from waku_bridge.messages import WakuMessage

@@ -2,7 +2,7 @@ from base64 import b64encode
 
 import pytest
 
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.devnode.settings import Settings
 from waku_bridge.messages import WakuMessage
 

@@ -17,7 +17,7 @@ from tests.factories import make_reply
 from tests.factories.envelopes import PUBSUB_TOPIC
 from tests.statements import statements
 from tests.turns import hear
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import PushResponse
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import MessageTooLarge, NodeError, NoPeers, WakuNode

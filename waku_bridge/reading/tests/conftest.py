@@ -19,7 +19,7 @@ from kit.turns import CHANNEL
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.faulty.node import create_app
 from waku_bridge.codec import topics
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.devnode.node import NODE
 from waku_bridge.devnode.settings import Settings
 from waku_bridge.identity import server_identity

@@ -10,7 +10,7 @@ from django.utils import timezone
 from tests.conversation import PUBSUB_TOPIC
 from tests.factories import make_watermark
 from waku_bridge.codec.limits import MAX_ENVELOPE_BYTES
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.models import DeadLetter
 from waku_bridge.reading.tests import conftest
 from waku_bridge.reading.tests.conftest import FOREIGN

@@ -8,7 +8,7 @@ import pytest
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from waku_bridge.codec import topics
 from waku_bridge.codec.limits import MAX_ENVELOPE_BYTES
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import own_content_topics, server_identity
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import to_json

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.factories import make_watermark, make_window
-from waku_bridge.codec.waku_message import message_hash
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.models import StoreWatermark, StoreWindow
 from waku_bridge.node import StoreEntry, StorePage, to_json
 from waku_bridge.query_topics import listen_to
