@@ -28,8 +28,7 @@ from waku_bridge.reading.intake import Intake, Session
 from waku_bridge.reading.live import LiveReader
 
 WARM_UP_REQUESTS = 3
-# Until what the first requests set going has come to rest: their replies were looked for in the store.
-REST_SECONDS = 10.0
+REST_SECONDS = 1.0  # between two requests, so that each goes its way alone
 MAX_ANSWER_BYTES = 1 << 26
 TIMEOUT_SECONDS = 5.0
 DONE = (OutboundReply.State.PUBLISHED, OutboundReply.State.CONFIRMED)
@@ -38,8 +37,8 @@ DONE = (OutboundReply.State.PUBLISHED, OutboundReply.State.CONFIRMED)
 class RequestWay:
     """A server in this process, and the requests of one client, told to its node."""
 
-    def __init__(self, postgres: psutil.Process, topic: str) -> None:
-        stages = Stages(postgres, clients=1, requests=WARM_UP_REQUESTS + 1, batch=1, topic=topic)
+    def __init__(self, postgres: psutil.Process, topic: str, *, requests: int) -> None:
+        stages = Stages(postgres, clients=1, requests=requests + WARM_UP_REQUESTS, batch=1, topic=topic)
         self._requests = [envelope.message for envelope in stages.incoming]
         self._topic = topic
         self._published = _published()
@@ -51,6 +50,8 @@ class RequestWay:
     def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
+        for _ in range(WARM_UP_REQUESTS):
+            self.go()
         return self
 
     def __exit__(
@@ -61,14 +62,9 @@ class RequestWay:
         for thread in self._threads:
             thread.join()
 
-    def warm_up(self) -> None:
-        """Let all requests but one go their way, and wait until nothing of them is left to do."""
-        for _ in range(WARM_UP_REQUESTS):
-            self.go()
-        time.sleep(REST_SECONDS)
-
     def go(self) -> None:
         """Let the next request go its way, until its reply is published."""
+        time.sleep(REST_SECONDS)
         self._publish(self._requests.pop())
         self._published += 1
         wait_until(lambda: _published() >= self._published)

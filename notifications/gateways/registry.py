@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 
 from kit.once import once
 from notifications.gateways.interface import Gateway
@@ -14,6 +15,7 @@ _openers: dict[str, Callable[[], Gateway]] = {}
 def register(name: str, open_gateway: Callable[[], Gateway]) -> None:
     """Make a gateway known. ``open_gateway`` is called at the first push, once in a process."""
     _openers[name] = once(open_gateway)
+    gateway_for.cache_clear()
 
 
 def names() -> list[str]:
@@ -21,6 +23,7 @@ def names() -> list[str]:
     return sorted(_openers)
 
 
+@cache  # it is asked twice for each push
 def gateway_for(name: str) -> Gateway:
     """Return the gateway of a route. If there is no such gateway any more, return one that takes nothing."""
     return _openers[name]() if name in _openers else AbsentGateway(name)
