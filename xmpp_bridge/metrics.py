@@ -73,9 +73,6 @@ ENDS_UNTOLD = StoredGauge(
         ) AS untold
     """,
 )
-_LAST_CANARY = (
-    "SELECT * FROM xmpp_bridge_canaryrun WHERE state IN ('passed', 'broken') ORDER BY started_at DESC LIMIT 1"
-)
 CANARY_LINK_SECONDS = StoredGauge(
     "pushserver_xmpp_canary_link_seconds",
     "How long each link of the chain took in the last round trip of the canary of XMPP; what it did not reach is "

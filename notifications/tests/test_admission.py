@@ -206,7 +206,9 @@ def test_a_worker_on_duty_counts():
     prove(GOOGLE)
     make_waiting(GOOGLE, 2)
     halts.pause(GOOGLE, by="ann", why="new key", now=timezone.now())
-    Desk().turn()
+    desk = Desk()
+    desk.turn()  # in which it goes on duty
+    desk.turn()
     assert sum(Queue.objects.values_list("waiting_count", flat=True)) == 2
 
 
