@@ -16,7 +16,7 @@ import pytest
 import redis
 from celery import Celery
 
-from kit.buckets.share import LIVE
+from kit.leader import LIVE_WORKERS
 from pushserver.embedded.ports import free_port
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
@@ -34,7 +34,7 @@ CHILDREN = 2
 REQUESTS = 100
 # Each process that makes batches holds this lock for as long as its session lives.
 LOOPS = """
-    SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND granted
+    SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 0 AND objid = %s AND granted
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
@@ -86,7 +86,7 @@ def start_broker(fleet: Fleet, broker: EmbeddedValkey) -> None:
 
 def loops(network: Network) -> int:
     """Return how many processes make batches."""
-    [(count,)] = network.rows(LOOPS, LIVE)
+    [(count,)] = network.rows(LOOPS, LIVE_WORKERS)
     return int(count)
 
 
