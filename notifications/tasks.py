@@ -26,8 +26,9 @@ from notifications.gateways.registry import gateway_for
 log = structlog.get_logger(__name__)
 # How long a process that ends waits for pushes and replies that are under way.
 STOP_SECONDS = 8.0
-# Pushes of a queue that go out before anything was answered: at 50 ms each that is 320 a second.
-FIRST_LIMIT = 16
+# Pushes of a queue that are under way before anything was answered: at 50 ms each that is 640 a second. A backlog gets
+# half of them; with eight, addresses that always time out kept it waiting for minutes.
+FIRST_LIMIT = 32
 SOFTWARE_ERROR = 70  # sysexits.h
 
 

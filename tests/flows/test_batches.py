@@ -34,7 +34,7 @@ CHILDREN = 2
 REQUESTS = 100
 # Each process that makes batches holds this lock for as long as its session lives.
 LOOPS = """
-    SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND granted
+    SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 0 AND objid = %s AND granted
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
