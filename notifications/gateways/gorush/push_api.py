@@ -167,6 +167,7 @@ def device_token(push: Push) -> str:
     Raises ValueError for an address that is not one of gorush's.
     """
     address = read_address(push.address)
+    # Only a graded push may ring.
     return address.call_token if push.grade and rings(push, address) else address.token
 
 
