@@ -161,7 +161,7 @@ def check_push(mortal: Mortal, *, kills: int, attempts_before: int = 0) -> None:
     assert (notification.state, notification.report) == ("delivered", "success")
     assert (notification.message, notification.lease_until, notification.next_attempt_at) == (None, None, None)
     assert 1 <= len(pushes) <= 1 + kills
-    assert set(pushes) == {bytes(notification.dedup_key).hex()[:32]}
+    assert set(pushes) == {bytes(notification.collapse_id).hex()}
     # An attempt before every push, each with its end; and the crash counted for none of those in doubt.
     assert outcomes.pop(("delivered", "")) == 1
     assert outcomes in ({}, {("ambiguous", "worker_lost"): 1})
