@@ -64,12 +64,13 @@ def fleet(
 
 def test_a_real_collector_reads_the_trace_of_a_request_and_an_error(fleet: Fleet) -> None:
     with closing(network_of(fleet)) as network:
-        phone = network.phone(iphone())
-        network.notify(sender := new_sender(), network.query(sender, phone))
+        phones = [network.phone(iphone()) for _ in range(2)]
+        for phone in phones:
+            network.notify(sender := new_sender(), network.query(sender, phone))
         wait_until(lambda: set(WAY) in _traces(fleet), what="the whole way of the request")
         network.break_gorush(refuses_keys=True)
-        for sender in (new_sender(), new_sender()):
-            network.notify(sender, network.query(sender, phone))
+        for phone in phones:  # a breaker counts senders and addresses, each once
+            network.notify(sender := new_sender(), network.query(sender, phone))
         wait_until(lambda: "Body: Str(channel_tripped)" in fleet.log("collector"), what="the error")
     written = fleet.log("collector")
     assert "SeverityText: ERROR" in written
