@@ -93,10 +93,11 @@ def fleet(
     guard: Guard,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Fleet]:
-    url = postgres.url(new_database("siege"))
+    folder = tmp_path_factory.mktemp("siege")
+    url = postgres.url(new_database(folder.name))
     environment = environment_of(url, f"{valkey.url.removesuffix('/0')}/9", tmp_path_factory)
     environment = {name: value for name, value in environment.items() if not name.endswith(UNSET)}
-    with served(Fleet(tmp_path_factory.mktemp("siege"), environment, guard)) as running:
+    with served(Fleet(folder, environment, guard)) as running:
         yield running
 
 
