@@ -22,7 +22,7 @@ from waku_bridge.messages import Decoded, Registration
 # Units of a full batch: those of as many ordinary messages as it has rows.
 BUDGET = 200
 # Units of a batch that messages about no proven address get while the inbox is behind.
-SHARE = 50
+SHARE = 15
 THRESHOLD = timedelta(milliseconds=500)
 # Notifications of a request that cost as much as another message.
 NOTIFICATIONS_PER_UNIT = 5
