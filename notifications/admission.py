@@ -33,7 +33,7 @@ from notifications.models import Sender
 from notifications.queues import WAITS, Queues
 
 READ_EVERY_SECONDS = 3.0
-COUNTED_EVERY_SECONDS = 3.0
+COUNTED_EVERY: LiteralString = "3 seconds"
 # Rows of one queue that one step of the count reads, by the index alone: some milliseconds.
 COUNTED_AT_ONCE = 10_000
 
@@ -109,6 +109,11 @@ def own_admission() -> Admission:
 
 # Counting -------------------------------------------------------------------------------------------------------------
 
+# Queues whose count is not of the last moment.
+UNCOUNTED: LiteralString = f"""
+    SELECT id FROM notifications_queue
+    WHERE counted_at IS NULL OR counted_at <= %(now)s - interval '{COUNTED_EVERY}'
+"""
 _COUNT_WAITING: LiteralString = f"""
     SELECT queue.id, part.number, part.last_at
     FROM unnest(%(ids)b::integer[], %(after)b::timestamptz[]) AS queue (id, after)
@@ -143,10 +148,10 @@ class Counts:
         self._parts: dict[int, Part] = {}
 
     def step(self, *, now: datetime) -> dict[int, Part]:
-        """Count on in each queue, write the counts that are complete, and return how far the others have come, for
-        `keep`.
+        """Count on in each queue whose count is old, write the counts that are complete, and return how far the others
+        have come, for `keep`.
         """
-        ids = sorted(queues.load().by_id)
+        ids = sorted(pk for (pk,) in fetch(UNCOUNTED, {"now": now}))
         parts = [self._parts.get(pk, Part()) for pk in ids]
         limit = COUNTED_AT_ONCE
         rows = (

@@ -19,7 +19,7 @@ from kit.metrics import batches
 from kit.tracing.steps import Role, note, step
 from kit.turns import BaseStage, Batch, Bell, Stage, Work
 from notifications import queues
-from notifications.admission import COUNTED_EVERY_SECONDS, Counts, Part
+from notifications.admission import UNCOUNTED, Counts, Part
 from notifications.delivery import recording, settling
 from notifications.delivery.claim import Claim, Claimed, Done, claim, postpone_first
 from notifications.delivery.concurrency import ConcurrencyLimits
@@ -203,20 +203,17 @@ class Due(BaseStage):
 class Counting(BaseStage):
     """Counts what waits in each queue, in the worker on duty."""
 
-    waits: LiteralString = "SELECT FROM notifications_queue"
+    waits: LiteralString = UNCOUNTED
     is_for_one = True
 
     def __init__(self) -> None:
         self._counts = Counts()
-        self._next_at = float("-inf")
 
-    def work(self, batch: Batch) -> Work[Mapping[int, Part] | None]:
-        return Work(self._counts.step(now=batch.now) if monotonic() >= self._next_at else None)
+    def work(self, batch: Batch) -> Work[Mapping[int, Part]]:
+        return Work(self._counts.step(now=batch.now))
 
-    def committed(self, decided: Mapping[int, Part] | None) -> None:
-        if decided is not None:
-            self._counts.keep(decided)
-            self._next_at = monotonic() + COUNTED_EVERY_SECONDS
+    def committed(self, decided: Mapping[int, Part]) -> None:
+        self._counts.keep(decided)
 
 
 class Results(BaseStage):
