@@ -176,6 +176,80 @@ def test_what_a_device_got_lately_counts_and_what_was_refused_does_not() -> None
     assert [decided(WAKE, gone, limits).verdict for _ in range(2)] == [Verdict.GONE, Verdict.GONE_BEFORE]
 
 
+OTHER = DEVICE._replace(id=UUID(int=2))
+
+
+@pytest.mark.parametrize(
+    ("pushed", "changes", "first"),
+    [
+        (CALL, {}, Decision(Verdict.ACCEPTED, NOW, has_payload=True)),
+        (SECRET, {}, Decision(Verdict.ACCEPTED, NOW, has_payload=True)),
+        (WAKE, {}, Decision(Verdict.ACCEPTED, NOW)),
+        (WAKE, {"is_active": False}, Decision(Verdict.GONE)),
+    ],
+    ids=["call", "payload", "wake-up", "gone"],
+)
+def test_what_one_device_got_counts_for_no_other(
+    pushed: PushNotification, changes: dict[str, Any], first: Decision
+) -> None:
+    limits = Limits(Rates(calls_per_minute=1, payloads_per_minute=1))
+    assert [decided(pushed, each._replace(**changes), limits) for each in (DEVICE, OTHER)] == [first] * 2
+
+
+def test_a_wake_up_in_the_background_does_not_put_off_another_one() -> None:
+    limits = Limits(Rates())
+    assert [decided(each, limits=limits).due_at for each in (BACKGROUND, WAKE)] == [NOW, NOW]
+
+
+def test_a_wake_up_that_this_batch_has_planned_serves_later_ones() -> None:
+    limits = Limits(Rates(wake_seconds=5.0))
+    said = [decided(WAKE, limits=limits, now=NOW + timedelta(seconds=seconds)) for seconds in (0, 2.5, 4.9)]
+    assert said == [
+        Decision(Verdict.ACCEPTED, NOW),
+        Decision(Verdict.ACCEPTED, NOW + timedelta(seconds=5)),
+        Decision(Verdict.MERGED),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "changes", "verdict"),
+    [
+        (WAKE, BACKGROUND, {}, Verdict.ACCEPTED),  # a wake-up that shows nothing, and one that does
+        (WAKE, replace(WAKE, grade=Grade.HIGH), {}, Verdict.REPEATED),
+        (FORWARD, replace(FORWARD, body="other"), {}, Verdict.REPEATED),  # a wake-up either way
+        (FORWARD, WAKE, {}, Verdict.REPEATED),
+        (FORWARD, replace(FORWARD, body="other"), {"passes_texts": True}, Verdict.ACCEPTED),
+    ],
+)
+def test_a_device_is_told_the_same_once(
+    first: PushNotification, second: PushNotification, changes: dict[str, Any], verdict: Verdict
+) -> None:
+    limits, device = Limits(Rates()), DEVICE._replace(**changes)
+    said = [decided(each, device, limits, now=NOW + timedelta(seconds=at)) for at, each in enumerate((first, second))]
+    assert [decision.verdict for decision in said] == [Verdict.ACCEPTED, verdict]
+
+
+def test_each_domain_has_limits_of_its_own_and_what_names_no_client_of_ours_uses_none_of_them() -> None:
+    limits = Limits(Rates(domain_per_second=1, domain_burst=1, unknown_per_hour=1))
+
+    def verified(domain: str, *, is_ours: bool) -> Verdict | None:
+        return verify(domain, limits, is_server=True, is_ours=is_ours, now=NOW)
+
+    assert verified("capulet.test", is_ours=False) is Verdict.UNKNOWN
+    assert verified("montague.test", is_ours=False) is Verdict.BUSY_DOMAIN  # one bucket for all of these
+    assert [verified(domain, is_ours=True) for domain in ("capulet.test", "montague.test")] == [None, None]
+    later = NOW + timedelta(seconds=2)
+    assert verify("montague.test", limits, is_server=True, is_ours=False, now=later) is Verdict.UNKNOWN
+    assert verify("capulet.test", limits, is_server=True, is_ours=False, now=later) is Verdict.BUSY_DOMAIN
+
+
+def test_each_domain_is_told_of_unknown_clients() -> None:
+    limits = Limits(Rates(unknown_per_hour=1))
+    usual: Any = {"is_repeated": False, "is_full": False, "has_room": True, "now": NOW}
+    said = [decide(WAKE, domain, None, limits, **usual).verdict for domain in ("capulet.test", "montague.test")]
+    assert said == [Verdict.UNKNOWN] * 2
+
+
 @pytest.mark.parametrize(
     ("is_server", "is_ours", "verdicts"),
     [
@@ -205,6 +279,14 @@ def test_a_command_comes_from_an_account_that_sends_no_more_than_it_may() -> Non
     assert judge_command("romeo", "montague.test", limits, is_account=False, now=NOW) is Refusal.FORBIDDEN
     said = [judge_command("romeo", "montague.test", limits, is_account=True, now=NOW) for _ in range(2)]
     assert said == [None, Refusal.BUSY]
+    assert judge_command("benvolio", "montague.test", limits, is_account=True, now=NOW) is None
+
+
+def test_commands_of_one_domain_use_up_none_of_another_one() -> None:
+    limits = Limits(Rates(domain_per_second=1, domain_burst=1))
+    accounts = [("romeo", "montague.test"), ("benvolio", "montague.test"), ("juliet", "capulet.test")]
+    said = [judge_command(account, domain, limits, is_account=True, now=NOW) for account, domain in accounts]
+    assert said == [None, Refusal.BUSY, None]
 
 
 @pytest.mark.parametrize(
