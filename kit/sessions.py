@@ -24,15 +24,7 @@ EVERY_SESSION: Mapping[str, str] = {"jit": "off", "random_page_cost": "1.1"}
 # (notifications/delivery/claim.py) and `_RECORD` (waku_bridge/outbound/publishing.py) hash every row.
 # enable_mergejoin: without hash joins these are merged instead, three of four times, and so is the update of attempts
 # (notifications/delivery/recording.py).
-# enable_sort: while the statistics are of a time at which hardly anything waited, any partial index of what waits looks
-# as good as another, and `_TAKE_DUE` (notifications/delivery/claim.py) and `IS_DUE` (notifications/queues.py) read and
-# sort everything by that of what expires. The index by queue has the order that they ask for.
-BATCH_WORKER: Mapping[str, str] = {
-    "enable_seqscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "enable_sort": "off",
-}
+BATCH_WORKER: Mapping[str, str] = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
 
 
 def options(settings: Mapping[str, str]) -> str:

@@ -30,7 +30,7 @@ from kit.once import once
 from notifications import queues
 from notifications.messages import ChannelKey, QueueKey
 from notifications.models import Sender
-from notifications.queues import WAITS, Queues
+from notifications.queues import QUEUED, Queues
 
 READ_EVERY_SECONDS = 3.0
 COUNTED_EVERY: LiteralString = "3 seconds"
@@ -120,7 +120,7 @@ _COUNT_WAITING: LiteralString = f"""
     CROSS JOIN LATERAL (
         SELECT count(*) AS number, max(next_attempt_at) AS last_at FROM (
             SELECT next_attempt_at FROM notifications_notification
-            WHERE queue_id = queue.id AND {WAITS} AND next_attempt_at > coalesce(queue.after, '-infinity')
+            WHERE queue_id = queue.id AND {QUEUED} AND next_attempt_at > coalesce(queue.after, '-infinity')
             ORDER BY next_attempt_at LIMIT %(limit)s
         ) AS read
     ) AS part

@@ -9,7 +9,7 @@ from prometheus_client import Counter
 from kit.metrics.batches import BatchHistogram
 from kit.metrics.kinds import StoredGauge
 from notifications.models import Halt, Notification, NotificationRequest
-from notifications.queues import OPEN_QUEUES, WAITS
+from notifications.queues import OPEN_QUEUES, QUEUED
 
 State = Notification.State
 
@@ -109,7 +109,7 @@ OPEN = StoredGauge(
     sql=f"""
         WITH due AS (
             SELECT state FROM notifications_notification
-            WHERE {WAITS} ORDER BY queue_id, next_attempt_at LIMIT 100000
+            WHERE {QUEUED} ORDER BY queue_id, next_attempt_at LIMIT 100000
         ), leased AS (
             SELECT state FROM notifications_notification WHERE state = '{State.IN_FLIGHT}'
                 ORDER BY lease_until LIMIT 100000
@@ -142,7 +142,7 @@ OLDEST_DUE_AGE_SECONDS = StoredGauge(
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(head.at)), 0))
         FROM ({OPEN_QUEUES}) AS open CROSS JOIN LATERAL (
             SELECT next_attempt_at AS at FROM notifications_notification
-            WHERE queue_id = open.id AND {WAITS}
+            WHERE queue_id = open.id AND {QUEUED}
             ORDER BY next_attempt_at LIMIT 1
         ) AS head
     """,

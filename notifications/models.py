@@ -4,6 +4,7 @@ A request holds notifications, a notification has attempts. Payloads (what goes 
 notification is over.
 """
 
+from datetime import UTC, datetime
 from typing import ClassVar
 
 from django.db import models
@@ -124,13 +125,16 @@ class Notification(models.Model):
             # The head of each queue. What a worker is sending waits in none, and is not in this index.
             models.Index(
                 fields=["queue_id", "next_attempt_at"],
-                condition=models.Q(state__in=["pending", "retrying", "ambiguous"]),
+                condition=models.Q(state__in=["pending", "retrying", "ambiguous"], queue_id__gte=0),
                 name="notification_queue",
             ),
             # What expires while its queue does not move, or is not looked at.
             models.Index(
                 fields=["expires_at"],
-                condition=models.Q(state__in=["pending", "retrying", "ambiguous"]),
+                condition=models.Q(
+                    state__in=["pending", "retrying", "ambiguous"],
+                    expires_at__gt=datetime(2000, 1, 1, tzinfo=UTC),
+                ),
                 name="notification_expiring",
             ),
             models.Index(fields=["lease_until"], condition=models.Q(state="in_flight"), name="notification_leased"),

@@ -24,9 +24,14 @@ SUCCESS_NOTED_EVERY = timedelta(minutes=1)
 State = Notification.State
 # The states of what waits. Not parameters, so that PostgreSQL recognises the partial indexes.
 WAITS: LiteralString = f"state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')"
+# The two indexes of what waits, by queue and by expiry, have a condition each that is always true, and that only the
+# statements of this index repeat: no statement can read by the other one and sort, as PostgreSQL does while its
+# statistics are of a time at which hardly anything waited.
+QUEUED: LiteralString = f"{WAITS} AND queue_id >= 0"
+EXPIRING: LiteralString = f"{WAITS} AND expires_at > '2000-01-01T00:00:00+00:00'"
 # The first attempt is due at once, even where the clock is behind that of the worker which accepted it, by 5 seconds at
 # most. Anything else is due when it says.
-DUE: LiteralString = f"""{WAITS}
+DUE: LiteralString = f"""{QUEUED}
         AND next_attempt_at <= %(now)s + interval '5 seconds'
         AND (state = '{State.PENDING}' AND NOT is_wake_up OR next_attempt_at <= %(now)s)"""
 # Whether a halt covers a queue, in SQL. `Halted.covers` says the same.
@@ -200,7 +205,7 @@ def _is_stale(last_success_at: datetime | None, now: datetime) -> bool:
 
 _CLOSE_EXPIRED = f"""
     WITH over AS (
-        SELECT id FROM notifications_notification WHERE {WAITS} AND expires_at <= %(now)s
+        SELECT id FROM notifications_notification WHERE {EXPIRING} AND expires_at <= %(now)s
         ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     UPDATE notifications_notification AS n
@@ -211,7 +216,7 @@ _CLOSE_EXPIRED = f"""
 """
 EXPIRED: LiteralString = f"""
     SELECT FROM (
-        SELECT expires_at FROM notifications_notification WHERE {WAITS} ORDER BY expires_at LIMIT 1
+        SELECT expires_at FROM notifications_notification WHERE {EXPIRING} ORDER BY expires_at LIMIT 1
     ) AS first WHERE expires_at <= %(now)s
 """
 

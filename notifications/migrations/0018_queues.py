@@ -1,6 +1,5 @@
 from django.db import migrations, models
 
-WAITS = models.Q(state__in=["pending", "retrying", "ambiguous"])
 TYPES = [(1, "APN"), (2, "Firebase")]
 
 
@@ -88,6 +87,10 @@ class Migration(migrations.Migration):
         migrations.RemoveIndex("notification", "notification_due"),
         migrations.AddIndex(
             "notification",
-            models.Index(condition=WAITS, fields=["queue_id", "next_attempt_at"], name="notification_queue"),
+            models.Index(
+                condition=models.Q(state__in=["pending", "retrying", "ambiguous"], queue_id__gte=0),
+                fields=["queue_id", "next_attempt_at"],
+                name="notification_queue",
+            ),
         ),
     ]

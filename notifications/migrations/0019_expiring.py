@@ -1,3 +1,5 @@
+from datetime import UTC, datetime
+
 from django.db import migrations, models
 
 
@@ -11,7 +13,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             "notification",
             models.Index(
-                condition=models.Q(state__in=["pending", "retrying", "ambiguous"]),
+                condition=models.Q(
+                    state__in=["pending", "retrying", "ambiguous"],
+                    expires_at__gt=datetime(2000, 1, 1, tzinfo=UTC),
+                ),
                 fields=["expires_at"],
                 name="notification_expiring",
             ),

@@ -8,14 +8,16 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.forms.models import model_to_dict
 
+from kit.sessions import BATCH_WORKER, set_all
 from registrations import intake
 from registrations.encryption import Purpose
 from registrations.intake import Submission
 from registrations.keyring import keyring
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Grant, Registration, RegistrationEvent, Route
+from registrations.pairs import IsOneOf
 from registrations.rules import Acceptance, Refusal
-from tests.factories import apn_token, firebase_token
+from tests.factories import apn_token, firebase_token, make_registration
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SERVER = b"\x02" + b"\x01" * 32
@@ -398,3 +400,17 @@ def test_who_waited_for_a_batch_that_brought_an_installation_back_uses_its_route
     in_two_threads(earlier, later)
     assert Registration.objects.get().route == Route.objects.get()
     assert kinds() == [Kind.REGISTERED, Kind.REFRESHED]
+
+
+@pytest.mark.django_db
+def test_a_worker_looks_registrations_up_by_their_names_and_reads_no_others() -> None:
+    """In the order in which they are locked, which is another one than that of their index."""
+    for _ in range(300):
+        make_registration()
+    rows = Registration.objects.filter(IsOneOf({(b"a" * 64, "x"), (b"b" * 64, "y")})).order_by("pk")
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {set_all(BATCH_WORKER)}")
+        plan = rows.explain()
+        cursor.execute("RESET ALL")
+    assert "one_registration_each" in plan
+    assert "registrations_registration_pkey" not in plan
