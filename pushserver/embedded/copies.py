@@ -4,11 +4,13 @@ It holds no data: what was removed or damaged is copied again.
 """
 
 import errno
+import fcntl
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from pushserver.supervisor.processes import StartError
@@ -25,7 +27,9 @@ def readable_copy(root: Path, parts: Sequence[str], name: str, places: Iterable[
     faults = []
     for place in places:
         try:
-            return _copy(root, parts, _own_folder(place / "pushserver") / name)
+            folder = _own_folder(place / "pushserver")
+            with _locked(folder):
+                return _copy(root, parts, folder / name)
         except OSError as error:
             faults.append(f"{place}: {_reason(error)}")
     raise StartError(
@@ -44,6 +48,17 @@ def _own_folder(folder: Path) -> Path:
         raise OSError(errno.EPERM, "mounted with noexec")
     folder.chmod(0o755)
     return folder
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other checkouts, which may be making or replacing the same copy, out of ``folder``."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _copy(root: Path, parts: Sequence[str], target: Path) -> Path:
@@ -67,11 +82,7 @@ def _replace(target: Path, draft: Path) -> None:
     """Put the new copy where a damaged one may be, which a running server may still use."""
     if target.exists():
         target.rename(draft / "old")
-    try:
-        (draft / "new").rename(target)
-    except OSError as error:
-        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:  # another checkout has made the same
-            raise
+    (draft / "new").rename(target)
 
 
 def _sizes(root: Path, parts: Sequence[str]) -> dict[Path, int]:

@@ -171,7 +171,16 @@ class EmbeddedPostgres:
             raise StartError(f"{self.socket_dir} belongs to someone else: set a shorter DATA_DIR.")
 
     def is_ready(self) -> bool:
-        """Return whether the server takes connections."""
+        """Return whether the server takes connections.
+
+        Its own word comes first, as it logs an error for each connection that comes before.
+        """
+        try:
+            said = (self.data_dir / "postmaster.pid").read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return False
+        if said[-1:] != ["ready   "]:
+            return False
         try:
             psycopg.connect(self.url(), connect_timeout=5).close()
         except psycopg.OperationalError:

@@ -272,11 +272,28 @@ def test_a_place_that_takes_no_copy_is_passed_over_and_the_last_fault_is_told_wi
         copies.readable_copy(originals, ["bin"], "programs-1", places[:2])
 
 
-def test_checkouts_that_copy_at_once_share_one_copy(originals, tmp_path):
-    with ThreadPoolExecutor(4) as pool:
-        copying = [pool.submit(copies.readable_copy, originals, ["bin", "lib"], "p", [tmp_path]) for _ in range(4)]
-    assert {each.result() for each in copying} == {tmp_path / "pushserver" / "p"}
-    assert [path.name for path in (tmp_path / "pushserver").iterdir()] == ["p"]
+def test_checkouts_that_copy_at_once_share_one_copy(originals, tmp_path, capsys):
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(20):
+            copying = [
+                pool.submit(copies.readable_copy, originals, ["bin", "lib"], f"p{number}", [tmp_path]) for _ in range(8)
+            ]
+            assert {each.result() for each in copying} == {tmp_path / "pushserver" / f"p{number}"}
+    assert {path.name for path in (tmp_path / "pushserver").iterdir()} == {f"p{number}" for number in range(20)}
+    assert len(capsys.readouterr().out.splitlines()) == 20
+
+
+def test_a_server_that_is_starting_is_not_asked_as_it_would_log_that_as_an_error(tmp_path, guard):
+    server = EmbeddedPostgres(tmp_path / "postgres", FAST)
+    assert not server.is_ready()
+    with served(server, guard, tmp_path / "log"):
+        pid_file = tmp_path / "postgres" / "postmaster.pid"
+        lines = pid_file.read_text()
+        pid_file.write_text(lines.replace("ready   ", "starting"))
+        assert not server.is_ready()
+        pid_file.write_text(lines)
+        assert server.is_ready()
+    assert not server.is_ready()
 
 
 @pytest.mark.parametrize("useradd", [None, "/bin/false"])
