@@ -196,7 +196,9 @@ class Worker:
             started = monotonic()
             try:
                 self._listen()
-                if not self.turn(now=clock.now()):
+                if self.turn(now=clock.now()):
+                    self._hear()  # what came meanwhile does not wait for what is left
+                else:
                     self._wait(started + PAUSE_SECONDS)
                 if failures:
                     failures, told = 0, Told()
