@@ -1,8 +1,9 @@
 """Priority rule of the inbox: which messages of a batch are decided now. Pure: the clock is an argument.
 
-    the inbox keeps up ──▶ all that was taken is decided
-    the inbox is behind ──┬── about a proven address, whose bucket has a token ──▶ decided, up to `BUDGET`
-                          └── all others, the cheapest first ──▶ decided, up to `SHARE`; the rest is postponed
+    the batch costs no more than `BUDGET`, and the inbox keeps up ──▶ all of it is decided
+    else ──┬── about a proven address, whose bucket has a token ──▶ decided, up to `BUDGET`
+           └── all others, the cheapest first ──▶ decided, up to what is left of it; the rest is postponed
+                                                  (up to `SHARE` while the inbox is behind)
 
 It is behind once a full batch has a message that waited longer than `THRESHOLD`, until a batch is not full. A message
 is about the address that it notifies or registers. Who sent it says nothing, because keys are free.
@@ -19,9 +20,9 @@ from registrations.messages import Named
 from waku_bridge.codec.keys import key_hash
 from waku_bridge.messages import Decoded, Registration
 
-# Units of a full batch: those of as many ordinary messages as it has rows.
+# Units that a batch decides: those of as many ordinary messages as it has rows.
 BUDGET = 200
-# Units of a batch that messages about no proven address get while the inbox is behind.
+# Units of it that messages about no proven address get while the inbox is behind, and at least in any case.
 SHARE = 15
 THRESHOLD = timedelta(milliseconds=500)
 # Notifications of a request that cost as much as another message.
@@ -76,16 +77,20 @@ class Priority:
         self._buckets = Buckets(CAPACITY)
         self.is_behind = False
 
-    def judge(self, costs: Iterable[int], *, is_full: bool, waited: timedelta) -> bool:
-        """Return whether the inbox is behind, by a batch that took all it may (``is_full``) or costs too much, and by
-        how long its oldest message waited.
+    def fits(self, costs: Iterable[int], *, is_full: bool, waited: timedelta) -> bool:
+        """Return whether all of a batch is decided, and note whether the inbox is behind.
+
+        ``is_full`` says that the batch took all it may, and ``waited`` is how long its oldest message did.
         """
-        is_full = is_full or sum(costs) > BUDGET
+        is_within_budget = sum(costs) <= BUDGET
+        is_full = is_full or not is_within_budget
         self.is_behind = is_full and (self.is_behind or waited > THRESHOLD)
-        return self.is_behind
+        return is_within_budget and not self.is_behind
 
     def choose(self, costs: Sequence[int], addresses: Sequence[Sequence[bytes]]) -> Chosen:
-        """Choose from the messages of a batch. ``addresses`` are the proven ones that each message is about."""
+        """Choose from the messages of a batch that does not fit. ``addresses`` are the proven ones that each message is
+        about.
+        """
         decided, left, others = set[int](), BUDGET, []
         for index, about in enumerate(addresses):
             if not about or (left > 0 and not any(map(self._take_token, about))):
@@ -93,7 +98,7 @@ class Priority:
             elif left > 0:
                 decided.add(index)
                 left -= costs[index]
-        shared = set(within_share(costs, others))
+        shared = set(cheapest(costs, others, units=SHARE if self.is_behind else max(left, SHARE)))
         return Chosen(decided | shared, {*others} - shared)
 
     def _take_token(self, address: bytes) -> bool:
@@ -104,14 +109,13 @@ class Priority:
         return has_token
 
 
-def within_share(costs: Sequence[int], indexes: Iterable[int]) -> Iterator[int]:
-    """Yield those of these messages that fit into the share, the cheapest first, and the first one in any case.
+def cheapest(costs: Sequence[int], indexes: Iterable[int], *, units: int = SHARE) -> Iterator[int]:
+    """Yield those of these messages that fit into ``units``, the cheapest first, and the first one in any case.
 
     So a request about hundreds keeps nobody else waiting, and it is decided all the same.
     """
-    left = SHARE
     for index in sorted(indexes, key=costs.__getitem__):
-        if left <= 0 and costs[index]:
+        if units <= 0 and costs[index]:
             return
-        left -= costs[index]
+        units -= costs[index]
         yield index

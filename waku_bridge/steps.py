@@ -4,9 +4,10 @@
                        └──▶ postponed ──opened again──┬──▶ decided       (`Postponed`)
                                                       └──▶ dropped, if more wait than may: `inbox.BOUND`
 
-While the inbox is behind, `priority` chooses what is decided, and the newest envelopes are taken first: their senders
-still wait. Everything is opened at full speed, so that what is about a proven address is found. What was postponed is
-decided once the inbox keeps up, the newest first, in batches that have room for whatever comes meanwhile.
+When a batch is too much, `priority` chooses what is decided. While the inbox is behind, the newest envelopes are taken
+first: their senders still wait. Everything is opened at full speed, so that what is about a proven address is found.
+What was postponed is decided once the inbox keeps up, the newest first, in batches that have room for whatever comes
+meanwhile.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -24,7 +25,7 @@ from notifications.delivery.desk import Delivery, traced
 from registrations.proven import find_proven_addresses
 from waku_bridge import inbound
 from waku_bridge.inbound import Item, Processed, State, Taken
-from waku_bridge.priority import SHARE, Chosen, Priority, cost, named, within_share
+from waku_bridge.priority import SHARE, Chosen, Priority, cheapest, cost, named
 
 # Crashes after which an envelope is processed in a batch of its own.
 CRASHES_BEFORE_ALONE = 2
@@ -81,7 +82,8 @@ class Inbox(InboxStep):
         items = inbound.open_all(taken.envelopes, now=batch.now)
         chosen = self._choose(items, taken, now=batch.now)
         inbound.postpone([items[index] for index in chosen.postponed])
-        is_more_left = taken.is_more_left or bool(suspects) or self._intake.priority.is_behind
+        has_rest = len(chosen.decided) + len(chosen.postponed) < len(items)
+        is_more_left = taken.is_more_left or has_rest or bool(suspects) or self._intake.priority.is_behind
         decided = [item for index, item in enumerate(items) if index in chosen.decided]
         return self._process(decided, is_more_left=is_more_left, now=batch.now)
 
@@ -97,10 +99,10 @@ class Inbox(InboxStep):
         return inbound.take(limit, but=suspects, is_newest_first=self._intake.priority.is_behind)
 
     def _choose(self, items: Sequence[Item], taken: Taken, *, now: datetime) -> Chosen:
-        """Choose what is decided in this batch: everything, while the inbox keeps up."""
+        """Choose what is decided in this batch: everything, while it fits and the inbox keeps up."""
         costs = [cost(item.decoded) for item in items]
         waited = max((now - envelope.received_at for envelope in taken.envelopes), default=timedelta())
-        if not self._intake.priority.judge(costs, is_full=taken.is_more_left, waited=waited):
+        if self._intake.priority.fits(costs, is_full=taken.is_more_left, waited=waited):
             return Chosen(set(range(len(items))), set())
         names = [named(item.decoded) for item in items]
         found = find_proven_addresses({name for each in names for name in each})
@@ -121,7 +123,7 @@ class Postponed(InboxStep):
         batch.taken = taken.envelopes
         self._intake.hands.hold_also([envelope.hash for envelope in taken.envelopes])
         items = inbound.open_all(taken.envelopes, now=batch.now)
-        chosen = set(within_share([cost(item.decoded) for item in items], range(len(items))))
+        chosen = set(cheapest([cost(item.decoded) for item in items], range(len(items))))
         decided = [item for index, item in enumerate(items) if index in chosen]
         is_more_left = taken.is_more_left or len(chosen) < len(items)
         return self._process(decided, is_more_left=is_more_left, now=batch.now)

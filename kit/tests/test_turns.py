@@ -418,6 +418,27 @@ def test_an_announcement_that_comes_during_a_turn_is_heard(running):
     eventually(lambda: sum(rows.counts) == 1)
 
 
+class Endless(BaseStage):
+    """Has more to do after every turn."""
+
+    waits = "SELECT 1"
+
+    def work(self, batch):
+        return Work(None, is_more_left=True)
+
+
+@in_threads
+@pytest.mark.usefixtures("deaf")
+def test_what_is_announced_does_not_wait_for_what_is_left_of_something_else(running):
+    rows = Rows()
+    rows.announced_as = "rows"
+    worker, _ = running(rows, Endless())
+    eventually(lambda: worker._is_on_duty and worker._look_at > monotonic() + 500)
+    add_row()
+    fetch("SELECT pg_notify('turns', 'rows')")
+    eventually(lambda: sum(rows.counts) == 1)
+
+
 @in_threads
 def test_rows_that_nobody_announced_are_found(running):
     rows = Rows()

@@ -130,10 +130,16 @@ def test_only_what_concerns_a_proven_phone_goes_first(message, state, now: datet
     assert InboundEnvelope.objects.get(hash=envelope_hash).state == state
 
 
-def test_nothing_is_postponed_while_the_inbox_keeps_up(now: datetime) -> None:
-    put(*dear(30), now=now)
-    Process().turn(now=now)
-    assert states() == {State.PROCESSED: 30}
+def test_what_fits_into_a_batch_is_decided_and_the_rest_by_the_next_ones(now: datetime) -> None:
+    put(*dear(9), now=now)
+    process = Process()
+    process.turn(now=now)
+    assert states() == {State.PROCESSED: 9}
+    put(*dear(39)[9:], now=now)
+    process.turn(now=now)
+    assert states() == {State.PROCESSED: 9 + 10, State.POSTPONED: 20}
+    work_until_nothing_is_left(process, now)
+    assert states() == {State.PROCESSED: 39}
 
 
 def test_what_fills_no_batch_is_decided_however_long_it_waited(now: datetime) -> None:
