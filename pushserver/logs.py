@@ -28,6 +28,13 @@ SHARED: tuple[Processor, ...] = (
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     blank_secrets,
 )
+# The level comes first, so that a line that nobody wants costs nothing more. It is one list, because loggers keep the
+# one that they were first used with, also when logging is set up again.
+PROCESSORS = [
+    structlog.stdlib.filter_by_level,
+    *SHARED,
+    structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+]
 LOGGERS = {
     # One line per task and per HTTP call is noise at a thousand messages a second.
     "celery.worker.strategy": {"level": "WARNING"},
@@ -45,12 +52,7 @@ def configure_logging(*, as_json: bool, level: str, tells_errors: bool = False) 
     ``tells_errors``. An unknown ``level`` means INFO.
     """
     structlog.configure(
-        # The level comes first, so that a line that nobody wants costs nothing more.
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *SHARED,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
+        processors=PROCESSORS,
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,

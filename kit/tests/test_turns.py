@@ -423,7 +423,7 @@ class Endless(BaseStage):
 
     waits = "SELECT 1"
 
-    def work(self, batch):
+    def work(self, batch):  # noqa: ARG002 - the signature of a stage
         return Work(None, is_more_left=True)
 
 

@@ -16,13 +16,13 @@ def outcomes(spark: Any, **facts: Any) -> Any:
     from spark_reports.jobs import error_rates
 
     names = (tables.ENVELOPES, tables.NOTIFICATIONS, tables.ATTEMPTS, tables.REPLIES)
-    return error_rates.count_outcomes(*[frame(spark, table, facts.get(table.name, [])) for table in names])
+    return error_rates.count_outcomes(*[frame(spark, table, facts.get(table.name, [])) for table in names]).cache()
 
 
 def error_rates_of(spark: Any, earlier: Any = (), **facts: Any) -> Any:
     from spark_reports.jobs import error_rates
 
-    return error_rates.transform(outcomes(spark, **facts), frame(spark, tables.ERROR_RATES, earlier))
+    return error_rates.transform(outcomes(spark, **facts), frame(spark, tables.ERROR_RATES, earlier)).cache()
 
 
 def test_every_event_counts_in_its_stage_with_outcome_and_code(spark: Any) -> None:
@@ -332,7 +332,7 @@ def latency_of(spark: Any, **facts: Any) -> Any:
 
     names = (tables.ENVELOPES, tables.NOTIFICATION_TIMES, tables.ATTEMPTS, tables.REPLIES)
     frames = [frame(spark, table, facts.get(table.name, [])) for table in names]
-    return latency.transform(latency.count_durations(*frames))
+    return latency.transform(latency.count_durations(*frames)).cache()
 
 
 def test_percentiles_by_stage_and_platform_and_for_all(spark: Any) -> None:

@@ -100,6 +100,7 @@ def test_a_server_that_does_not_answer_is_told_and_so_is_its_return(onlooker: Pa
     expect(onlooker.locator("#stale")).to_be_hidden(timeout=SOON)
 
 
+@pytest.mark.nightly
 def test_a_server_that_fails_is_told_too(onlooker: Page) -> None:
     onlooker.route("**/admin/", lambda route: route.fulfill(status=502, body="Bad Gateway"))
 

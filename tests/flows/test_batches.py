@@ -23,6 +23,7 @@ from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.stack import plan
 from pushserver.supervisor.guard import Guard
 from pushserver.supervisor.processes import ProcessSpec, Stage
+from tests.budget import first_everyday
 from tests.flows import fleet as processes
 from tests.flows import load
 from tests.flows.conftest import environment_of, network_of
@@ -176,7 +177,9 @@ def test_a_statement_that_hangs_does_not_keep_a_stopped_worker(lone: Fleet, lone
     lone.start(batches())
 
 
-@pytest.mark.parametrize("arguments", [["--queues=batches,keys"], [], ["--queues=batches", "--pool=threads"]])
+@pytest.mark.parametrize(
+    "arguments", first_everyday(["--queues=batches,keys"], [], ["--queues=batches", "--pool=threads"])
+)
 def test_a_worker_that_would_do_something_beside_batches_refuses_to_start(arguments: list[str]) -> None:
     spec = plan.celery("mixed", "worker", *arguments, stage=Stage.WORKER)
     refused = subprocess.run(spec.command, check=False, capture_output=True, text=True)

@@ -78,6 +78,7 @@ def test_the_walk_through_the_protocol(fleet: Fleet, network: Network, client: C
     assert "No server answered the query. Servers keep silent about whom they do not know." in printed
 
 
+@pytest.mark.nightly
 def test_who_is_no_contact_is_told_so(client: Client) -> None:
     client("query", "--as", "carl", "0x" + "02" * 33)  # makes Carl's key; nobody has that one
     assert client("register", "--as", "dora", "--only", "carl")[0] == 0

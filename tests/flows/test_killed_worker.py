@@ -1,4 +1,4 @@
-"""Workers that are killed in the middle of their work: what they held is taken up, and nothing is lost."""
+"""Workers that end in the middle of their work: what they held is taken up, and nothing is lost."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +10,9 @@ from tests.flows.fleet import Fleet, services, wait_until
 from tests.flows.load import Load
 from tests.flows.network import Network
 
-REQUESTS = 800  # two workers decide about a thousand in a second (`bench throughput`), and the kill comes in between
+# Two workers decide about a thousand in a second (`bench throughput`). The kill and the stop come in between: a worker
+# takes 200 in a batch.
+REQUESTS = 1000
 GORUSH_DELAY_MS = 1000  # long enough for a kill between a push and its result
 
 
@@ -22,12 +24,18 @@ def slow_gorush(network: Network) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("slow_gorush")
-def test_a_killed_worker_loses_nothing_and_doubles_at_most_what_was_on_its_way(fleet: Fleet, network: Network) -> None:
+def test_what_a_killed_and_then_a_stopped_worker_held_is_not_lost_and_only_what_was_on_its_way_is_doubled(
+    fleet: Fleet, network: Network
+) -> None:
     prepared = _fill_the_inbox(fleet, network)
     _start(fleet, "batches")
     _wait_for_the_middle(network)
     fleet.kill("batches")
     on_their_way = _in_flight(network)
+    _start(fleet, "batches")
+    _wait_for_the_middle(network)
+    fleet.stop("batches")
+    assert _in_flight(network) <= on_their_way  # until their leases end; of its own it leaves nothing
     network.mend_gorush()  # what follows need not be slow
     _start(fleet, "batches")
     load.wait_until_worked_off(network, prepared)
@@ -38,22 +46,6 @@ def test_a_killed_worker_loses_nothing_and_doubles_at_most_what_was_on_its_way(f
     assert twice <= on_their_way
     assert all(each[0]["collapse_id"] == each[1]["collapse_id"] for each in pushes.values() if len(each) == 2)
     assert _lost_attempts(network, prepared) == on_their_way
-    assert load.replies_by_message(network, prepared) == Counter(prepared.message_ids)
-
-
-@pytest.mark.usefixtures("slow_gorush")
-def test_a_worker_that_is_stopped_loses_nothing_and_doubles_nothing(fleet: Fleet, network: Network) -> None:
-    prepared = _fill_the_inbox(fleet, network)
-    _start(fleet, "batches")
-    _wait_for_the_middle(network)
-    fleet.stop("batches")
-    assert _in_flight(network) == set()
-    network.mend_gorush()
-    _start(fleet, "batches")
-    load.wait_until_worked_off(network, prepared)
-    pushes = load.pushes_by_message(network, prepared)
-    assert Counter(len(each) for each in pushes.values()) == {1: REQUESTS}
-    assert _lost_attempts(network, prepared) == set()
     assert load.replies_by_message(network, prepared) == Counter(prepared.message_ids)
 
 

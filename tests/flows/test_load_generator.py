@@ -23,6 +23,7 @@ def run(fleet: Fleet, *arguments: str) -> int:
     return fleet.running.pop("load").wait(timeout=180)
 
 
+@pytest.mark.nightly
 def test_every_request_of_a_load_is_pushed_once_and_answered_once(
     fleet: Fleet, network: Network, tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_broker_that_is_emptied_again_and_again_takes_nothing_along(
     check(network, prepared)
 
 
+@pytest.mark.nightly
 def test_a_worker_that_hangs_on_duty_leaves_the_work_to_the_other(
     fleet: Fleet, network: Network, prepared: Load, second: str
 ) -> None:

@@ -16,6 +16,7 @@ from django.db import connection
 from django.utils import timezone
 
 from kit.leader import WAKU_BRIDGE, holders
+from tests.budget import first_everyday
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.factories import make_watermark
 from waku_bridge.models import InboundEnvelope, StoreWatermark
@@ -216,7 +217,7 @@ def _host(database):
     return database["OPTIONS"].get("host") or database["HOST"]
 
 
-@pytest.mark.parametrize("signal", [SIGKILL, SIGTERM], ids=["killed", "stopped"])
+@pytest.mark.parametrize("signal", first_everyday(SIGKILL, SIGTERM))
 def test_a_standby_takes_over_and_the_page_that_went_down_is_found_in_the_store(run, tmp_path, signal):
     """The first bridge holds a page that the database does not take: its inbox is locked."""
 
