@@ -31,11 +31,12 @@ from typing import Any, Generic, LiteralString, Protocol, TypeVar
 
 import psycopg
 import structlog
-from django.db import IntegrityError, InterfaceError, OperationalError, ProgrammingError, connection, transaction
+from django.db import Error, connection, transaction
 
+from kit.backoff import Backoff
 from kit.buckets.share import COUNTED_EVERY_SECONDS, own_share
 from kit.db.clock import clock
-from kit.db.reasons import UNFIT, reason, sqlstate
+from kit.db.reasons import is_away, is_conflict, reason
 from kit.db.statements import fetch
 from kit.leader import BATCHES, HELD, TRY, LeaderLock
 from kit.sessions import BATCH_WORKER, set_all
@@ -55,8 +56,6 @@ PAUSE_SECONDS = 0.02
 LOOK_SECONDS = 1.0
 # Another worker may insert the same row at the same moment. It is committed by the time this one fails on it.
 ATTEMPTS = 3
-CONFLICTS = {"40001", "40P01"}  # SQLSTATE: serialization failure, deadlock
-TOO_LARGE_FOR_IT = "54"  # SQLSTATE class "program limit exceeded", which Django counts as OperationalError
 MAX_BACKOFF_SECONDS = 2.0
 
 
@@ -191,7 +190,7 @@ class Worker:
 
     def run(self) -> None:
         """Make turns until `stop`. A database that is away is waited for, and why is told whenever it changes."""
-        failures, told = 0, Told()
+        backoff, told = Backoff(MAX_BACKOFF_SECONDS), Told()
         while not self._is_over():
             started = monotonic()
             try:
@@ -200,15 +199,15 @@ class Worker:
                     self._hear()  # what came meanwhile does not wait for what is left
                 else:
                     self._wait(started + PAUSE_SECONDS)
-                if failures:
-                    failures, told = 0, Told()
+                if backoff.failures:
+                    backoff.reset()
+                    told = Told()
                     log.info("turns_go_on")
-            except (OperationalError, InterfaceError, ProgrammingError, psycopg.Error) as error:
-                failures += 1
+            except (Error, psycopg.Error) as error:
                 if told.is_news(why := reason(error)):
                     log.warning("turn_postponed", error=type(error).__name__, reason=why)
                 self._hang_up()
-                sleep(min(0.1 * 2**failures, MAX_BACKOFF_SECONDS))
+                sleep(backoff.next())
         connection.close()
 
     def stop(self, *, patience_seconds: float) -> None:
@@ -236,7 +235,7 @@ class Worker:
             try:
                 return self._work_together(now)
             except Exception as error:
-                if is_database_away(error):
+                if is_away(error):
                     raise
                 if not is_conflict(error):
                     log.warning("turn_split", error=type(error).__name__)
@@ -338,9 +337,10 @@ class Worker:
                         made.let_work(follower)
         except Exception as error:
             made.undo()
-            if is_database_away(error):
+            is_alone = made.limit == 1
+            if is_away(error) or (is_alone and is_conflict(error)):  # not the fault of the item
                 raise
-            if made.limit > 1:
+            if not is_alone:
                 return False
             with transaction.atomic(durable=True):
                 stage.set_aside(error, made.batch_of(stage))
@@ -417,21 +417,3 @@ class _Turn:
 def _is_due(stage: Stage) -> bool:
     at = stage.next_at()
     return at is not None and at <= monotonic()
-
-
-def is_database_away(error: Exception) -> bool:
-    """Return whether an error is about the database rather than about what it was asked to store.
-
-    A lock or an answer that did not come in time says nothing about an item either: it is worked off later, never set
-    aside. Neither does a table that was not migrated yet.
-    """
-    if sqlstate(error) in UNFIT:
-        return True
-    if not isinstance(error, OperationalError | InterfaceError):
-        return False
-    return not sqlstate(error).startswith(TOO_LARGE_FOR_IT) and sqlstate(error) not in CONFLICTS
-
-
-def is_conflict(error: Exception) -> bool:
-    """Return whether another worker was in the way, so that the same work succeeds when it is repeated."""
-    return isinstance(error, IntegrityError) or sqlstate(error) in CONFLICTS

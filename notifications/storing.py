@@ -84,6 +84,8 @@ class NewRequest:
     notifications: Sequence[NewNotification]
 
 
+# In the order of their keys (`request_key`, `dedup_key`), so that workers which store the same rows wait for each other
+# instead of dead-locking.
 _STORE = """
     WITH request AS (
         INSERT INTO notifications_notificationrequest
@@ -94,6 +96,7 @@ _STORE = """
                     %(r_reply_address)b::bytea[], %(r_sender_digest)b::bytea[], %(r_message_id)b::bytea[],
                     %(r_state)b::text[], %(r_answered_at)b::timestamptz[], %(r_decided)b::bytea[],
                     %(r_decided_names)b::bytea[])
+        ORDER BY 2
     ), notification AS (
         INSERT INTO notifications_notification
             (id, request_id, position, public_key_hash, installation_id, type, state, queue_id, route_id,
@@ -108,6 +111,7 @@ _STORE = """
                     %(n_attempt_count)b::integer[], %(n_next_attempt_at)b::timestamptz[],
                     %(n_lease_until)b::timestamptz[], %(n_is_wake_up)b::boolean[], %(n_report)b::text[],
                     %(n_expires_at)b::timestamptz[])
+        ORDER BY 11
     )
     INSERT INTO notifications_attempt
         (id, notification_id, token_type, apn_topic, gateway, number, started_at, code, is_guarded)

@@ -354,7 +354,8 @@ def _write(batch: _Batch) -> None:
     """
     Route.objects.bulk_create(batch.new_routes)
     Route.objects.bulk_create(batch.changed_routes.values(), **_upsert(CHANGING_ROUTE_FIELDS))
-    Registration.objects.bulk_create(batch.created.values())
+    # In order, as above: two workers may have got the same messages.
+    Registration.objects.bulk_create([registration for _, registration in sorted(batch.created.items())])
     Registration.objects.bulk_create(batch.changed.values(), **_upsert(CHANGING_FIELDS))
     unregistered = [r.pk for r in batch.registrations.values() if r.state == Registration.State.UNREGISTERED]
     Grant.objects.filter(registration__in=[*unregistered, *batch.regranted]).delete()

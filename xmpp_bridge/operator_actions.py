@@ -8,7 +8,7 @@ import structlog
 from django.conf import settings
 from django.db import Error, transaction
 
-from kit.turns import is_conflict
+from kit.db.reasons import is_conflict
 from notifications import operator_actions
 from registrations.models import Route
 from xmpp_bridge.codec.jids import parse_jid

@@ -26,7 +26,11 @@ POOLED = "a pooler before PostgreSQL refuses what our sessions set: PgBouncer ne
 # The database itself is not as it must be, whatever is stored there.
 UNFIT = {"42501", "42703", "42P01"}
 # It serves nobody now, whoever asks for what.
-CLOSED = {"53100", "53300", "57P01", "57P02", "57P03"}
+READ_ONLY = "25006"
+CLOSED = {READ_ONLY, "53100", "53300", "57P01", "57P02", "57P03"}
+# Another session was in the way: unique violation, serialization failure, deadlock.
+CONFLICTS = {"23505", "40001", "40P01"}
+TOO_LARGE = "54"  # class "program limit exceeded", which Django counts as OperationalError
 
 
 def sqlstate(error: BaseException) -> str:
@@ -46,6 +50,24 @@ def _unfit(error: BaseException) -> str:
     if isinstance(error, TooOldError):
         return str(error)
     return POOLED if isinstance(error, OperationalError) and "unsupported startup parameter" in str(error) else ""
+
+
+def is_away(error: BaseException) -> bool:
+    """Return whether an error is about the database rather than about what it was asked to store.
+
+    A lock or an answer that did not come in time says nothing about an item either: it is worked off later, never set
+    aside. Neither does a table that was not migrated yet, nor a standby.
+    """
+    code = sqlstate(error)
+    if code in UNFIT | CLOSED:
+        return True
+    is_operational = isinstance(error, OperationalError | InterfaceError)
+    return is_operational and not code.startswith(TOO_LARGE) and code not in CONFLICTS
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Return whether another session was in the way, so that the same work succeeds when it is repeated."""
+    return sqlstate(error) in CONFLICTS
 
 
 def is_closed(error: BaseException) -> bool:

@@ -7,6 +7,8 @@ than none.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kit.backoff import doubled
+
 # A server is back within seconds of a restart, and one that hangs should be asked last for longer than that.
 DISTRUST_SECONDS = 10.0
 # A measurement older than this says nothing, so that a slow server gets another chance.
@@ -57,7 +59,7 @@ class Peers:
         memory = self._memories[url]
         if memory.trusted_from > now:
             return
-        span = min(DISTRUST_SECONDS * 2 ** min(memory.failures, 10), self._most_distrust_seconds)
+        span = doubled(DISTRUST_SECONDS, memory.failures, most_seconds=self._most_distrust_seconds)
         memory.failures += 1
         memory.trusted_from = now + max(span, at_least_seconds)
 

@@ -13,10 +13,10 @@ from django.db import OperationalError, connection
 
 from kit import leader
 from kit.db.patience import MIGRATIONS, REPORTS, RETENTION, patience
-from kit.db.reasons import sqlstate
+from kit.db.reasons import is_away, sqlstate
 from kit.db.statements import fetch
 from kit.patience import Patience
-from kit.turns import BaseStage, Batch, Bell, Work, Worker, is_database_away
+from kit.turns import BaseStage, Batch, Bell, Work, Worker
 from pushserver.embedded.postgres import SOCKET_NAME, EmbeddedPostgres
 from tests.silent import SilentProxy, silent_proxy
 from waku_bridge.metrics import LOCK_HELD
@@ -144,7 +144,7 @@ def test_who_waits_too_long_gives_up_and_tries_again_later(wanted: Patience, sta
 
     error = in_thread(ask)
 
-    assert (sqlstate(error), is_database_away(error)) == (code, True)
+    assert (sqlstate(error), is_away(error)) == (code, True)
     fetch("SELECT pg_advisory_unlock(77)")
 
 

@@ -9,14 +9,14 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from django.db import DataError, IntegrityError, OperationalError, ProgrammingError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
 from structlog.testing import capture_logs
 
 from kit.db.reasons import REASONS
 from kit.db.statements import fetch
 from kit.leader import BATCHES
-from kit.turns import CHANNEL, LIMIT, BaseStage, Bell, Work, Worker, is_conflict, is_database_away, wake
+from kit.turns import CHANNEL, LIMIT, BaseStage, Bell, Work, Worker, wake
 from registrations.models import TopicKey
 from tests.delivering import other_session
 from tests.statements import statements
@@ -281,19 +281,35 @@ def fails(error, *, times):
     return hook
 
 
-def conflict(sqlstate):
-    error = (ProgrammingError if sqlstate.startswith("42") else OperationalError)("conflict")
+def refused(sqlstate, kind=OperationalError):
+    error = kind("quotes a row")
     error.__cause__ = psycopg.errors.lookup(sqlstate)()
     return error
 
 
-@pytest.mark.parametrize("error", [IntegrityError(), conflict("40001"), conflict("40P01")])
+CONFLICTS = [refused("23505", IntegrityError), refused("40001"), refused("40P01")]
+
+
+@pytest.mark.parametrize("error", CONFLICTS)
 def test_what_collides_with_another_worker_is_done_again_as_it_was(error):
     stage, other = Numbers(1, 2, hook=fails(error, times=2)), Numbers(3)
     assert turn(stage, other) is False
     assert stage.limits == [LIMIT] * 3
     assert written() == names(1, 2, 3)
     assert transaction_count() == 1
+
+
+@pytest.mark.parametrize("error", CONFLICTS)
+def test_what_collides_again_and_again_is_never_set_aside(error):
+    stage = Numbers(1, hook=fails(error, times=20))
+    worker, collisions = Worker([stage], Bell()), 0
+    while not written():
+        try:
+            worker.turn(now=timezone.now())
+        except (IntegrityError, OperationalError):
+            collisions += 1
+    assert collisions > 0
+    assert stage.set_aside_numbers == []
 
 
 @in_threads
@@ -317,24 +333,6 @@ def test_a_row_that_another_worker_inserted_meanwhile_is_found_when_the_turn_is_
 def skip_known(stage, work, batch):
     stage.numbers = [number for number in stage.numbers if str(number) not in written()]
     return work(batch)
-
-
-@pytest.mark.parametrize(
-    ("sqlstate", "is_away"),
-    [
-        *((code, True) for code in ("57P01", "08006", "55P03", "53100", "42P01", "42703", "42501")),
-        *((code, False) for code in ("54000", "40001", "40P01", "42601")),
-    ],
-)
-def test_errors_are_told_apart_by_the_code_of_the_database(sqlstate, is_away):
-    error = conflict(sqlstate)
-    assert is_database_away(error) is is_away
-    assert is_conflict(error) is (sqlstate in {"40001", "40P01"})
-
-
-def test_other_errors_are_neither_conflicts_nor_an_outage():
-    assert not any(test(error) for test in (is_database_away, is_conflict) for error in (ValueError(), DataError()))
-    assert is_conflict(IntegrityError())
 
 
 # The thread -----------------------------------------------------------------------------------------------------------
@@ -557,6 +555,38 @@ def test_what_keeps_turns_from_being_made_is_told_once_and_so_is_its_end(running
         eventually(lambda: [entry["event"] for entry in logs][-1:] == ["turns_go_on"])
     assert [entry.get("reason") for entry in logs] == [REASONS["53100"], REASONS["57P03"], None]
     assert written() == names(1)
+
+
+@in_threads
+def test_a_standby_is_waited_for_until_it_is_the_primary(running):
+    """New sessions of a read-only server may read only, as those of a standby. Nothing is dropped meanwhile."""
+    with other_session() as other:
+        other.autocommit = True
+        name = psycopg.sql.Identifier(other.info.dbname)
+        other.execute(psycopg.sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
+        try:
+            connection.close()
+            stage = Numbers(1, 2)
+            with capture_logs() as logs:
+                running(stage)
+                eventually(lambda: REASONS["25006"] in [entry.get("reason") for entry in logs])
+        finally:
+            other.execute(psycopg.sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
+    eventually(lambda: written() == names(1, 2))
+    assert stage.set_aside_numbers == []
+
+
+@in_threads
+def test_a_database_that_cannot_be_reached_for_hours_is_waited_for(running, monkeypatch):
+    pauses, connect = [], Worker._listen
+    hook = fails(refused("57P03"), times=10_000)
+    monkeypatch.setattr("kit.turns.sleep", pauses.append)
+    monkeypatch.setattr(Worker, "_listen", lambda worker: (hook(0), connect(worker)))
+    with capture_logs():
+        running(Numbers(1))
+        eventually(lambda: written() == names(1))
+    assert len(pauses) >= 10_000
+    assert max(pauses) <= 2.0
 
 
 @in_threads

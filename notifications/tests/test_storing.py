@@ -1,11 +1,16 @@
 """Pushes that a front door hands over by their routes: stored, sent by the workers, and never settled."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
+from kit.db.reasons import sqlstate
 from notifications import storing
 from notifications.messages import Content, Grade, Outcome, Push, Result
 from notifications.models import Notification, NotificationRequest
@@ -127,3 +132,28 @@ def test_what_waits_may_live_longer_and_is_due_as_before() -> None:
 def test_no_payload_is_in_a_repr() -> None:
     assert "AAAA" not in repr(pushed())
     assert "AAAA" not in repr(Content("t", "s", {"e": "AAAA"}))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_workers_that_store_the_same_in_another_order_wait_for_each_other_and_never_in_a_circle() -> None:
+    """Each transaction first takes its snapshot, so that both insert at the same time."""
+    route, now = make_route(), timezone.now()
+    begun = threading.Barrier(2, timeout=20)
+
+    def store_all(order: int, first: int) -> str:
+        pushes = [pushed(route, key=number.to_bytes(32)) for number in range(first, first + 50)]
+        same_names = [replace(push, request_key=push.source_key) for push in pushes]
+        try:
+            with transaction.atomic():
+                connection.cursor().execute("SELECT")
+                begun.wait()
+                storing.store("test-door", same_names[::order], now=now, reply_due_at=now)
+        except DatabaseError as error:
+            return sqlstate(error)
+        finally:
+            connection.close()
+        return ""
+
+    with ThreadPoolExecutor(2) as pool:
+        for first in range(0, 500, 50):
+            assert sorted(pool.map(store_all, (1, -1), (first, first))) == ["", "23505"]

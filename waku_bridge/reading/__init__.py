@@ -10,7 +10,7 @@ loses the other brings, and the inbox takes each message once.
     session.py       the bridge's own connection           store_pages.py  pages of a store into the intake
     pages.py         which messages of a page are ours     seen.py         hashes read lately (pure)
     dead_letters.py  what cannot be read, kept             backfill.py     the last minutes, for a topic that is new
-    backoff.py       how long to wait after a failure      reader.py       which path brought a page (pure)
+    reader.py        which path brought a page (pure)
 
 A relay cache gives each message to one reader only, so two bridges would share its pages between them. Each would still
 write its part into the same inbox: an overlap of a moment loses nothing and doubles nothing. The leader lock prevents

@@ -19,12 +19,12 @@ import structlog
 from django.db import Error as DjangoDatabaseError
 from django.utils import timezone
 
+from kit.backoff import Backoff
 from kit.leader import Term
 from waku_bridge.inbox import Path
 from waku_bridge.metrics import STORE_ERRORS
 from waku_bridge.node import Busy, NodeError
 from waku_bridge.reading.intake import Intake
-from waku_bridge.reading.pace import Backoff
 from waku_bridge.reading.reader import Reader
 from waku_bridge.reading.store_pages import Store, StorePages
 from waku_bridge.reading.windows import AHEAD, Window

@@ -16,6 +16,7 @@ import structlog
 from django.db import Error as DjangoDatabaseError
 from django.utils import timezone
 
+from kit.backoff import Backoff
 from kit.db.reasons import reason
 from kit.leader import Term, wait
 from kit.status_cache import StatusCache
@@ -30,7 +31,7 @@ from waku_bridge.metrics import (
 from waku_bridge.node import NodeError, NotSubscribed
 from waku_bridge.node.config_check import pages as page_lengths
 from waku_bridge.reading.intake import Intake
-from waku_bridge.reading.pace import ALARM_FILL, IDLE_SECONDS, Backoff, Ring
+from waku_bridge.reading.pace import ALARM_FILL, IDLE_SECONDS, Ring
 from waku_bridge.reading.pages import Selection
 from waku_bridge.reading.reader import Reader
 from waku_bridge.reading.threads import in_thread

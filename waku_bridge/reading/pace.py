@@ -1,6 +1,5 @@
-"""Decide when to read again: after a failure, and a relay cache by how full it was. Pure."""
+"""Decide when to read a relay cache again, by how full it was. Pure."""
 
-import random
 from dataclasses import dataclass
 
 # The longest that a message waits in an idle system, and while messages come in. A read of an empty cache costs us
@@ -46,24 +45,3 @@ class Ring:
     @property
     def _burst_seconds(self) -> float:
         return ALARM_FILL * self.capacity / BURST_PER_SECOND
-
-
-FIRST_SECONDS = 0.2
-MOST_SECONDS = 10.0
-
-
-class Backoff:
-    """The pauses of one peer."""
-
-    def __init__(self, most_seconds: float = MOST_SECONDS) -> None:
-        self.failures = 0
-        self._most_seconds = most_seconds
-
-    def next(self) -> float:
-        """Count one more failure and return how many seconds to wait. Half of the span is by chance."""
-        self.failures += 1
-        span: float = min(FIRST_SECONDS * 2 ** min(self.failures, 10), self._most_seconds)
-        return span * (0.5 + random.random() / 2)  # noqa: S311 - spreads load, guards nothing
-
-    def reset(self) -> None:
-        self.failures = 0

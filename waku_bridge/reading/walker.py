@@ -20,6 +20,7 @@ import structlog
 from django.db import Error as DjangoDatabaseError
 from django.utils import timezone
 
+from kit.backoff import Backoff
 from kit.db.reasons import reason
 from kit.leader import Term
 from waku_bridge.inbox import Path
@@ -27,7 +28,6 @@ from waku_bridge.metrics import STORE_ERRORS, STORE_ONLY, STORE_WATERMARK_TIMEST
 from waku_bridge.node import Busy, CursorLost, NodeError
 from waku_bridge.reading import progress, windows
 from waku_bridge.reading.intake import Intake
-from waku_bridge.reading.pace import Backoff
 from waku_bridge.reading.progress import Pending, Progress, Reason, StoreProgress
 from waku_bridge.reading.reader import Reader
 from waku_bridge.reading.store_pages import Place, Store, StorePages

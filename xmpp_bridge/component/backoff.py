@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from kit.backoff import doubled
+
 FIRST_SECONDS = 1.0
 MAX_SECONDS = 60.0
 # What only an operator can mend: another component of our name, a wrong secret, a name that the server does not know.
@@ -21,6 +23,6 @@ class Backoff:
 
     def pause(self, end: str, *, jitter: float) -> float:
         """Return how many seconds to wait after a connection that ended so; ``jitter`` is in 0..1."""
-        span = MAX_SECONDS if end in HOPELESS else min(FIRST_SECONDS * 2 ** min(self.failures, 10), MAX_SECONDS)
+        span = MAX_SECONDS if end in HOPELESS else doubled(FIRST_SECONDS, self.failures, most_seconds=MAX_SECONDS)
         self.failures += 1
         return span * (1 - jitter / 4)

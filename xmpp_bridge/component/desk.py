@@ -12,9 +12,9 @@ import structlog
 from django.db import Error, InterfaceError, OperationalError, connection
 
 from kit.db.clock import clock
+from kit.db.reasons import is_conflict
 from kit.db.statements import fetch
 from kit.sessions import BATCH_WORKER, set_all
-from kit.turns import is_conflict
 from xmpp_bridge import announcing, errands
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.jids import parse_jid

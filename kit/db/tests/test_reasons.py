@@ -2,9 +2,10 @@
 
 import psycopg
 import pytest
+from django import db
 from django.db import DataError, OperationalError, ProgrammingError
 
-from kit.db.reasons import AWAY, REASONS, UNFIT, reason, words
+from kit.db.reasons import AWAY, REASONS, UNFIT, is_away, is_closed, is_conflict, reason, words
 
 
 def error_of(code: str, kind: type[Exception] = OperationalError) -> Exception:
@@ -33,3 +34,39 @@ def test_a_connection_that_cannot_be_made_is_told_in_one_line() -> None:
     error = OperationalError("connection failed:\n  Is the server running?")
     assert reason(error) == AWAY
     assert words(error) == "PostgreSQL cannot be reached: connection failed: Is the server running?"
+
+
+def django_error(code: str) -> Exception:
+    """Return the error as Django raises it, which follows the class of psycopg."""
+    kind = psycopg.errors.lookup(code)
+    name = next(base.__name__ for base in kind.__mro__ if base.__module__ == "psycopg" and hasattr(db, base.__name__))
+    return error_of(code, getattr(db, name))
+
+
+@pytest.mark.parametrize(
+    ("codes", "away", "conflict"),
+    [
+        ("08000 08001 08003 08006 53000 53100 53200 53300 57014 57P01 57P02 57P03 57P05 58000 58030", True, False),
+        ("25006", True, False),  # a standby
+        ("55P03", True, False),  # a lock that did not come in time
+        ("42P01 42703 42501", True, False),  # not migrated yet
+        ("23505 40001 40P01", False, True),
+        ("21000 22001 22003 22021 22P02 22P05 23000 23502 23503 23514 23P01 42601 54000 XX000 XX001", False, False),
+    ],
+)
+def test_errors_are_told_apart_by_the_code_of_the_database(codes: str, *, away: bool, conflict: bool) -> None:
+    for code in codes.split():
+        assert (code, is_away(django_error(code)), is_conflict(django_error(code))) == (code, away, conflict)
+
+
+def test_each_class_of_codes_that_psycopg_knows_is_told_apart() -> None:
+    """What is new in PostgreSQL must not end a worker: each code is of exactly one kind, or about what was stored."""
+    for code in psycopg.errors._sqlcodes:
+        assert not (is_away(django_error(code)) and is_conflict(django_error(code))), code
+
+
+def test_what_is_no_error_of_the_database_is_of_no_kind() -> None:
+    for error in (ValueError(), DataError(), db.IntegrityError()):
+        assert [test(error) for test in (is_away, is_conflict, is_closed)] == [False] * 3
+    assert is_away(OperationalError())
+    assert is_away(db.InterfaceError())
