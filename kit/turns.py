@@ -36,7 +36,7 @@ from django.db import Error, connection, transaction
 from kit.backoff import Backoff
 from kit.buckets.share import COUNTED_EVERY_SECONDS, own_share
 from kit.db.clock import clock
-from kit.db.reasons import is_away, is_conflict, reason
+from kit.db.reasons import is_away, is_collision, is_conflict, reason
 from kit.db.statements import fetch
 from kit.leader import BATCHES, HELD, TRY, LeaderLock
 from kit.sessions import BATCH_WORKER, set_all
@@ -337,10 +337,10 @@ class Worker:
                         made.let_work(follower)
         except Exception as error:
             made.undo()
-            is_alone = made.limit == 1
-            if is_away(error) or (is_alone and is_conflict(error)):  # not the fault of the item
+            # Neither is the fault of an item. A row that another worker inserted is known by now.
+            if is_away(error) or (made.limit == 1 and is_collision(error)):
                 raise
-            if not is_alone:
+            if made.limit > 1:
                 return False
             with transaction.atomic(durable=True):
                 stage.set_aside(error, made.batch_of(stage))
@@ -348,26 +348,31 @@ class Worker:
             made.tell()
         return True
 
+    def _wait(self, not_before: float) -> None:
+        """Sleep until rows are announced or something is due, but never less than the pause.
+
+        The bell tells that the memory of a stage has changed. What it rang for may be due later only: a turn without
+        anything to do would begin another pause.
+        """
+        sleep(max(not_before - monotonic(), 0.0))
+        self._hear()
+        while not self._with_rows:
+            next_at = self._next_at()
+            seconds = (self._look_at if next_at is None else min(self._look_at, next_at)) - monotonic()
+            if seconds <= 0:
+                return
+            files: list[Any] = [self._bell, *([self._listening] if self._listening else [])]
+            readable, _, _ = select.select(files, [], [], seconds)
+            if self._bell in readable:
+                self._bell.hush()
+            if self._listening in readable:
+                self._hear()
+            if self._stopping.is_set():
+                return
+
     def _next_at(self) -> float | None:
         """Return when the memory of some stage wants a turn."""
         return min((at for _, stage in self._active() if (at := stage.next_at()) is not None), default=None)
-
-    def _wait(self, not_before: float) -> None:
-        """Sleep until the bell rings, rows are announced, or something is due, but never less than the pause."""
-        sleep(max(not_before - monotonic(), 0.0))
-        self._hear()
-        if self._with_rows:
-            return
-        files: list[int] = [self._bell.fileno()]
-        if self._listening is not None:
-            files.append(self._listening.fileno())
-        next_at = self._next_at()
-        until = self._look_at if next_at is None else min(self._look_at, next_at)
-        readable, _, _ = select.select(files, [], [], max(until - monotonic(), 0.0))
-        if self._bell.fileno() in readable:
-            self._bell.hush()
-        if self._listening is not None and self._listening.fileno() in readable:
-            self._hear()
 
 
 class _Turn:

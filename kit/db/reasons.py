@@ -28,8 +28,9 @@ UNFIT = {"42501", "42703", "42P01"}
 # It serves nobody now, whoever asks for what.
 READ_ONLY = "25006"
 CLOSED = {READ_ONLY, "53100", "53300", "57P01", "57P02", "57P03"}
-# Another session was in the way: unique violation, serialization failure, deadlock.
-CONFLICTS = {"23505", "40001", "40P01"}
+# Another session was in the way: serialization failure, deadlock. A unique violation may stay when it is repeated.
+COLLISIONS = {"40001", "40P01"}
+CONFLICTS = {"23505", *COLLISIONS}
 TOO_LARGE = "54"  # class "program limit exceeded", which Django counts as OperationalError
 
 
@@ -63,6 +64,11 @@ def is_away(error: BaseException) -> bool:
         return True
     is_operational = isinstance(error, OperationalError | InterfaceError)
     return is_operational and not code.startswith(TOO_LARGE) and code not in CONFLICTS
+
+
+def is_collision(error: BaseException) -> bool:
+    """Return whether PostgreSQL ended one of two sessions that were in each other's way, whatever they stored."""
+    return sqlstate(error) in COLLISIONS
 
 
 def is_conflict(error: BaseException) -> bool:
