@@ -1,4 +1,4 @@
-"""How long to wait after a failure: twice as long after each one, up to a bound. Pure but for chance."""
+"""How long to wait after a failure: twice as long after each one, up to a bound, and partly by chance."""
 
 import random
 

@@ -251,7 +251,11 @@ def test_not_being_ready_is_not_logged_as_an_error(
     ("arguments", "queues"),
     [
         (["--pool=prefork", "--concurrency=1", "--queues=batches"], {"batches"}),
-        (["--pool=threads", "--concurrency=1", "--queues=maintenance,keys,canary"], {"maintenance", "keys"}),
+        pytest.param(
+            ["--pool=threads", "--concurrency=1", "--queues=maintenance,keys,canary"],
+            {"maintenance", "keys"},
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=["prefork", "threads"],
 )

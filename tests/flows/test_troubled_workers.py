@@ -100,6 +100,7 @@ def test_a_worker_that_hangs_on_duty_leaves_the_work_to_the_other(
     check(network, prepared)
 
 
+@pytest.mark.nightly
 def test_a_clock_that_goes_back_stops_nothing_and_sends_nothing_twice(
     fleet: Fleet, network: Network, prepared: Load, second: str, tmp_path: Path
 ) -> None:
