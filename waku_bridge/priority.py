@@ -77,7 +77,7 @@ class Priority:
         self._buckets = Buckets(CAPACITY)
         self.is_behind = False
 
-    def fits(self, costs: Iterable[int], *, is_full: bool, waited: timedelta) -> bool:
+    def decides_all(self, costs: Iterable[int], *, is_full: bool, waited: timedelta) -> bool:
         """Return whether all of a batch is decided, and note whether the inbox is behind.
 
         ``is_full`` says that the batch took all it may, and ``waited`` is how long its oldest message did.

@@ -102,7 +102,7 @@ class Inbox(InboxStep):
         """Choose what is decided in this batch: everything, while it fits and the inbox keeps up."""
         costs = [cost(item.decoded) for item in items]
         waited = max((now - envelope.received_at for envelope in taken.envelopes), default=timedelta())
-        if self._intake.priority.fits(costs, is_full=taken.is_more_left, waited=waited):
+        if self._intake.priority.decides_all(costs, is_full=taken.is_more_left, waited=waited):
             return Chosen(set(range(len(items))), set())
         names = [named(item.decoded) for item in items]
         found = find_proven_addresses({name for each in names for name in each})

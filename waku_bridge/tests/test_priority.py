@@ -34,7 +34,7 @@ def priority(clock: Clock) -> Priority:
 
 @pytest.fixture
 def behind(priority: Priority) -> Priority:
-    priority.fits([1] * BUDGET, is_full=True, waited=2 * THRESHOLD)
+    priority.decides_all([1] * BUDGET, is_full=True, waited=2 * THRESHOLD)
     return priority
 
 
@@ -87,7 +87,7 @@ LATE = THRESHOLD + timedelta(milliseconds=1)
 
 
 @pytest.mark.parametrize(
-    ("costs", "is_full", "waited", "fits", "is_behind"),
+    ("costs", "is_full", "waited", "all_decided", "is_behind"),
     [
         ([1] * BUDGET, True, LATE, False, True),  # one-unit messages are no exception
         ([1] * BUDGET, True, THRESHOLD, True, False),
@@ -99,9 +99,9 @@ LATE = THRESHOLD + timedelta(milliseconds=1)
     ],
 )
 def test_a_batch_is_decided_whole_within_the_budget_while_the_inbox_is_not_behind(
-    priority: Priority, costs: list[int], is_full: bool, waited: timedelta, fits: bool, is_behind: bool
+    priority: Priority, costs: list[int], is_full: bool, waited: timedelta, all_decided: bool, is_behind: bool
 ) -> None:
-    assert priority.fits(costs, is_full=is_full, waited=waited) is fits
+    assert priority.decides_all(costs, is_full=is_full, waited=waited) is all_decided
     assert priority.is_behind is is_behind
 
 
@@ -109,8 +109,8 @@ def test_the_inbox_stays_behind_until_a_batch_is_not_full(priority: Priority) ->
     """The newest come first meanwhile, so that what a batch holds has not waited."""
     full, rest = [1] * BUDGET, [1] * (BUDGET - 1)
     batches = [(full, LATE), (full, timedelta()), (rest, LATE), (full, timedelta())]
-    fit = [priority.fits(costs, is_full=costs is full, waited=waited) for costs, waited in batches]
-    assert fit == [False, False, True, True]
+    decided = [priority.decides_all(costs, is_full=costs is full, waited=waited) for costs, waited in batches]
+    assert decided == [False, False, True, True]
 
 
 def test_what_is_about_a_proven_address_goes_first_and_all_others_get_what_is_left(priority: Priority) -> None:
