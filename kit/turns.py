@@ -337,7 +337,8 @@ class Worker:
                         made.let_work(follower)
         except Exception as error:
             made.undo()
-            # Neither is the fault of an item. A row that another worker inserted is known by now.
+            # An outage or a collision is no fault of the item. A unique violation is: by now, this stage can see the
+            # row that another worker inserted.
             if is_away(error) or (made.limit == 1 and is_collision(error)):
                 raise
             if made.limit > 1:

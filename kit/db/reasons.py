@@ -25,9 +25,8 @@ AWAY = "PostgreSQL does not answer"
 POOLED = "a pooler before PostgreSQL refuses what our sessions set: PgBouncer needs ignore_startup_parameters = options"
 # The database itself is not as it must be, whatever is stored there.
 UNFIT = {"42501", "42703", "42P01"}
-# It serves nobody now, whoever asks for what.
-READ_ONLY = "25006"
-CLOSED = {READ_ONLY, "53100", "53300", "57P01", "57P02", "57P03"}
+# It stores nothing now, whoever asks for what.
+CLOSED = {"25006", "53100", "53300", "57P01", "57P02", "57P03"}
 # Another session was in the way: serialization failure, deadlock. A unique violation may stay when it is repeated.
 COLLISIONS = {"40001", "40P01"}
 CONFLICTS = {"23505", *COLLISIONS}

@@ -59,7 +59,7 @@ class Peers:
         memory = self._memories[url]
         if memory.trusted_from > now:
             return
-        span = doubled(DISTRUST_SECONDS, memory.failures, most_seconds=self._most_distrust_seconds)
+        span = doubled(DISTRUST_SECONDS, memory.failures, max_seconds=self._most_distrust_seconds)
         memory.failures += 1
         memory.trusted_from = now + max(span, at_least_seconds)
 

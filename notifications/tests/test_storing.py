@@ -136,7 +136,7 @@ def test_no_payload_is_in_a_repr() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_two_workers_that_store_the_same_in_another_order_wait_for_each_other_and_never_in_a_circle() -> None:
-    """Each transaction first takes its snapshot, so that both insert at the same time."""
+    """Both have begun their transactions before either inserts."""
     route, now = make_route(), timezone.now()
     begun = threading.Barrier(2, timeout=20)
 

@@ -173,13 +173,13 @@ class EmbeddedPostgres:
     def is_ready(self) -> bool:
         """Return whether the server takes connections.
 
-        Its own word comes first, as it logs an error for each connection that comes before.
+        PostgreSQL logs an error for each connection while it starts, so the state in its own file is read first.
         """
         try:
-            said = (self.data_dir / "postmaster.pid").read_text(encoding="utf-8").splitlines()
+            lines = (self.data_dir / "postmaster.pid").read_bytes().splitlines()
         except FileNotFoundError:
             return False
-        if said[-1:] != ["ready   "]:
+        if lines[-1:] != [b"ready   "]:
             return False
         try:
             psycopg.connect(self.url(), connect_timeout=5).close()

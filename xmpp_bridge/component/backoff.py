@@ -23,6 +23,6 @@ class Backoff:
 
     def pause(self, end: str, *, jitter: float) -> float:
         """Return how many seconds to wait after a connection that ended so; ``jitter`` is in 0..1."""
-        span = MAX_SECONDS if end in HOPELESS else doubled(FIRST_SECONDS, self.failures, most_seconds=MAX_SECONDS)
+        span = MAX_SECONDS if end in HOPELESS else doubled(FIRST_SECONDS, self.failures, max_seconds=MAX_SECONDS)
         self.failures += 1
         return span * (1 - jitter / 4)

@@ -217,7 +217,7 @@ def _host(database):
     return database["OPTIONS"].get("host") or database["HOST"]
 
 
-@pytest.mark.parametrize("signal", first_everyday(SIGKILL, SIGTERM))
+@pytest.mark.parametrize("signal", first_everyday(SIGKILL, SIGTERM), ids=["killed", "stopped"])
 def test_a_standby_takes_over_and_the_page_that_went_down_is_found_in_the_store(run, tmp_path, signal):
     """The first bridge holds a page that the database does not take: its inbox is locked."""
 
