@@ -1,16 +1,21 @@
 """Ports of embedded servers. They are chosen once and remembered in DATA_DIR, so that a restart keeps every URL."""
 
 import json
+import secrets
 import socket
 from contextlib import suppress
 from pathlib import Path
 
+# Systems take the ports of outgoing connections from 32768 on (Linux) or 49152 (others). From there a connection could
+# take the port of a server that is about to start, or rests.
+_PORTS = range(10_000, 32_768)
+
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nothing listens."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Return a port of 127.0.0.1 on which nothing listens, and which no outgoing connection takes."""
+    while not is_free("127.0.0.1", port := secrets.choice(_PORTS)):
+        pass
+    return port
 
 
 def is_free(host: str, port: int) -> bool:

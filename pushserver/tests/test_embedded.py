@@ -186,6 +186,11 @@ def test_a_port_is_remembered(tmp_path):
     assert json.loads((tmp_path / "ports.json").read_text())["valkey"] == port
 
 
+def test_a_port_is_none_that_an_outgoing_connection_may_be_given():
+    (first,) = re.findall(r"^\d+", Path("/proc/sys/net/ipv4/ip_local_port_range").read_text())
+    assert all(1024 < ports.free_port() < min(int(first), 49152) for _ in range(50))
+
+
 def test_a_port_that_someone_took_is_replaced(tmp_path):
     port = ports.remembered_port(tmp_path / "ports.json", "valkey")
     with socket.create_server(("127.0.0.1", port)):

@@ -64,6 +64,11 @@ class Fleet:
         for name in names:
             self._forget(name)
 
+    def answers(self, name: str, url: str) -> bool:
+        """Whether it answers there. One that has ended never will."""
+        assert self.running[name].poll() is None, self.log(name)
+        return asyncio.run(answers(url))
+
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 

@@ -140,7 +140,7 @@ def test_messages_beyond_the_free_children_start_nothing_not_even_when_the_worke
 ) -> None:
     wait_until(lambda: loops(network) == 1, what="the child makes batches")
     parent, before, logged = fleet.running["batches"], children(fleet), len(fleet.log("batches"))
-    app = Celery(broker=fleet.environment["REDIS_URL"])
+    app = Celery(broker=fleet.environment["REDIS_URL"], set_as_current=False)
     for _ in range(3):
         app.send_task("notifications.tasks.process_batches", queue="batches", expires=1)
     network.wait_until_answered()
