@@ -27,8 +27,11 @@ class EmbeddedPart:
 
 def postgres(server: EmbeddedPostgres) -> EmbeddedPart:
     """Describe the embedded PostgreSQL."""
-    socket = server.socket_dir / SOCKET_NAME
-    return EmbeddedPart("DATABASE_URL", server.url(), server.url(), server.spec(), lambda: probing.listens(socket))
+
+    async def is_ready() -> bool:
+        return server.says_ready() and await probing.listens(server.socket_dir / SOCKET_NAME)
+
+    return EmbeddedPart("DATABASE_URL", server.url(), server.url(), server.spec(), is_ready)
 
 
 def valkey(data_dir: Path) -> EmbeddedPart:

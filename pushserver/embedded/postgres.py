@@ -170,16 +170,20 @@ class EmbeddedPostgres:
         if self.socket_dir.lstat().st_uid != os.geteuid() or self.socket_dir.resolve() != self.data_dir.resolve():
             raise StartError(f"{self.socket_dir} belongs to someone else: set a shorter DATA_DIR.")
 
-    def is_ready(self) -> bool:
-        """Return whether the server takes connections.
+    def says_ready(self) -> bool:
+        """Return whether the file of the server's state says that it takes connections; one that was killed leaves it.
 
-        PostgreSQL logs an error for each connection while it starts, so the state in its own file is read first.
+        It is read before the first connection, as PostgreSQL logs an error for each one while it starts.
         """
         try:
             lines = (self.data_dir / "postmaster.pid").read_bytes().splitlines()
         except FileNotFoundError:
             return False
-        if lines[-1:] != [b"ready   "]:
+        return lines[-1:] == [b"ready   "]
+
+    def is_ready(self) -> bool:
+        """Return whether the server takes connections."""
+        if not self.says_ready():
             return False
         try:
             psycopg.connect(self.url(), connect_timeout=5).close()

@@ -1,5 +1,6 @@
 """The embedded servers: private, at the same address every time, and back after every kind of end."""
 
+import asyncio
 import json
 import os
 import re
@@ -21,9 +22,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from pushserver.embedded import accounts, copies, ports
+from pushserver.embedded import accounts, copies, parts, ports
 from pushserver.embedded.leftovers import stop_leftover
-from pushserver.embedded.parts import waku_node
 from pushserver.embedded.postgres import SETTINGS, EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.processes import PROJECT, StartError
@@ -290,15 +290,19 @@ def test_checkouts_that_copy_at_once_share_one_copy(originals, tmp_path, capsys)
 
 def test_a_server_that_is_starting_is_not_asked_as_it_would_log_that_as_an_error(tmp_path, guard):
     server = EmbeddedPostgres(tmp_path / "postgres", FAST)
-    assert not server.is_ready()
+
+    def are_ready():
+        return server.is_ready(), asyncio.run(parts.postgres(server).is_ready())
+
+    assert are_ready() == (False, False)
     with served(server, guard, tmp_path / "log"):
         pid_file = tmp_path / "postgres" / "postmaster.pid"
         lines = pid_file.read_text()
         pid_file.write_text(lines.replace("ready   ", "starting"))
-        assert not server.is_ready()
+        assert are_ready() == (False, False)
         pid_file.write_text(lines)
-        assert server.is_ready()
-    assert not server.is_ready()
+        assert are_ready() == (True, True)
+    assert are_ready() == (False, False)
 
 
 @pytest.mark.parametrize("useradd", [None, "/bin/false"])
@@ -311,7 +315,7 @@ def test_root_falls_back_to_nobody_where_no_account_can_be_made(monkeypatch, tmp
 
 
 def test_the_node_listens_to_every_configured_topic_and_has_the_ring_that_we_count_on(tmp_path):
-    command = waku_node(tmp_path, ["/waku/2/rs/16/32", "/waku/2/rs/16/64"], ring_capacity=7000).spec.command
+    command = parts.waku_node(tmp_path, ["/waku/2/rs/16/32", "/waku/2/rs/16/64"], ring_capacity=7000).spec.command
     assert command[command.index("--relay-cache-capacity") + 1] == "7000"
     start = command.index("--shard")
     assert command[start + 1 : start + 3] == ["/waku/2/rs/16/32", "/waku/2/rs/16/64"]
