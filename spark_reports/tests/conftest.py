@@ -45,6 +45,7 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.adaptive.enabled": "false",  # re-planning tiny frames costs more than running them
         "spark.sql.codegen.wholeStage": "false",  # nor is compiling worth it
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
         "spark.log.level": "ERROR",

@@ -10,6 +10,7 @@ spark.driver.extraJavaOptions {QUICK_JAVA}
 spark.executor.extraJavaOptions {QUICK_JAVA}
 spark.executor.memory 512m
 spark.sql.codegen.wholeStage false
+spark.sql.codegen.factoryMode NO_CODEGEN
 spark.sql.shuffle.partitions 4
 """
 

@@ -73,6 +73,7 @@ def assert_readable(page: Page, shown: Iterable[tuple[str, str]]) -> None:
     assert {url: found for url, found in faults.items() if found} == {}
 
 
+@pytest.mark.nightly
 def test_a_visitor_can_read_the_login_page_and_the_documentation_of_the_api(visitor: Page) -> None:
     assert list(faults_of(visitor, "login", "/admin/login/")) == []
 

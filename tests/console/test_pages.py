@@ -456,7 +456,8 @@ def hidden() -> Secrets:
     return hidden
 
 
-@pytest.mark.parametrize("filters", first_everyday(0, 1))
+@pytest.mark.nightly
+@pytest.mark.parametrize("filters", [0, 1])
 def test_no_token_key_or_payload_is_on_any_page(admin_client: Client, hidden: Secrets, filters: int) -> None:
     registration = Registration.objects.get()
     terms = [bytes(registration.public_key_hash).hex(), registration.installation_id, str(registration.pseudonym)]

@@ -68,6 +68,7 @@ def test_the_state_is_the_first_thing_of_a_card(phone: Page, world: World) -> No
         assert all(box and label["y"] < box["y"] + box["height"] for box in cells), path
 
 
+@pytest.mark.nightly
 def test_a_page_has_25_rows_on_a_phone_and_50_on_a_desk(phone: Page, world: World) -> None:
     request = Notification.objects.earliest("pk").request
     for number in range(60):
@@ -89,6 +90,7 @@ def test_a_page_has_25_rows_on_a_phone_and_50_on_a_desk(phone: Page, world: Worl
     expect(rows).to_have_count(50)
 
 
+@pytest.mark.nightly
 def test_a_list_that_is_the_first_page_on_a_phone_is_short_at_once(visitor: Page, world: World) -> None:
     request = Notification.objects.earliest("pk").request
     for number in range(60):

@@ -179,6 +179,7 @@ def test_every_object_that_staff_act_on_shows_what_they_did() -> None:
         assert WHY in words_of(client, f"/admin/{path}/change/")
 
 
+@pytest.mark.nightly
 def test_a_log_of_a_hundred_thousand_changes_is_searched_by_index(transactional_db: None) -> None:
     kind = ContentType.objects.get_for_model(Registration)
     ann = User.objects.create_user("ann")

@@ -14,6 +14,7 @@ from notifications.halts import with_halts
 from notifications.models import Channel
 from registrations.models import Registration, Route
 from tests import factories
+from tests.budget import first_everyday
 from tests.console.conftest import PASSWORD, send_login
 from tests.console.test_browser import show
 from tests.console.test_walk import confirm, log_in
@@ -32,7 +33,7 @@ def stranger(visitor: Page) -> Page:
     return visitor.context.new_page()
 
 
-@pytest.mark.parametrize("role", MENUS)
+@pytest.mark.parametrize("role", first_everyday(*MENUS))
 def test_the_menu_and_the_pages_offer_what_a_role_may_do(stranger: Page, role: str) -> None:
     registration = factories.make_registration()
     log_in(stranger, role)

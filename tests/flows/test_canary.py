@@ -145,6 +145,7 @@ def test_an_answer_that_no_node_takes_is_told(
     assert last(network, "state", "broken_link", "cause") == ("broken", "register_answer", "reply")
 
 
+@pytest.mark.nightly
 def test_a_push_that_nobody_tries_because_delivery_is_drained_is_told(network: Network, canary: Run) -> None:
     network.rows(
         "INSERT INTO notifications_halt (kind, gateway, app_topic, since, by, reason)"

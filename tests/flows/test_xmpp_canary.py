@@ -19,7 +19,6 @@ from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.stack.plan import manage
 from pushserver.supervisor.guard import Guard
 from pushserver.supervisor.processes import ProcessSpec, Stage
-from tests.budget import first_everyday
 from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet, wait_for_http, wait_until
 from tests.interop.servers import ask
@@ -184,14 +183,15 @@ def test_every_link_is_timed_and_no_row_stays(service: Service, canary: Run) -> 
     assert service.pushes() == before
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("part", "link", "cause", "words"),
-    first_everyday(
+    [
         (BRIDGE, "register", "component", "the component was stopped"),
         ("routing", "register", "xmpp_server", "the XMPP server does not route to the component"),
         ("batches", "gorush", "worker", "nobody tries the push"),
         ("gorush", "gorush", "gorush", "gorush does not take the push"),
-    ),
+    ],
 )
 def test_the_broken_link_is_named(
     service: Service, canary: Run, without: Callable[[str], None], part: str, link: str, cause: str, words: str
