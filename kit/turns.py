@@ -37,7 +37,7 @@ from kit.backoff import Backoff
 from kit.buckets.share import COUNTED_EVERY_SECONDS, own_share
 from kit.db.clock import clock
 from kit.db.reasons import is_away, is_collision, is_conflict, reason
-from kit.db.statements import fetch
+from kit.db.statements import fetch, write
 from kit.leader import BATCHES, HELD, TRY, LeaderLock
 from kit.sessions import BATCH_WORKER, set_all
 from kit.told import Told
@@ -263,14 +263,14 @@ class Worker:
         self._with_rows |= {place for place, is_so in zip(waiting, found, strict=True) if is_so}
         if is_on_duty != self._is_on_duty:
             self._is_on_duty = is_on_duty
-            fetch(f"LISTEN {CHANNEL}" if is_on_duty else f"UNLISTEN {CHANNEL}")
+            write(f"LISTEN {CHANNEL}" if is_on_duty else f"UNLISTEN {CHANNEL}")
             self._look_at = 0.0  # also for the stages of one worker, and for what came before we listened
 
     def _listen(self) -> None:
         connection.ensure_connection()
         if self._listening is not connection.connection:
             self._listening = connection.connection
-            fetch(f"LISTEN {CALL_FOR_HELP}")
+            write(f"LISTEN {CALL_FOR_HELP}")
             [(now, *_)] = fetch(f"SELECT clock_timestamp(), {set_all(BATCH_WORKER)}")
             clock.set(now)
             own_share().show()
@@ -279,9 +279,9 @@ class Worker:
         """Let another worker go on duty at once, not only when this connection is closed."""
         if self._is_on_duty:
             self._is_on_duty = False
-            fetch(f"UNLISTEN {CHANNEL}")
+            write(f"UNLISTEN {CHANNEL}")
             LeaderLock(BATCHES).release()
-            fetch(f"NOTIFY {CALL_FOR_HELP}")
+            write(f"NOTIFY {CALL_FOR_HELP}")
 
     def _hear(self) -> None:
         """Note for which stages rows were announced; look at once when that was not said."""
@@ -303,7 +303,7 @@ class Worker:
                         left.add(place)
                 left = set() if self._stopping.is_set() else left
                 if left and self._is_on_duty:
-                    fetch(f"NOTIFY {CALL_FOR_HELP}")
+                    write(f"NOTIFY {CALL_FOR_HELP}")
         except BaseException:
             self._with_rows |= waited
             made.undo()

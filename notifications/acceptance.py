@@ -15,7 +15,7 @@ from django.conf import settings
 
 from kit.buckets.bucket import BucketLimits
 from kit.buckets.shared import Spending, own_buckets
-from kit.db.statements import fetch
+from kit.db.statements import Statement, fetch_each
 from kit.metrics.batches import count, observe
 from notifications import coalescing, metrics, queues
 from notifications.admission import own_admission, own_senders
@@ -40,12 +40,15 @@ from notifications.policy import Recipient, Verdict, Wish, evaluate, wish_agains
 from notifications.queues import Queues
 from notifications.reports import Decided, load_errors, pack, pack_names, repeat_reports
 from notifications.storing import (
+    Ids,
     Known,
     KnownRequest,
     NewAttempt,
     NewNotification,
     NewRequest,
     find_known,
+    ids_for,
+    read_known,
     release_old,
     store,
 )
@@ -192,17 +195,16 @@ def accept(front_door: str, batch: Sequence[Incoming], *, sending: Sending, now:
     A request seen before is answered as before. The caller hands what was accepted to `Delivery.accepted` after the
     commit.
     """
-    known = _find_known(front_door, batch)
+    known, addressees, free_ids, all_queues = _look_up(front_door, batch, now=now)
     fresh = {i.request_key: i for i in batch if i.request_key not in known.requests}
     own_admission().refresh()
     own_senders().refresh(now=now)
-    addressees = _find_addressees(fresh.values(), now=now)
     taken = release_old(known.dedup_keys, until=now - DEDUP_WINDOW)
     requests = [_decide_all(incoming, addressees, taken) for incoming in fresh.values()]
     _limit(requests, now=now)
-    _choose(requests, sending.limits)
+    _choose(requests, all_queues, sending.limits)
     crowded = _coalesce(requests)
-    _store(front_door, requests, sending, now=now)
+    _store(front_door, requests, free_ids, sending, now=now)
     if crowded:
         coalescing.leave_out_oldest(crowded, most=settings.MAX_OPEN_PER_ROUTE, now=now)
     count(metrics.REQUESTS, {("new",): len(fresh), ("repeated",): len(batch) - len(fresh)})
@@ -228,9 +230,20 @@ def withdraw(installations: Collection[InstallationKey], *, now: datetime) -> No
 # What is known --------------------------------------------------------------------------------------------------------
 
 
-def _find_known(front_door: str, batch: Iterable[Incoming]) -> Known:
+def _look_up(
+    front_door: str, batch: Sequence[Incoming], *, now: datetime
+) -> tuple[Known, dict[InstallationKey, Addressee], Ids, Queues]:
+    """Return what is stored already, who can be notified, ids for as many rows as there may be, and all queues."""
     keys = {dedup_key(i.request.message_id, n) for i in batch for n in i.request.notifications}
-    return find_known(front_door, [incoming.request_key for incoming in batch], keys)
+    number = sum(len(incoming.request.notifications) for incoming in batch)
+    stored, found, [ids], waiting = fetch_each(
+        find_known(front_door, [incoming.request_key for incoming in batch], keys),
+        _find_addressees(batch, now=now),
+        ids_for(len(batch), number, number),
+        queues.ALL,
+    )
+    addressees = {(each.public_key_hash, each.installation_id): each for each in map(Addressee._make, found)}
+    return read_known(stored), addressees, Ids._make(ids), queues.read_queues(waiting)
 
 
 _FIND_ADDRESSEES = f"""
@@ -251,18 +264,14 @@ _FIND_ADDRESSEES = f"""
 """
 
 
-def _find_addressees(batch: Iterable[Incoming], *, now: datetime) -> dict[InstallationKey, Addressee]:
+def _find_addressees(batch: Iterable[Incoming], *, now: datetime) -> Statement:
     wanted = list({(n.public_key_hash, n.installation_id) for i in batch for n in i.request.notifications})
-    if not wanted:
-        return {}
-    parameters = {
+    return _FIND_ADDRESSEES, {
         "noted_since": now - NOTED_FOR,
         "most_waiting": settings.MAX_OPEN_PER_ROUTE,
         "hashes": [public_key_hash for public_key_hash, _ in wanted],
         "installations": [installation_id for _, installation_id in wanted],
     }
-    found = [Addressee._make(row) for row in fetch(_FIND_ADDRESSEES, parameters)]
-    return {(addressee.public_key_hash, addressee.installation_id): addressee for addressee in found}
 
 
 def dedup_key(message_id: bytes, notification: PushNotification) -> bytes:
@@ -373,15 +382,12 @@ def _hold_back(
     count(metrics.BEYOND_LIMITS, {("wake_up",): held, ("coalesced",): len(beyond) - held})
 
 
-def _choose(requests: Iterable[_Request], limits: ConcurrencyLimits) -> None:
+def _choose(requests: Iterable[_Request], known: Queues, limits: ConcurrencyLimits) -> None:
     """Put each notification into its queue, and take room for those that may be sent at once."""
-    drafts = [draft for request in requests for draft in request.stored]
-    if drafts:
-        known = queues.load()
-        for draft in drafts:
-            _put_into_queue(draft, known)
-            if not draft.wakes_at:
-                _take_room(draft, known, limits)
+    for draft in (draft for request in requests for draft in request.stored):
+        _put_into_queue(draft, known)
+        if not draft.wakes_at:
+            _take_room(draft, known, limits)
 
 
 def _put_into_queue(draft: _Draft, known: Queues) -> None:
@@ -427,12 +433,12 @@ def _coalesce(requests: Iterable[_Request]) -> list[int]:
 # What is stored -------------------------------------------------------------------------------------------------------
 
 
-def _store(front_door: str, requests: Sequence[_Request], sending: Sending, *, now: datetime) -> None:
+def _store(front_door: str, requests: Sequence[_Request], free: Ids, sending: Sending, *, now: datetime) -> None:
     if not requests:
         return
     new = [_new_request(request, lease_until=now + sending.lease, now=now) for request in requests]
     reply_due_at = now + timedelta(seconds=settings.REPLY_DEADLINE_SECONDS)
-    ids = store(front_door, new, now=now, reply_due_at=reply_due_at)
+    ids = store(front_door, new, free, now=now, reply_due_at=reply_due_at)
     for request, request_id in zip(requests, ids.requests, strict=True):
         request.id = request_id
     drafts = [draft for request in requests for draft in request.stored]

@@ -25,7 +25,7 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 
-from kit.db.statements import fetch
+from kit.db.statements import fetch, write
 from kit.once import once
 from notifications import queues
 from notifications.messages import ChannelKey, QueueKey
@@ -161,7 +161,7 @@ class Counts:
         found = {pk: (before[pk].number + number, number, last_at) for pk, number, last_at in rows}
         complete = {pk: total for pk, (total, number, _) in sorted(found.items()) if number < limit}
         if complete:
-            fetch(_WRITE_COUNTS, {"ids": list(complete), "numbers": list(complete.values()), "now": now})
+            write(_WRITE_COUNTS, {"ids": list(complete), "numbers": list(complete.values()), "now": now})
         return {pk: Part(total, last_at) for pk, (total, _, last_at) in found.items() if pk not in complete}
 
     def keep(self, parts: Mapping[int, Part]) -> None:
@@ -209,7 +209,7 @@ class Senders:
         noted, self._beyond = self._beyond.most_common(MAX_NOTED), Counter()
         if noted:
             digests, numbers = zip(*noted, strict=True)
-            fetch(_NOTE, {"now": now, "digests": list(digests), "numbers": list(numbers)})
+            write(_NOTE, {"now": now, "digests": list(digests), "numbers": list(numbers)})
         self.muted = frozenset(digest for (digest,) in fetch(_MUTED))
 
 

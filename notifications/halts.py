@@ -19,7 +19,7 @@ from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import OuterRef, Q, QuerySet, Subquery, TextField, Value
 from django.db.models.functions import Coalesce
 
-from kit.db.statements import fetch
+from kit.db.statements import fetch, write
 from kit.metrics.batches import count
 from kit.turns import wake as wake_workers
 from notifications.messages import ChannelKey, channel_key, platform
@@ -198,7 +198,7 @@ def take_probe(covering: Sequence[Halted], *, now: datetime) -> bool:
     locked = fetch(_LOCK_DUE, {"ids": [halt.id for halt in covering], "now": now})
     if len(locked) < len(covering):
         return False
-    fetch(_NEXT_PROBE, [[halt.id for halt in covering], [now + _pause(halt.kind) for halt in covering]])
+    write(_NEXT_PROBE, [[halt.id for halt in covering], [now + _pause(halt.kind) for halt in covering]])
     return True
 
 

@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import LiteralString, NamedTuple
 
-from kit.db.statements import fetch
+from kit.db.postgresql.base import Rows
+from kit.db.statements import Statement, fetch, write
 from notifications.messages import ChannelKey, QueueKey, queue_key
 from notifications.models import Channel, Halt, Notification
 
@@ -150,15 +151,21 @@ _LOAD = """
     UNION ALL SELECT 'app', NULL, '', token_type, apn_topic, deaths_doubted_since IS NOT NULL, NULL, last_success_at
     FROM notifications_channel
 """
+ALL: Statement = _LOAD, ()
 
 
 def load() -> Queues:
     """Read all queues, halts and apps."""
+    return read_queues(fetch(*ALL))
+
+
+def read_queues(found: Rows) -> Queues:
+    """Return what the statement `ALL` finds."""
     rows: dict[QueueKey, QueueRow] = {}
     halts: list[Halted] = []
     delivered: dict[ChannelKey, datetime] = {}
     doubted: set[ChannelKey] = set()
-    for kind, pk, gateway, token_type, app_topic, is_so, waiting_count, at in fetch(_LOAD):
+    for kind, pk, gateway, token_type, app_topic, is_so, waiting_count, at in found:
         if kind == "queue":
             key = QueueKey(gateway, token_type, app_topic, is_so)
             rows[key] = QueueRow(pk, key, waiting_count, at)
@@ -185,7 +192,7 @@ def create(keys: Collection[QueueKey]) -> None:
     """
     if keys:
         gateways, token_types, app_topics, proven = zip(*keys, strict=True)
-        fetch(_CREATE, [list(gateways), list(token_types), list(app_topics), list(proven)])
+        write(_CREATE, [list(gateways), list(token_types), list(app_topics), list(proven)])
 
 
 def note_success(apps: Iterable[ChannelKey], known: Queues, *, now: datetime) -> None:

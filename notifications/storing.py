@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, LiteralString, NamedTuple
 
-from kit.db.statements import fetch, new_ids
+from kit.db.postgresql.base import Rows
+from kit.db.statements import Statement, fetch, new_ids, write
 from kit.metrics.batches import count
 from kit.turns import wake as wake_workers
 from notifications import metrics
@@ -122,27 +123,32 @@ _STORE = """
 
 
 class Ids(NamedTuple):
-    """The ids of rows that were stored, in the order in which they were handed over."""
+    """Ids of rows that are to be stored, in the order in which the rows are handed over."""
 
-    requests: list[int]
-    notifications: list[int]
-    attempts: list[int]
+    requests: Sequence[int]
+    notifications: Sequence[int]
+    attempts: Sequence[int]
 
 
-def store(front_door: str, requests: Sequence[NewRequest], *, now: datetime, reply_due_at: datetime) -> Ids:
-    """Store requests of one front door with all that belongs to them; belongs into a transaction.
+def ids_for(requests: int, notifications: int, attempts: int) -> Statement:
+    """Return the statement that takes ids for so many rows. Its one row makes an `Ids`."""
+    return new_ids(
+        ("notifications_notificationrequest", requests),
+        ("notifications_notification", notifications),
+        ("notifications_attempt", attempts),
+    )
 
-    Raises IntegrityError when another process has stored one of them meanwhile; `find_known` knows it then.
+
+def store(front_door: str, requests: Sequence[NewRequest], free: Ids, *, now: datetime, reply_due_at: datetime) -> Ids:
+    """Store requests of one front door with all that belongs to them, under the first of these ids; belongs into a
+    transaction.
+
+    That transaction raises IntegrityError when another process has stored one of them meanwhile; `find_known` knows it
+    then.
     """
     notifications = [notification for request in requests for notification in request.notifications]
     attempts = [notification.attempt for notification in notifications if notification.attempt]
-    ids = Ids._make(
-        new_ids(
-            ("notifications_notificationrequest", len(requests)),
-            ("notifications_notification", len(notifications)),
-            ("notifications_attempt", len(attempts)),
-        )
-    )
+    ids = Ids(free.requests[: len(requests)], free.notifications[: len(notifications)], free.attempts[: len(attempts)])
     parents = [pk for pk, r in zip(ids.requests, requests, strict=True) for _ in r.notifications]
     claimed = [pk for pk, n in zip(ids.notifications, notifications, strict=True) if n.attempt]
     own = {
@@ -156,7 +162,7 @@ def store(front_door: str, requests: Sequence[NewRequest], *, now: datetime, rep
         "a_notification_id": claimed,
     }
     columns = _columns("r", NewRequest, requests) | _columns("n", NewNotification, notifications)
-    fetch(_STORE, own | columns | _columns("a", NewAttempt, attempts))
+    write(_STORE, own | columns | _columns("a", NewAttempt, attempts))
     return ids
 
 
@@ -193,10 +199,14 @@ _FIND_KNOWN: LiteralString = f"""
 """
 
 
-def find_known(front_door: str, request_keys: Collection[bytes], dedup_keys: Collection[bytes]) -> Known:
-    """Return what is stored of these."""
+def find_known(front_door: str, request_keys: Collection[bytes], dedup_keys: Collection[bytes]) -> Statement:
+    """Return the statement that finds what is stored of these. `read_known` reads its rows."""
     keys = {"request_keys": list(request_keys), "dedup_keys": list(dedup_keys)}
-    rows = fetch(_FIND_KNOWN, keys | {"front_door": front_door})
+    return _FIND_KNOWN, keys | {"front_door": front_door}
+
+
+def read_known(rows: Rows) -> Known:
+    """Return what was found."""
     return Known(
         {key: KnownRequest(*request) for key, *request, _ in rows if request[0] is not None},
         {key: created_at for key, *request, created_at in rows if request[0] is None},
@@ -221,14 +231,15 @@ REPEATED_WITHIN = timedelta(minutes=10)
 
 def find_repeated(front_door: str, keys: Collection[bytes], *, now: datetime) -> set[bytes]:
     """Return those of these keys that were stored a short while ago."""
-    known = find_known(front_door, (), keys) if keys else Known({}, {})
-    return release_old(known.dedup_keys, until=now - REPEATED_WITHIN)
+    in_use = read_known(fetch(*find_known(front_door, (), keys))).dedup_keys if keys else {}
+    return release_old(in_use, until=now - REPEATED_WITHIN)
 
 
 def store_pushes(front_door: str, pushes: Sequence[NewRequest], *, now: datetime) -> None:
     """Store what `push_request` made, and tell the workers."""
     if pushes:
-        store(front_door, pushes, now=now, reply_due_at=now)
+        [free] = fetch(*ids_for(len(pushes), len(pushes), 0))
+        store(front_door, pushes, Ids._make(free), now=now, reply_due_at=now)
         wake_workers()
         count(metrics.REQUESTS, {("new",): len(pushes)})
         count(metrics.NOTIFICATIONS, {(Verdict.DELIVER,): len(pushes)})
@@ -270,4 +281,4 @@ _PROLONG: LiteralString = f"""
 def prolong(expiries: Sequence[tuple[int, datetime]]) -> None:
     """Let notifications that wait live longer, because they stand for later pushes, too."""
     if expiries:
-        fetch(_PROLONG, [[pk for pk, _ in expiries], [expires_at for _, expires_at in expiries]])
+        write(_PROLONG, [[pk for pk, _ in expiries], [expires_at for _, expires_at in expiries]])

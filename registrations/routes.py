@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from kit.db.statements import fetch
+from kit.db.statements import write
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.messages import TokenType
@@ -68,7 +68,7 @@ def lock_in_order(route_ids: Collection[int]) -> None:
     Two batches that lock the same routes one after the other, each in its own order, would wait for each other until
     the database ends one of them.
     """
-    fetch(_LOCK, {"ids": list(route_ids)})
+    write(_LOCK, {"ids": list(route_ids)})
 
 
 def note_delivered(reached: Mapping[int, bytes], *, now: datetime) -> None:
@@ -77,4 +77,4 @@ def note_delivered(reached: Mapping[int, bytes], *, now: datetime) -> None:
     ``reached`` has, for each route, the digest of the address that was sent to. It may have another one by now: that
     one is not proven by it, and stays proven if it is.
     """
-    fetch(_NOTE_DELIVERED, {"ids": list(reached), "digests": list(reached.values()), "now": now})
+    write(_NOTE_DELIVERED, {"ids": list(reached), "digests": list(reached.values()), "now": now})

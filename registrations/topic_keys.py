@@ -8,7 +8,7 @@ from datetime import datetime
 
 from django.db import transaction
 
-from kit.db.statements import fetch
+from kit.db.statements import fetch, write
 
 # In 65 536 rows, sorted by the database, a million topics take a second. With a row for each, reading the rows takes us
 # two.
@@ -62,6 +62,6 @@ def remove(names: Sequence[str]) -> list[int]:
     Whoever registers stores the registration first and then the name, unless there is one. So that none is removed
     between the two, this waits for those who have looked for their names, and lets the others wait for a moment.
     """
-    fetch("SET LOCAL lock_timeout = '1s'")
-    fetch("LOCK TABLE registrations_topickey IN SHARE ROW EXCLUSIVE MODE")
+    write("SET LOCAL lock_timeout = '1s'")
+    write("LOCK TABLE registrations_topickey IN SHARE ROW EXCLUSIVE MODE")
     return [topic for (topic,) in fetch(_REMOVE, {"names": names})]

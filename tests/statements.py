@@ -1,11 +1,13 @@
 """Which statements the server sends to PostgreSQL, by Django's cursors or by those of the message path."""
 
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
+from django.db import connection
 
 
 @contextmanager
@@ -24,7 +26,29 @@ def before_each_statement(function: Callable[[str], object]) -> Iterator[None]:
 
 @contextmanager
 def statements() -> Iterator[list[str]]:
-    """Note the statements that are sent meanwhile."""
+    """Note the statements that are sent meanwhile, and those that are written meanwhile."""
     sent: list[str] = []
+    _send_what_is_written()
     with before_each_statement(sent.append):
         yield sent
+        _send_what_is_written()
+
+
+def _send_what_is_written() -> None:
+    connection.cursor().close()
+
+
+@contextmanager
+def round_trips() -> Iterator[list[bytes]]:
+    """Note how often Django's connection asks for something and waits meanwhile, by libpq's own record. The list is
+    filled at the end.
+    """
+    made: list[bytes] = []
+    connection.ensure_connection()
+    pgconn = connection.connection.pgconn
+    with tempfile.TemporaryFile() as record:
+        pgconn.trace(record.fileno())
+        yield made
+        pgconn.untrace()
+        record.seek(0)
+        made += [line for line in record if b"\tReadyForQuery\t" in line]

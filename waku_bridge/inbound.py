@@ -19,7 +19,7 @@ from django.db import transaction
 from kit.buckets.bucket import BucketLimits
 from kit.buckets.shared import own_buckets
 from kit.db.clock import clock
-from kit.db.statements import fetch
+from kit.db.statements import fetch, write
 from kit.metrics.batches import count, observe
 from kit.tracing.steps import note
 from notifications import acceptance
@@ -188,13 +188,13 @@ def take_postponed(limit: int) -> Taken:
 def postpone(items: Sequence[Item]) -> None:
     """Leave envelopes that were taken for later."""
     if items:
-        fetch(_POSTPONE, [[item.hash for item in items]])
+        write(_POSTPONE, [[item.hash for item in items]])
 
 
 def recall(envelope_hashes: Collection[bytes]) -> None:
     """Have those of these envelopes that were postponed taken as if they had just come."""
     if envelope_hashes:
-        fetch(_RECALL, [list(envelope_hashes)])
+        write(_RECALL, [list(envelope_hashes)])
 
 
 def still_waiting(envelope_hashes: Collection[bytes]) -> set[bytes]:
@@ -420,7 +420,7 @@ _CLOSE = f"""
 def _close(items: Sequence[Item], *, now: datetime) -> None:
     """Write how every envelope ended, in one statement, and drop the payloads that have served."""
     if items:
-        fetch(
+        write(
             _CLOSE,
             {
                 "now": now,

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import NamedTuple
 
-from kit.db.statements import fetch
+from kit.db.statements import fetch, write
 from xmpp_bridge.messages import IqAnswer
 from xmpp_bridge.models import CanaryStanza
 
@@ -31,7 +31,7 @@ NO_CONDITION = "undefined-condition"
 
 def want(stanza_id: str, text: str) -> None:
     """Have the component say this."""
-    fetch(
+    write(
         """
         INSERT INTO xmpp_bridge_canarystanza (id, text, wanted_at, error, is_own_error)
         VALUES (%(id)s, %(text)s, clock_timestamp(), '', FALSE)
@@ -48,7 +48,7 @@ def take() -> list[Errand]:
 def note_answer(answer: IqAnswer, *, is_own: bool) -> None:
     """Note the answer to a stanza. ``is_own`` says that an error is the component's own."""
     error = (answer.condition or NO_CONDITION) if answer.is_error else ""
-    fetch(_ANSWERED, {"id": answer.id, "error": error, "is_own": is_own and answer.is_error})
+    write(_ANSWERED, {"id": answer.id, "error": error, "is_own": is_own and answer.is_error})
 
 
 def read(stanza_id: str) -> CanaryStanza:

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 from django.conf import settings
 from django.db import transaction
 
-from kit.db.statements import fetch
+from kit.db.statements import fetch, write
 from kit.metrics.batches import count
 from kit.tracing.steps import Role, step
 from notifications import storing
@@ -217,7 +217,7 @@ def _note_use(items: Sequence[Item], *, now: datetime) -> None:
     """Note that these devices are pushed to, and from where their end is announced to the server that pushes."""
     newest = {item.device_id: _announced_from(item) for item in items}
     if newest:
-        fetch(_NOTE_USE, {"now": now, "ids": list(newest), "froms": list(newest.values())})
+        write(_NOTE_USE, {"now": now, "ids": list(newest), "froms": list(newest.values())})
 
 
 def _announced_from(item: Item) -> str | None:

@@ -19,7 +19,7 @@ from kit.buckets import bucket
 from kit.buckets.bucket import CAPACITY, BucketLimits, Buckets, Charge, FullAt, part
 from kit.buckets.models import SharedBucket
 from kit.buckets.share import Share, own_share
-from kit.db.statements import fetch
+from kit.db.statements import fetch, write
 from kit.once import once
 
 Wanted = Mapping[bytes, BucketLimits]
@@ -157,7 +157,7 @@ class Spending:
         if self._shared:
             times = self._shared.values()
             bursts, longs = [full_at[0] for full_at in times], [full_at[-1] for full_at in times]
-            fetch(_WRITE, {"keys": list(self._shared), "bursts": bursts, "longs": longs})
+            write(_WRITE, {"keys": list(self._shared), "bursts": bursts, "longs": longs})
 
 
 class SharedBuckets:

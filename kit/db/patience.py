@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db import connection
 
 from kit.db.postgresql.base import PatientConnection
-from kit.db.statements import fetch
+from kit.db.statements import write
 from kit.patience import Patience, milliseconds
 
 REPORTS = Patience(statement_seconds=4 * 3600, lock_seconds=10)
@@ -29,7 +29,7 @@ def patience(wanted: Patience) -> Iterator[None]:
         yield
     finally:
         if connection.connection is not None and not connection.connection.closed:
-            fetch("SELECT set_config(name, reset_val, false) FROM pg_settings WHERE name = ANY (%s)", [_NAMES])
+            write("SELECT set_config(name, reset_val, false) FROM pg_settings WHERE name = ANY (%s)", [_NAMES])
             _own().patience_seconds = settings.DATABASE_PATIENCE.answer_seconds
 
 
@@ -39,7 +39,7 @@ _NAMES = ["statement_timeout", "lock_timeout"]
 def set_patience(wanted: Patience) -> None:
     """Set the patience of this thread's connection for as long as it is open."""
     sql = "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)"
-    fetch(sql, [milliseconds(wanted.statement_seconds), milliseconds(wanted.lock_seconds)])
+    write(sql, [milliseconds(wanted.statement_seconds), milliseconds(wanted.lock_seconds)])
     _own().patience_seconds = wanted.answer_seconds
 
 

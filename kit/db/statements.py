@@ -4,26 +4,41 @@ Django binds parameters on the client, so that a payload travels as hexadecimal 
 planned anew. That is right for the console, but it is half of what a statement of the message path costs.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, LiteralString
+from typing import LiteralString, cast
 
-import psycopg
 from django.db import connection
 from django.db.models import Model
 
-Parameters = Sequence[Any] | Mapping[str, Any]
+from kit.db.postgresql.base import DatabaseWrapper, Parameters, Rows, Written
+
+Statement = tuple[LiteralString, Parameters]
 
 
-def fetch(sql: LiteralString, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+def fetch(sql: LiteralString, parameters: Parameters = ()) -> Rows:
     """Run one statement on Django's connection, in its transaction, and return its rows (none if it returns nothing).
 
     Raises the exceptions of `django.db`, as Django's own cursors do.
     """
-    connection.ensure_connection()
-    with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
-        cursor.execute(sql, parameters, prepare=True, binary=True)
-        # Not `cursor.description`, which makes an object for each column.
-        return cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []
+    [rows] = fetch_each((sql, parameters))
+    return rows
+
+
+def fetch_each(*statements: Statement) -> list[Rows]:
+    """Run several statements, which in a transaction is one round trip, and return the rows of each."""
+    written = [_database().write(*statement) for statement in statements]
+    return [statement.rows() for statement in written]
+
+
+def write(sql: LiteralString, parameters: Parameters = ()) -> Written:
+    """Have a statement run for which nobody waits: with the next one of this transaction, or with its commit.
+
+    Whoever sends it raises its error.
+    """
+    return _database().write(sql, parameters)
+
+
+def _database() -> DatabaseWrapper:
+    return cast("DatabaseWrapper", connection)
 
 
 def table(model: type[Model]) -> str:
@@ -31,11 +46,10 @@ def table(model: type[Model]) -> str:
     return model._meta.db_table  # noqa: SLF001 - documented
 
 
-def new_ids(*wanted: tuple[str, int]) -> list[list[int]]:
-    """Take the next ids of several tables, each given with how many, so that rows that belong together are inserted at
-    once.
+def new_ids(*wanted: tuple[str, int]) -> Statement:
+    """Return the statement that takes the next ids of several tables, each given with how many, so that rows that
+    belong together are inserted at once. Its one row has an array for each table.
     """
     lists = ", ".join("ARRAY(SELECT nextval(%s::regclass) FROM generate_series(1, %s))" for _ in wanted)
     parameters = [value for table, number in wanted for value in (f"{table}_id_seq", number)]
-    [found] = fetch(f"SELECT {lists}", parameters)
-    return [list(ids) for ids in found]
+    return f"SELECT {lists}", parameters

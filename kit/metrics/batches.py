@@ -9,6 +9,7 @@ from prometheus_client import Counter as Metric
 from prometheus_client import Histogram
 from prometheus_client.utils import floatToGoString
 
+from kit.db.postgresql.base import Written
 from kit.metrics import exemplars
 from kit.tracing.steps import is_on
 
@@ -45,6 +46,11 @@ def count(metric: Metric, facts: Iterable[Labels] | Mapping[Labels, int]) -> Non
     counts = Counter(facts)
     if counts:
         transaction.on_commit(lambda: _add(metric, counts), robust=True)
+
+
+def count_returned(metric: Metric, written: Written) -> None:
+    """Add the facts whose labels a statement returns, as `count` does."""
+    transaction.on_commit(lambda: _add(metric, Counter(written.rows())), robust=True)
 
 
 def _add(metric: Metric, counts: Mapping[Labels, int]) -> None:

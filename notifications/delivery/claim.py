@@ -12,7 +12,7 @@ from typing import LiteralString, NamedTuple
 
 import structlog
 
-from kit.db.statements import fetch
+from kit.db.statements import fetch, write
 from kit.metrics.batches import observe
 from kit.tracing.steps import is_on
 from notifications import halts, queues
@@ -272,7 +272,7 @@ class _Sorting:
     def write(self, *, now: datetime) -> None:
         """Move what was in a wrong queue, and put off what cannot be read."""
         if self._moved:
-            fetch(_MOVE, {"ids": list(self._moved), "queue_ids": list(self._moved.values())})
+            write(_MOVE, {"ids": list(self._moved), "queue_ids": list(self._moved.values())})
         _postpone(self._unreadable, now=now)
 
 
@@ -351,7 +351,7 @@ _INSERT_ATTEMPTS = """
 def _write(claimable: Sequence[Claimable], *, now: datetime, lease: timedelta) -> list[Claim]:
     if not claimable:
         return []
-    fetch(_CLAIM, {"lease_until": now + lease, "ids": [c.due.notification_id for c in claimable]})
+    write(_CLAIM, {"lease_until": now + lease, "ids": [c.due.notification_id for c in claimable]})
     attempts = fetch(
         _INSERT_ATTEMPTS,
         [

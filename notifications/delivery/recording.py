@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import structlog
 
-from kit.db.statements import fetch
-from kit.metrics.batches import count, observe
+from kit.db.statements import fetch, write
+from kit.metrics.batches import count, count_returned, observe
 from notifications import breakers, disabling, halts, queues
 from notifications.delivery.claim import Claim, Done
 from notifications.messages import ChannelKey, Outcome, Result, platform
@@ -154,12 +154,12 @@ def _count_repeated(results: Sequence[Done]) -> None:
     again = [(c, r) for c, r in results if c.push.attempt_number > 1 and r.outcome in REPEATED]
     if again:
         ids, outcomes = [claim.attempt_id for claim, _ in again], [result.outcome.value for _, result in again]
-        fetch(_COUNT_REPEATED, [ids, outcomes, [result.code for _, result in again]])
+        write(_COUNT_REPEATED, [ids, outcomes, [result.code for _, result in again]])
 
 
 def _complete_attempts(results: Sequence[Done]) -> None:
     _count_repeated(results)
-    fetch(
+    write(
         _COMPLETE,
         [
             [claim.attempt_id for claim, _ in results],
@@ -262,7 +262,7 @@ def _finish(changes: Sequence[Change], *, now: datetime) -> None:
     if not changes:
         return
     told = {state: REPORTS[report_error(is_token_dead=state is State.DEAD_TOKEN)] for state in FINISHED_BY.values()}
-    finished = fetch(
+    finished = write(
         _FINISH,
         {
             "now": now,
@@ -272,7 +272,7 @@ def _finish(changes: Sequence[Change], *, now: datetime) -> None:
             "reports": [str(told[State(c.state)]) if c.state in told else None for c in changes],
         },
     )
-    count(FINISHED, ((state,) for (state,) in finished))
+    count_returned(FINISHED, finished)
 
 
 _SCHEDULE = f"""
@@ -288,7 +288,7 @@ _SCHEDULE = f"""
 
 def _schedule(changes: Sequence[Change]) -> None:
     if changes:
-        fetch(
+        write(
             _SCHEDULE,
             [
                 [change.notification_id for change in changes],
@@ -349,7 +349,7 @@ LOST = f"SELECT FROM notifications_notification WHERE state = '{State.IN_FLIGHT}
 
 def postpone_first_lost(*, now: datetime) -> None:
     """Put off the notification that `take_up_lost` takes first."""
-    fetch(_POSTPONE_FIRST_LOST, {"now": now, "later": now + timedelta(seconds=CONFIG_RETRY_SECONDS)})
+    write(_POSTPONE_FIRST_LOST, {"now": now, "later": now + timedelta(seconds=CONFIG_RETRY_SECONDS)})
 
 
 def take_up_lost(*, now: datetime, limit: int) -> int:

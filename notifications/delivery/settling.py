@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from kit.db.statements import fetch
+from kit.db.statements import fetch, write
 from kit.metrics.batches import observe
 from notifications.delivery.recording import Recorded
 from notifications.messages import Answer, Report
@@ -208,7 +208,7 @@ def settle(request_ids: Iterable[int], *, now: datetime) -> list[Answer]:
         by_request[notification.request_id].append(notification)
     settled = [request for request in waiting if _is_answerable(request, by_request[request.id], now=now)]
     reports = _fix_reports([n for request in settled for n in by_request[request.id]])
-    fetch(_ANSWER, {"now": now, "ids": [request.id for request in settled]})
+    write(_ANSWER, {"now": now, "ids": [request.id for request in settled]})
     _measure(settled, now=now)
     return [_answer(request, {n.position: reports[n.id] for n in by_request[request.id]}) for request in settled]
 
@@ -228,7 +228,7 @@ def _fix_reports(notifications: Sequence[StoredNotification]) -> dict[int, Repor
     fixed = {n.id: n.report or _report(n) for n in notifications}
     new = [n.id for n in notifications if n.report is None]
     if new:
-        fetch(_FIX_REPORTS, {"ids": new, "reports": [fixed[pk] for pk in new]})
+        write(_FIX_REPORTS, {"ids": new, "reports": [fixed[pk] for pk in new]})
     return {n.id: report_of(n.public_key_hash, n.installation_id, fixed[n.id]) for n in notifications}
 
 
@@ -259,4 +259,4 @@ def overdue_request_ids(*, now: datetime, limit: int) -> list[int]:
 
 def give_up(request_ids: Iterable[int], *, now: datetime) -> None:
     """Close requests that cannot be answered, without an answer."""
-    fetch(_ANSWER, {"now": now, "ids": list(request_ids)})
+    write(_ANSWER, {"now": now, "ids": list(request_ids)})

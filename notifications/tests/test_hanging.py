@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from datetime import timedelta
 from math import inf
 
 import pytest
@@ -18,6 +19,7 @@ from notifications.models import Attempt, Notification
 from tests.delivering import (
     APP,
     LEASE,
+    LONG_AGO,
     NOW,
     Desk,
     RecordingGateway,
@@ -390,7 +392,8 @@ def test_only_what_was_delivered_to_before_has_queues_of_its_own():
 @pytest.mark.django_db(transaction=True)
 def test_a_claim_that_fails_gives_its_room_back(gateway, desk):
     for number in range(3):
-        make_attempt(make_due(), number=1 + number // 2)  # two have the number that a claim would give its own
+        due = make_due(at=LONG_AGO + timedelta(seconds=number))
+        make_attempt(due, number=1 + number // 2)  # two have the number that a claim would give its own
     desk.turn()
     assert room_in(desk.delivery.limits, queue_id(GOOGLE)) == 3
     assert gateway.pushes == []

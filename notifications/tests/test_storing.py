@@ -11,6 +11,7 @@ from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
 from kit.db.reasons import sqlstate
+from kit.db.statements import fetch
 from notifications import storing
 from notifications.messages import Content, Grade, Outcome, Push, Result
 from notifications.models import Notification, NotificationRequest
@@ -147,7 +148,8 @@ def test_two_workers_that_store_the_same_in_another_order_wait_for_each_other_an
             with transaction.atomic():
                 connection.cursor().execute("SELECT")
                 begun.wait()
-                storing.store("test-door", same_names[::order], now=now, reply_due_at=now)
+                [free] = fetch(*storing.ids_for(50, 50, 0))
+                storing.store("test-door", same_names[::order], storing.Ids._make(free), now=now, reply_due_at=now)
         except DatabaseError as error:
             return sqlstate(error)
         finally:

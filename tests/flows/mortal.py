@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import django
-import psycopg
 import pytest
 
 DEADLINE_SECONDS = 60
@@ -52,7 +51,9 @@ class Recorder:
 @contextmanager
 def around_each_commit(function: Callable[[], object]) -> Iterator[None]:
     """Have a function called just before and just after each commit of this process."""
-    commit = psycopg.Connection.commit
+    from kit.db.postgresql.base import DatabaseWrapper
+
+    commit = DatabaseWrapper._commit
 
     def surrounded(connection: Any) -> None:
         function()
@@ -60,7 +61,7 @@ def around_each_commit(function: Callable[[], object]) -> Iterator[None]:
         function()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(psycopg.Connection, "commit", surrounded)
+        patch.setattr(DatabaseWrapper, "_commit", surrounded)
         yield
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import psycopg
 from django.db import connections
-from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.backends.postgresql.psycopg_any import get_adapters_template
+
+from kit.db.postgresql.base import DatabaseWrapper, PatientConnection
 
 # The database's clock comes before PostgreSQL's own in the path. Who waits for a lock waits in vain: its holder goes on
 # only when the one that waits has given up.
@@ -55,7 +56,7 @@ class Pool:
     def take(self) -> "psycopg.Connection[Any]":
         if self._free:
             return self._free.pop()
-        return psycopg.connect(**self.parameters, autocommit=True)
+        return PatientConnection.connect(**self.parameters, autocommit=True)
 
     def give_back(self, raw: "psycopg.Connection[Any]") -> None:
         raw.rollback()
@@ -88,6 +89,7 @@ class Wrapper(DatabaseWrapper):
         return False
 
     def _close(self) -> None:
+        self._unsent = []
         if self.connection is not None:
             self._pool.give_back(self.connection)
 

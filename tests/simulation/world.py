@@ -23,6 +23,7 @@ from django.utils import timezone
 
 import kit.http.connections
 from kit.db.clock import Clock
+from kit.db.postgresql.base import DatabaseWrapper
 from notifications import acceptance
 from notifications.messages import Push, PushNotification, PushRequest, ReportError
 from registrations import quotas
@@ -455,7 +456,7 @@ class Simulation:
         self.world.want_keys()
 
     def _watch_database(self, patch: pytest.MonkeyPatch) -> None:
-        execute, commit = psycopg.Cursor.execute, psycopg.Connection.commit
+        execute, commit = psycopg.Cursor.execute, DatabaseWrapper._commit
 
         def executed(cursor: Any, query: Any, *args: Any, **options: Any) -> Any:
             if self._world is not None and self._world.scene.current is not None:
@@ -473,7 +474,7 @@ class Simulation:
                 self.world.commit(lambda: commit(connection))
 
         patch.setattr(psycopg.Cursor, "execute", executed)
-        patch.setattr(psycopg.Connection, "commit", committed)
+        patch.setattr(DatabaseWrapper, "_commit", committed)
 
     def run(self, seed: int) -> World:
         """Run one seed and return its world, at its end."""

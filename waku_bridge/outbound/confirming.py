@@ -16,10 +16,11 @@ from heapq import heappop, heappush
 from time import monotonic, time_ns
 
 import structlog
+from django.db import transaction
 from django.db.models import QuerySet
 from prometheus_client import Counter
 
-from kit.db.statements import fetch
+from kit.db.statements import fetch, write
 from kit.inflight import InFlight
 from kit.tracing.steps import Role, step
 from kit.turns import Bell
@@ -197,8 +198,8 @@ _CLOSE = f"""
 
 def _close(replies: Sequence[Checked], *, now: datetime) -> None:
     if replies:
-        closed = fetch(_CLOSE, {"now": now, "ids": [reply.pk for reply in replies]})
-        REPLIES_CONFIRMED.inc(len(closed))
+        closed = write(_CLOSE, {"now": now, "ids": [reply.pk for reply in replies]})
+        transaction.on_commit(lambda: REPLIES_CONFIRMED.inc(len(closed.rows())), robust=True)
 
 
 def _ask_again(replies: Sequence[Checked], given_up: Counter, *, now: datetime) -> list[Checked]:
@@ -240,7 +241,7 @@ def _repeat(replies: Sequence[Checked], *, now: datetime) -> list[Checked]:
     again = left[:MAX_REPEATS_PER_RUN]
     ids = [reply.pk for reply in again]
     counts = [reply.repeat_count for reply in again]
-    fetch(_REPEAT, {"due_at": now - CLOCK_TOLERANCE, "ids": ids, "counts": counts})
+    write(_REPEAT, {"due_at": now - CLOCK_TOLERANCE, "ids": ids, "counts": counts})
     return _ask_again(left[MAX_REPEATS_PER_RUN:], REPLIES_ABANDONED, now=now)
 
 

@@ -37,7 +37,7 @@ from waku_bridge.outbound.publishing import (
     record_refused,
     tell,
 )
-from waku_bridge.outbound.recording import Outgoing, Reply, record, reply_to
+from waku_bridge.outbound.recording import Outgoing, Recorded, Reply, record, reply_to
 
 # Noting that a node took a reply is not urgent: it waits for other work to share a commit with, but no longer than
 # this.
@@ -66,15 +66,15 @@ class Recording(BaseStage):
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
 
-    def work(self, batch: Batch) -> Work[list[Outgoing]]:
+    def work(self, batch: Batch) -> Work[Recorded]:
         answers = [each for each in batch.handed if isinstance(each, Answer) and each.front_door == FRONT_DOOR]
         replies = [each for each in batch.handed if isinstance(each, Reply)]
-        outgoing = record([*replies, *map(reply_to, answers)], now=batch.now, retry_after=RETRY_AFTER)
-        note((reply.envelope_hash, {}) for reply in outgoing)
-        return Work(outgoing)
+        recorded = record([*replies, *map(reply_to, answers)], now=batch.now, retry_after=RETRY_AFTER)
+        note((reply.envelope_hash, {}) for reply in recorded.sealed)
+        return Work(recorded)
 
-    def committed(self, decided: list[Outgoing]) -> None:
-        self._outbox.publisher.publish(decided)
+    def committed(self, decided: Recorded) -> None:
+        self._outbox.publisher.publish(decided.outgoing())
 
 
 class LeftBehind(BaseStage):

@@ -16,7 +16,7 @@ import structlog
 from django.db.models import Case, Value, When
 
 from kit.db.clock import clock
-from kit.db.statements import fetch
+from kit.db.statements import fetch, write
 from kit.inflight import InFlight
 from kit.metrics.batches import count, observe
 from kit.tracing.steps import Role, step
@@ -156,7 +156,7 @@ def record_published(taken: Sequence[Published]) -> None:
     """Note which node took each reply, in a transaction of the caller."""
     if not taken:
         return
-    fetch(
+    write(
         _RECORD,
         {
             "ids": [published.reply.id for published in taken],

@@ -8,7 +8,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from kit.db.clock import clock
-from kit.db.statements import fetch
+from kit.db.postgresql.base import Written
+from kit.db.statements import write
 from notifications.messages import Answer
 from registrations.messages import QueryInfo
 from waku_bridge.codec.envelope import Reply as ReplyBody
@@ -109,15 +110,29 @@ _INSERT = f"""
 """
 
 
-def record(replies: Sequence[Reply], *, now: datetime, retry_after: timedelta) -> list[Outgoing]:
+class Recorded(NamedTuple):
+    """Replies that were put into the outbox."""
+
+    sealed: Sequence[_Sealed]
+    written: Written | None
+    now: datetime
+
+    def outgoing(self) -> list[Outgoing]:
+        """Return those that are to be published, once they are committed."""
+        rows = self.written.rows() if self.written else []
+        ids = {(envelope_hash, part): reply_id for reply_id, envelope_hash, part in rows}
+        return list(_outgoing(self.sealed, ids, now=self.now))
+
+
+def record(replies: Sequence[Reply], *, now: datetime, retry_after: timedelta) -> Recorded:
     """Encode replies and put them into the outbox, in the transaction that made the decisions.
 
     The caller publishes them after the commit. Any worker takes up what is not published after ``retry_after``.
     """
     sealed = [part for reply in replies for part in _seal(reply)]
     if not sealed:
-        return []
-    rows = fetch(
+        return Recorded([], None, now)
+    written = write(
         _INSERT,
         {
             "now": now,
@@ -131,8 +146,7 @@ def record(replies: Sequence[Reply], *, now: datetime, retry_after: timedelta) -
             "timestamps": [reply.message.timestamp_ns for reply in sealed],
         },
     )
-    ids = {(envelope_hash, part): reply_id for reply_id, envelope_hash, part in rows}
-    return list(_outgoing(sealed, ids, now=now))
+    return Recorded(sealed, written, now)
 
 
 def _outgoing(sealed: Iterable[_Sealed], ids: dict[tuple[bytes, int], int], *, now: datetime) -> Iterator[Outgoing]:

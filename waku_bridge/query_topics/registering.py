@@ -8,7 +8,7 @@ from datetime import datetime
 
 from django.db import transaction
 
-from kit.db.statements import fetch
+from kit.db.statements import write
 from registrations import topic_keys
 from registrations.models import TopicKey
 from waku_bridge.codec import topics
@@ -34,7 +34,7 @@ def _number(name: str) -> int:
 
 
 def _announce(channel: str, notices: Sequence[str]) -> None:
-    fetch("SELECT pg_notify(%s, notice) FROM unnest(%s::text[]) AS notice", [channel, list(notices)])
+    write("SELECT pg_notify(%s, notice) FROM unnest(%s::text[]) AS notice", [channel, list(notices)])
 
 
 def _notices(new: Sequence[str]) -> Iterator[str]:

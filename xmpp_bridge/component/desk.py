@@ -13,7 +13,7 @@ from django.db import Error, InterfaceError, OperationalError, connection
 
 from kit.db.clock import clock
 from kit.db.reasons import is_conflict
-from kit.db.statements import fetch
+from kit.db.statements import fetch, write
 from kit.sessions import BATCH_WORKER, set_all
 from xmpp_bridge import announcing, errands
 from xmpp_bridge.codec import answers
@@ -147,7 +147,7 @@ class Desk:
         try:
             if connection.connection is None:
                 connection.ensure_connection()
-                fetch(f"SELECT {set_all({'statement_timeout': STATEMENT_TIMEOUT, **BATCH_WORKER})}")
+                write(f"SELECT {set_all({'statement_timeout': STATEMENT_TIMEOUT, **BATCH_WORKER})}")
                 self._clock_set_at = float("-inf")
             if monotonic() - self._clock_set_at > CLOCK_SET_EVERY_SECONDS:
                 [(now,)] = fetch("SELECT clock_timestamp()")

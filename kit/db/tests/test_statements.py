@@ -2,13 +2,14 @@
 
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 from django.db import DataError, IntegrityError, OperationalError, ProgrammingError, connection, transaction
 
-from kit.db.statements import fetch, new_ids
+from kit.db.statements import fetch, fetch_each, new_ids, write
 from registrations.models import TopicKey
 from tests.factories import make_request, make_topic_key
-from tests.statements import statements
+from tests.statements import round_trips, statements
 
 pytestmark = pytest.mark.django_db
 AT = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
@@ -103,18 +104,99 @@ def test_a_session_that_was_ended_is_an_error_of_django_and_the_next_connection_
     assert fetch("SELECT 1") == [(1,)]
 
 
+def test_several_statements_return_the_rows_of_each():
+    assert fetch_each(("SELECT 1", ()), ("SELECT %s::text", ["x"]), ("SELECT WHERE FALSE", ())) == [
+        [(1,)],
+        [("x",)],
+        [],
+    ]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_written_is_read_by_the_next_statement_of_either_kind():
+    key = make_topic_key()
+    with transaction.atomic():
+        write("UPDATE registrations_topickey SET topic = 2")
+        assert fetch("SELECT topic FROM registrations_topickey") == [(2,)]
+        write("UPDATE registrations_topickey SET topic = 3")
+        assert TopicKey.objects.get(pk=key.pk).topic == 3
+        written = write("UPDATE registrations_topickey SET topic = 4 RETURNING topic")
+    assert (written.rows(), TopicKey.objects.get().topic) == ([(4,)], 4)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_written_outside_of_a_transaction_is_sent_at_once():
+    make_topic_key()
+    assert write("UPDATE registrations_topickey SET topic = 2 RETURNING topic").rows() == [(2,)]
+    connection.close()
+    assert TopicKey.objects.get().topic == 2
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("ends", [lambda: fetch("SELECT 1"), TopicKey.objects.count, lambda: None])
+def test_the_error_of_what_was_written_is_raised_by_whoever_sends_it_and_undoes_everything(ends):
+    key = make_topic_key()
+    with pytest.raises(IntegrityError), transaction.atomic():  # noqa: PT012 - it may be raised at the end
+        write("UPDATE registrations_topickey SET topic = 2")
+        write("INSERT INTO registrations_topickey SELECT * FROM registrations_topickey")
+        write("UPDATE registrations_topickey SET topic = 3")
+        ends()
+    assert TopicKey.objects.get(pk=key.pk).topic == key.topic
+    with transaction.atomic():  # what was prepared with the others is prepared again
+        write("UPDATE registrations_topickey SET topic = 3")
+    assert TopicKey.objects.get().topic == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_written_goes_with_its_transaction():
+    key = make_topic_key()
+    with transaction.atomic():
+        written = write("UPDATE registrations_topickey SET topic = 2 RETURNING topic")
+        transaction.set_rollback(True)
+    with pytest.raises(psycopg.InterfaceError):
+        written.rows()
+    with transaction.atomic():
+        assert fetch("SELECT topic FROM registrations_topickey") == [(key.topic,)]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("path", "trips"),
+    [
+        ("read", 2),
+        ("write", 1),
+        ("read write", 2),
+        ("write read", 2),
+        ("read write write read write", 3),
+        ("", 0),
+    ],
+)
+def test_a_transaction_makes_a_round_trip_for_each_read_and_one_for_its_commit(path, trips):
+    make_topic_key()
+    steps = {
+        "read": lambda: fetch("SELECT topic FROM registrations_topickey"),
+        "write": lambda: write("UPDATE registrations_topickey SET topic = 2"),
+    }
+    with round_trips() as made, transaction.atomic():
+        for step in path.split():
+            steps[step]()
+    assert len(made) == trips
+
+
 def test_new_ids_are_taken_from_where_django_takes_them():
     before = make_request().pk
-    requests, notifications = new_ids(("notifications_notificationrequest", 3), ("notifications_notification", 2))
+    wanted = new_ids(("notifications_notificationrequest", 3), ("notifications_notification", 2))
+    [(requests, notifications)] = fetch(*wanted)
     assert len(set(notifications)) == 2
     assert before < requests[0] < requests[1] < requests[2] < make_request().pk
 
 
 def test_no_new_ids_are_none():
-    assert new_ids(("notifications_attempt", 0), ("notifications_notification", 0)) == [[], []]
+    assert fetch(*new_ids(("notifications_attempt", 0), ("notifications_notification", 0))) == [([], [])]
 
 
 def test_new_ids_of_several_tables_take_one_statement():
     with statements() as sent:
-        attempts, notifications = new_ids(("notifications_attempt", 1000), ("notifications_notification", 500))
+        wanted = new_ids(("notifications_attempt", 1000), ("notifications_notification", 500))
+        [(attempts, notifications)] = fetch(*wanted)
     assert (len(attempts), len(notifications), len(sent)) == (1000, 500, 1)

@@ -33,7 +33,7 @@ def reply(body, *, pubsub_topic=PUBSUB_TOPIC, envelope_hash=b"e" * 32):
 
 
 def recorded(body, **fields):
-    return record([reply(body, **fields)], now=NOW, retry_after=RETRY_AFTER)
+    return record([reply(body, **fields)], now=NOW, retry_after=RETRY_AFTER).outgoing()
 
 
 @pytest.mark.django_db
@@ -65,7 +65,7 @@ def test_an_envelope_gets_one_reply():
 @pytest.mark.django_db
 def test_an_envelope_that_is_there_twice_gets_one_reply_and_stops_no_other():
     replies = [reply(PushResponse(b"m"), envelope_hash=envelope_hash) for envelope_hash in (b"e" * 32, b"f" * 32)]
-    assert len(record([replies[0], *replies], now=NOW, retry_after=RETRY_AFTER)) == 2
+    assert len(record([replies[0], *replies], now=NOW, retry_after=RETRY_AFTER).outgoing()) == 2
 
 
 @pytest.mark.django_db
@@ -78,7 +78,7 @@ def test_a_return_address_is_who_asked_and_on_which_shard():
 def test_a_batch_costs_one_statement():
     replies = [reply(PushResponse(b"m"), envelope_hash=bytes([number]) * 32) for number in range(50)]
     with statements() as sent:
-        assert len(record(replies, now=NOW, retry_after=RETRY_AFTER)) == 50
+        assert len(record(replies, now=NOW, retry_after=RETRY_AFTER).outgoing()) == 50
     assert len(sent) == 1
 
 

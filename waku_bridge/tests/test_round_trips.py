@@ -1,0 +1,83 @@
+"""How often a request makes a worker wait for the database, which may be a network away."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from notifications.messages import Outcome, Result
+from tests.conversation import CLIENT, put
+from tests.delivering import RecordingGateway
+from tests.statements import round_trips
+from tests.turns import Process
+from waku_bridge.codec.topics import message_hash
+from waku_bridge.metrics import REPLIES_CONFIRMED
+from waku_bridge.outbound import outbox
+from waku_bridge.tests.test_inbound import push, registration, request
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Node:
+    """Takes every message, and has what it took."""
+
+    url = name = "http://node.test"
+
+    async def publish(self, pubsub_topic, message):
+        message_hash(pubsub_topic, message)
+        return "relay"
+
+    async def known(self, hashes):
+        return set(hashes)
+
+
+@pytest.fixture
+def process(monkeypatch):
+    monkeypatch.setattr(outbox, "NOTED_WITHIN_SECONDS", 0.0)
+    monkeypatch.setattr(outbox, "check_after", lambda _reply: timedelta())
+    monkeypatch.setattr(outbox, "ASK_EVERY", timedelta())
+    return Process(RecordingGateway(lambda _push: Result(Outcome.DELIVERED)), nodes=[Node()], stores=[Node()])
+
+
+def confirmed():
+    """Read the metric, which asks nobody."""
+    return REPLIES_CONFIRMED._value.get()
+
+
+def make_batch(process):
+    """Make the batch of a worker on duty that has just heard of an envelope."""
+    process.worker._with_rows.add(0)
+    process.worker.turn(now=timezone.now())
+
+
+def finish(process):
+    """Make a batch whenever there is something to do, until the reply is confirmed."""
+    count = confirmed()
+    while confirmed() == count:
+        process.wait()
+        if process.worker._next_at() is not None:
+            process.worker.turn(now=timezone.now())
+
+
+def ask(number):
+    put(request(push(CLIENT), message_id=b"message %d" % number))
+
+
+def test_a_request_makes_few_round_trips(process):
+    """Four between the node and the push, and nine in all, with the one in which the bridge stores it."""
+    before = confirmed()
+    put(registration(CLIENT))
+    process.turn_until(lambda: confirmed() > before)
+    for number in range(3):  # until everything is known that a worker keeps
+        ask(number)
+        make_batch(process)
+        finish(process)
+    ask(4)
+    with round_trips() as before_push:
+        make_batch(process)
+    with round_trips() as after_push:
+        finish(process)
+    assert (len(process.gateway.pushes), confirmed()) == (4, before + 5)
+    of_the_bridge = 1
+    assert of_the_bridge + len(before_push) <= 4
+    assert of_the_bridge + len(before_push) + len(after_push) <= 9
