@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import (
+    away,
     codec,
     console,
     databases,
@@ -56,6 +57,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "console": console.run,
     "throughput": throughput.run,
     "databases": databases.run,
+    "away": away.run,
     "scale": scale.run,
     "growth": growth.run,
     "sizes": sizes.run,

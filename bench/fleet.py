@@ -88,14 +88,16 @@ def name_of(process: psutil.Process) -> str:
 
 
 @contextmanager
-def fleet(*options: str, ring_capacity: int = RING_CAPACITY) -> Iterator[Fleet]:
-    """Run `manage.py up` with these options until it is ready, and stop it in the end."""
+def fleet(*options: str, ring_capacity: int = RING_CAPACITY, away_ms: float = 0.0) -> Iterator[Fleet]:
+    """Run `manage.py up` with these options until it is ready, and stop it in the end. Its database may be so many
+    milliseconds away.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         node_url = stack.enter_context(servers.node("--shard", TOPIC, "--relay-cache-capacity", str(ring_capacity)))
         gorush_url = stack.enter_context(servers.gorush())
         url = f"http://127.0.0.1:{(port := free_port())}"
-        configured, further = stack.enter_context(servers.configured_database(folder))
+        configured, further = stack.enter_context(servers.configured_database(folder, away_ms=away_ms))
         environment = os.environ | {
             "DATA_DIR": str(folder / "data"),
             "PORT": str(port),

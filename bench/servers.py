@@ -8,17 +8,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
+from psycopg.conninfo import conninfo_to_dict
 
 from bench.reading import SERVER_KEY
 from pushserver.embedded import installed
-from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EMBEDDED
+from pushserver.embedded.ports import free_port, is_free
+from pushserver.embedded.postgres import EMBEDDED, SOCKET_NAME
 from pushserver.embedded.valkey import EmbeddedValkey
 
 # Of an operator who sets DATABASE_URL. They protect nothing.
@@ -44,16 +45,28 @@ def postgres(folder: Path, **settings: str) -> Iterator[tuple[str, psutil.Proces
 
 
 @contextmanager
-def configured_database(folder: Path) -> Iterator[tuple[dict[str, str], list[psutil.Process]]]:
-    """Run the database for `manage.py up` unless it brings its own.
+def configured_database(folder: Path, *, away_ms: float = 0.0) -> Iterator[tuple[dict[str, str], list[psutil.Process]]]:
+    """Run the database for `manage.py up` unless it brings its own. It may be so many milliseconds away.
 
     The value is what an operator sets in the environment, secrets among it, and the processes beside those of `up`.
     """
-    if installed.chosen() is EMBEDDED:
+    if installed.chosen() is EMBEDDED and not away_ms:
         yield {"DATABASE_URL": ""}, []
         return
-    with postgres(folder) as (url, process):
-        yield SECRETS | {"DATABASE_URL": url}, [process]
+    with postgres(folder) as (url, process), _away(url, away_ms) if away_ms else nullcontext(url) as url_there:
+        yield SECRETS | {"DATABASE_URL": url_there}, [process]
+
+
+@contextmanager
+def _away(url: str, milliseconds: float) -> Iterator[str]:
+    """Put a database further away. The value is its URL there."""
+    parts = conninfo_to_dict(url)
+    command = [sys.executable, "-m", "bench.delaying", "--port", str(port := free_port())]
+    command += ["--socket", f"{parts['host']}/{SOCKET_NAME}", "--milliseconds", str(milliseconds)]
+    there = f"postgresql://{parts['user']}@127.0.0.1:{port}/{parts['dbname']}"
+    with process(command):
+        wait_until(lambda: not is_free("127.0.0.1", port))
+        yield there
 
 
 @contextmanager

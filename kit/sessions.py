@@ -24,7 +24,14 @@ EVERY_SESSION: Mapping[str, str] = {"jit": "off", "random_page_cost": "1.1"}
 # (notifications/delivery/claim.py) and `_RECORD` (waku_bridge/outbound/publishing.py) hash every row.
 # enable_mergejoin: without hash joins these are merged instead, three of four times, and so is the update of attempts
 # (notifications/delivery/recording.py).
-BATCH_WORKER: Mapping[str, str] = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
+# enable_bitmapscan: `_TAKE` (waku_bridge/inbound.py) and `EXPIRED` (notifications/queues.py) read and sort all that
+# waits, where next to nothing did when the statistics were made, instead of following the index as far as they need.
+BATCH_WORKER: Mapping[str, str] = {
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
+}
 
 
 def options(settings: Mapping[str, str]) -> str:

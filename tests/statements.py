@@ -35,7 +35,7 @@ def statements() -> Iterator[list[str]]:
 
 
 def _send_what_is_written() -> None:
-    connection.cursor().close()
+    connection._send()
 
 
 @contextmanager

@@ -9,12 +9,12 @@ from typing import Any
 import psycopg
 import pytest
 from django.conf import LazySettings
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, transaction
 
 from kit import leader
 from kit.db.patience import MIGRATIONS, REPORTS, RETENTION, patience
 from kit.db.reasons import is_away, sqlstate
-from kit.db.statements import fetch
+from kit.db.statements import fetch, write
 from kit.patience import Patience
 from kit.turns import BaseStage, Batch, Bell, Work, Worker
 from pushserver.embedded.postgres import SOCKET_NAME, EmbeddedPostgres
@@ -164,6 +164,18 @@ def test_what_takes_longer_says_so_and_takes_it_back(wanted: Patience, times: tu
         assert shown() == times
         assert connection.connection.patience_seconds == wanted.answer_seconds
     assert shown() == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_statements_that_are_sent_together_have_as_long_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection.ensure_connection()
+    monkeypatch.setattr(connection.connection, "patience_seconds", 0.5)
+    with transaction.atomic():
+        for _ in range(3):
+            write("SELECT pg_sleep(0.3)")
+    with pytest.raises(OperationalError), transaction.atomic():
+        write("SELECT pg_sleep(3)")
+    connection.close()
 
 
 def test_the_server_answers_a_little_later_than_it_gives_up() -> None:

@@ -203,6 +203,7 @@ def test_what_is_about_proven_phones_beyond_the_budget_stays_in_the_inbox(now: d
     assert states() == {State.PROCESSED: 1 + 12}
 
 
+@pytest.mark.parametrize(("processed", "waiting"), [(0, 0), (20, 1), (300, 3)])
 @pytest.mark.parametrize(
     ("sql", "index"),
     [
@@ -211,8 +212,14 @@ def test_what_is_about_proven_phones_beyond_the_budget_stays_in_the_inbox(now: d
         (inbound._POSTPONED, "Index Scan Backward using envelope_postponed"),
     ],
 )
-def test_what_waits_is_found_by_an_index_and_not_sorted_whatever_the_table_holds(sql: str, index: str) -> None:
+def test_what_waits_is_found_by_an_index_and_not_sorted_whatever_the_table_held(
+    sql: str, index: str, processed: int, waiting: int
+) -> None:
+    """So many rows were there when PostgreSQL made its statistics."""
+    for number, state in enumerate([State.PROCESSED] * processed + [State.RECEIVED, State.POSTPONED] * waiting):
+        factories.make_envelope(state=state, at=timezone.now() - timedelta(seconds=number * 7 % 10))
     with connection.cursor() as cursor:
+        cursor.execute("ANALYZE waku_bridge_inboundenvelope")
         cursor.execute(f"SELECT {set_all(BATCH_WORKER)}")
         cursor.execute(f"EXPLAIN {sql.replace('b::', 's::')}", {"limit": 20, "max_bytes": 1, "but": []})
         plan = "\n".join(line for (line,) in cursor.fetchall())

@@ -30,9 +30,11 @@ Rows = list[tuple[Any, ...]]
 
 
 class PatientConnection(psycopg.Connection[Any]):
-    """A connection whose statements are answered within `patience_seconds`, or that is closed. None: it waits."""
+    """A connection whose statements are each answered within `patience_seconds`, or that is closed. None: it waits."""
 
     patience_seconds: float | None = None
+    # How many statements the next answer is about.
+    statement_count = 1
     # In a pipeline psycopg learns only at its end that a transaction has begun.
     has_sent_begin = False
 
@@ -41,7 +43,7 @@ class PatientConnection(psycopg.Connection[Any]):
         if timeout is not None or self.patience_seconds is None:
             return super().wait(gen, interval, timeout)
         try:
-            return super().wait(gen, interval, self.patience_seconds)
+            return super().wait(gen, interval, self.patience_seconds * self.statement_count)
         except psycopg.errors._WaitTimeout as error:  # noqa: SLF001 - psycopg raises it for a timeout alone
             self.pgconn.finish()
             raise psycopg.OperationalError("the database does not answer") from error
@@ -55,6 +57,16 @@ class PatientConnection(psycopg.Connection[Any]):
         elif not (self.autocommit or self.has_sent_begin) and self.pgconn.transaction_status == TransactionStatus.IDLE:
             self.has_sent_begin = True
             yield from self._exec_command(self._get_tx_start_command())
+
+    @contextmanager
+    def answering_together(self, statement_count: int) -> Iterator[None]:
+        """Have so many statements sent at once, and their answers read at the end."""
+        self.statement_count, self.has_sent_begin = statement_count, False
+        try:
+            with _first_error(), self.pipeline():
+                yield
+        finally:
+            self.statement_count = 1
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -89,8 +101,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if not unsent:
             return
         self.ensure_connection()
-        self.connection.has_sent_begin = False
-        with self.wrap_database_errors, _first_error(), self.connection.pipeline():
+        with self.wrap_database_errors, self.connection.answering_together(len(unsent) + with_commit):
             for written in unsent:
                 written.send(self.connection)
             if with_commit:
