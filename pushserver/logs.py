@@ -44,6 +44,8 @@ LOGGERS = {
     "django.request": {"level": "ERROR"},
     # Logged statements would quote what they store.
     "django.db.backends": {"level": "WARNING"},
+    # It warns of each statement behind one that failed, and might quote what that one stores.
+    "psycopg": {"level": "ERROR"},
 }
 
 

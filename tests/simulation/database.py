@@ -79,6 +79,7 @@ class Wrapper(DatabaseWrapper):
         self._seed = seed
 
     def get_new_connection(self, _conn_params: dict[str, Any]) -> "psycopg.Connection[Any]":
+        self._unsent = []
         raw = self._pool.take()
         raw.cursor_factory = psycopg.ClientCursor
         raw.prepare_threshold = 5

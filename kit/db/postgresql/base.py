@@ -18,6 +18,7 @@ from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from django.conf import settings
+from django.db import DatabaseError
 from django.db.backends.postgresql import base
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
@@ -61,12 +62,18 @@ class PatientConnection(psycopg.Connection[Any]):
     @contextmanager
     def answering_together(self, statement_count: int) -> Iterator[None]:
         """Have so many statements sent at once, and their answers read at the end."""
-        self.statement_count, self.has_sent_begin = statement_count, False
+        self.statement_count = statement_count
         try:
             with _first_error(), self.pipeline():
                 yield
         finally:
-            self.statement_count = 1
+            self.statement_count, self.has_sent_begin = 1, False
+            self._hand_on_notices()
+
+    def _hand_on_notices(self) -> None:
+        """Hand on what came with the last answer: nothing would show that it waits in memory."""
+        while self.pgconn.notify_handler and (notice := self.pgconn.notifies()):
+            self.pgconn.notify_handler(notice)
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -77,6 +84,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self._unsent: list[Written] = []
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> PatientConnection:
+        self._unsent = []
         self.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         connection = PatientConnection.connect(**conn_params)
         try:
@@ -90,8 +98,9 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def write(self, sql: LiteralString, parameters: Parameters = ()) -> "Written":
         """Have a statement run with the next one of this transaction, or with its commit, which raises its error."""
         written = Written(sql, parameters, self._send)
+        is_alone = self.get_autocommit()  # connects, and raises when it cannot
         self._unsent.append(written)
-        if self.get_autocommit():
+        if is_alone:
             self._send()
         return written
 
@@ -114,9 +123,22 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def _commit(self) -> None:
         if self._unsent:
-            self._send(with_commit=True)
+            self._send_and_commit()
         else:
             super()._commit()  # type: ignore[misc]  # documented for other backends, unknown to the stubs
+
+    def _send_and_commit(self) -> None:
+        try:
+            self._send(with_commit=True)
+        except DatabaseError:  # Django rolls back
+            raise
+        except BaseException:  # a value that cannot be sent
+            self._rollback()
+            raise
+
+    def _savepoint_rollback(self, sid: str) -> None:
+        self._unsent = []  # since the savepoint, which was set by a cursor
+        super()._savepoint_rollback(sid)  # type: ignore[misc]  # as above
 
     def _rollback(self) -> None:
         self._unsent = []

@@ -1,5 +1,6 @@
 """Statements of the message path: bound by the server, in binary, prepared, and failing as Django's own do."""
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -7,6 +8,7 @@ import pytest
 from django.db import DataError, IntegrityError, OperationalError, ProgrammingError, connection, transaction
 
 from kit.db.statements import fetch, fetch_each, new_ids, write
+from pushserver.embedded.ports import free_port
 from registrations.models import TopicKey
 from tests.factories import make_request, make_topic_key
 from tests.statements import round_trips, statements
@@ -157,6 +159,57 @@ def test_what_is_written_goes_with_its_transaction():
         written.rows()
     with transaction.atomic():
         assert fetch("SELECT topic FROM registrations_topickey") == [(key.topic,)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_was_written_when_there_was_no_database_is_never_sent(monkeypatch):
+    key = make_topic_key()
+    connection.close()
+    with monkeypatch.context() as away:
+        away.setitem(connection.settings_dict, "PORT", free_port())
+        away.setitem(connection.settings_dict, "OPTIONS", connection.settings_dict["OPTIONS"] | {"host": "127.0.0.1"})
+        for send in (write, fetch):
+            with pytest.raises(OperationalError):
+                send("UPDATE registrations_topickey SET topic = 2")
+            connection.close()
+    assert fetch("SELECT topic FROM registrations_topickey") == [(key.topic,)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_value_that_cannot_be_sent_with_the_commit_undoes_everything():
+    key = make_topic_key()
+    with pytest.raises(UnicodeEncodeError), transaction.atomic():  # noqa: PT012 - it is raised at the end
+        write("UPDATE registrations_topickey SET topic = 2")
+        fetch("SELECT 1")
+        write("UPDATE registrations_topickey SET name = %s::text", ["\ud800"])
+    assert connection.get_autocommit()
+    assert TopicKey.objects.get(pk=key.pk).topic == key.topic
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_was_written_since_a_savepoint_goes_with_it_and_nothing_else_does():
+    key = make_topic_key()
+    with transaction.atomic():
+        write("UPDATE registrations_topickey SET topic = 2")
+        with suppress(ZeroDivisionError), transaction.atomic():
+            write("INSERT INTO registrations_topickey SELECT * FROM registrations_topickey")
+            raise ZeroDivisionError
+    assert TopicKey.objects.get(pk=key.pk).topic == 2
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_executemany_of_django_belongs_to_its_transaction(is_first):
+    key = make_topic_key()
+    with transaction.atomic():
+        fetch("SELECT 1")
+    with transaction.atomic():
+        if not is_first:
+            fetch("SELECT 1")
+        with connection.cursor() as cursor:
+            cursor.executemany("UPDATE registrations_topickey SET topic = %s", [[2], [3]])
+        transaction.set_rollback(True)
+    assert TopicKey.objects.get(pk=key.pk).topic == key.topic
 
 
 @pytest.mark.django_db(transaction=True)
