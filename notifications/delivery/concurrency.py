@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import inf
 
 # So many answers make a limit larger by one: with fewer, a backlog fills it before anything is known of the gateway.
-ANSWERS_TO_GROW = 16
+ANSWERS_TO_GROW = 24
 # An answer within this, or within some times the time of the quickest, is a quick one.
 QUICK_SECONDS = 0.25
 QUICK_TIMES = 4
