@@ -352,8 +352,8 @@ def test_fresh_pushes_that_fill_half_of_a_limit_leave_the_other_half_to_a_backlo
 
 def test_a_limit_is_small_at_first_and_grows_with_answers_while_more_waits_than_it_has_room_for():
     limits = ConcurrencyLimits(5, first=2)
-    rounds = [carry(limits, ONE, at_once=6) for _ in range(20)]
-    assert rounds == [2] * 7 + [3] * 6 + [4] * 4 + [5] * 3
+    rounds = [carry(limits, ONE, at_once=6) for _ in range(30)]
+    assert rounds == [2] * 11 + [3] * 8 + [4] * 6 + [5] * 5
     assert room_in(limits, TWO) == 2
 
 
@@ -363,7 +363,7 @@ def test_a_limit_is_small_at_first_and_grows_with_answers_while_more_waits_than_
 def test_a_limit_grows_by_deliveries_that_take_not_much_longer_than_the_quickest(seconds, largest):
     limits = ConcurrencyLimits(5, first=2)
     for number in range(40):
-        carry(limits, ONE, at_once=6, seconds=seconds[0] if number < 10 else seconds[-1])
+        carry(limits, ONE, at_once=6, seconds=seconds[0] if number < 15 else seconds[-1])
     assert room_in(limits, ONE) == largest
 
 
