@@ -68,7 +68,7 @@ class PatientConnection(psycopg.Connection[Any]):
                 yield
         finally:
             self.statement_count, self.has_sent_begin = 1, False
-            self._hand_on_notices()
+        self._hand_on_notices()
 
     def _hand_on_notices(self) -> None:
         """Hand on what came with the last answer: nothing would show that it waits in memory."""
