@@ -38,6 +38,7 @@ IS_LOOPBACK = HOST in {"127.0.0.1", "localhost", "::1"}
 
 # Servers that were not configured run embedded; `manage.py up` notes here where they listen.
 EMBEDDED_FILE = DATA_DIR / "embedded.json"
+EMBEDDED_POSTGRES_DIR = DATA_DIR / "postgres"
 
 
 def _embedded() -> dict[str, str]:

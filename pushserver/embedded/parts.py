@@ -29,7 +29,7 @@ def postgres(server: EmbeddedPostgres) -> EmbeddedPart:
     """Describe the embedded PostgreSQL."""
 
     async def is_ready() -> bool:
-        return server.says_ready() and await probing.listens(server.socket_dir / SOCKET_NAME)
+        return probing.says_ready(server.data_dir) and await probing.listens(server.socket_dir / SOCKET_NAME)
 
     return EmbeddedPart("DATABASE_URL", server.url(), server.url(), server.spec(), is_ready)
 

@@ -29,6 +29,7 @@ import psycopg
 from pushserver.embedded.accounts import Account, account_for, own_folder
 from pushserver.embedded.copies import readable_copy
 from pushserver.embedded.leftovers import stop_leftover
+from pushserver.embedded.probing import says_ready
 from pushserver.supervisor.processes import ProcessSpec, Stage, StartError
 
 VERSION = "18"
@@ -170,20 +171,9 @@ class EmbeddedPostgres:
         if self.socket_dir.lstat().st_uid != os.geteuid() or self.socket_dir.resolve() != self.data_dir.resolve():
             raise StartError(f"{self.socket_dir} belongs to someone else: set a shorter DATA_DIR.")
 
-    def says_ready(self) -> bool:
-        """Return whether the file of the server's state says that it takes connections; one that was killed leaves it.
-
-        It is read before the first connection, as PostgreSQL logs an error for each one while it starts.
-        """
-        try:
-            lines = (self.data_dir / "postmaster.pid").read_bytes().splitlines()
-        except FileNotFoundError:
-            return False
-        return lines[-1:] == [b"ready   "]
-
     def is_ready(self) -> bool:
         """Return whether the server takes connections."""
-        if not self.says_ready():
+        if not says_ready(self.data_dir):
             return False
         try:
             psycopg.connect(self.url(), connect_timeout=5).close()

@@ -12,6 +12,19 @@ TIMEOUT_SECONDS = 5.0
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
+def says_ready(data_dir: Path) -> bool:
+    """Return whether PostgreSQL's own file of its state says that it takes connections; one that was killed leaves it.
+
+    It is read before each connection to a server that may be starting, as PostgreSQL logs an error for one that comes
+    too early.
+    """
+    try:
+        lines = (data_dir / "postmaster.pid").read_bytes().splitlines()
+    except FileNotFoundError:
+        return False
+    return lines[-1:] == [b"ready   "]
+
+
 async def listens(path: Path) -> bool:
     """Return whether something takes connections at the Unix socket."""
     return await _asked(asyncio.open_unix_connection(path), b"", 0) is not None

@@ -27,6 +27,7 @@ from kit.http.urls import host_of
 from kit.recent import Recent
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
+from pushserver.embedded.probing import says_ready
 from pushserver.indicators.canaries import Canary, RoundTrip
 from pushserver.indicators.judging import Reached
 from pushserver.indicators.peers import Peer
@@ -79,6 +80,8 @@ def ask_database() -> tuple[str, Incidents]:
     """Return why PostgreSQL is of no use, or nothing when it answers and all migrations are applied; and since when
     indicators are bad, as far as it is noted.
     """
+    if _is_starting():
+        return "PostgreSQL is not ready", {}
     try:
         with closing(_connect()) as own:
             refuse_too_old(own.info.server_version)
@@ -89,6 +92,12 @@ def ask_database() -> tuple[str, Incidents]:
     except psycopg.Error:
         return "PostgreSQL does not answer", {}
     return (f"migrations not applied: {missing}" if missing else ""), incidents
+
+
+def _is_starting() -> bool:
+    """Return whether the embedded PostgreSQL is not ready yet, while this process is and is asked."""
+    is_embedded = settings.EMBEDDED.get("DATABASE_URL") == settings.DATABASE_URL
+    return is_embedded and not says_ready(settings.EMBEDDED_POSTGRES_DIR)
 
 
 def _connect() -> psycopg.Connection[Any]:

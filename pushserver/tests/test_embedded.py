@@ -26,6 +26,7 @@ from pushserver.embedded import accounts, copies, parts, ports
 from pushserver.embedded.leftovers import stop_leftover
 from pushserver.embedded.postgres import SETTINGS, EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
+from pushserver.indicators.asking import ask_database
 from pushserver.supervisor.processes import PROJECT, StartError
 
 FAST = {"fsync": "off", "shared_buffers": "16MB"}
@@ -288,21 +289,24 @@ def test_checkouts_that_copy_at_once_share_one_copy(originals, tmp_path, capsys)
     assert len(capsys.readouterr().out.splitlines()) == 20
 
 
-def test_a_server_that_is_starting_is_not_asked_as_it_would_log_that_as_an_error(tmp_path, guard):
+def test_a_server_that_is_starting_is_not_asked_as_it_would_log_that_as_an_error(tmp_path, guard, settings):
     server = EmbeddedPostgres(tmp_path / "postgres", FAST)
+    settings.EMBEDDED_POSTGRES_DIR, settings.DATABASE_URL = server.data_dir, server.url()
+    settings.EMBEDDED = {"DATABASE_URL": server.url()}
 
     def are_ready():
-        return server.is_ready(), asyncio.run(parts.postgres(server).is_ready())
+        is_asked = ask_database()[0] != "PostgreSQL is not ready"
+        return server.is_ready(), asyncio.run(parts.postgres(server).is_ready()), is_asked
 
-    assert are_ready() == (False, False)
+    assert are_ready() == (False, False, False)
     with served(server, guard, tmp_path / "log"):
         pid_file = tmp_path / "postgres" / "postmaster.pid"
         lines = pid_file.read_text()
         pid_file.write_text(lines.replace("ready   ", "starting"))
-        assert are_ready() == (False, False)
+        assert are_ready() == (False, False, False)
         pid_file.write_text(lines)
-        assert are_ready() == (True, True)
-    assert are_ready() == (False, False)
+        assert are_ready() == (True, True, True)
+    assert are_ready() == (False, False, False)
 
 
 @pytest.mark.parametrize("useradd", [None, "/bin/false"])

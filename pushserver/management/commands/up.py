@@ -58,7 +58,7 @@ class Command(BaseCommand):
             cpus=options["processes"],
             has_xmpp=bool(settings.XMPP_COMPONENT_JID),
         )
-        cluster = None if env.secret("DATABASE_URL") else EmbeddedPostgres(settings.DATA_DIR / "postgres")
+        cluster = None if env.secret("DATABASE_URL") else EmbeddedPostgres(settings.EMBEDDED_POSTGRES_DIR)
         return Plan(
             host=settings.HOST,
             port=settings.PORT,
