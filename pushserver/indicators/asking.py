@@ -80,7 +80,7 @@ def ask_database() -> tuple[str, Incidents]:
     """Return why PostgreSQL is of no use, or nothing when it answers and all migrations are applied; and since when
     indicators are bad, as far as it is noted.
     """
-    if _is_starting():
+    if _says_not_ready():
         return "PostgreSQL is not ready", {}
     try:
         with closing(_connect()) as own:
@@ -94,8 +94,11 @@ def ask_database() -> tuple[str, Incidents]:
     return (f"migrations not applied: {missing}" if missing else ""), incidents
 
 
-def _is_starting() -> bool:
-    """Return whether the embedded PostgreSQL is not ready yet, while this process is and is asked."""
+def _says_not_ready() -> bool:
+    """Return whether the embedded PostgreSQL says in its own file that it takes no connections.
+
+    It starts beside the web server, which answers probes meanwhile. A database of the operator's is always asked.
+    """
     is_embedded = settings.EMBEDDED.get("DATABASE_URL") == settings.DATABASE_URL
     return is_embedded and not says_ready(settings.EMBEDDED_POSTGRES_DIR)
 
