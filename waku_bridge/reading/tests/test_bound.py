@@ -4,10 +4,12 @@ import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
 from django.db import connection
 from django.utils import timezone
 
 from kit.leader import Term
+from tests import factories
 from tests.conversation import PUBSUB_TOPIC
 from waku_bridge import inbox
 from waku_bridge.inbox import Envelope
@@ -110,8 +112,13 @@ def test_of_what_was_postponed_the_oldest_beyond_the_bound_are_dropped_and_count
     run(scenario)
 
 
-def test_counting_what_waits_reads_indexes_alone_and_locks_nothing_that_stays(db):
+@pytest.mark.parametrize(("processed", "waiting"), [(200, 1), (200, 20)])
+def test_counting_what_waits_reads_indexes_alone_and_locks_nothing_that_stays(db, processed, waiting):
+    """So many rows were there when PostgreSQL made its statistics."""
+    for state in [State.PROCESSED] * processed + [State.RECEIVED, State.POSTPONED] * waiting:
+        factories.make_envelope(state=state)
     with connection.cursor() as cursor:
+        cursor.execute("ANALYZE waku_bridge_inboundenvelope")
         cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
         cursor.execute(f"EXPLAIN {inbox.BOUND}", [timezone.now() - timedelta(days=1), 1000, 10, 1000])
         plan = "\n".join(line for (line,) in cursor.fetchall())
