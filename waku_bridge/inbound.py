@@ -135,28 +135,41 @@ def process(items: Sequence[Item], *, sending: Sending, now: datetime) -> Proces
 _TAKE = """
     WITH waiting AS (
         SELECT hash, pubsub_topic, content_topic, coalesce(payload, '') AS payload, received_at, timestamp_ns,
-               sum(length(coalesce(payload, ''))) OVER (
-                   ORDER BY received_at {order}, timestamp_ns {order}, hash
-               ) AS bytes,
+               sum(length(coalesce(payload, ''))) OVER (ORDER BY {order}, hash) AS bytes,
                count(*) OVER () AS locked
-        FROM (
-            SELECT * FROM waku_bridge_inboundenvelope WHERE {which}
-            ORDER BY received_at {order}, timestamp_ns {order} LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-        ) AS locked
+        FROM ({rows}) AS locked
     )
     SELECT hash, pubsub_topic, content_topic, payload, received_at, locked FROM waiting
     WHERE bytes - length(payload) < %(max_bytes)s ORDER BY received_at, timestamp_ns, hash
 """
-_OLDEST: LiteralString = _TAKE.format(
-    which=f"state = '{State.RECEIVED}' AND hash <> ALL (%(but)b::bytea[])", order="ASC"
-)
+_ROWS = """
+    SELECT * FROM waku_bridge_inboundenvelope WHERE {which} ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED
+"""
+_ARRIVAL = "received_at, timestamp_ns"
+_REVERSED = "received_at DESC, timestamp_ns DESC"
+_RECEIVED = f"state = '{State.RECEIVED}' AND hash <> ALL (%(but)b::bytea[])"
+
+
+def _rows(which: LiteralString, order: LiteralString, limit: LiteralString = "%(limit)s") -> LiteralString:
+    return _ROWS.format(which=which, order=order, limit=limit)
+
+
+_OLDEST: LiteralString = _TAKE.format(rows=_rows(_RECEIVED, _ARRIVAL), order=_ARRIVAL)
+# A tenth of the rows are the oldest: the batches that were full when something came have passed it over, and what comes
+# later would keep it waiting. As the newest are more, most senders are answered in time however much waits.
 _NEWEST: LiteralString = _TAKE.format(
-    which=f"state = '{State.RECEIVED}' AND hash <> ALL (%(but)b::bytea[])", order="DESC"
+    rows=f"""
+        WITH newest AS ({_rows(_RECEIVED, _REVERSED, "%(limit)s - %(limit)s / 10")}), oldest AS (
+            {_rows(f"{_RECEIVED} AND hash <> ALL (ARRAY(SELECT hash FROM newest))", _ARRIVAL, "%(limit)s / 10")}
+        )
+        SELECT *, false AS is_oldest FROM newest UNION ALL SELECT *, true FROM oldest
+    """,
+    order=f"is_oldest DESC, {_REVERSED}",
 )
 _ONE: LiteralString = _TAKE.format(
-    which=f"state = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])", order="ASC"
+    rows=_rows(f"state = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])", _ARRIVAL), order=_ARRIVAL
 )
-_POSTPONED: LiteralString = _TAKE.format(which=f"state = '{State.POSTPONED}'", order="DESC")
+_POSTPONED: LiteralString = _TAKE.format(rows=_rows(f"state = '{State.POSTPONED}'", _REVERSED), order=_REVERSED)
 _POSTPONE = f"UPDATE waku_bridge_inboundenvelope SET state = '{State.POSTPONED}' WHERE hash = ANY (%b::bytea[])"
 _RECALL = f"""
     UPDATE waku_bridge_inboundenvelope SET state = '{State.RECEIVED}'
@@ -169,8 +182,8 @@ _STILL_WAITING = f"""
 
 
 def take(limit: int, *, but: Collection[bytes] = (), is_newest_first: bool = False) -> Taken:
-    """Lock envelopes that wait and that no other worker has, up to a bound in bytes, in order of arrival: the oldest
-    that wait, or the newest.
+    """Lock envelopes that wait and that no other worker has, up to a bound in bytes: the oldest, or the newest with a
+    tenth of the oldest. Return them in order of arrival.
     """
     return _take(_NEWEST if is_newest_first else _OLDEST, limit, but=list(but))
 

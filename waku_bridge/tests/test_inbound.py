@@ -399,6 +399,24 @@ def test_takes_the_oldest_first_and_says_whether_more_are_left(limit):
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(("limit", "expected"), [(1, {30}), (10, {1, *range(22, 31)}), (40, {*range(1, 31)})])
+def test_a_tenth_of_the_newest_are_the_oldest(limit, expected):
+    """So what full batches have passed over does not wait until nothing else comes."""
+    hashes = {put(registration(version=n), now=NOW + timedelta(seconds=n))[0]: n for n in range(1, 31)}
+    taken = inbound.take(limit, is_newest_first=True)
+    assert [hashes[envelope.hash] for envelope in taken.envelopes] == sorted(expected)
+    assert taken.is_more_left == (limit < len(hashes))
+
+
+@pytest.mark.django_db
+def test_the_oldest_have_their_tenth_also_when_the_newest_fill_the_bytes_of_a_batch(monkeypatch):
+    hashes = [put(on_own_topic(bytes(60)), now=NOW + timedelta(seconds=number))[0] for number in range(30)]
+    monkeypatch.setattr(inbound, "MAX_BATCH_BYTES", 200)
+    taken = inbound.take(20, is_newest_first=True)
+    assert [envelope.hash for envelope in taken.envelopes] == [*hashes[:2], *hashes[-2:]]
+
+
+@pytest.mark.django_db
 def test_large_envelopes_are_taken_a_few_at_a_time(monkeypatch):
     """They must not fill the memory of a worker; at least one is taken, however large."""
     monkeypatch.setattr(inbound, "MAX_BATCH_BYTES", 100)
