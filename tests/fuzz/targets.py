@@ -81,7 +81,7 @@ STATUSES = (200, 200, 200, 200, 400, 401, 404, 413, 429, 500, 502, 504)
 
 
 def gorush(data: bytes) -> None:
-    """Read an answer of gorush. What is not understood is never a success, and no token shows in what is kept."""
+    """Read an answer of gorush. Only one that says "ok" may be a success, and no token shows in what is kept."""
     if len(data) < 2:
         return
     push, status = PUSHES[data[0] % 2], STATUSES[data[1] % len(STATUSES)]

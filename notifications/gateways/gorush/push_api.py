@@ -185,16 +185,24 @@ DROPPED = Result(Outcome.CONFIG, "dropped")
 
 
 def read_response(status: int, body: bytes, push: Push, rules: Sequence[ErrorRule], *, retry_after: str = "") -> Result:
-    """Return what the answer says about ``push``, by these rules. What is not understood is never read as success."""
+    """Return what the answer says about ``push``, by these rules.
+
+    An answer of gorush's own form without an entry about this push is a success, however it writes ``counts``: to send
+    the push again would double it. Other answers are never read as success, because the push may not have reached a
+    gorush.
+    """
     if status != HTTP_OK:
         return _read_status(status, retry_after)
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
         return Result(Outcome.AMBIGUOUS, "not_json")
-    if not isinstance(answer, dict) or answer.get("success") != "ok" or not isinstance(answer.get("logs"), list | None):
+    if not isinstance(answer, dict) or answer.get("success") != "ok":
         return NOT_UNDERSTOOD
-    entries = answer.get("logs") or []
+    logs = answer.get("logs") or []
+    if not isinstance(logs, list) or not all(isinstance(entry, dict) for entry in logs):
+        return NOT_UNDERSTOOD
+    entries = [entry for entry in logs if _names(entry, push)]
     return _read_entries(entries, push, rules) if entries else _read_silence(answer.get("counts"))
 
 
@@ -223,41 +231,52 @@ def _seconds(retry_after: str) -> float:
 
 
 def _read_silence(counts: Any) -> Result:
-    """Return what an answer without failures means.
+    """Return what an answer without a failure of this push means.
 
-    gorush also counts what it was asked to send: nothing, when it drops pushes of this platform.
+    gorush counts what it was asked to send: nothing, when it drops pushes of this platform. Other servers that speak
+    its protocol write something else there, which says nothing.
     """
-    if counts is not None and type(counts) is not int:  # not isinstance: True is an int to Python
-        return NOT_UNDERSTOOD
-    if counts is None or counts > 0:
-        return Result(Outcome.DELIVERED)
-    return DROPPED if counts == 0 else NOT_UNDERSTOOD
+    is_nothing_sent = type(counts) is int and counts == 0  # not isinstance: False is an int to Python
+    return DROPPED if is_nothing_sent else Result(Outcome.DELIVERED)
 
 
-def _read_entries(entries: list[Any], push: Push, rules: Sequence[ErrorRule]) -> Result:
-    errors = [entry["error"] for entry in entries if isinstance(entry, dict) and _is_about(entry, push)]
+def _read_entries(entries: list[dict[str, Any]], push: Push, rules: Sequence[ErrorRule]) -> Result:
+    """Return what the last error of our token in this attempt says. Entries may tell of another attempt."""
+    errors = [
+        entry["error"]
+        for entry in entries
+        if _has_token(entry, push) and _has_id(entry, push) and isinstance(entry.get("error"), str)
+    ]
     return _read_error(errors[-1], push, rules) if errors else NOT_UNDERSTOOD
 
 
-def _is_about(entry: Mapping[str, Any], push: Push) -> bool:
-    """Return whether this is an error of the one token that was sent, which may be masked or missing."""
-    sent_as = entry.get("notif_id") or notif_id(push)
+def _names(entry: Mapping[str, Any], push: Push) -> bool:
+    """Return whether an entry may be about this push: by its token, or by the id of the attempt."""
+    is_text = isinstance(entry.get("token") or "", str)
+    return not is_text or _has_token(entry, push) or entry.get("notif_id") == notif_id(push)
+
+
+def _has_token(entry: Mapping[str, Any], push: Push) -> bool:
+    """Return whether the token of an entry is the one that was sent, which may be masked or missing."""
     token = entry.get("token") or ""
-    is_ours = isinstance(token, str) and (
+    return isinstance(token, str) and (
         token == device_token(push)
         or not token
         or (MASK in token and all(shown in device_token(push) for shown in token.split(MASK)))
     )
-    return is_ours and sent_as == notif_id(push) and isinstance(entry.get("error"), str)
+
+
+def _has_id(entry: Mapping[str, Any], push: Push) -> bool:
+    return (entry.get("notif_id") or notif_id(push)) == notif_id(push)
 
 
 def _read_error(error: str, push: Push, rules: Sequence[ErrorRule]) -> Result:
     token = device_token(push)
     redacted = without_token(error, token)
-    rule = classify(push.channel.token_type, redacted, rules)
-    if rule is UNKNOWN:
-        # A token made of the words of Apple or Google hides them. Then the words count, as they would without it.
-        rule = classify(push.channel.token_type, without_token(error, ""), rules)
+    # A token made of the words of Apple or Google must not speak for them. Where it hides them, the words count.
+    readings = (without_token(error, token, min_length=1), redacted, without_token(error, ""))
+    known = (rule for text in readings if (rule := classify(push.channel.token_type, text, rules)) is not UNKNOWN)
+    rule = next(known, UNKNOWN)
     text = signature_of(redacted, token)
     return Result(
         rule.outcome,

@@ -32,15 +32,15 @@ _PLACEHOLDERS = (
 _ANY_PLACEHOLDER = re.compile(r"<(?:token|email|hex|blob|n)>")
 
 
-def without_token(error: str, device_token: str) -> str:
+def without_token(error: str, device_token: str, *, min_length: int = MIN_SECRET_PART) -> str:
     """Return the error, case-folded, without the token in any shape and without what follows the host in a URL.
 
     A placeholder is left, because closing the gap could make a new word out of two halves. A shape that is shorter than
-    `MIN_SECRET_PART` stays: without every "e" no error would say anything any more.
+    ``min_length`` stays: without every "e" an error would say nothing.
     """
     text = error[:MAX_ERROR_LENGTH].casefold()
     for shape in _shapes(device_token):
-        if len(shape) >= MIN_SECRET_PART:
+        if len(shape) >= min_length:
             text = text.replace(shape, TOKEN)
     return _QUOTED_URL.sub(r'"\1\2"', text)
 
