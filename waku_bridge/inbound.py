@@ -135,12 +135,12 @@ def process(items: Sequence[Item], *, sending: Sending, now: datetime) -> Proces
 _TAKE = """
     WITH waiting AS (
         SELECT hash, pubsub_topic, content_topic, coalesce(payload, '') AS payload, received_at, timestamp_ns,
-               sum(length(coalesce(payload, ''))) OVER (ORDER BY {order}, hash) AS bytes,
+               sum(length(coalesce(payload, ''))) OVER ({order}, hash) AS bytes, {max_bytes} AS max_bytes,
                count(*) OVER () AS locked
         FROM ({rows}) AS locked
     )
     SELECT hash, pubsub_topic, content_topic, payload, received_at, locked FROM waiting
-    WHERE bytes - length(payload) < %(max_bytes)s ORDER BY received_at, timestamp_ns, hash
+    WHERE bytes - length(payload) < max_bytes ORDER BY received_at, timestamp_ns, hash
 """
 _ROWS = """
     SELECT * FROM waku_bridge_inboundenvelope WHERE {which} ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED
@@ -154,22 +154,26 @@ def _rows(which: LiteralString, order: LiteralString, limit: LiteralString = "%(
     return _ROWS.format(which=which, order=order, limit=limit)
 
 
-_OLDEST: LiteralString = _TAKE.format(rows=_rows(_RECEIVED, _ARRIVAL), order=_ARRIVAL)
-# A tenth of the rows are the oldest: the batches that were full when something came have passed it over, and what comes
-# later would keep it waiting. As the newest are more, most senders are answered in time however much waits.
+def _take_in(order: LiteralString, which: LiteralString) -> LiteralString:
+    return _TAKE.format(rows=_rows(which, order), order=f"ORDER BY {order}", max_bytes="%(max_bytes)s")
+
+
+_OLDEST: LiteralString = _take_in(_ARRIVAL, _RECEIVED)
+# A fifth of a batch, in rows and in bytes, are the oldest: full batches have passed them over, and what comes later
+# would keep them waiting. As the newest are more, most senders are answered in time however much waits.
 _NEWEST: LiteralString = _TAKE.format(
     rows=f"""
-        WITH newest AS ({_rows(_RECEIVED, _REVERSED, "%(limit)s - %(limit)s / 10")}), oldest AS (
-            {_rows(f"{_RECEIVED} AND hash <> ALL (ARRAY(SELECT hash FROM newest))", _ARRIVAL, "%(limit)s / 10")}
+        WITH newest AS ({_rows(_RECEIVED, _REVERSED, "%(limit)s - %(limit)s / 5")}), oldest AS (
+            {_rows(f"{_RECEIVED} AND hash <> ALL (ARRAY(SELECT hash FROM newest))", _ARRIVAL, "%(limit)s / 5")}
         )
-        SELECT *, false AS is_oldest FROM newest UNION ALL SELECT *, true FROM oldest
+        SELECT *, 0.8 AS share, now() - received_at AS rank FROM newest
+        UNION ALL SELECT *, 0.2, received_at - now() FROM oldest
     """,
-    order=f"is_oldest DESC, {_REVERSED}",
+    order="PARTITION BY share ORDER BY rank",
+    max_bytes="%(max_bytes)s * share",
 )
-_ONE: LiteralString = _TAKE.format(
-    rows=_rows(f"state = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])", _ARRIVAL), order=_ARRIVAL
-)
-_POSTPONED: LiteralString = _TAKE.format(rows=_rows(f"state = '{State.POSTPONED}'", _REVERSED), order=_REVERSED)
+_ONE: LiteralString = _take_in(_ARRIVAL, f"state = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])")
+_POSTPONED: LiteralString = _take_in(_REVERSED, f"state = '{State.POSTPONED}'")
 _POSTPONE = f"UPDATE waku_bridge_inboundenvelope SET state = '{State.POSTPONED}' WHERE hash = ANY (%b::bytea[])"
 _RECALL = f"""
     UPDATE waku_bridge_inboundenvelope SET state = '{State.RECEIVED}'
@@ -182,8 +186,8 @@ _STILL_WAITING = f"""
 
 
 def take(limit: int, *, but: Collection[bytes] = (), is_newest_first: bool = False) -> Taken:
-    """Lock envelopes that wait and that no other worker has, up to a bound in bytes: the oldest, or the newest with a
-    tenth of the oldest. Return them in order of arrival.
+    """Lock envelopes that wait and that no other worker has, up to a bound in bytes: the oldest, or the newest and
+    a fifth of the oldest. Return them in order of arrival.
     """
     return _take(_NEWEST if is_newest_first else _OLDEST, limit, but=list(but))
 

@@ -4,10 +4,10 @@
                        └──▶ postponed ──opened again──┬──▶ decided       (`Postponed`)
                                                       └──▶ dropped, if more wait than may: `inbox.BOUND`
 
-When a batch is too much, `priority` chooses what is decided. While the inbox is behind, the newest envelopes are taken
-first: their senders still wait. Everything is opened at full speed, so that what is about a proven address is found.
-What was postponed is decided once the inbox keeps up, the newest first, in batches that have room for whatever comes
-meanwhile.
+When a batch is too much, `priority` chooses what is decided. While the inbox is behind, four fifths of a batch are the
+newest envelopes, because their senders still wait, and the rest are the oldest. Everything is opened at full speed, so
+that what is about a proven address is found. What was postponed is decided once the inbox keeps up, the newest first,
+in batches that have room for whatever comes meanwhile.
 """
 
 from collections.abc import Callable, Collection, Sequence
