@@ -19,7 +19,7 @@ PROCESSES ?= $(if $(ARGS),0,3)
 # Python compiles 340 test modules in each process of the suite unless it may keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: doctor check-deploy image-test restore-drill openapi screenshots help install install-reports dev run restart up test test-nightly check bench lock format clean peers interop xmpp-interop chaos siege simulate upgrade-test fuzz mutants audit
+.PHONY: doctor check-deploy image-test restore-drill openapi screenshots help install install-reports dev run restart up test test-nightly check bench lock format clean peers interop status-interop xmpp-interop chaos siege simulate upgrade-test fuzz mutants audit
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 21
@@ -120,6 +120,10 @@ peers: ## build the real gorush, a Waku node and an OpenTelemetry Collector from
 
 interop: dev peers ## the tests that need real peers, without a network; ARGS="-k name" for a part
 	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/interop -m peers $(ARGS)
+
+status-interop: dev peers ## real Messengers of status-go (built once, some minutes) at a real Waku node, this server and the real gorush: a line for each scenario; LONG=1 for ten minutes of chance
+	@tests/interop/peers/build.sh status
+	PEERS=.peers LONG=$(LONG) $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/interop/status -m status -q -s $(ARGS)
 
 xmpp-interop: dev ## the tests that need a real Prosody and a real ejabberd (installed as root on Debian); ARGS="-k name" for a part
 	@requirements/system.sh prosody ejabberd

@@ -3,18 +3,25 @@ Google behind it, go-waku) in `make interop`, which says in PEERS where they are
 """
 
 import os
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from pushserver.embedded.ports import free_port
+from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.guard import Guard
+from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet
 from tests.interop.nodes import Nodes, Pair
 from tests.interop.servers import Server, Servers
 
 PEERS = os.environ.get("PEERS")
+StartServer = Callable[..., AbstractContextManager[Fleet]]
 
 
 @pytest.fixture(scope="session")
@@ -62,3 +69,34 @@ def pair(request: pytest.FixtureRequest, nodes: Nodes) -> Pair:
     if request.param == "development":
         return nodes.development_pair()
     return request.getfixturevalue("real_pair")
+
+
+@pytest.fixture(scope="module")
+def start_server(
+    real_gorush: Server,
+    postgres: EmbeddedPostgres,
+    valkey: EmbeddedValkey,
+    guard: Guard,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> StartServer:
+    """Every process of the server, between the node of that URL and the gorush under test, with further settings."""
+
+    @contextmanager
+    def start(node_url: str, **settings: str) -> Iterator[Fleet]:
+        database = f"interop_{uuid.uuid4().hex}"
+        with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {database}")
+        environment = {
+            "DATABASE_URL": postgres.url(database),
+            "REDIS_URL": valkey.url.removesuffix("/0") + "/8",
+            "WAKU_NODES": node_url,
+            "GORUSH_URL": real_gorush.url,
+            "REPLY_DEADLINE_SECONDS": "5",
+        }
+        fleet = Fleet(tmp_path_factory.mktemp("interop-flow"), environment | settings, guard)
+        fleet.run(processes.migrate())
+        fleet.start(*processes.services(fleet.folder).values())
+        yield fleet
+        fleet.stop(*fleet.running)
+
+    return start

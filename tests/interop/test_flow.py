@@ -2,22 +2,18 @@
 two real nodes, with the server at the one and phones and senders at the other.
 """
 
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 
-import psycopg
 import pytest
 from coincurve import PrivateKey
 
 from notifications.messages import Report, ReportError
 from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
-from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.guard import Guard
 from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet
 from tests.flows.network import APN_TOPIC, Network, android, iphone, new_sender
+from tests.interop.conftest import StartServer
 from tests.interop.nodes import Overheard, Pair
 from tests.interop.servers import Server
 from waku_bridge.client import Address, NoAnswer
@@ -25,41 +21,8 @@ from waku_bridge.codec.keys import Identity
 from waku_bridge.node import WakuNode
 
 pytestmark = pytest.mark.peers
-Environment = dict[str, str]
 Platform = Callable[..., Address]
-StartServer = Callable[[str], AbstractContextManager[Environment]]
 SERVER = Identity(PrivateKey(b"\x02" * 32))  # SERVER_PRIVATE_KEY of the test session
-
-
-@pytest.fixture(scope="module")
-def start_server(
-    real_gorush: Server,
-    postgres: EmbeddedPostgres,
-    valkey: EmbeddedValkey,
-    guard: Guard,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> StartServer:
-    """Every process of the server, between the node of that URL and the gorush under test."""
-
-    @contextmanager
-    def start(node_url: str) -> Iterator[Environment]:
-        database = f"interop_{uuid.uuid4().hex}"
-        with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {database}")
-        environment = {
-            "DATABASE_URL": postgres.url(database),
-            "REDIS_URL": valkey.url.removesuffix("/0") + "/8",
-            "WAKU_NODES": node_url,
-            "GORUSH_URL": real_gorush.url,
-            "REPLY_DEADLINE_SECONDS": "5",
-        }
-        fleet = Fleet(tmp_path_factory.mktemp("interop-flow"), environment, guard)
-        fleet.run(processes.migrate())
-        fleet.start(*processes.services(fleet.folder).values())
-        yield environment
-        fleet.stop(*fleet.running)
-
-    return start
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +40,9 @@ def network(request: pytest.FixtureRequest, real_gorush: Server, start_server: S
     here, there, node_type = (
         (nodes.here, nodes.there, Overheard) if isinstance(nodes, Pair) else (nodes, nodes, WakuNode)
     )
-    with start_server(here) as environment:
+    with start_server(here) as running:
         # The fakes keep the same record as the development gorush does.
-        record, database = real_gorush.record_url, environment["DATABASE_URL"]
+        record, database = real_gorush.record_url, running.environment["DATABASE_URL"]
         network = Network(there, record, database, SERVER.pub33, node_type=node_type)
         yield network
         network.close()

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Builds real peers from their Go modules into .peers:  tests/interop/peers/build.sh gorush waku collector
+# Builds real peers from their Go modules into .peers:  tests/interop/peers/build.sh gorush waku collector status
 # A folder here is a module whose go.mod names its peer as a tool; go.sum fixes every byte that goes into it. The
-# collector comes as a library, and names the program beside its go.mod. Quick when there is nothing to do. Without Go
-# nothing is built, without a C compiler no Waku node; with REQUIRE_ALL=1 that is a failure.
+# collector and status-go come as libraries, and name the program beside their go.mod. Quick when there is nothing to do.
+# Without Go nothing is built, without a C compiler no Waku node and no Messenger; with REQUIRE_ALL=1 that is a failure.
 set -eu
 cd "$(dirname "$0")/../../.."
 export GOTOOLCHAIN=auto   # an older Go fetches the one that go.mod asks for
@@ -18,7 +18,7 @@ for peer in "$@"; do
     key=$(cat "$module"/* | sha256sum)
     if [ -x ".peers/$peer" ] && [ "$(cat ".peers/$peer.key" 2>/dev/null)" = "$key" ]; then continue; fi
     case $peer in
-        waku) export CGO_ENABLED=1   # its signatures are C
+        waku | status) export CGO_ENABLED=1   # signatures and SQLCipher are C
             command -v "$(go env CC)" >/dev/null || { missing "C compiler"; continue; } ;;
         *) export CGO_ENABLED=0 ;;   # one static file
     esac
@@ -27,8 +27,9 @@ for peer in "$@"; do
     tool=$(cd "$module" && go list -mod=readonly -f '{{.ImportPath}}' tool)
     version=$(cd "$module" && go list -mod=readonly -f '{{.Module.Version}}' tool)
     # Rate limiting by RLN comes as foreign binaries, and Status does without it. Each peer has one of the two variables.
+    # An old dependency of status-go calls into the runtime in a way that linkers refuse since Go 1.23.
     (cd "$module" && go build -mod=readonly -trimpath -tags gowaku_no_rln \
-        -ldflags="-s -w -X main.version=$version -X github.com/waku-org/go-waku/waku/v2/node.Version=$version" \
+        -ldflags="-checklinkname=0 -s -w -X main.version=$version -X github.com/waku-org/go-waku/waku/v2/node.Version=$version" \
         -o "../../../../.peers/$peer" "$tool")
     echo "$key" >".peers/$peer.key"
 done

@@ -1,0 +1,293 @@
+"""What users of the real client see: each scenario is a promise of the protocol, judged by status-go itself."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coincurve import PrivateKey
+
+from tests.flows.fleet import wait_until
+from tests.interop.status.conftest import PROCESSES, SERVER_KEY, World, new_token
+from tests.interop.status.faults import gateway, network_time
+from tests.interop.status.messengers import APN, FIREBASE, Messenger, Report, app_key
+from waku_bridge.codec.keys import key_hash, shake256
+
+pytestmark = pytest.mark.status
+MESSAGE = 1
+
+
+def delivered(messenger: Messenger) -> Report:
+    return Report(messenger.installation_id, success=True, error=0, retry_count=0, type=MESSAGE)
+
+
+def hashed(text: str) -> str:
+    return "0x" + shake256(text.encode()).hex()
+
+
+def key_hash_of(messenger: Messenger) -> str:
+    return "0x" + key_hash(PrivateKey(bytes.fromhex(messenger.private_key)).public_key.format()).hex()
+
+
+def assert_tells_of_a_message(push: dict[str, Any], receiver: Messenger, sender: Messenger) -> None:
+    """Check the text, and what the app is told: hashes by which it finds the chat and the receiver."""
+    body = push["body"]
+    text = body["aps"]["alert"] if push["platform"] == "ios" else body["message"]["notification"]["body"]
+    assert text == "New message in Messenger"
+    assert (push["data"]["chatId"], push["data"]["publicKey"]) == (hashed(sender.key), key_hash_of(receiver))
+    assert push["data"]["encryptedMessage"] == "0x"  # status-go sends no ciphertext
+
+
+@pytest.mark.parametrize("token_type", [APN, FIREBASE], ids=["iOS", "Android"])
+def test_a_message_wakes_the_phone_once(world: World, token_type: int) -> None:
+    bob, token = world.phone(token_type=token_type)
+    alice = world.messenger()
+    message_id = alice.ask("send", key=bob.key, text="Hello!")
+    (push,) = world.wait_for_pushes(token)
+    assert_tells_of_a_message(push, bob, alice)
+    assert alice.reports(message_id) == [delivered(bob)]
+
+
+def test_each_device_of_a_user_is_woken_once(world: World) -> None:
+    first, first_token = world.phone()
+    second, second_token = world.phone(private_key=first.private_key, token_type=FIREBASE)
+    alice = world.messenger()
+    message_id = alice.ask("send", key=first.key, text="Hello!")
+    world.wait_for_pushes(first_token)
+    world.wait_for_pushes(second_token)
+    reports = alice.reports(message_id)
+    assert sorted(reports, key=str) == sorted([delivered(first), delivered(second)], key=str)
+
+
+def test_only_contacts_wake_the_phone_and_a_stale_token_is_renewed(world: World) -> None:
+    bob, token = world.phone()
+    alice, mallory = world.messenger(), world.messenger()
+    for sender in (alice, mallory):
+        sender.ask("send", key=bob.key, text="Before")
+    world.wait_for_pushes(token, 2)
+    bob.befriend(alice)
+    bob.ask("contacts_only", is_on=True)
+    bob.wait_for_registration()
+    world.settle()
+    before = len(world.pushes(token))
+    refused = mallory.ask("send", key=bob.key, text="After")
+    allowed = alice.ask("send", key=bob.key, text="After")
+    world.wait_for_pushes(token, before + 1)
+    wait_until(lambda: any(report.success for report in alice.reports(allowed)), what="a success")
+    assert not any(report.success for report in mallory.reports(refused))
+
+
+def test_a_muted_chat_is_silent_until_it_is_unmuted(world: World) -> None:
+    bob, token = world.phone()
+    alice = world.messenger()
+    alice.ask("send", key=bob.key, text="Before")
+    world.wait_for_pushes(token, 1)
+    wait_until(lambda: alice.key in bob.ask("chats") or bob.ask("messages"), what="the message")
+    bob.ask("mute", chat=alice.key)
+    bob.wait_for_registration()
+    muted = alice.ask("send", key=bob.key, text="Quiet")
+    wait_until(lambda: alice.reports(muted), what="a report")
+    world.settle()
+    assert len(world.pushes(token)) == 1
+    assert [report.success for report in alice.reports(muted)] == [True]
+    bob.ask("unmute", chat=alice.key)
+    bob.wait_for_registration()
+    alice.ask("send", key=bob.key, text="Loud")
+    world.wait_for_pushes(token, 2)
+
+
+def test_who_is_blocked_wakes_nobody(world: World) -> None:
+    bob, token = world.phone()
+    alice = world.messenger()
+    alice.ask("send", key=bob.key, text="Before")
+    world.wait_for_pushes(token, 1)
+    wait_until(lambda: bob.ask("messages"), what="the message")
+    bob.ask("block", key=alice.key)
+    bob.wait_for_registration()
+    alice.ask("send", key=bob.key, text="Blocked")
+    world.settle()
+    assert len(world.pushes(token)) == 1
+
+
+def test_a_message_to_a_group_wakes_each_member_once(world: World) -> None:
+    alice, (bob, first), (carol, second) = world.messenger(), world.phone(), world.phone(token_type=FIREBASE)
+    for member in (bob, carol):
+        alice.befriend(member)
+    chat = alice.ask("group", name="Walkers", keys=[bob.key, carol.key])
+    wait_until(lambda: chat in bob.ask("chats") and chat in carol.ask("chats"), what="the group")
+    alice.ask("say", chat=chat, text="Hello!")
+    wait_until(lambda: world.pushes(first) and world.pushes(second), what="first pushes")
+    world.settle()
+    before = len(world.pushes(first)), len(world.pushes(second))
+    message_id = alice.ask("say", chat=chat, text="Tomorrow?")
+    world.wait_for_pushes(first, before[0] + 1)
+    world.wait_for_pushes(second, before[1] + 1)
+    assert {report.installation_id for report in alice.reports(message_id) if report.success} == {
+        bob.installation_id,
+        carol.installation_id,
+    }
+
+
+def test_a_new_token_replaces_the_old_one(world: World) -> None:
+    bob, old = world.phone()
+    alice = world.messenger()
+    alice.ask("send", key=bob.key, text="Before")
+    world.wait_for_pushes(old)
+    new = new_token(APN)
+    bob.register(SERVER_KEY, new)
+    time.sleep(1)
+    alice.ask("send", key=bob.key, text="After")
+    world.wait_for_pushes(new)
+    assert len(world.pushes(old)) == 1
+
+
+def test_an_unregistered_phone_is_left_alone(world: World) -> None:
+    bob, token = world.phone()
+    alice = world.messenger()
+    alice.ask("send", key=bob.key, text="Before")
+    world.wait_for_pushes(token)
+    bob.ask("unregister")
+    time.sleep(2)
+    message_id = alice.ask("send", key=bob.key, text="After")
+    world.settle()
+    assert len(world.pushes(token)) == 1
+    assert not any(report.success for report in alice.reports(message_id))
+
+
+@pytest.mark.parametrize("seconds", [0.2, 0.6, 1.0])
+def test_a_server_that_is_killed_loses_nothing(world: World, seconds: float) -> None:
+    bob, token = world.phone()
+    alice = world.messenger()
+    alice.ask("send", key=bob.key, text="Before")  # so that she knows his phone
+    world.wait_for_pushes(token)
+    message_id = alice.ask("send", key=bob.key, text="Hello!")
+    time.sleep(seconds)
+    world.restart()
+    wait_until(lambda: len(world.pushes(token)) > 1, what="a push")
+    world.settle()
+    assert len({push["collapse_id"] for push in world.pushes(token)}) == 2
+    wait_until(lambda: alice.reports(message_id) == [delivered(bob)], what="a report")
+
+
+def test_what_is_written_while_gorush_is_away_arrives_afterwards(world: World) -> None:
+    bob, token = world.phone()
+    alice = world.messenger()
+    world.stop_gorush()
+    message_id = alice.ask("send", key=bob.key, text="Hello!")
+    wait_until(lambda: alice.reports(message_id) == [delivered(bob)], what="a report")
+    world.start_gorush()
+    world.wait_for_pushes(token)
+
+
+def test_what_is_written_while_the_server_is_down_arrives_afterwards(world: World) -> None:
+    bob, token = world.phone()
+    alice = world.messenger()
+    alice.ask("send", key=bob.key, text="Before")
+    world.wait_for_pushes(token)
+    world.kill(*PROCESSES)
+    message_id = alice.ask("send", key=bob.key, text="Meanwhile")
+    time.sleep(5)
+    world.start(*PROCESSES)
+    world.wait_for_pushes(token, 2)
+    wait_until(lambda: alice.reports(message_id) == [delivered(bob)], what="a report")
+
+
+def test_a_light_client_registers_and_is_woken(world: World) -> None:
+    """As a sender it fails with any server: it subscribes to an answer four seconds after its question, and waits for
+    three.
+    """
+    bob, token = world.phone(is_light=True, peers=[world.service()])
+    alice = world.messenger()
+    message_id = alice.ask("send", key=bob.key, text="Hello!")
+    world.wait_for_pushes(token)
+    assert alice.reports(message_id) == [delivered(bob)]
+
+
+def test_a_contact_request_wakes_the_phone(world: World) -> None:
+    bob, token = world.phone()
+    alice = world.messenger()
+    alice.ask("request_contact", key=bob.key, text="It is me")
+    world.wait_for_pushes(token)
+
+
+def test_of_several_servers_one_that_is_away_does_not_matter(world: World) -> None:
+    bob = world.messenger()
+    away = world.messenger().key  # nobody there serves
+    bob.ask("add_server", key=away)
+    token = new_token(APN)
+    bob.ask("add_server", key=SERVER_KEY)
+    bob.ask("register", token=token, topic="im.status.ethereum", token_type=APN)
+    wait_until(lambda: any(server.get("registered") for server in bob.ask("servers")), what="registered with one")
+    alice = world.messenger()
+    message_id = alice.ask("send", key=bob.key, text="Hello!")
+    world.wait_for_pushes(token)
+    assert alice.reports(message_id) == [delivered(bob)]
+
+
+def test_a_mention_in_a_community_wakes_the_phone_with_its_own_text(world: World) -> None:
+    alice, (bob, token) = world.messenger(), world.phone()
+    community = alice.ask("community", name="Walkers")
+    alice.ask("share", key=bob.key, chat=community["id"])
+    wait_until(lambda: bob.ask("messages"), what="the invitation")
+    bob.ask("spectate", chat=community["id"])
+    assert community["chat"] in bob.ask("chats")
+    bob.register(SERVER_KEY, token)  # with its chats
+    alice.ask("say", chat=community["chat"], text="Hello everybody")
+    message_id = alice.ask("say", chat=community["chat"], text=f"And @{bob.key}")
+    # status-go writes its mentions down as messages.
+    wait_until(lambda: alice.reports(message_id) == [delivered(bob)], what="a report")
+    world.settle()
+    texts = [push["body"]["aps"]["alert"] for push in world.pushes(token)]
+    assert sorted(texts) == ["New mention or reply in Communities", "New message in Messenger"]
+
+
+def test_a_new_server_key_serves_those_who_know_the_old_one(world: World) -> None:
+    """The server gets a new key and keeps the old one beside it: registered phones are found and woken by either."""
+    bob, token = world.phone()
+    alice = world.messenger()
+    alice.ask("send", key=bob.key, text="Before")
+    world.wait_for_pushes(token)
+    world.restart(SERVER_PRIVATE_KEY="03" * 32, OTHER_SERVER_PRIVATE_KEYS="02" * 32)
+    message_id = alice.ask("send", key=bob.key, text="With the old key")
+    world.wait_for_pushes(token, 2)
+    wait_until(lambda: alice.reports(message_id) == [delivered(bob)], what="a report")
+    carol, other = world.messenger(), new_token(APN)
+    carol.register(app_key(b"\x03" * 32), other)
+    bob.ask("send", key=carol.key, text="With the new key")
+    world.wait_for_pushes(other)
+    world.restart(SERVER_PRIVATE_KEY="02" * 32, OTHER_SERVER_PRIVATE_KEYS="")
+
+
+def test_a_phone_that_did_not_hear_the_answer_is_registered_at_its_next_start(world: World) -> None:
+    bob, token = world.messenger(), new_token(APN)
+    bob.ask("add_server", key=SERVER_KEY)
+    bob.ask("register", token=token, topic="im.status.ethereum", token_type=APN)
+    bob.kill()
+    time.sleep(1)  # the answer is there, and gone
+    bob.start()
+    bob.wait_for_registration()
+    world.messenger().ask("send", key=bob.key, text="Hello!")
+    world.wait_for_pushes(token)
+
+
+@pytest.mark.parametrize("seconds", [-60, 60], ids=["behind", "ahead"])
+def test_clocks_that_are_off_by_a_minute_do_not_matter(world: World, tmp_path: Path, seconds: int) -> None:
+    with network_time(tmp_path, offset_seconds=seconds) as prefix:
+        bob, token = world.phone(prefix=prefix, has_network_time=True)
+        alice = world.messenger(prefix=prefix, has_network_time=True)
+        message_id = alice.ask("send", key=bob.key, text="Hello!")
+        world.wait_for_pushes(token)
+        assert alice.reports(message_id) == [delivered(bob)]
+
+
+def test_a_gateway_that_counts_otherwise_has_each_push_once(world: World) -> None:
+    """The stub of status-go's own functional test for its server answers so, and its devices have short tokens."""
+    with gateway({"success": "ok", "counts": {"total": 1}, "logs": []}) as (url, received):
+        world.restart(GORUSH_URL=url, CHECK_DEVICE_TOKENS="0")
+        bob, alice = world.messenger(), world.messenger()
+        bob.register(SERVER_KEY, "bob-device-token", token_type=FIREBASE)
+        message_id = alice.ask("send", key=bob.key, text="Hello!")
+        wait_until(lambda: alice.reports(message_id) == [delivered(bob)], what="a report")
+        time.sleep(15)  # after ten seconds what is ambiguous is sent again
+        assert [each["tokens"] for each in received] == [["bob-device-token"]]
+    world.restart(GORUSH_URL=world.gorush.url, CHECK_DEVICE_TOKENS="1")
