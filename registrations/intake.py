@@ -20,7 +20,7 @@ from registrations.keyring import keyring
 from registrations.messages import RegistrationMessage
 from registrations.models import Grant, Registration, RegistrationEvent, Route
 from registrations.pairs import InstallationKey, IsOneOf
-from registrations.quotas import Room, room_for, take
+from registrations.quotas import Room, RoomFor, room_for, take
 from registrations.routes import is_at, point
 from registrations.rules import Acceptance, IsAddress, Known, Refusal, decide, is_device_token
 
@@ -100,6 +100,7 @@ def register(
     *,
     gateway: str,
     is_address: IsAddress = is_device_token,
+    room_for: RoomFor = room_for,
     now: datetime,
 ) -> list[Outcome]:
     """Decide about each submission in turn, store what was accepted, and return one outcome each, in order.

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import LiteralString
+from typing import LiteralString, Protocol
 
 from django.conf import settings
 
@@ -32,9 +32,10 @@ class Room:
 
     per_key: int
     silent: int
-    spending: Spending
+    spending: Spending | None
     in_all: int
     active: Counter[bytes] = field(default_factory=Counter)
+    is_paced: bool = True  # the new ones are of the bucket of new installations
     added: int = 0
 
     def refusal(self, public_key_hash: bytes, *, is_new: bool, becomes_active: bool) -> Refusal | None:
@@ -49,13 +50,19 @@ class Room:
         return None
 
     def _take_new(self) -> bool:
-        is_there = self.added < self.silent or (bool(self.spending) and self.spending.take([NEW]))
+        is_there = self.added < self.silent or bool(self.spending and self.spending.take([NEW]))
         self.added += is_there
         return is_there
 
     def leave(self, public_key_hash: bytes) -> None:
         """Note that an active installation of this key unregistered."""
         self.active[public_key_hash] -= 1
+
+
+class RoomFor(Protocol):
+    """Says what may be added by a batch that has something new about these keys."""
+
+    def __call__(self, public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Room: ...
 
 
 STORED_REGISTRATIONS: LiteralString = stored("registrations_registration")
@@ -83,8 +90,17 @@ def room_for(public_key_hashes: Collection[bytes], new: int, *, now: datetime) -
     )
 
 
+def room_for_import(public_key_hashes: Collection[bytes], new: int, *, now: datetime) -> Room:  # noqa: ARG001
+    """Return what may be added, as `room_for` does, however many that is in a minute: an operator asks for it."""
+    (_, in_all), *active = fetch(_TAKEN, {"hashes": list(public_key_hashes)})
+    in_all, per_key = settings.MAX_REGISTRATIONS - in_all, settings.INSTALLATIONS_PER_KEY
+    return Room(per_key, silent=new, spending=None, in_all=in_all, active=Counter(dict(active)), is_paced=False)
+
+
 def take(room: Room, *, now: datetime) -> None:
     """Take what was added from the bucket of new installations, and give back what was not."""
+    if not room.is_paced:
+        return
     if room.spending:
         room.spending.write()
     else:

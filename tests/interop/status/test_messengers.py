@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from coincurve import PrivateKey
 
+from pushserver.stack import plan
+from pushserver.supervisor.processes import Stage
 from tests.flows.fleet import wait_until
 from tests.interop.status.conftest import PROCESSES, SERVER_KEY, World, new_token
 from tests.interop.status.faults import gateway, network_time
@@ -291,3 +293,22 @@ def test_a_gateway_that_counts_otherwise_has_each_push_once(world: World) -> Non
         time.sleep(15)  # after ten seconds what is ambiguous is sent again
         assert [each["tokens"] for each in received] == [["bob-device-token"]]
     world.restart(GORUSH_URL=world.gorush.url, CHECK_DEVICE_TOKENS="1")
+
+
+def test_phones_of_a_status_go_server_are_woken_by_this_one_after_an_import(world: World, tmp_path: Path) -> None:
+    old = world.messenger()
+    old.ask("serve")
+    bob, token = world.messenger(), new_token(APN)
+    bob.register(old.key, token)
+    old.stop()
+    password = tmp_path / "password"
+    password.write_text("password")
+    world.restart(OTHER_SERVER_PRIVATE_KEYS=old.private_key)
+    options = ["--server-key", old.key, "--password-file", str(password), "--iterations", "1"]
+    file = str(old.folder / "app.db")
+    world.server.run(plan.manage("import", "import_status_go", file, *options, stage=Stage.FRONT))
+    alice = world.messenger()
+    message_id = alice.ask("send", key=bob.key, text="Hello!")
+    world.wait_for_pushes(token)
+    assert alice.reports(message_id) == [delivered(bob)]
+    world.restart(OTHER_SERVER_PRIVATE_KEYS="")

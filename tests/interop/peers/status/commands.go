@@ -31,6 +31,7 @@ type Arguments struct {
 
 // commands by their names. What they return is written as JSON.
 var commands = map[string]func(*Phone, Arguments) (any, error){
+	"serve":         func(p *Phone, _ Arguments) (any, error) { return nil, p.StartPushNotificationsServer() },
 	"add_server":    (*Phone).addServer,
 	"remove_server": (*Phone).removeServer,
 	"register":      (*Phone).register,

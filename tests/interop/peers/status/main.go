@@ -234,6 +234,7 @@ func main() {
 	if phone != nil {
 		close(phone.stop)
 		_ = phone.Shutdown()
+		_ = phone.database.Close() // what is in its log goes into the file
 	}
 }
 

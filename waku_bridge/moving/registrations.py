@@ -1,0 +1,94 @@
+"""The registrations of a status-go push server: read from its database and registered here as if they came now.
+
+Each row is what a client registered last, so that its grant, its access token and its version stay valid. The grants
+were verified when status-go took them; here they cannot be, because the rows name a client by a hash of its key.
+"""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import islice
+from typing import NamedTuple
+
+from django.conf import settings
+
+from registrations import intake
+from registrations.messages import RegistrationMessage
+from registrations.quotas import room_for_import
+from registrations.rules import Acceptance, is_device_token
+from waku_bridge import query_topics
+from waku_bridge.codec.bodies import parse_registration
+from waku_bridge.codec.errors import CodecError
+
+BATCH_SIZE = 500
+KEY_HASH_BYTES = 64
+# Its schema has been this since 2020: protocol/pushnotificationserver/migrations/sql.
+TABLE = "push_notification_server_registrations"
+COLUMNS = {"public_key", "installation_id", "version", "registration"}
+
+
+class NotStatusGoError(ValueError):
+    """The database has no registrations, or in another form."""
+
+
+class Row(NamedTuple):
+    """One installation. ``registration`` is the message as the client sent it, or None once it unregistered."""
+
+    public_key_hash: bytes
+    installation_id: str
+    version: int
+    registration: bytes | None
+
+
+def read(database: sqlite3.Connection) -> Iterator[Row]:
+    """Yield the rows of a database. Raises NotStatusGoError."""
+    found = {name for _, name, *_ in database.execute(f"PRAGMA table_info({TABLE})")}
+    if missing := COLUMNS - found:
+        what = f"its registrations have no {', '.join(sorted(missing))}" if found else "it has no registrations"
+        raise NotStatusGoError(what)
+    (verdict,) = database.execute(f"PRAGMA quick_check({TABLE})").fetchone()
+    if verdict != "ok":
+        raise NotStatusGoError(f"its registrations are damaged: {verdict}")
+    for row in database.execute(f"SELECT public_key, installation_id, version, registration FROM {TABLE}"):
+        yield Row._make(row)
+
+
+def carry_over(rows: Iterable[Row], *, server_public_key: bytes, now: datetime) -> Counter[str]:
+    """Register what the rows say, in the caller's transaction. Return how many rows ended how."""
+    ends, left = Counter[str](), iter(rows)
+    while batch := list(islice(left, BATCH_SIZE)):
+        submissions = [each for row in batch if (each := _submission(row, server_public_key))]
+        ends["unreadable"] += len(batch) - len(submissions)
+        outcomes = intake.register(
+            submissions,
+            gateway=settings.STATUS_GATEWAY,
+            is_address=is_device_token if settings.CHECK_DEVICE_TOKENS else lambda _message: True,
+            room_for=room_for_import,
+            now=now,
+        )
+        accepted = {s.public_key_hash for s, outcome in zip(submissions, outcomes, strict=True) if outcome.is_accepted}
+        query_topics.listen_to(accepted, now=now)
+        ends.update(str(outcome.decision) for outcome in outcomes)
+    return +ends
+
+
+def is_carried_over(end: str) -> bool:
+    """Return whether this end of a row, as `carry_over` counts it, means that nothing of it is missing here."""
+    return end in {str(acceptance) for acceptance in Acceptance}
+
+
+def _submission(row: Row, server_public_key: bytes) -> intake.Submission | None:
+    """Return a row as the registration that it was, or None where it is not one."""
+    if not isinstance(row.public_key_hash, bytes) or len(row.public_key_hash) != KEY_HASH_BYTES:
+        return None
+    if row.registration is None:
+        gone = RegistrationMessage(installation_id=row.installation_id, version=row.version, unregister=True)
+        return intake.Submission(row.public_key_hash, b"", gone, grant_verified=False)
+    try:
+        message = parse_registration(row.registration)
+    except CodecError:
+        return None
+    return intake.Submission(
+        row.public_key_hash, row.registration, message, grant_verified=True, server_public_key=server_public_key
+    )
