@@ -161,11 +161,12 @@ def _take_in(order: LiteralString, which: LiteralString) -> LiteralString:
 _OLDEST: LiteralString = _take_in(_ARRIVAL, _RECEIVED)
 # A fifth of a batch, in rows and in bytes, are the oldest: full batches have passed them over, and what comes later
 # would keep them waiting. As the newest are more, most senders are answered in time however much waits.
+_FOUR_FIFTHS: LiteralString = _rows(_RECEIVED, _REVERSED, "%(limit)s - %(limit)s / 5")
+_NOT_NEWEST: LiteralString = f"{_RECEIVED} AND hash <> ALL (ARRAY(SELECT hash FROM newest))"
+_A_FIFTH: LiteralString = _rows(_NOT_NEWEST, _ARRIVAL, "%(limit)s / 5")
 _NEWEST: LiteralString = _TAKE.format(
     rows=f"""
-        WITH newest AS ({_rows(_RECEIVED, _REVERSED, "%(limit)s - %(limit)s / 5")}), oldest AS (
-            {_rows(f"{_RECEIVED} AND hash <> ALL (ARRAY(SELECT hash FROM newest))", _ARRIVAL, "%(limit)s / 5")}
-        )
+        WITH newest AS ({_FOUR_FIFTHS}), oldest AS ({_A_FIFTH})
         SELECT *, 0.8 AS share, now() - received_at AS rank FROM newest
         UNION ALL SELECT *, 0.2, received_at - now() FROM oldest
     """,
