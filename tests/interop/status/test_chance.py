@@ -1,5 +1,5 @@
 """Twenty Messengers that write at random for ten minutes while parts of the server are killed, compared with a model:
-``LONG=1 make status-interop``, with ``SEED`` for the same course again.
+``LONG=1 make status-interop``, or ``LONG=120`` for two minutes, with ``SEED`` for the same course again.
 """
 
 import os
@@ -9,16 +9,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import pytest
 
-from tests.flows.fleet import wait_until
 from tests.interop.status.conftest import PROCESSES, SERVER_KEY, World, new_token
 from tests.interop.status.messengers import APN, FIREBASE, Messenger
 
 pytestmark = pytest.mark.status
-SECONDS = 600
+SECONDS = 600 if os.environ.get("LONG") == "1" else int(os.environ.get("LONG") or 0)
 PEOPLE = 20
+PATIENCE_SECONDS = 60
 SEED = int(os.environ.get("SEED") or time.time())
 
 
@@ -30,7 +31,8 @@ class Person:
     token: str
     token_type: int
     expected: Counter[str] = field(default_factory=Counter)
-    sent: list[tuple["Person", str]] = field(default_factory=list)
+    sent: list[tuple[datetime, "Person", str]] = field(default_factory=list)
+    firsts: dict["Person", tuple[str, str]] = field(default_factory=dict)  # first messages, and the token of then
 
 
 class Town:
@@ -47,19 +49,26 @@ class Town:
         return Person(messenger, token, token_type)
 
     def write(self) -> None:
-        """Write to somebody whose phone the writer knows, or gets to know: a query is lost with a killed server."""
-        writer, reader = self.chance.sample(self.people, 2)
+        self._write(*self.chance.sample(self.people, 2))
+
+    def _write(self, writer: Person, reader: Person) -> None:
         message_id = writer.messenger.ask("send", key=reader.messenger.key, text=f"{self.chance.random()}")
-        if reader.token:
-            reader.expected[reader.token] += 1
-            writer.sent.append((reader, message_id))
+        reader.expected[reader.token] += 1
+        writer.firsts.setdefault(reader, (message_id, reader.token))
+        writer.sent.append((datetime.now(UTC), reader, message_id))
 
     def write_while_something_is_away(self) -> None:
-        writer, reader = self.chance.sample(self.people, 2)
-        if reader.token and writer.messenger.ask("infos", key=reader.messenger.key):
-            message_id = writer.messenger.ask("send", key=reader.messenger.key, text=f"{self.chance.random()}")
-            reader.expected[reader.token] += 1
-            writer.sent.append((reader, message_id))
+        """Have somebody write who has woken the reader before. A first message asks for the reader's phone, and is not
+        notified about when no answer comes within three seconds.
+        """
+        known = [
+            (writer, reader)
+            for writer in self.people
+            for _, reader, message_id in writer.sent
+            if is_told(writer, message_id)
+        ]
+        if known:
+            self._write(*self.chance.choice(known))
 
     def change_token(self) -> None:
         person = self.chance.choice(self.people)
@@ -102,14 +111,33 @@ def test_twenty_people_and_a_server_that_is_killed(world: World) -> None:
 
 
 def check(world: World, town: Town) -> None:
-    """Each message woke its reader's phone, and what went out twice has one collapse id. Its writer was told."""
+    """Each message woke its reader's phone, and what went out twice has one collapse id. Its writer was told.
+
+    A first message to somebody may do neither: status-go waits three seconds for the answer to its query.
+    """
     expected = sum((person.expected for person in town.people), Counter())
-    wait_until(lambda: not expected - counts(world), what="all pushes")
+    for writer in town.people:
+        for first, token in writer.firsts.values():
+            if not is_told(writer, first):
+                print("no answer in time for a first message", writer.messenger.folder.name, first)
+                writer.sent = [each for each in writer.sent if each[-1] != first]
+                expected[token] -= 1
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while expected - counts(world) and time.monotonic() < deadline:
+        time.sleep(1)
     world.settle()
-    assert counts(world) == expected
-    for person in town.people:
-        for reader, message_id in person.sent:
-            assert [report.success for report in person.messenger.reports(message_id)] == [True], reader
+    untold = [
+        (at, writer.messenger.folder.name, reader.messenger.folder.name, message_id)
+        for writer in town.people
+        for at, reader, message_id in writer.sent
+        if not is_told(writer, message_id)
+    ]
+    missing, beyond = expected - counts(world), counts(world) - expected
+    assert (dict(missing), dict(beyond), untold) == ({}, {}, [])
+
+
+def is_told(writer: Person, message_id: str) -> bool:
+    return [report.success for report in writer.messenger.reports(message_id)] == [True]
 
 
 def counts(world: World) -> Counter[str]:
