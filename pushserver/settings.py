@@ -304,8 +304,6 @@ if CANARY_APN_TOPIC and not CANARY_DEVICE_TOKEN:
 CANARY_DRY_RUN_TOKEN = hmac.digest(SERVER_PRIVATE_KEY, b"canary dry run", "sha256").hex()
 # No app has this topic, and nobody else can name it: what others send has no part in the canary's channel.
 CANARY_DRY_RUN_TOPIC = "canary." + hmac.digest(SERVER_PRIVATE_KEY, b"canary dry run topic", "sha256").hex()[:32]
-# The app of XMPP that only the canary's own device is in, while a round trip is under way.
-CANARY_XMPP_APP = "canary-" + hmac.digest(SERVER_PRIVATE_KEY, b"canary xmpp app", "sha256").hex()[:32]
 
 # Retention, in days ---------------------------------------------------------------------------------------------------
 ENVELOPE_RETENTION_DAYS = env.count("ENVELOPE_RETENTION_DAYS", 3, minimum=3, maximum=3650)

@@ -119,7 +119,7 @@ class DeviceAdmin(Operated, FactAdmin):
     }
     linked_by = ("app__id__exact",)
     search_help_text = "Client string, node or id of a device"
-    unread = ("device_key", "owner_key", "announced_from", *(f"route__{name}" for name in ROUTE_SECRETS))
+    unread = ("device_key", "owner_key", "key_name", "announced_from", *(f"route__{name}" for name in ROUTE_SECRETS))
 
     def matching_id(self, term: str) -> Q:
         return Q(pk=UUID(term))

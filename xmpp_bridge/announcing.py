@@ -14,7 +14,7 @@ from kit.db.statements import fetch
 from registrations.models import Route
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.client_strings import issue
-from xmpp_bridge.identity import client_keys
+from xmpp_bridge.identity import keys_named
 from xmpp_bridge.messages import Origin, StanzaError
 from xmpp_bridge.metrics import ANNOUNCED
 
@@ -29,10 +29,11 @@ class Ended(NamedTuple):
     device_id: UUID | None
     domain: str | None
     announced_from: str | None
+    key_name: bytes | None
 
 
 _TAKE = f"""
-    SELECT route.id, device.id, device.domain, device.announced_from
+    SELECT route.id, device.id, device.domain, device.announced_from, device.key_name
     FROM registrations_route AS route LEFT JOIN xmpp_bridge_device AS device ON device.route_id = route.id
     WHERE route.state = '{Route.State.DISABLED}' AND route.is_end_awaited
     ORDER BY route.id LIMIT %(limit)s FOR NO KEY UPDATE OF route SKIP LOCKED
@@ -52,7 +53,7 @@ def write_ends(ended: list[Ended], *, domain: str) -> list[bytes]:
 
 def _write(ended: Ended, domain: str) -> bytes:
     service = f"{ended.announced_from}@{domain}" if ended.announced_from else domain
-    client = issue(ended.device_id or uuid4(), client_keys()).client
+    client = issue(ended.device_id or uuid4(), keys_named(ended.key_name)).client
     origin = Origin("message", uuid4().hex, ended.domain or "", service)
     return answers.write_error(origin, StanzaError("cancel", "gone", disabled_client=client), by=domain)
 

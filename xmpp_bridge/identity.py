@@ -1,7 +1,8 @@
 """The keys of this server for XMPP, made from its own: of client strings, of secrets, and of hashes in place of JIDs.
 
 They do not rotate with the keys of database fields, because what an app was given must stay valid, and a device must be
-found again by its hash.
+found again by its hash. While the server's own key is being changed, what was made from either key is known, and what
+is new is made from the first. See docs/security.md, "Changing the server's key".
 """
 
 import hashlib
@@ -13,23 +14,36 @@ from django.conf import settings
 
 from xmpp_bridge.codec.client_strings import ClientKeys
 
-CURRENT_VERSION = 1
+NAME_BYTES = 8
 
 
 @cache
-def client_keys() -> ClientKeys:
-    """Return the keys of client strings of this server."""
-    return ClientKeys({CURRENT_VERSION: _key("client strings 1")}, CURRENT_VERSION, _key("node secrets"))
+def client_keys() -> tuple[ClientKeys, ...]:
+    """Return the keys that client strings of this server are known by, those that new ones are made with first."""
+    return tuple(
+        ClientKeys(_key(own, "name")[:NAME_BYTES], _key(own, "client strings 1"), _key(own, "node secrets"))
+        for own in _server_keys()
+    )
 
 
-def device_key(app: str, account: str, device_id: str) -> bytes:
-    """Return the hash that recognises a device. ``account`` is a bare JID."""
-    return _hash("devices", app, account, device_id)
+def keys_named(name: bytes | None) -> ClientKeys:
+    """Return the keys of this name; without a name, or when they are known no more, those that are new."""
+    return next((keys for keys in client_keys() if keys.name == name), client_keys()[0])
 
 
-def owner_key(app: str, account: str) -> bytes:
-    """Return the hash that recognises an account within an app."""
-    return _hash("owners", app, account)
+def device_keys(app: str, account: str, device_id: str) -> list[bytes]:
+    """Return the hashes that recognise a device, that of a new one first. ``account`` is a bare JID."""
+    return _hashes("devices", app, account, device_id)
+
+
+def owner_keys(app: str, account: str) -> list[bytes]:
+    """Return the hashes that recognise an account within an app, that of a new device first."""
+    return _hashes("owners", app, account)
+
+
+def canary_apps() -> list[str]:
+    """Return the slugs of the canary's app, that of a new one first. Nobody else can name them."""
+    return ["canary-" + hmac.digest(own, b"canary xmpp app", "sha256").hex()[:32] for own in _server_keys()]
 
 
 def route_tag(device_id: UUID) -> bytes:
@@ -37,10 +51,14 @@ def route_tag(device_id: UUID) -> bytes:
     return hashlib.sha256(device_id.bytes).digest()[:8]
 
 
-def _hash(purpose: str, *parts: str) -> bytes:
-    return hmac.digest(_key(purpose), b"\0".join(part.encode() for part in parts), "sha256")
+def _hashes(purpose: str, *parts: str) -> list[bytes]:
+    text = b"\0".join(part.encode() for part in parts)
+    return [hmac.digest(_key(own, purpose), text, "sha256") for own in _server_keys()]
 
 
-@cache
-def _key(purpose: str) -> bytes:
-    return hmac.digest(settings.SERVER_PRIVATE_KEY, b"xmpp " + purpose.encode(), "sha256")
+def _server_keys() -> tuple[bytes, ...]:
+    return tuple(dict.fromkeys((settings.SERVER_PRIVATE_KEY, *settings.OTHER_SERVER_PRIVATE_KEYS)))
+
+
+def _key(server_key: bytes, purpose: str) -> bytes:
+    return hmac.digest(server_key, b"xmpp " + purpose.encode(), "sha256")

@@ -109,6 +109,9 @@ class Device(models.Model):
     domain = models.TextField()  # of the account; only its server may push
     device_key = BytesField()  # keyed hash of app, account and the app's id of the device
     owner_key = BytesField()  # keyed hash of app and account, to count devices
+    # Of the server's key that both were made with, and what the app was given (`identity.client_keys`). Null: written
+    # while this column was being added.
+    key_name = BytesField(null=True)
     route = models.OneToOneField(Route, null=True, on_delete=models.SET_NULL, related_name="device")
     state = models.TextField(choices=State.choices, default=State.ACTIVE)
     # The local part of our own address that the last push of Push 2.0 was written to, from where the end of the route

@@ -5,7 +5,7 @@ An account registers for itself: its own server says who it is. Of it, a keyed h
 """
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import LiteralString, NamedTuple
@@ -26,7 +26,7 @@ from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.codec.jids import NOBODY, Jid, parse_jid
 from xmpp_bridge.commands import ACTIONS, Action, BadField, form_fields, read_submission
-from xmpp_bridge.identity import client_keys, device_key, owner_key
+from xmpp_bridge.identity import canary_apps, client_keys, device_keys, owner_keys
 from xmpp_bridge.limits import Limits
 from xmpp_bridge.messages import FRONT_DOOR, Command
 from xmpp_bridge.metrics import COMMANDS
@@ -130,7 +130,7 @@ class Registering:
         """Return who sends a command: a client of an account, and of a domain that is served."""
         sender = parse_jid(command.origin.sender) or NOBODY
         is_account = bool(sender.local and sender.resource) and self._domains.serve(sender.domain)
-        owner = owner_key("", sender.bare)
+        owner = owner_keys("", sender.bare)[0]
         if refusal := judge_command(owner, sender.domain, self._limits, is_account=is_account, now=now):
             raise CommandRefused(refusal)
         return sender
@@ -164,22 +164,22 @@ def carry_out(asked: Asked, terms: Terms, *, now: datetime) -> Done:
     except BadField as bad:
         raise CommandRefused(Refusal.BAD_REQUEST, bad.hint) from None
     app = _choose_app(action, submission.app or asked.slug, is_canary=account.domain == terms.domain)
-    key = device_key(app.slug, account.bare, submission.device_id)
-    device = Device.objects.select_for_update().filter(device_key=key, state=State.ACTIVE).first()
+    keys, owners = device_keys(app.slug, account.bare, submission.device_id), owner_keys(app.slug, account.bare)
+    device = Device.objects.select_for_update().filter(device_key__in=keys, state=State.ACTIVE).first()
     if submission.address is None:
         return _unregister(action, device, now=now)
     outcome = "refreshed" if device else "registered"
-    device = device or _create(app, account, key, terms)
+    device = device or _create(app, account, owners, terms)
+    device.device_key, device.owner_key, device.key_name = keys[0], owners[0], client_keys()[0].name
     _register(device, action, submission.address, now=now)
     return Done(_credentials(device.id, terms.domain), outcome, device.id)
 
 
-def _create(app: App, account: Jid, key: bytes, terms: Terms) -> Device:
-    owner = owner_key(app.slug, account.bare)
-    owned = Device.objects.filter(owner_key=owner, state=State.ACTIVE).count()
+def _create(app: App, account: Jid, owners: Sequence[bytes], terms: Terms) -> Device:
+    owned = Device.objects.filter(owner_key__in=owners, state=State.ACTIVE).count()
     if owned >= terms.most_devices or _is_full() or not terms.take_route():
         raise CommandRefused(Refusal.BUSY)
-    return Device(app=app, domain=account.domain, device_key=key, owner_key=owner)
+    return Device(app=app, domain=account.domain)
 
 
 def _is_full() -> bool:
@@ -188,14 +188,14 @@ def _is_full() -> bool:
 
 
 def _credentials(device_id: UUID, domain: str) -> dict[str, str]:
-    given_out = issue(device_id, client_keys())
+    given_out = issue(device_id, client_keys()[0])
     return {"jid": domain, "client": given_out.client, "node": given_out.node, "secret": given_out.secret}
 
 
 def _apps_for(action: Action, *, is_canary: bool = False) -> list[App]:
     """Return the apps that a command may be about. That of the canary is for the canary alone."""
     apps = App.objects.filter(is_retired=False).order_by("slug")
-    apps = apps.filter(slug=settings.CANARY_XMPP_APP) if is_canary else apps.exclude(slug=settings.CANARY_XMPP_APP)
+    apps = apps.filter(slug__in=canary_apps()) if is_canary else apps.exclude(slug__in=canary_apps())
     return list(apps.exclude(apn_topic="") if action.token_type == TokenType.APN else apps.filter(takes_firebase=True))
 
 

@@ -19,6 +19,8 @@ from registrations.encryption import DecryptionError, Purpose
 from registrations.keyring import keyring
 from registrations.models import Grant, Route
 from waku_bridge.identity import server_identities
+from xmpp_bridge.identity import client_keys
+from xmpp_bridge.models import Device
 
 NEWEST = 20
 OTHER_FIELD_KEYS = (
@@ -113,10 +115,15 @@ def _opens(sealed: bytes) -> bool:
 
 
 def foreign_private_key() -> Iterator[str]:
-    """Yield what is odd when none of the newest grants is for us. An operator may want that, after a key has leaked."""
-    newest = set(Grant.objects.order_by("-pk").values_list("server_public_key", flat=True)[:NEWEST])
-    ours = {identity.pub33 for identity in server_identities()}
-    if newest and not ours & {bytes(key) for key in newest}:
+    """Yield what is odd when none of the newest grants is for us, or none of the newest devices of XMPP registered with
+    us. An operator may want that, after a key has leaked.
+    """
+    granted = set(Grant.objects.order_by("-pk").values_list("server_public_key", flat=True)[:NEWEST])
+    devices = Device.objects.filter(state=Device.State.ACTIVE).order_by("-registered_at")
+    registered_with = set(devices.values_list("key_name", flat=True)[:NEWEST])
+    is_granted = not granted or any(identity.pub33 in granted for identity in server_identities())
+    is_registered = not registered_with - {None} or any(keys.name in registered_with for keys in client_keys())
+    if not (is_granted and is_registered):
         yield OTHER_PRIVATE_KEY
 
 

@@ -25,6 +25,7 @@ from pushserver.stack.fitting import (
 from registrations.keyring import keyring
 from tests import factories
 from waku_bridge.identity import server_identity
+from xmpp_bridge.identity import client_keys
 
 pytestmark = pytest.mark.django_db
 OTHER = b"x" * 32
@@ -72,6 +73,16 @@ def test_another_private_key_is_named_and_the_server_starts(capfd: pytest.Captur
     factories.make_grant()
     database.bring_up_to_date(None)
     assert capfd.readouterr().err.splitlines() == [OTHER_PRIVATE_KEY]
+
+
+def test_another_private_key_is_named_where_there_are_devices_of_xmpp_alone(settings: LazySettings) -> None:
+    factories.make_device(key_name=client_keys()[0].name)
+    factories.make_device(key_name=None)
+    assert list(foreign_private_key()) == []
+    client_keys.cache_clear()
+    settings.SERVER_PRIVATE_KEY = OTHER
+    assert list(foreign_private_key()) == [OTHER_PRIVATE_KEY]
+    client_keys.cache_clear()
 
 
 # Tables, indexes and clocks -------------------------------------------------------------------------------------------

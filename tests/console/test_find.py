@@ -142,7 +142,7 @@ def test_hashes_and_ids_lead_to_the_one_thing_they_mean(admin_client: Client) ->
 
 def test_what_the_app_of_an_xmpp_device_was_given_leads_to_the_device(admin_client: Client) -> None:
     device = factories.make_device()
-    given = issue(device.pk, client_keys())
+    given = issue(device.pk, client_keys()[0])
     page = f"/admin/xmpp_bridge/device/{device.pk}/change/"
 
     for term in (given.client, given.node, str(device.pk), device.pk.hex.upper()):
@@ -154,7 +154,7 @@ def test_what_the_app_of_an_xmpp_device_was_given_leads_to_the_device(admin_clie
 
 
 def test_a_client_string_or_a_node_of_nobody_is_told_and_not_repeated(admin_client: Client) -> None:
-    ours, forged = issue(uuid4(), client_keys()), "_" * 44
+    ours, forged = issue(uuid4(), client_keys()[0]), "_" * 44
 
     assert "Nothing was found" in find(admin_client, ours.client).content.decode()
     for term in (ours.node, ours.secret, forged):

@@ -450,7 +450,7 @@ def hidden() -> Secrets:
     factories.make_sender()
     ended = {"state": "unregistered", "route": None, "announced_from": hidden.text("announced from")}
     keys = {name: hidden.new(name, 32) for name in ("device_key", "owner_key")}
-    given = issue(factories.make_device(**ended, **keys).pk, client_keys())
+    given = issue(factories.make_device(**ended, **keys).pk, client_keys()[0])
     hidden.values |= {"client string": given.client.encode(), "secret of XMPP": given.secret.encode()}
     hidden.values["node password"] = b"secret-of-the-node-in-its-url"
     return hidden

@@ -57,6 +57,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("notifications", "0018_queues"): NOTHING_WAS_RELEASED,
     ("notifications", "0019_expiring"): NOTHING_WAS_RELEASED,
     ("registrations", "0012_delivered_digest"): NOTHING_WAS_RELEASED,
+    ("xmpp_bridge", "0006_key_name"): "the column may be null, so the version before need not write a value",
     (
         "waku_bridge",
         "0012_envelope_faults",

@@ -17,7 +17,7 @@ from xmpp_bridge.canary.diagnosis import Link, Stanza, diagnose, diagnose_push
 from xmpp_bridge.canary.stanzas import REGISTER, UNREGISTER, write_command, write_push
 from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.component import board
-from xmpp_bridge.identity import client_keys, device_key
+from xmpp_bridge.identity import canary_apps, client_keys, device_keys
 from xmpp_bridge.models import CanaryRun, Device
 
 DEVICE_ID = "canary"
@@ -66,7 +66,7 @@ class Talk:
 
     def command(self, link: Link, node: str, has_effect: Callable[[], bool]) -> int:
         """Have a command of the app said, see `say`."""
-        fields = {"device-id": DEVICE_ID, "app": settings.CANARY_XMPP_APP}
+        fields = {"device-id": DEVICE_ID, "app": canary_apps()[0]}
         if node == REGISTER:
             fields["token"] = settings.CANARY_DRY_RUN_TOKEN
         stanza_id = uuid4().hex
@@ -75,7 +75,7 @@ class Talk:
 
     def push(self, device: UUID, pushes: QuerySet[Notification]) -> int:
         """Have a push to the device said, see `say`."""
-        given_out, stanza_id = issue(device, client_keys()), uuid4().hex
+        given_out, stanza_id = issue(device, client_keys()[0]), uuid4().hex
         text = write_push(stanza_id, given_out.node, given_out.secret, server=self.domain, service=self.domain)
         return self.say(Link.PUSH, stanza_id, text, pushes.exists)
 
@@ -103,8 +103,8 @@ class Talk:
         return round((found.answered_at - found.said_at).total_seconds() * 1000)
 
     def find_device(self) -> Device | None:
-        key = device_key(settings.CANARY_XMPP_APP, self.account, DEVICE_ID)
-        return Device.objects.select_related("route").filter(device_key=key, state=Device.State.ACTIVE).first()
+        keys = device_keys(canary_apps()[0], self.account, DEVICE_ID)
+        return Device.objects.select_related("route").filter(device_key__in=keys, state=Device.State.ACTIVE).first()
 
     def wait_for_gorush(self, pushes: QuerySet[Notification]) -> int:
         """Return how many milliseconds gorush took, once it has answered.

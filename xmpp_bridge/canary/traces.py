@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from notifications.models import NotificationRequest
 from registrations.models import RegistrationEvent, Route
+from xmpp_bridge.identity import canary_apps
 from xmpp_bridge.models import App, CanaryRun, CanaryStanza, Device
 
 # What the console shows of the app, as long as a run is under way.
@@ -22,7 +23,7 @@ TEXT = "Canary"
 def make_app() -> None:
     """Make the app that the canary registers in."""
     own = {"apn_topic": settings.CANARY_DRY_RUN_TOPIC, "takes_firebase": False, "text": TEXT}
-    App.objects.create(slug=settings.CANARY_XMPP_APP, created_at=timezone.now(), **own)
+    App.objects.create(slug=canary_apps()[0], created_at=timezone.now(), **own)
 
 
 def note_device(run: CanaryRun, device: Device) -> None:
@@ -35,7 +36,7 @@ def note_device(run: CanaryRun, device: Device) -> None:
 @transaction.atomic
 def remove_traces() -> None:
     """Remove everything that any run left. Only the run that is under way may call it while there is one."""
-    devices = list(Device.objects.select_for_update().filter(app__slug=settings.CANARY_XMPP_APP))
+    devices = list(Device.objects.select_for_update().filter(app__slug__in=canary_apps()))
     routes = Route.objects.filter(pk__in=[device.route_id for device in devices if device.route_id])
     runs = CanaryRun.objects.filter(pseudonym__isnull=False)
     pseudonyms = {*routes.values_list("pseudonym", flat=True), *runs.values_list("pseudonym", flat=True)}
@@ -44,7 +45,7 @@ def remove_traces() -> None:
     route_ids = list(routes.values_list("pk", flat=True))
     Device.objects.filter(pk__in=[device.pk for device in devices]).delete()
     Route.objects.filter(pk__in=route_ids).delete()
-    App.objects.filter(slug=settings.CANARY_XMPP_APP).delete()
+    App.objects.filter(slug__in=canary_apps()).delete()
     CanaryStanza.objects.all().delete()
     CanaryRun.objects.filter(device__isnull=False).update(device=None, pseudonym=None)
 

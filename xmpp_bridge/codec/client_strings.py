@@ -1,20 +1,21 @@
 """What a device's app is given to hand on to its user's server, and that proves a push to be meant for the device.
 
-    client string   b64url(version (1) ‖ route id (16) ‖ HMAC-SHA-256(key of the version, route id) (16))    Push 2.0
-    node            b64url(route id (16))                                                                    XEP-0357
+    client string   b64url(version (1) ‖ route id (16) ‖ HMAC-SHA-256(key of client strings, route id) (16))  Push 2.0
+    node            b64url(route id (16))                                                                     XEP-0357
     secret          b64url(HMAC-SHA-256(key of secrets, route id) (18))
 
 All of it can be made again from the route id, so that none of it is stored; and a made-up one is recognised before the
-database is asked.
+database is asked. While the server's key is being changed there are keys of both, and what either made is known.
 """
 
 import binascii
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
+VERSION = 1  # of the format
 MAC_BYTES = 16
 SECRET_BYTES = 18
 CLIENT_BYTES = 1 + 16 + MAC_BYTES
@@ -22,10 +23,10 @@ CLIENT_BYTES = 1 + 16 + MAC_BYTES
 
 @dataclass(frozen=True, slots=True)
 class ClientKeys:
-    """The keys of client strings by version, the one that new strings are made with, and that of secrets."""
+    """The keys of client strings and of secrets, and a name of both that says nothing about them."""
 
-    by_version: Mapping[int, bytes] = field(repr=False)
-    current_version: int
+    name: bytes
+    of_clients: bytes = field(repr=False)
     of_secrets: bytes = field(repr=False)
 
 
@@ -40,26 +41,25 @@ class Credentials:
 
 def issue(route_id: UUID, keys: ClientKeys) -> Credentials:
     """Return what the app of this route is given, the same each time."""
-    version = keys.current_version
-    client = bytes([version]) + route_id.bytes + _mac(keys.by_version[version], route_id)
+    client = bytes([VERSION]) + route_id.bytes + _mac(route_id, keys)
     return Credentials(_encode(client), _encode(route_id.bytes), _secret(route_id, keys))
 
 
-def verify_client(client: str, keys: ClientKeys) -> UUID | None:
-    """Return the route that a client string is of, or None for a string that we did not make."""
+def verify_client(client: str, known: Iterable[ClientKeys]) -> UUID | None:
+    """Return the route that a client string is of, or None for a string that was made with none of these keys."""
     data = _decode(client)
-    if len(data) != CLIENT_BYTES or data[0] not in keys.by_version:
+    if len(data) != CLIENT_BYTES or data[0] != VERSION:
         return None
     route_id = UUID(bytes=data[1:17])
-    return route_id if hmac.compare_digest(data[17:], _mac(keys.by_version[data[0]], route_id)) else None
+    return route_id if any(hmac.compare_digest(data[17:], _mac(route_id, keys)) for keys in known) else None
 
 
-def verify_node(node: str, secret: str, keys: ClientKeys) -> UUID | None:
-    """Return the route that node and secret are of, or None when we did not make them together."""
-    route_id = read_node(node)
+def verify_node(node: str, secret: str, known: Iterable[ClientKeys]) -> UUID | None:
+    """Return the route that node and secret are of, or None when none of these keys made them together."""
+    route_id, given = read_node(node), secret.encode()
     if route_id is None:
         return None
-    return route_id if hmac.compare_digest(secret.encode(), _secret(route_id, keys).encode()) else None
+    return route_id if any(hmac.compare_digest(given, _secret(route_id, keys).encode()) for keys in known) else None
 
 
 def read_node(node: str) -> UUID | None:
@@ -68,8 +68,8 @@ def read_node(node: str) -> UUID | None:
     return UUID(bytes=data) if len(data) == 16 else None
 
 
-def _mac(key: bytes, route_id: UUID) -> bytes:
-    return hmac.digest(key, route_id.bytes, "sha256")[:MAC_BYTES]
+def _mac(route_id: UUID, keys: ClientKeys) -> bytes:
+    return hmac.digest(keys.of_clients, route_id.bytes, "sha256")[:MAC_BYTES]
 
 
 def _secret(route_id: UUID, keys: ClientKeys) -> str:

@@ -1,12 +1,12 @@
 """What the canary has the component say, and who may name the canary's app."""
 
 import pytest
-from django.conf import settings
 
 from xmpp_bridge import errands
 from xmpp_bridge.canary import traces
 from xmpp_bridge.canary.links import Talk
 from xmpp_bridge.canary.stanzas import REGISTER, write_command
+from xmpp_bridge.identity import canary_apps
 from xmpp_bridge.models import CanaryStanza, Device
 from xmpp_bridge.tests.talking import (
     APN_TOKEN,
@@ -76,7 +76,7 @@ def test_while_the_canary_runs_apps_need_not_name_the_only_one_that_there_is() -
 def test_nobody_else_registers_in_the_app_of_the_canary() -> None:
     make_app()
     traces.make_app()
-    named = FIELDS | {"app": settings.CANARY_XMPP_APP}
+    named = FIELDS | {"app": canary_apps()[0]}
     assert error_of(Service().command(REGISTER, named, sender=JULIET)) == ("cancel", "item-not-found")
     assert not Device.objects.exists()
 
@@ -92,7 +92,7 @@ def test_the_canary_registers_more_often_than_an_account_may() -> None:
     traces.make_app()
     service = Service()
     for _ in range(service.limits.rates.commands_per_hour + 1):
-        fields = FIELDS | {"app": settings.CANARY_XMPP_APP}
+        fields = FIELDS | {"app": canary_apps()[0]}
         stanza = write_command("c", REGISTER, fields, account=Talk(SERVICE, 1).account, service=SERVICE)
         said = service.say(stanza)
         assert said is not None
@@ -104,4 +104,4 @@ def test_the_form_does_not_offer_the_app_of_the_canary() -> None:
     traces.make_app()
     said = Service().say(command(REGISTER, None))
     assert said is not None
-    assert settings.CANARY_XMPP_APP not in "".join(said.itertext())
+    assert canary_apps()[0] not in "".join(said.itertext())

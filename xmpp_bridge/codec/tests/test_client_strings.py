@@ -7,30 +7,30 @@ from hypothesis import strategies as st
 
 from xmpp_bridge.codec.client_strings import ClientKeys, issue, verify_client, verify_node
 
-KEYS = ClientKeys({1: b"1" * 32, 2: b"2" * 32}, 2, b"s" * 32)
-OLD = ClientKeys({1: b"1" * 32}, 1, b"s" * 32)
+OLD, NEW = (ClientKeys(name, name * 32, name.upper() * 32) for name in (b"o", b"n"))
+KEYS = (NEW, OLD)
 ROUTE = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 
 def test_a_client_string_has_44_characters_and_names_its_version_and_route() -> None:
-    given_out = issue(ROUTE, KEYS)
+    given_out = issue(ROUTE, NEW)
     assert len(given_out.client) == 44
-    assert urlsafe_b64decode(given_out.client)[:17] == b"\2" + ROUTE.bytes
+    assert urlsafe_b64decode(given_out.client)[:17] == b"\1" + ROUTE.bytes
     assert (len(given_out.node), len(given_out.secret)) == (22, 24)
-    assert issue(ROUTE, KEYS) == given_out
+    assert issue(ROUTE, NEW) == given_out
 
 
 def test_what_we_gave_out_is_known_again_also_that_of_an_older_key() -> None:
-    new, old = issue(ROUTE, KEYS), issue(ROUTE, OLD)
-    assert new.client != old.client
-    assert verify_client(new.client, KEYS) == verify_client(old.client, KEYS) == ROUTE
-    assert verify_client(new.client, OLD) is None
-    assert verify_node(new.node, new.secret, KEYS) == ROUTE
+    new, old = issue(ROUTE, NEW), issue(ROUTE, OLD)
+    assert (new.client != old.client, new.secret != old.secret) == (True, True)
+    for given_out in (new, old):
+        assert verify_client(given_out.client, KEYS) == verify_node(given_out.node, given_out.secret, KEYS) == ROUTE
+    assert verify_client(new.client, [OLD]) is verify_node(new.node, new.secret, [OLD]) is None
 
 
 @given(st.data())
 def test_no_other_string_is_accepted(data: st.DataObject) -> None:
-    client = issue(ROUTE, KEYS).client
+    client = issue(ROUTE, NEW).client
     at = data.draw(st.integers(0, len(client) - 1))
     letter = data.draw(st.sampled_from("ABCxyz019-_=+/ é"))
     other = client[:at] + letter + client[at + 1 :]
@@ -44,13 +44,13 @@ def test_nonsense_is_no_client_string(client: str) -> None:
 
 
 def test_a_node_needs_its_own_secret() -> None:
-    mine, other = issue(ROUTE, KEYS), issue(uuid4(), KEYS)
+    mine, other = issue(ROUTE, NEW), issue(uuid4(), NEW)
     assert verify_node(mine.node, other.secret, KEYS) is None
     assert verify_node(mine.node, "", KEYS) is None
 
 
 def test_nothing_secret_is_in_a_repr() -> None:
-    given_out = issue(ROUTE, KEYS)
+    given_out = issue(ROUTE, NEW)
     assert given_out.client not in repr(given_out)
     assert given_out.secret not in repr(given_out)
-    assert "1111" not in repr(KEYS)
+    assert "nnnn" not in repr(KEYS).lower()
