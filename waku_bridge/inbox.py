@@ -1,6 +1,6 @@
 """The inbox: every envelope on a topic of ours is written here before anything else happens to it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -27,6 +27,9 @@ INSERT = f"""
     )
     SELECT hash FROM new, (SELECT pg_notify('turns', 'inbox') WHERE EXISTS (SELECT FROM new)) AS announced
 """
+# Payloads of one statement, which then takes a second at most: a page of 180 MB in one would exceed any timeout, be
+# repeated unchanged, and never be stored.
+SLICE_BYTES = 8 * 1024 * 1024
 OVERLOAD = "overload"
 # Drops the oldest of what was postponed beyond a limit, returns how many, and whether more than a limit waits unopened.
 # The oldest that may stay is found in the index alone, and nothing that stays is locked.
@@ -49,6 +52,21 @@ BOUND = f"""
     )
 """
 KNOWN = "SELECT hash FROM waku_bridge_inboundenvelope WHERE hash = ANY(%s::bytea[])"
+
+
+def slices(envelopes: Iterable[Envelope]) -> Iterator[list[Envelope]]:
+    """Yield the envelopes in the order of their hashes, so many at a time that their payloads have `SLICE_BYTES`, or
+    one that is larger.
+    """
+    part, left = list[Envelope](), SLICE_BYTES
+    for envelope in sorted(envelopes, key=lambda envelope: envelope.hash):
+        if part and left < len(envelope.message.payload):
+            yield part
+            part, left = [], SLICE_BYTES
+        part.append(envelope)
+        left -= len(envelope.message.payload)
+    if part:
+        yield part
 
 
 def insert_values(envelopes: Sequence[Envelope], *, source: str, path: Path, now: datetime) -> list[Any]:

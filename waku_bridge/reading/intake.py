@@ -1,8 +1,8 @@
 """Put a page into the inbox, on the database connection of a bridge: what every path does with what it read.
 
-A page costs one statement, its commit, and one call that wakes a worker. A node that is read live and has a store tells
-everything twice, so the hashes of all messages that were read are remembered, also those of strangers, and a store need
-not be asked for them.
+A page costs one statement for each `inbox.SLICE_BYTES` of it, its commit, and one call that wakes a worker. A node that
+is read live and has a store tells everything twice, so the hashes of all messages that were read are remembered, also
+those of strangers, and a store need not be asked for them.
 
 The connection is asynchronous, and the bridge's own. Every statement is in autocommit: values are bound by the server,
 in binary, and plans are kept. With each answer PostgreSQL hands over the topics that were registered before, so knowing
@@ -46,21 +46,30 @@ CONNECTION_OPTIONS = {
 
 
 class Session:
-    """The connection of all readers of a bridge; their statements follow one another."""
+    """The connection of all readers of a bridge; their statements follow one another.
+
+    ``number`` grows with each new connection. The database behind it may be another one, promoted without the last
+    commits of the one before. So what was remembered of those ends with the connection: ``seen``.
+    """
 
     def __init__(self, topics: QueryTopics) -> None:
         self.topics = topics
+        self.seen = SeenHashes()
+        self.number = 0
         self._connection: psycopg.AsyncConnection | None = None
         self._lock = asyncio.Lock()
 
-    async def execute(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    async def execute(
+        self, sql: str, values: Sequence[Any] = (), *, number: int | None = None
+    ) -> list[tuple[Any, ...]]:
         """Return the rows of a statement, after taking in what was registered before it.
 
-        Raises psycopg.Error; then nothing is known of what the statement did, and the next one connects anew.
+        Raises psycopg.Error; then nothing is known of what the statement did, and the next one connects anew. With a
+        ``number`` it is sent on that connection or not at all.
         """
         async with self._lock:
             try:
-                connection = self._connection or await self._connect()
+                connection = await self._connected(number)
                 async with asyncio.timeout(STATEMENT_SECONDS):
                     cursor = await connection.execute(sql.encode(), values, prepare=True, binary=True)
                     rows = await cursor.fetchall() if cursor.description else []
@@ -77,10 +86,17 @@ class Session:
         async with self._lock:
             await self._disconnect()
 
+    async def _connected(self, number: int | None) -> psycopg.AsyncConnection:
+        connection = self._connection or await self._connect()
+        if number not in (None, self.number):
+            raise psycopg.OperationalError("the connection ended meanwhile")
+        return connection
+
     async def _connect(self) -> psycopg.AsyncConnection:
         async with asyncio.timeout(CONNECT_SECONDS):
             parameters = {**CONNECTION_OPTIONS, **connection_parameters()}
             self._connection = await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
+            self.number += 1
             await self.topics.load(self._connection)
         return self._connection
 
@@ -89,6 +105,7 @@ class Session:
             with suppress(psycopg.Error):
                 await self._connection.close()
             self._connection = None
+            self.seen.clear()
 
 
 log = structlog.get_logger(__name__)
@@ -117,7 +134,7 @@ class Intake:
         self._topics = Topics(own_content_topics(), session.topics)
         self._keep = keep
         self._dead_letters = DeadLetters()
-        self.seen = SeenHashes()
+        self.seen = session.seen
         self.has_room = asyncio.Event()
         self.has_room.set()
 
@@ -163,8 +180,10 @@ class Intake:
         if not envelopes:
             await self.session.execute(NOTHING)
             return []
-        values = inbox.insert_values(envelopes, source=reader.node, path=path, now=received_at)
-        new = {message_hash for (message_hash,) in await self.session.execute(inbox.INSERT, values)}
+        new: set[bytes] = set()
+        for part in inbox.slices(envelopes):
+            values = inbox.insert_values(part, source=reader.node, path=path, now=received_at)
+            new |= {message_hash for (message_hash,) in await self.session.execute(inbox.INSERT, values)}
         INBOX_ENVELOPES.labels("new").inc(len(new))
         INBOX_ENVELOPES.labels("duplicate").inc(len(envelopes) - len(new))
         return [each for each in dict.fromkeys(envelope.hash for envelope in envelopes) if each in new]

@@ -131,6 +131,10 @@ class SeenHashes:
         key = int.from_bytes(message_hash[:8])
         return key in self._fresh or any(_holds(chunk, key) for chunk in self._sorted)
 
+    def clear(self) -> None:
+        self._fresh.clear()
+        self._sorted.clear()
+
     def add(self, hashes: Iterable[bytes]) -> None:
         self._fresh.update(int.from_bytes(message_hash[:8]) for message_hash in hashes)
         if len(self._fresh) >= self._chunk:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from django.db import transaction
 
 from waku_bridge.models import StoreWatermark, StoreWindow
-from waku_bridge.reading.intake import Session
+from waku_bridge.reading.intake import NOTHING, Session
 from waku_bridge.reading.threads import in_thread
 from waku_bridge.reading.windows import EPOCH, Plan, Window
 
@@ -49,7 +49,8 @@ class Pending:
 class Progress:
     """How far a store was read.
 
-    ``now`` is the database's clock, which all bridges share. ``pending`` is in the order of reading.
+    ``now`` is the database's clock, which all bridges share. ``pending`` is in the order of reading. ``session`` is the
+    number of the connection that told it.
     """
 
     pk: int
@@ -57,6 +58,7 @@ class Progress:
     late_searched_at: datetime
     pending: tuple[Pending, ...]
     now: datetime
+    session: int = 0
 
 
 class _Row(NamedTuple):
@@ -96,14 +98,21 @@ class StoreProgress:
         pending.sort(key=lambda each: each.window.end_at, reverse=True)
         pending.sort(key=lambda each: ORDER.index(each.reason))
         first = rows[0]
-        return Progress(first.pk, first.watermark_at, first.late_searched_at, tuple(pending), first.now)
+        return Progress(
+            first.pk, first.watermark_at, first.late_searched_at, tuple(pending), first.now, self._session.number
+        )
 
     async def advance(self, before: Progress, plan: Plan) -> tuple[Pending, ...]:
-        """Note that the fresh window was read, and in the same commit what was missed. Return what is left to do."""
+        """Note that the fresh window was read, and in the same commit what was missed. Return what is left to do.
+
+        Raises psycopg.OperationalError when the connection is another one than ``before``: what was read meanwhile may
+        have gone into a database that is no more.
+        """
         if plan.missed or _is_late_to_be_ordered(before, plan):
+            await self._session.execute(NOTHING, number=before.session)
             await in_thread(_advance_and_order, before, plan)
             return (await self.load()).pending
-        await self._session.execute(MOVE, [plan.watermark_at, before.pk])
+        await self._session.execute(MOVE, [plan.watermark_at, before.pk], number=before.session)
         return before.pending
 
 

@@ -63,6 +63,7 @@ class StoreWalker:
         self._with_messages = True
         self._begun_at: dict[int, float] = {}
         self._is_first = True
+        self._connection = 0  # the number of the one that the last pass began on
         self._next_pass = 0.0
         # What is to be searched now, what has to be read a last time later, and when the store itself was last found
         # to be without something that it should have had.
@@ -147,6 +148,9 @@ class StoreWalker:
     async def _pass(self, term: Term) -> Sequence[Pending]:
         """Read what is new and what can be settled, then move the watermark; return what is left to do."""
         before = await self._progress.load()
+        # What other connections committed may be gone, so that a new one begins as a new bridge does.
+        self._is_first = self._is_first or before.session != self._connection
+        self._connection = before.session
         plan = self._plan(before)
         found = await self._read_whole(plan.fresh, term, loop="fast")
         if found or self._is_first:

@@ -1,6 +1,8 @@
 """The live path: what a page brings, and how nothing is lost when something breaks."""
 
 import asyncio
+import os
+from dataclasses import replace
 from datetime import timedelta
 
 import psycopg
@@ -13,6 +15,8 @@ from structlog.testing import capture_logs
 from kit.leader import Term
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.factories import make_watermark
+from waku_bridge import inbox
+from waku_bridge.inbox import Path
 from waku_bridge.models import DeadLetter, InboundEnvelope
 from waku_bridge.node import NodeError, Unreachable, to_json
 from waku_bridge.node.config_check import pages as page_lengths
@@ -31,10 +35,10 @@ def failing(world, monkeypatch, *errors):
     """The database is away as often as there are errors."""
     errors, execute = list(errors), world.session.execute
 
-    async def fail(*statement):
+    async def fail(*statement, **options):
         if errors:
             raise errors.pop(0)
-        return await execute(*statement)
+        return await execute(*statement, **options)
 
     monkeypatch.setattr(world.session, "execute", fail)
     return errors
@@ -313,3 +317,41 @@ def test_two_nodes_bring_a_message_once(run):
         assert await asyncio.to_thread(InboundEnvelope.objects.count) == 1
 
     run(scenario)
+
+
+def test_a_large_page_is_stored_in_parts_of_which_each_stays(run, monkeypatch):
+    """In one statement a page of 180 MB exceeds every timeout, and is tried again for ever."""
+    monkeypatch.setattr(inbox, "SLICE_BYTES", 300_000)
+
+    async def scenario(world):
+        sizes, execute = [], world.session.execute
+
+        async def fail_at_the_third(sql, values=(), **options):
+            if sql == inbox.INSERT:
+                sizes.append(sum(map(len, values[-1])))
+                if len(sizes) == 3:
+                    raise psycopg.OperationalError("the database does not answer")
+            return await execute(sql, values, **options)
+
+        monkeypatch.setattr(world.session, "execute", fail_at_the_third)
+        hashes = world.publish(*(message(payload=os.urandom(120_000)) for _ in range(10)))
+        page, now = await world.node.read(PUBSUB_TOPIC), timezone.now()
+        reader = world.live().reader
+        with pytest.raises(psycopg.OperationalError):
+            await world.intake.take(page, reader, path=Path.LIVE, received_at=now)
+        assert len(await world.paths()) == 4
+        await world.intake.take(page, reader, path=Path.LIVE, received_at=now)
+        assert set(await world.paths()) == set(hashes)
+        assert max(sizes) <= 300_000
+
+    run(scenario)
+
+
+def test_what_is_larger_than_a_part_is_a_part(monkeypatch):
+    monkeypatch.setattr(inbox, "SLICE_BYTES", 8)
+    envelopes = [
+        inbox.Envelope(bytes([number]) * 32, PUBSUB_TOPIC, replace(message(), payload=bytes(size)))
+        for number, size in enumerate([5, 3, 9, 1, 1, 12, 0])
+    ]
+    parts = [[len(envelope.message.payload) for envelope in part] for part in inbox.slices(envelopes[::-1])]
+    assert parts == [[5, 3], [9], [1, 1], [12], [0]]

@@ -1,9 +1,11 @@
 """The store path, on a real store and a real database."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
+import psycopg
 import pytest
 from django.db import OperationalError
 from django.utils import timezone
@@ -456,5 +458,78 @@ def test_the_walker_ends_with_its_term(run):
         world.term.ended.set()
         async with asyncio.timeout(5):
             await running
+
+    run(scenario)
+
+
+# Another database ----------------------------------------------------------------------------------------------------
+
+
+async def fail_over(world, *lost):
+    """End the connection, as a primary that dies does, and be what was promoted without these envelopes."""
+    [(pid,)] = await world.session.execute("SELECT pg_backend_pid()")
+    async with await psycopg.AsyncConnection.connect(**conftest.parameters(), autocommit=True) as other:
+        await other.execute("DELETE FROM waku_bridge_inboundenvelope WHERE hash = ANY (%s::bytea[])", [list(lost)])
+        await other.execute("SELECT pg_terminate_backend(%s)", [pid])
+    with suppress(psycopg.Error):
+        await world.session.execute("SELECT 1")
+
+
+def test_what_only_the_old_primary_had_is_read_again(run):
+    async def scenario(world):
+        await watermark(world)
+        lost = world.publish(*messages(4))
+        await world.live()._read_once(world.term)
+        await go(world, world.walker())
+        await fail_over(world, *lost)
+        assert await world.paths() == {}
+        await go(world, world.walker())
+        assert await world.paths() == dict.fromkeys(lost, "store")
+
+    run(scenario)
+
+
+class FailingOver(conftest.Watched):
+    """A store during whose first answer the database fails over."""
+
+    def __init__(self, world, *lost):
+        super().__init__(world.url, world.client)
+        self._world, self._lost = world, lost
+
+    async def store_page(self, **params):
+        page = await super().store_page(**params)
+        if len(self.asked) == 1:
+            await fail_over(self._world, *self._lost)
+        return page
+
+
+def test_a_pass_that_began_at_the_old_primary_moves_no_watermark(run):
+    async def scenario(world):
+        row = await watermark(world, seconds_ago=60)
+        lost = world.publish(*messages(4))
+        await world.live()._read_once(world.term)
+        walker = world.walker(FailingOver(world, *lost))
+        await go(world, walker)
+        await asyncio.to_thread(row.refresh_from_db)
+        assert row.watermark_at < timezone.now() - timedelta(seconds=50)
+        await go_until_done(world, walker)
+        await go(world, walker)
+        assert await world.paths() == dict.fromkeys(lost, "store")
+
+    run(scenario)
+
+
+def test_after_a_failover_a_walker_goes_back_as_far_as_after_a_start(run):
+    async def scenario(world):
+        await watermark(world)
+        walker = world.walker()
+        await go(world, walker)
+        await asyncio.sleep(0.1)
+        await go(world, walker)
+        _, usual = [asked["startTime"] for asked in world.node.asked]
+        await fail_over(world)
+        await asyncio.sleep(0.1)  # the period of passes
+        await go(world, walker)
+        assert world.node.asked[2]["startTime"] < usual
 
     run(scenario)
