@@ -16,14 +16,15 @@ def doubled(first_seconds: float, failures: int, *, max_seconds: float) -> float
 class Backoff:
     """The pauses of one peer that fails again and again."""
 
-    def __init__(self, max_seconds: float = MAX_SECONDS) -> None:
+    def __init__(self, max_seconds: float = MAX_SECONDS, *, first_seconds: float = FIRST_SECONDS) -> None:
         self.failures = 0
         self._max_seconds = max_seconds
+        self._first_seconds = first_seconds
 
     def next(self) -> float:
         """Count one more failure and return how many seconds to wait. Half of the span is by chance."""
         self.failures += 1
-        span = doubled(FIRST_SECONDS, self.failures, max_seconds=self._max_seconds)
+        span = doubled(self._first_seconds, self.failures, max_seconds=self._max_seconds)
         return span * (0.5 + random.random() / 2)  # noqa: S311 - spreads load, guards nothing
 
     def reset(self) -> None:

@@ -235,7 +235,8 @@ def test_a_node_that_stays_away_is_asked_again_within_half_a_second_for_ever_and
         reader = world.live(Answering(*[Unreachable("away")] * 40))
         with capture_logs() as logs:
             pauses = await read(world, reader, times=40)
-        assert 0.1 < min(pauses) <= max(pauses) <= live.RETRY_SECONDS == 0.5
+        assert 0.02 < min(pauses) <= max(pauses) <= live.RETRY_SECONDS == 0.5
+        assert min(pauses[5:]) >= 0.25
         assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["node_lost"]
 
     run(scenario)
@@ -315,6 +316,19 @@ def test_two_nodes_bring_a_message_once(run):
             await read(world, world.live(Answering(page)))
         assert len(world.new) == 1
         assert await asyncio.to_thread(InboundEnvelope.objects.count) == 1
+
+    run(scenario)
+
+
+def test_a_node_that_breaks_some_answers_is_asked_again_soon(run):
+    """Such an order of faults, at pauses of 0.2 s and more, was longer than a ring of 50 holds 20 messages a second."""
+
+    async def scenario(world):
+        broken = [NodeError("500")] * 6 + [Unreachable("reset")] * 4
+        pauses = await read(world, world.live(Answering(*broken)), times=len(broken))
+        assert pauses[0] <= 0.05
+        assert max(pauses) <= 0.5
+        assert sum(pauses[:6]) < 1.8
 
     run(scenario)
 
