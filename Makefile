@@ -12,14 +12,14 @@ RUN_GROUPS := --group embedded
 REPORTS_GROUPS := -c requirements/run.txt --group embedded --group reports
 DEV_GROUPS := -c requirements/run.txt --group embedded --group reports --group test --group check
 # DATABASE=system: tests and benchmarks run on Debian's PostgreSQL with its defaults instead of the embedded one.
-export REQUIRE_ALL SEED SEEDS SIEGE_SECONDS DATABASE
+export REQUIRE_ALL SEED SEEDS SIEGE_SECONDS READ_ONLY_SECONDS DATABASE
 SYSTEM_DATABASE = $(if $(filter system,$(DATABASE)),postgresql)
 # Of the test suite: three keep two cores busy, as tests wait for servers and browsers. A part of it needs one only.
 PROCESSES ?= $(if $(ARGS),0,3)
 # Python compiles 340 test modules in each process of the suite unless it may keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: doctor check-deploy image-test restore-drill openapi screenshots help install install-reports dev run restart up test test-nightly check bench lock format clean peers interop status-interop xmpp-interop chaos siege simulate upgrade-test fuzz mutants audit
+.PHONY: doctor check-deploy image-test restore-drill openapi screenshots help install install-reports dev run restart up test test-nightly check bench lock format clean peers interop status-interop xmpp-interop chaos siege failover-test simulate upgrade-test fuzz mutants audit
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 21
@@ -63,8 +63,14 @@ chaos: dev ## fault runs: thousands of messages while workers, the real gorush, 
 	@tests/interop/peers/build.sh gorush
 	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest -m chaos -s tests/chaos tests/siege $(ARGS)
 
-siege: dev ## a thousand hostile keys for five minutes, and 100 000 messages at once, beside honest clients, on this machine alone; prints the figures
+siege: dev ## a thousand hostile keys for five minutes, and 100 000 messages at once, beside honest clients, and what each attack costs, on this machine alone; prints the figures
+	@requirements/system.sh prosody $(SYSTEM_DATABASE)
 	$(PYTHON) -m pytest -q -m chaos -s tests/siege $(ARGS)
+
+failover-test: dev ## a fail-over of PostgreSQL, synchronous and not, and a read-only one, under the load of both bridges; READ_ONLY_SECONDS=3600
+	@requirements/system.sh go prosody postgresql
+	@tests/interop/peers/build.sh gorush
+	DATABASE=system PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest -q -m chaos -s tests/failover $(ARGS)
 
 restore-drill: dev ## lose the database and restore it to a point in time (docs/backup.md), with figures; REGISTRATIONS=1000000
 	REGISTRATIONS=$(REGISTRATIONS) $(PYTHON) -m pytest -q -m nightly -s tests/drills/test_restore.py

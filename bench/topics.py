@@ -88,7 +88,8 @@ def load_and_look_up(database: psutil.Process) -> dict[str, float]:
     import django  # noqa: PLC0415 - the parent needs no Django
 
     django.setup()
-    from waku_bridge.query_topics import QueryTopics, content_topic  # noqa: PLC0415 - once Django is set up
+    from waku_bridge.codec.topics import of_number  # noqa: PLC0415 - once Django is set up
+    from waku_bridge.query_topics import QueryTopics  # noqa: PLC0415 - as above
     from waku_bridge.reading.intake import Session  # noqa: PLC0415
 
     process = psutil.Process()
@@ -99,7 +100,7 @@ def load_and_look_up(database: psutil.Process) -> dict[str, float]:
     load_seconds, load_cpu_seconds = time.perf_counter() - started, servers.cpu_seconds(process, database) - cpu
     grown = process.memory_info().rss - memory
     numbers = random.Random(1)  # noqa: S311 - the same ones in every run
-    names = [content_topic(numbers.getrandbits(32)) for _ in range(LOOKUPS)]
+    names = [of_number(numbers.getrandbits(32)) for _ in range(LOOKUPS)]
     seconds = min(_look_up(topics, names) for _ in range(5))
     return {
         "set_mib": grown / MEBIBYTE,

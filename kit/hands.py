@@ -17,6 +17,9 @@ from collections.abc import Collection, Iterable, Iterator
 from mmap import mmap
 from pathlib import Path
 
+import structlog
+
+log = structlog.get_logger(__name__)
 KEY_BYTES = 32
 MOST_KEYS = 256
 _COUNT_BYTES = 4
@@ -31,8 +34,20 @@ class Hands:
         self.path = folder / f"{os.getpid()}-{secrets.token_hex(8)}"
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX)
-        os.truncate(self._file, _SIZE)
-        self._memory = mmap(self._file, _SIZE)
+        self._memory = mmap(self._allocated(), _SIZE)
+
+    def _allocated(self) -> int:
+        """Return the file with all its blocks, or -1, which is memory of this process alone, where there are none.
+
+        A file with holes would have the process killed when it writes while the disk is full.
+        """
+        try:
+            os.posix_fallocate(self._file, 0, _SIZE)
+        except OSError as error:
+            log.warning("hands_not_kept", reason=os.strerror(error.errno or 0))
+            self.path.unlink()
+            return -1
+        return self._file
 
     def hold(self, keys: Collection[bytes]) -> None:
         """Note these keys, at most `MOST_KEYS`, before anything is done with them."""
@@ -42,7 +57,7 @@ class Hands:
 
     def hold_also(self, keys: Collection[bytes]) -> None:
         """Note these keys beside those that are held."""
-        self.hold([*_keys(self.path), *keys])
+        self.hold([*_keys(self._memory[:]), *keys])
 
     def let_go(self) -> None:
         """Note that nothing is held any more."""
@@ -65,7 +80,7 @@ class LeftBehind:
         """Return how many processes died with each key. Files of processes that held nothing are removed."""
         counted: Counter[bytes] = Counter()
         for path in self._dead():
-            if keys := _keys(path):
+            if keys := _read(path):
                 counted.update(set(keys))
             else:
                 path.unlink(missing_ok=True)
@@ -75,7 +90,7 @@ class LeftBehind:
         """Remove what was left behind by processes all of whose items are over."""
         done = set(over)
         for path in self._dead():
-            if done.issuperset(_keys(path)):
+            if done.issuperset(_read(path)):
                 path.unlink(missing_ok=True)
 
     def _dead(self) -> Iterator[Path]:
@@ -101,11 +116,14 @@ def _is_dead(path: Path) -> bool:
         os.close(file)
 
 
-def _keys(path: Path) -> list[bytes]:
+def _read(path: Path) -> list[bytes]:
     try:
-        content = path.read_bytes()
+        return _keys(path.read_bytes())
     except FileNotFoundError:
         return []
+
+
+def _keys(content: bytes) -> list[bytes]:
     count = int.from_bytes(content[:_COUNT_BYTES], "little")
     end = _COUNT_BYTES + count * KEY_BYTES
     return [content[at : at + KEY_BYTES] for at in range(_COUNT_BYTES, end, KEY_BYTES)]

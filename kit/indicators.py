@@ -4,10 +4,12 @@ An app declares its kinds and judges its facts. The dashboard, `/readyz`, the AP
 of the console show the indicators that come of it, and judge nothing themselves.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import count
 from typing import Any
 
 # How many indicators the dashboard puts first.
@@ -111,6 +113,14 @@ class Indicator:
 def to_json(indicators: Sequence[Indicator]) -> dict[str, Any]:
     """Return indicators, and what they say of readiness, as `/readyz` and the API show them."""
     return {"status": "ready" if is_ready(indicators) else "not ready", "indicators": list(map(_to_json, indicators))}
+
+
+def without_hosts(indicators: Sequence[Indicator]) -> list[Indicator]:
+    """Return the indicators with numbers in place of hosts, for answers that are open to anybody."""
+    numbers: dict[str, Iterator[int]] = defaultdict(lambda: count(1))
+    return [
+        replace(found, subject=str(next(numbers[found.kind.id]))) if found.subject else found for found in indicators
+    ]
 
 
 def _to_json(indicator: Indicator) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import structlog
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, ProgrammingError, connection
 
+from kit.db.clock import clock, database_now
 from kit.db.reasons import reason
 
 log = structlog.get_logger(__name__)
@@ -33,6 +34,7 @@ def wait_until_fit() -> None:
         sleep(RETRY_SECONDS)
     for oddity in _ask(questions.ODDITIES):
         log.warning("started_all_the_same", reason=oddity)
+    clock.set(database_now())
     connection.close()  # nobody may inherit it
 
 

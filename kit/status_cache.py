@@ -5,6 +5,7 @@ that nobody renews is out of date and disappears. No reader and no writer fails 
 """
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from datetime import date, datetime
 from enum import EnumType
@@ -24,13 +25,17 @@ _told = Told()  # why facts of this process are not saved
 
 
 class JsonSerializer:
-    """How Django's cache writes values: as JSON, so that whoever can write to Redis cannot have code executed."""
+    """How Django's cache writes values: as JSON, so that whoever can write to Redis cannot have code executed. What is
+    no JSON counts as not there.
+    """
 
     def dumps(self, value: object) -> bytes:
         return orjson.dumps(value)
 
     def loads(self, data: bytes) -> Any:
-        return orjson.loads(data)
+        with suppress(orjson.JSONDecodeError):
+            return orjson.loads(data)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class StatusCache(Generic[T]):
         """
         try:
             found = cache.get_many([self.key(name) for name in names])
-        except (RedisError, orjson.JSONDecodeError):
+        except RedisError:
             return {}
         facts = {name: self._fact(found.get(self.key(name))) for name in names}
         return {name: fact for name, fact in facts.items() if fact is not None}
@@ -82,7 +87,10 @@ class StatusCache(Generic[T]):
 
 
 def _typed(kind: Any, value: Any) -> Any:
-    """Return what JSON holds as a value of this type."""
+    """Return what JSON holds as a value of this type.
+
+    Raises TypeError, ValueError or others for what is none.
+    """
     arguments, origin = get_args(kind), get_origin(kind)
     if is_dataclass(kind):
         return kind(**{name: _typed(hint, value[name]) for name, hint in get_type_hints(kind).items()})  # type: ignore[operator]
@@ -94,4 +102,11 @@ def _typed(kind: Any, value: Any) -> Any:
         return tuple(_typed(arguments[0], each) for each in value)
     if origin in (Mapping, dict):
         return {name: _typed(arguments[1], each) for name, each in value.items()}
-    return kind(value) if isinstance(kind, EnumType) else value
+    return kind(value) if isinstance(kind, EnumType) else _checked(origin or kind, value)
+
+
+def _checked(kind: Any, value: Any) -> Any:
+    wanted = (int, float) if kind is float else kind
+    if wanted is not Any and isinstance(wanted, type | tuple) and not isinstance(value, wanted):
+        raise TypeError
+    return value

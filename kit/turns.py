@@ -23,6 +23,7 @@ its stage sets it aside. What the database refuses because of another worker is 
 import os
 import select
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -56,6 +57,9 @@ PAUSE_SECONDS = 0.02
 LOOK_SECONDS = 1.0
 # Another worker may insert the same row at the same moment. It is committed by the time this one fails on it.
 ATTEMPTS = 3
+# A conflict that one item meets alone is waited out. A row that is still in its way after so many waits, some 20 s, is
+# no other worker's: the item would stop all others for good.
+WAITS = 12
 MAX_BACKOFF_SECONDS = 2.0
 
 
@@ -183,6 +187,7 @@ class Worker:
         self._bell = bell
         self._with_rows: set[int] = set()  # positions of the stages that rows wait for
         self._look_at = self._count_at = 0.0
+        self._waits: Counter[Stage] = Counter()  # of stages whose one item met a conflict
         self._listening: psycopg.Connection | None = None
         self._is_on_duty = False
         self._stopping = threading.Event()
@@ -309,6 +314,7 @@ class Worker:
             made.undo()
             raise
         made.tell()
+        self._waits.clear()
         self._with_rows |= left
         return bool(self._with_rows)
 
@@ -319,13 +325,23 @@ class Worker:
                 yield place, stage
 
     def _work_apart(self, now: datetime) -> None:
-        """Give each stage a transaction of its own, and fewer and fewer items while it trips."""
+        """Give each stage a transaction of its own, and fewer and fewer items while it trips. A conflict that is waited
+        out is raised once the others have worked.
+        """
         waited, self._with_rows = self._with_rows, set()
+        met: Exception | None = None
         for place, stage in self._active():
             limit = LIMIT
             if not stage.follows and (place in waited or _is_due(stage)):
-                while not self._has_worked(stage, _Turn(limit, now)):
-                    limit //= 2
+                try:
+                    while not self._has_worked(stage, _Turn(limit, now)):
+                        limit //= 2
+                except Exception as error:
+                    if not is_conflict(error):
+                        raise
+                    met = error
+        if met:
+            raise met
 
     def _has_worked(self, stage: Stage, made: "_Turn") -> bool:
         """Let one stage work, and those that follow it; return False when it is to be tried with fewer items."""
@@ -337,9 +353,7 @@ class Worker:
                         made.let_work(follower)
         except Exception as error:
             made.undo()
-            # An outage or a collision is no fault of the item. A unique violation is: by now, this stage can see the
-            # row that another worker inserted.
-            if is_away(error) or (made.limit == 1 and is_collision(error)):
+            if is_away(error) or (made.limit == 1 and self._is_waited_out(stage, error)):
                 raise
             if made.limit > 1:
                 return False
@@ -347,7 +361,15 @@ class Worker:
                 stage.set_aside(error, made.batch_of(stage))
         else:
             made.tell()
+        del self._waits[stage]
         return True
+
+    def _is_waited_out(self, stage: Stage, error: Exception) -> bool:
+        """Return whether an error that one item met alone is the fault of another session."""
+        if is_collision(error):
+            return True
+        self._waits[stage] += is_conflict(error)
+        return is_conflict(error) and self._waits[stage] <= WAITS
 
     def _wait(self, not_before: float) -> None:
         """Sleep until rows are announced or something is due, but never less than the pause.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from django.conf import settings
 
-from kit.buckets.bucket import BucketLimits
+from kit.buckets.bucket import BucketLimits, Limit
 from kit.buckets.shared import Spending, own_buckets
 from kit.db.statements import Statement, fetch_each
 from kit.metrics.batches import count, observe
@@ -60,6 +60,10 @@ from registrations.pairs import InstallationKey, IsOneOf
 
 DEDUP_WINDOW = timedelta(hours=24)
 GLOBAL = b"g"  # the bucket of the whole server
+# How often one repeated request is answered again, and all of them together.
+REPEATED = b"d"
+REPEATS: BucketLimits = (Limit(5, 60.0),)
+ALL_REPEATS: BucketLimits = (Limit(1000, 10.0),)
 State = Notification.State
 
 
@@ -88,11 +92,14 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What a batch of requests led to: answers that are known at once, pushes to send, and requests that wait."""
+    """What a batch of requests led to: answers that are known at once, pushes to send, requests that wait, and the
+    source keys of those that are neither carried out nor answered: they were decided long ago, or come too often.
+    """
 
     answers: list[Answer] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     waiting: list[WaitingRequest] = field(default_factory=list)
+    replayed: set[bytes] = field(default_factory=set)
 
 
 class Addressee(NamedTuple):
@@ -192,11 +199,16 @@ class _Request:
 def accept(front_door: str, batch: Sequence[Incoming], *, sending: Sending, now: datetime) -> Accepted:
     """Decide about every notification of every request, and store them; belongs into a transaction.
 
-    A request seen before is answered as before. The caller hands what was accepted to `Delivery.accepted` after the
+    A request seen before is answered as before, if it does not come too often; one that still waits gets no answer of
+    its own, because the first one's is on its way. The caller hands what was accepted to `Delivery.accepted` after the
     commit.
     """
     known, addressees, free_ids, all_queues = _look_up(front_door, batch, now=now)
-    fresh = {i.request_key: i for i in batch if i.request_key not in known.requests}
+    fresh = {
+        i.request_key: i
+        for i in batch
+        if i.request_key not in known.requests and not known.is_replayed(front_door, i.request_key)
+    }
     own_admission().refresh()
     own_senders().refresh(now=now)
     taken = release_old(known.dedup_keys, until=now - DEDUP_WINDOW)
@@ -207,17 +219,21 @@ def accept(front_door: str, batch: Sequence[Incoming], *, sending: Sending, now:
     _store(front_door, requests, free_ids, sending, now=now)
     if crowded:
         coalescing.leave_out_oldest(crowded, most=settings.MAX_OPEN_PER_ROUTE, now=now)
-    count(metrics.REQUESTS, {("new",): len(fresh), ("repeated",): len(batch) - len(fresh)})
+    repeats = [i for i in batch if i.request_key in known.requests and known.requests[i.request_key].is_answered]
+    answered = _within_limits(repeats, now=now)
+    replayed = {i.source_key for i in batch if known.is_replayed(front_door, i.request_key)}
+    replayed |= {i.source_key for i in repeats} - {i.source_key for i in answered}
+    repeated = len(batch) - len(fresh) - len(replayed)
+    count(metrics.REQUESTS, {("new",): len(fresh), ("repeated",): repeated, ("replayed",): len(replayed)})
     count(metrics.NOTIFICATIONS, ((draft.verdict,) for request in requests for draft in request.drafts))
     return Accepted(
         answers=[_answer(front_door, request) for request in requests if request.is_answered]
-        + _answers_repeated(
-            front_door, [(i, known.requests[i.request_key]) for i in batch if i.request_key in known.requests]
-        ),
+        + _answers_repeated(front_door, [(i, known.requests[i.request_key]) for i in answered]),
         claims=[
             _claim(request, draft, now=now) for request in requests for draft in request.drafts if draft.is_claimed
         ],
         waiting=[_waiting(front_door, request, now=now) for request in requests if not request.is_answered],
+        replayed=replayed,
     )
 
 
@@ -341,6 +357,20 @@ def _limit(requests: Sequence[_Request], *, now: datetime) -> None:
         beyond = [(request, draft, keys) for request, draft, keys in asked if not spending.take(keys)]
         _hold_back(beyond, spending, now=now)
         spending.write()
+
+
+def _within_limits(repeats: Sequence[Incoming], *, now: datetime) -> list[Incoming]:
+    """Return the repeated requests that are answered again. A sender repeats one a few times while it hears no answer;
+    whoever has recorded it may send it without end.
+    """
+    if not repeats:
+        return []
+    keys = [REPEATED + i.request_key for i in repeats]
+    wanted = dict.fromkeys(keys, REPEATS) | {REPEATED: ALL_REPEATS}
+    spending = own_buckets().open(wanted, Counter([*keys, *[REPEATED] * len(keys)]), at=now)
+    answered = [i for i, key in zip(repeats, keys, strict=True) if spending.take((key, REPEATED))]
+    spending.write()
+    return answered
 
 
 def _addressee(draft: _Draft) -> Addressee:
@@ -573,14 +603,10 @@ def _answer(front_door: str, request: _Request) -> Answer:
 
 
 def _answers_repeated(front_door: str, repeats: Sequence[tuple[Incoming, KnownRequest]]) -> list[Answer]:
-    """Return the answers to repeated requests.
-
-    A repeat of a request that still waits gets no answer of its own, because the first one's is on its way.
-    """
-    answered = [(incoming, known) for incoming, known in repeats if known.is_answered]
-    if not answered:
+    """Return the answers to repeated requests that were answered."""
+    if not repeats:
         return []
-    errors = load_errors({known.id: known.decided for _, known in answered})
+    errors = load_errors({known.id: known.decided for _, known in repeats})
     return [
         Answer(
             front_door,
@@ -589,5 +615,5 @@ def _answers_repeated(front_door: str, repeats: Sequence[tuple[Incoming, KnownRe
             i.request.message_id,
             repeat_reports(i.request.notifications, errors[known.id]),
         )
-        for i, known in answered
+        for i, known in repeats
     ]

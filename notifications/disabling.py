@@ -50,12 +50,13 @@ def _uncounted(channel_success_at: datetime | None, now: datetime) -> Case:
     )
 
 
-def disable_dead(route_id: int, generation: int, code: str, *, now: datetime) -> None:
+def disable_dead(route_id: int, generation: int, address_digest: bytes, code: str, *, now: datetime) -> None:
     """Disable a route whose token is dead, if its address is still the one that was sent to.
 
-    The client may have registered a new token meanwhile.
+    The client may have registered a new token meanwhile, or a fail-over given the number to another route.
     """
-    _disable(Route.objects.filter(pk=route_id, generation=generation), code, Kind.TOKEN_DIED, now=now)
+    dead = Route.objects.filter(pk=route_id, generation=generation, address_digest=address_digest)
+    _disable(dead, code, Kind.TOKEN_DIED, now=now)
 
 
 def _disable(routes: QuerySet[Route], reason: str, kind: RegistrationEvent.Kind, *, now: datetime) -> None:

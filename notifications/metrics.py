@@ -16,8 +16,9 @@ State = Notification.State
 # Accepting ------------------------------------------------------------------------------------------------------------
 REQUESTS = Counter(
     "pushserver_requests_total",
-    "Requests of senders, new or repeated. "
-    "When it moves: many repeated ones are senders that miss our answers; see pushserver_replies_unconfirmed_total.",
+    "Requests of senders: new, repeated, or replayed, which are answered no more. "
+    "When it moves: many repeated ones are senders that miss our answers; see pushserver_replies_unconfirmed_total. "
+    "Many replayed ones are somebody who recorded them.",
     ["novelty"],
 )
 NOTIFICATIONS = Counter(

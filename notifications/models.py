@@ -7,6 +7,7 @@ notification is over.
 from datetime import UTC, datetime
 from typing import ClassVar
 
+from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 
 from kit.db.fields import BytesField
@@ -49,6 +50,19 @@ class NotificationRequest(models.Model):
 
     def __str__(self) -> str:
         return f"Request {bytes(self.request_key).hex()[:16]}"
+
+
+class RequestDigest(models.Model):
+    """The key of a request whose row is gone, so that a recording of it, sent again, is known for what it is."""
+
+    digest = BytesField(primary_key=True)  # 16 bytes, see `storing.digest_of`
+    received_at = models.DateTimeField()
+
+    class Meta:
+        indexes: ClassVar = [BrinIndex(fields=["received_at"], name="request_digest_received")]  # they come in order
+
+    def __str__(self) -> str:
+        return f"Digest {bytes(self.digest).hex()[:16]}"
 
 
 class Notification(models.Model):

@@ -6,6 +6,7 @@ from typing import LiteralString
 
 from kit.db.deleting import SET_SIZE, remove
 from notifications.models import Notification, NotificationRequest
+from notifications.storing import DIGEST_BYTES, KEY_BYTES
 from notifications.transitions import DUE
 
 # OFFSET 0 has the notifications of each request looked up by index. Where hardly anything is under way, PostgreSQL may
@@ -24,16 +25,37 @@ _PURGE: LiteralString = f"""
     ), notifications AS (
         DELETE FROM notifications_notification USING old WHERE request_id = old.id
     ), requests AS (
-        DELETE FROM notifications_notificationrequest AS request USING old WHERE request.id = old.id RETURNING 1
+        DELETE FROM notifications_notificationrequest AS request USING old WHERE request.id = old.id
+        RETURNING front_door, request_key, received_at
+    ), digests AS (
+        INSERT INTO notifications_requestdigest (digest, received_at)
+        SELECT substring(sha256(convert_to(front_door, 'UTF8') || '\\x00' || request_key) FOR {DIGEST_BYTES}),
+               received_at
+        FROM requests WHERE length(request_key) <= {KEY_BYTES} ORDER BY 1
+        ON CONFLICT DO NOTHING
     )
     SELECT count(*) FROM requests
+"""
+_PURGE_DIGESTS: LiteralString = f"""
+    WITH gone AS (
+        DELETE FROM notifications_requestdigest WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM notifications_requestdigest WHERE received_at < %(before)s LIMIT {SET_SIZE}
+        )) RETURNING 1
+    )
+    SELECT count(*) FROM gone
 """
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Remove answered requests older than ``keep``, but none that has a notification still under way.
+    """Remove answered requests older than ``keep``, but none that has a notification still under way. Of their keys,
+    digests are kept.
 
     Yield how many requests each step removed.
     """
     under_way = [str(state) for state in (*DUE, Notification.State.IN_FLIGHT)]
     return remove(_PURGE, before=now - keep, under_way=under_way)
+
+
+def purge_digests(*, now: datetime, keep: timedelta) -> Iterator[int]:
+    """Remove the digests of requests older than ``keep``. Yield how many each step removed."""
+    return remove(_PURGE_DIGESTS, before=now - keep)

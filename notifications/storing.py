@@ -10,6 +10,7 @@ its request is stored as answered, and no worker ever settles it. Any process ma
 the workers hear of it and send it.
 """
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
@@ -20,13 +21,17 @@ from kit.db.statements import Statement, fetch, new_ids, write
 from kit.metrics.batches import count
 from kit.turns import wake as wake_workers
 from notifications import metrics
-from notifications.models import Notification, NotificationRequest
+from notifications.models import Attempt, Notification, NotificationRequest
 from notifications.policy import Verdict
 from notifications.queues import UNSORTED, WAITS
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 
 State = Notification.State
+
+# Of the key of a request that may be repeated. One of `push_request` is longer, and never comes again.
+KEY_BYTES = 32
+DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,25 +188,49 @@ class KnownRequest(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is stored already: requests by key, and the dedup keys in use with the time since when."""
+    """What is stored already: requests by key, the dedup keys in use with the time since when, and the digests of
+    requests that were forgotten.
+    """
 
     requests: dict[bytes, KnownRequest]
     dedup_keys: dict[bytes, datetime]
+    digests: set[bytes]
+
+    def is_replayed(self, front_door: str, request_key: bytes) -> bool:
+        """Return whether a request was decided so long ago that nothing but its key is known."""
+        return digest_of(front_door, request_key) in self.digests
 
 
+# What ended so reached nobody. Who asks again, once the phone has registered its new token, must not be told that there
+# is nothing to do: such a key is in use since 1970, and so released.
+_REACHED_NOBODY: LiteralString = f"""
+    state IN ('{State.DEAD_TOKEN}', '{State.WITHDRAWN}', '{State.UNDELIVERABLE}', '{State.EXPIRED}') AND NOT EXISTS (
+        SELECT FROM notifications_attempt
+        WHERE notification_id = notification.id AND outcome = '{Attempt.Outcome.AMBIGUOUS}'
+    )
+"""
 _FIND_KNOWN: LiteralString = f"""
     SELECT request_key, id, state = '{NotificationRequest.State.ANSWERED}', decided, NULL::timestamptz
     FROM notifications_notificationrequest
     WHERE front_door = %(front_door)s AND request_key = ANY (%(request_keys)b::bytea[])
     UNION ALL
-    SELECT dedup_key, NULL, NULL, NULL, created_at FROM notifications_notification
+    SELECT dedup_key, NULL, NULL, NULL, CASE WHEN {_REACHED_NOBODY} THEN 'epoch' ELSE created_at END
+    FROM notifications_notification AS notification
     WHERE dedup_key = ANY (%(dedup_keys)b::bytea[])
+    UNION ALL
+    SELECT digest, NULL, NULL, NULL, NULL FROM notifications_requestdigest WHERE digest = ANY (%(digests)b::bytea[])
 """
+
+
+def digest_of(front_door: str, request_key: bytes) -> bytes:
+    """Return the 16 bytes by which a request is known when its row is gone, as `retention` has PostgreSQL make them."""
+    return hashlib.sha256(front_door.encode() + b"\0" + request_key).digest()[:DIGEST_BYTES]
 
 
 def find_known(front_door: str, request_keys: Collection[bytes], dedup_keys: Collection[bytes]) -> Statement:
     """Return the statement that finds what is stored of these. `read_known` reads its rows."""
-    keys = {"request_keys": list(request_keys), "dedup_keys": list(dedup_keys)}
+    digests = [digest_of(front_door, key) for key in request_keys]
+    keys = {"request_keys": list(request_keys), "dedup_keys": list(dedup_keys), "digests": digests}
     return _FIND_KNOWN, keys | {"front_door": front_door}
 
 
@@ -209,8 +238,15 @@ def read_known(rows: Rows) -> Known:
     """Return what was found."""
     return Known(
         {key: KnownRequest(*request) for key, *request, _ in rows if request[0] is not None},
-        {key: created_at for key, *request, created_at in rows if request[0] is None},
+        {key: created_at for key, *_, created_at in rows if created_at is not None},
+        {key for key, *request, created_at in rows if request[0] is None and created_at is None},
     )
+
+
+def find_repeats(front_door: str, request_keys: Collection[bytes]) -> set[bytes]:
+    """Return those of these keys whose requests were decided, also long ago."""
+    known = read_known(fetch(*find_known(front_door, request_keys, ())))
+    return {key for key in request_keys if key in known.requests or known.is_replayed(front_door, key)}
 
 
 def release_old(dedup_keys: Mapping[bytes, datetime], *, until: datetime) -> set[bytes]:
@@ -219,8 +255,15 @@ def release_old(dedup_keys: Mapping[bytes, datetime], *, until: datetime) -> set
     """
     released = {key for key, created_at in dedup_keys.items() if created_at <= until}
     if released:
-        Notification.objects.filter(dedup_key__in=released).update(dedup_key=None)
+        write(_RELEASE, {"keys": list(released), "until": until})
     return dedup_keys.keys() - released
+
+
+# Another worker may have released a key and stored another notification under it meanwhile: that one keeps it.
+_RELEASE: LiteralString = f"""
+    UPDATE notifications_notification AS notification SET dedup_key = NULL
+    WHERE dedup_key = ANY (%(keys)b::bytea[]) AND (created_at <= %(until)s OR ({_REACHED_NOBODY}))
+"""
 
 
 # Pushes whose sender the bridge has verified --------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from datetime import timedelta
 import structlog
 from celery import shared_task, signals
 from django.conf import settings
-from django.utils import timezone
 
 from kit.buckets.shared import forget_full
+from kit.db.clock import database_now
 from kit.stopping import WORKER_STOP
 from kit.tasks import MessageTask, run_for_a_while
 from kit.tracing import errors, steps
@@ -98,9 +98,10 @@ def close_exports(**_kwargs: object) -> None:
 def purge() -> None:
     """Remove what is older than the settings promise. What is left when the time is over waits for the next run."""
     keep = timedelta(days=settings.NOTIFICATION_RETENTION_DAYS)
-    now = timezone.now()
+    now = database_now()
     admission.forget_quiet_senders(now=now, keep=keep)
     forget_full(now=now)
     removed = run_for_a_while(retention.purge(now=now, keep=keep))
+    run_for_a_while(retention.purge_digests(now=now, keep=timedelta(days=settings.REQUEST_KEY_RETENTION_DAYS)))
     if removed:
         log.info("purged", requests=removed)

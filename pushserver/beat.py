@@ -38,11 +38,19 @@ class OneBeat(PersistentScheduler):
             return STAND_BY_SECONDS
         if self._told.is_news(""):
             log.info("beat_works")
+        self._notice_clock()
         # Celery sends one task a tick, and asks for the next tick at once. The lock need not be asked for each of them.
         until = monotonic() + STAND_BY_SECONDS
         while (seconds := float(super().tick(*args, **kwargs))) <= 0 and monotonic() < until:
             pass
         return min(seconds, SESSION_SECONDS / 3)
+
+    def _notice_clock(self) -> None:
+        """Go on from now with what was sent at a time that has not come yet: the clock of this machine was put back."""
+        for entry in self.schedule.values():
+            now = entry.default_now()
+            if entry.last_run_at and entry.last_run_at > now:
+                entry.last_run_at, self._heap = now, None
 
 
 def _why_not() -> str:

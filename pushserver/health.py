@@ -1,14 +1,14 @@
 """Probes: `/healthz` says that this process runs, `/readyz` whether a message would make it through, and if not, why.
 
-Both are open to anybody. `/readyz` shows the indicators that decide readiness, which name hosts and queues, but no
-user, password, path or exception text. The API shows all of them.
+Both are open to anybody. `/readyz` shows the indicators that decide readiness, with numbers in place of hosts, and no
+user, password, path or exception text. The API shows all of them, with hosts.
 """
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from kit.indicators import is_ready, to_json
+from kit.indicators import is_ready, to_json, without_hosts
 from pushserver.indicators.snapshot import readiness
 
 
@@ -22,7 +22,7 @@ def healthz(_request: HttpRequest) -> HttpResponse:
 @require_safe
 def readyz(_request: HttpRequest) -> HttpResponse:
     indicators = readiness()
-    response = JsonResponse(to_json(indicators), status=200 if is_ready(indicators) else 503)
+    response = JsonResponse(to_json(without_hosts(indicators)), status=200 if is_ready(indicators) else 503)
     # Django logs a 503 as an error of the server, but this one is a regular answer, repeated every few seconds.
     setattr(response, "_has_been_logged", True)  # noqa: B010 - undeclared, hence unknown to type checkers
     return response

@@ -11,7 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import dj_database_url
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
 
 from kit import sessions
 from kit.patience import Patience, milliseconds
@@ -84,25 +85,35 @@ DATABASE_PATIENCE = Patience(
 
 
 def _database() -> dict[str, Any]:
-    """Return Django's description of the database. A URL that is not one of PostgreSQL is a problem."""
-    try:
-        database = dict(dj_database_url.parse(DATABASE_URL or NO_DATABASE, conn_max_age=60, conn_health_checks=True))
-    except (ValueError, KeyError):
-        database = {"ENGINE": ""}
-    if database["ENGINE"] != "django.db.backends.postgresql":
-        env.report(
-            "bad_database_url",
-            "DATABASE_URL is not a PostgreSQL URL.",
-            "Example: postgresql://user:password@host:5432/name",
-        )
-        return dict(dj_database_url.parse(NO_DATABASE))
-    # Django's default forbids prepared statements altogether. Its own cursors bind on the client and never prepare, so
-    # this is for `kit.db.statements`.
-    given = dict(database.get("OPTIONS", {}))  # type: ignore[call-overload]  # of any values
+    """Return Django's description of the database."""
+    given = _database_parameters()
+    names = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
+    named = {setting: given.pop(name, "") for setting, name in names.items()}
+    if "," in named["HOST"]:
+        given.setdefault("target_session_attrs", "read-write")  # of several servers, the primary
     ours = sessions.options({**sessions.EVERY_SESSION, **DATABASE_PATIENCE.settings})
     session = f"{given.pop('options', '')} {ours} {_server_silence()}".strip()
+    # Django's default forbids prepared statements altogether. Its own cursors bind on the client and never prepare, so
+    # this is for `kit.db.statements`.
     parameters = {"prepare_threshold": 5, **_client_silence(), **given, "options": session}
-    return database | {"ENGINE": "kit.db.postgresql", "OPTIONS": parameters}
+    kept_open = {"CONN_MAX_AGE": 60, "CONN_HEALTH_CHECKS": True}
+    return {"ENGINE": "kit.db.postgresql", **named, **kept_open, "OPTIONS": parameters}
+
+
+def _database_parameters() -> dict[str, Any]:
+    """Return what the URL says, as libpq reads it. One that libpq does not take, or without a name, is a problem."""
+    try:
+        given = conninfo_to_dict(DATABASE_URL or NO_DATABASE)
+    except ProgrammingError:
+        given = {}
+    if (DATABASE_URL or NO_DATABASE).startswith(("postgresql://", "postgres://")) and given.get("dbname"):
+        return given
+    env.report(
+        "bad_database_url",
+        "DATABASE_URL is not a PostgreSQL URL.",
+        "Example: postgresql://user:password@host:5432/name, and with a standby ...@host:5432,other:5432/name",
+    )
+    return conninfo_to_dict(NO_DATABASE)
 
 
 def _client_silence() -> dict[str, int]:
@@ -214,6 +225,10 @@ CHECK_DEVICE_TOKENS = env.flag("CHECK_DEVICE_TOKENS", default=True)
 # How much may be registered: by one key, of what nobody knew before, and in all.
 INSTALLATIONS_PER_KEY = env.count("INSTALLATIONS_PER_KEY", 20, minimum=1, maximum=1000)
 NEW_INSTALLATIONS_PER_MINUTE = env.count("NEW_INSTALLATIONS_PER_MINUTE", 1200, minimum=1, maximum=10_000_000)
+# 84 minutes' worth: a wave of a day, and not twice as many as there are in weeks.
+NEW_INSTALLATIONS_PER_DAY = env.count(
+    "NEW_INSTALLATIONS_PER_DAY", 84 * NEW_INSTALLATIONS_PER_MINUTE, minimum=1, maximum=1_000_000_000
+)
 MAX_REGISTRATIONS = env.count("MAX_REGISTRATIONS", 2_000_000, minimum=100, maximum=1_000_000_000)
 # How often a key may be asked about.
 QUERIES_PER_KEY_PER_MINUTE = env.count("QUERIES_PER_KEY_PER_MINUTE", 120, minimum=1, maximum=1_000_000)
@@ -314,6 +329,8 @@ if WAKU_STORE_RECOVERY_HOURS > ENVELOPE_RETENTION_DAYS * 24 - 12:
         "What is read again must still be known, or it would be processed twice. Keep envelopes for longer.",
     )
 NOTIFICATION_RETENTION_DAYS = env.count("NOTIFICATION_RETENTION_DAYS", 30, minimum=2, maximum=3650)
+# What is left of a request that is removed, so that its recording is not carried out again: 16 bytes.
+REQUEST_KEY_RETENTION_DAYS = env.count("REQUEST_KEY_RETENTION_DAYS", 90, minimum=2, maximum=3650)
 EVENT_RETENTION_DAYS = env.count("EVENT_RETENTION_DAYS", 400, minimum=2, maximum=3650)
 # A registration ends when it was neither repeated nor reached by a push for so long. Of what is not registered any more
 # it is remembered for so long which versions were said.
@@ -504,6 +521,7 @@ INSTALLED_APPS = [
     "waku_bridge",
     "xmpp_bridge",
     "kit.buckets",
+    "kit.expiry",
     "notifications",
     "notifications.gateways.gorush",
     "registrations",
@@ -519,6 +537,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "pushserver.console.login_turns.StrangersFormsMiddleware",
     "django_otp.middleware.OTPMiddleware",
     "pushserver.console.second_factor.SecondFactorMiddleware",
     "pushserver.console.sessions.WorkingSessionMiddleware",
@@ -528,6 +547,8 @@ MIDDLEWARE = [
     "pushserver.api.problems.ProblemPages",
     "axes.middleware.AxesMiddleware",  # last: it answers for who is locked out
 ]
+# No form takes a file: what a stranger sends as one is passed over, and not kept on the disk.
+FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.MemoryFileUploadHandler"]
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
@@ -625,7 +646,7 @@ CONTENT_SECURITY_POLICY = {
 AXES_FAILURE_LIMIT = env.count("LOGIN_FAILURE_LIMIT", 5, minimum=2, maximum=100)
 AXES_COOLOFF_TIME = timedelta(minutes=env.count("LOGIN_COOLOFF_MINUTES", 15, minimum=1, maximum=1440))
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
-AXES_CLIENT_IP_CALLABLE = "pushserver.console.addresses.client_address"
+AXES_CLIENT_IP_CALLABLE = "pushserver.console.addresses.client_network"
 AXES_RESET_ON_SUCCESS = True
 AXES_DISABLE_ACCESS_LOG = True
 AXES_ENABLE_ADMIN = False

@@ -5,8 +5,8 @@ from datetime import timedelta
 import structlog
 from celery import shared_task
 from django.conf import settings
-from django.utils import timezone
 
+from kit.db.clock import database_now
 from kit.tasks import MessageTask, run_for_a_while
 from pushserver import retention, traffic
 from pushserver.indicators.snapshot import take_snapshot
@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in five minutes
 def purge_visits() -> None:
     """Delete what visits to the console leave behind, for as long as one task may run."""
-    now = timezone.now()
+    now = database_now()
     keep = timedelta(days=settings.OPENED_RECORD_RETENTION_DAYS)
     removed = {
         "opened_records": run_for_a_while(retention.purge_opened_records(now=now, keep=keep)),
@@ -32,5 +32,5 @@ def purge_visits() -> None:
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in a moment
 def count_traffic() -> None:
     """Count the minutes that are over, and take a snapshot, so that indicators know since when something is broken."""
-    run_for_a_while(traffic.count_owed(now=timezone.now()))
-    take_snapshot(now=timezone.now())
+    run_for_a_while(traffic.count_owed(now=database_now()))
+    take_snapshot(now=database_now())

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
 KEY_ID_SIZE = 4
 Stored = bytes | memoryview  # what a binary column hands out
@@ -35,12 +35,16 @@ class DecryptionError(Exception):
 
 
 class Keyring:
-    """AES-256-GCM and HMAC-SHA-256 under the field encryption keys (32 bytes each)."""
+    """AES-256-GCM-SIV (RFC 8452) and HMAC-SHA-256 under the field encryption keys (32 bytes each).
+
+    Nonces are random. Two that are the same tell at most that two values are the same, where AES-GCM would give its key
+    of authentication away, so that nobody has to count how many values a key has encrypted.
+    """
 
     def __init__(self, keys: Sequence[bytes], random_bytes: Callable[[int], bytes] = os.urandom) -> None:
-        ids = [hashlib.sha256(b"field key id" + key).digest()[:KEY_ID_SIZE] for key in keys]
+        ids = [hashlib.sha256(b"id of a field key of AES-GCM-SIV" + key).digest()[:KEY_ID_SIZE] for key in keys]
         self.current_id = ids[0]
-        self._ciphers = {key_id: AESGCM(key) for key_id, key in zip(ids, keys, strict=True)}
+        self._ciphers = {key_id: AESGCMSIV(key) for key_id, key in zip(ids, keys, strict=True)}
         # A key of its own for digests: the same key must not serve two algorithms.
         self._digest_keys = {
             key_id: hmac.digest(key, b"field digest", "sha256") for key_id, key in zip(ids, keys, strict=True)

@@ -4,7 +4,7 @@ Works on batches: one locked read, a pure decision per message, one write. Two b
 collide on its unique constraint; the caller runs the later one again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -14,13 +14,13 @@ from django.conf import settings
 from django.db import transaction
 
 from kit.metrics.batches import count
-from registrations import metrics
+from registrations import metrics, retention
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.messages import RegistrationMessage
 from registrations.models import Grant, Registration, RegistrationEvent, Route
 from registrations.pairs import InstallationKey, IsOneOf
-from registrations.quotas import Room, RoomFor, room_for, take
+from registrations.quotas import Changes, Room, RoomFor, Said, room_for, take
 from registrations.routes import is_at, point
 from registrations.rules import Acceptance, IsAddress, Known, Refusal, decide, is_device_token
 
@@ -66,9 +66,10 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was decided about one submission."""
+    """What was decided about one submission, and the installations that made room for it."""
 
     decision: Acceptance | Refusal
+    ended: Sequence[InstallationKey] = ()
 
     @property
     def is_accepted(self) -> bool:
@@ -80,6 +81,7 @@ class _Batch:
     """The installations that a batch is about. They are changed in memory first and written at once."""
 
     registrations: dict[InstallationKey, Registration]
+    changes: Changes
     gateway: str
     is_address: IsAddress
     now: datetime
@@ -109,12 +111,13 @@ def register(
     of that gateway, and ``is_address`` says whether it can be one.
     """
     with transaction.atomic():
-        batch = _Batch(_lock_known(submissions), gateway, is_address, now)
+        known = _lock_known(submissions)
+        batch = _Batch(known, _changes(submissions, known, is_address, now=now), gateway, is_address, now)
         if new := _something_new(batch, submissions):
-            fresh = {key for key in new if key not in batch.registrations}
-            batch.room = room_for({public_key_hash for public_key_hash, _ in new}, len(fresh), now=now)
+            batch.room = room_for({public_key_hash for public_key_hash, _ in new}, len(new), now=now)
         outcomes = [_take_in(batch, submission) for submission in submissions]
         _write(batch)
+        batch.changes.write()
         if batch.room:
             take(batch.room, now=now)
         count(metrics.REGISTRATIONS, ((outcome.decision,) for outcome in outcomes))
@@ -143,6 +146,33 @@ def _lock_known(submissions: Iterable[Submission]) -> dict[InstallationKey, Regi
     return {(bytes(r.public_key_hash), r.installation_id): r for r in registrations}
 
 
+def _changes(
+    submissions: Iterable[Submission],
+    known: Mapping[InstallationKey, Registration],
+    is_address: IsAddress,
+    *,
+    now: datetime,
+) -> Changes:
+    said = [
+        _said(each, each.message, is_address) for each in submissions if each.message and _is_storable(each.message)
+    ]
+    return Changes(said, {key: registration.version for key, registration in known.items()}, now=now)
+
+
+def _said(submission: Submission, message: RegistrationMessage, is_address: IsAddress) -> Said:
+    """Return what is counted as said. What is refused whatever is known brings nothing new, however often it comes."""
+    verdict = _decide(message, Known(), is_address, is_granted=submission.grant_verified)
+    version = 0 if isinstance(verdict, Refusal) else message.version
+    return (submission.public_key_hash, message.installation_id), version
+
+
+def _decide(
+    message: RegistrationMessage, known: Known, is_address: IsAddress, *, is_granted: bool
+) -> Acceptance | Refusal:
+    is_strict = settings.STRICT_VERSION_CHECK
+    return decide(message, known, grant_verified=is_granted, strict_version_check=is_strict, is_address=is_address)
+
+
 def _is_storable(message: RegistrationMessage) -> bool:
     """Return whether PostgreSQL can store the texts. It refuses NUL only, which no honest client sends."""
     return "\0" not in message.installation_id and "\0" not in message.apn_topic
@@ -153,15 +183,15 @@ def _take_in(batch: _Batch, submission: Submission) -> Outcome:
     if message is None or not _is_storable(message):
         return Outcome(Refusal.MALFORMED)
     registration = batch.registrations.get((submission.public_key_hash, message.installation_id))
-    decision = decide(
-        message,
-        _what_is_known(registration, submission),
-        grant_verified=submission.grant_verified,
-        strict_version_check=settings.STRICT_VERSION_CHECK,
-        is_address=batch.is_address,
-    )
-    if refusal := _refused_for_room(batch, submission, registration, decision):
-        return Outcome(refusal)
+    what_is_known = _what_is_known(registration, submission)
+    decision = _decide(message, what_is_known, batch.is_address, is_granted=submission.grant_verified)
+    if not batch.changes.take(*_said(submission, message, batch.is_address)):
+        return Outcome(Refusal.TOO_MANY_CHANGES)
+    refusal, ended = _refused_for_room(batch, submission, registration, decision), list[InstallationKey]()
+    if refusal is Refusal.TOO_MANY_INSTALLATIONS and (ended := _make_room(batch, submission)):
+        refusal = _refused_for_room(batch, submission, registration, decision)
+    if refusal:
+        return Outcome(refusal, ended)
     match decision:
         case Acceptance.REGISTER:
             _store(batch, submission, message, registration)
@@ -169,7 +199,8 @@ def _take_in(batch: _Batch, submission: Submission) -> Outcome:
             _remove(batch, submission, message, registration)
         case Acceptance.RETRANSMISSION if registration and registration.state == Registration.State.ACTIVE:
             batch.further_grants.append(_grant(batch, submission, message, registration))
-    return Outcome(decision)
+            _renew(batch, submission, message, registration)
+    return Outcome(decision, ended)
 
 
 def _something_new(batch: _Batch, submissions: Iterable[Submission]) -> set[InstallationKey]:
@@ -192,6 +223,16 @@ def _refused_for_room(
     return batch.room.refusal(submission.public_key_hash, is_new=registration is None, becomes_active=becomes_active)
 
 
+def _make_room(batch: _Batch, submission: Submission) -> list[InstallationKey]:
+    """End the longest dead installation of a key that nothing else is said of in this batch."""
+    public_key_hash = submission.public_key_hash
+    said = [installation_id for key, installation_id in batch.registrations if key == public_key_hash]
+    ended = retention.end_longest_dead(public_key_hash, but=said, now=batch.now)
+    if batch.room and ended:
+        batch.room.leave(public_key_hash)
+    return ended
+
+
 def _what_is_known(registration: Registration | None, submission: Submission) -> Known:
     if registration is None:
         return Known()
@@ -200,7 +241,7 @@ def _what_is_known(registration: Registration | None, submission: Submission) ->
     if submission.grant_verified or not (submission.message and submission.message.grant):
         contents.append(submission.settled_content)
     is_same = any(keyring().matches(Purpose.CONTENT, each, registration.content_digest) for each in contents)
-    return Known(registration.version, is_same)
+    return Known(registration.version, is_same, is_registered=registration.state == Registration.State.ACTIVE)
 
 
 def _store(
@@ -208,6 +249,7 @@ def _store(
 ) -> None:
     registration = registration or _create(batch, submission, message)
     kind = _what_changed(registration, message, batch.gateway)
+    is_first_today = registration.pk is None or registration.updated_at.date() < batch.now.date()
     _set_route(batch, registration, message)
     token = message.access_token.encode()
     registration.state = Registration.State.ACTIVE
@@ -222,7 +264,9 @@ def _store(
     _mark_changed(batch, submission, message, registration)
     key = (submission.public_key_hash, message.installation_id)
     batch.grants[key] = _grant(batch, submission, message, registration)
-    _record(batch, registration, kind)
+    # Reports count who is there on a day, so one refresh in a day says all.
+    if is_first_today or kind is not RegistrationEvent.Kind.REFRESHED:
+        _record(batch, registration, kind)
 
 
 def _create(batch: _Batch, submission: Submission, message: RegistrationMessage) -> Registration:
@@ -329,6 +373,13 @@ def _mark_changed(
     key = (submission.public_key_hash, message.installation_id)
     if key not in batch.created:
         batch.changed[key] = registration
+
+
+def _renew(batch: _Batch, submission: Submission, message: RegistrationMessage, registration: Registration) -> None:
+    """Note that a registration is kept up, once a day, so that it does not expire."""
+    if registration.updated_at.date() < batch.now.date():
+        registration.updated_at = batch.now
+        batch.changed[submission.public_key_hash, message.installation_id] = registration
 
 
 def _record(batch: _Batch, registration: Registration, kind: RegistrationEvent.Kind) -> None:

@@ -56,11 +56,14 @@ class QueryInfo:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """An installation as a message names it. Without an ``access_token`` it was its own key that signed the message."""
+    """An installation as a message names it. Without an ``access_token`` it was its own key that signed the message, a
+    registration of this ``version``.
+    """
 
     public_key_hash: bytes
     installation_id: str
     access_token: str | None = field(default=None, repr=False)
+    version: int = 0
 
     @property
     def installation(self) -> tuple[bytes, str]:

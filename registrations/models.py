@@ -114,6 +114,8 @@ class Registration(models.Model):
             # time are for the same use.
             models.Index(fields=["state", "id"], name="registration_state"),
             models.Index(fields=["enabled", "id"], name="registration_enabled"),
+            # PostgreSQL's statistics of it tell how many there are.
+            models.Index(fields=["id"], condition=models.Q(state="unregistered"), name="registration_tombstone"),
         ]
         permissions: ClassVar = [("forget_registration", "Can erase everything about a key hash")]
 

@@ -14,7 +14,7 @@ from registrations.messages import Named
 from registrations.models import Registration, Route
 
 _FIND: LiteralString = f"""
-    SELECT public_key_hash, installation_id, access_token_digest, route.address_digest
+    SELECT public_key_hash, installation_id, access_token_digest, registration.version, route.address_digest
     FROM unnest(%(hashes)b::bytea[], %(installations)b::text[]) AS named (public_key_hash, installation_id)
     JOIN registrations_registration AS registration USING (public_key_hash, installation_id)
     JOIN registrations_route AS route ON route.id = registration.route_id
@@ -24,21 +24,23 @@ _FIND: LiteralString = f"""
 
 
 def find_proven_addresses(named: Collection[Named]) -> Mapping[Named, bytes]:
-    """Return the digests of the addresses of those whose token is right and that something was delivered to."""
+    """Return the digests of the addresses of those whose token is right, or whose registration is news, and that
+    something was delivered to.
+    """
     wanted = list({each.installation for each in named})
     if not wanted:
         return {}
     hashes, installations = zip(*wanted, strict=True)
     rows = fetch(_FIND, {"hashes": list(hashes), "installations": list(installations)})
-    found = {(key_hash, installation_id): (token, address) for key_hash, installation_id, token, address in rows}
+    found = {(key_hash, installation_id): known for key_hash, installation_id, *known in rows}
     return {
-        each: found[each.installation][1]
+        each: found[each.installation][-1]
         for each in named
-        if each.installation in found and _is_right(each.access_token, found[each.installation][0])
+        if each.installation in found and _is_right(each, *found[each.installation][:-1])
     }
 
 
-def _is_right(access_token: str | None, digest: bytes | None) -> bool:
-    if access_token is None:
-        return True
-    return keyring().matches(Purpose.ACCESS_TOKEN, access_token.encode(), digest or b"")
+def _is_right(named: Named, token_digest: bytes | None, version: int) -> bool:
+    if named.access_token is None:
+        return named.version > version
+    return keyring().matches(Purpose.ACCESS_TOKEN, named.access_token.encode(), token_digest or b"")

@@ -1,14 +1,16 @@
 """Removing the history of registrations that nobody needs any more, and registrations that nobody keeps up."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
-from typing import LiteralString
+from typing import Any, LiteralString
 
 from kit.db.statements import fetch
+from kit.expiry.asking import may_end
 from kit.metrics.batches import count
 from registrations import metrics
 from registrations.models import Registration, RegistrationEvent, Route
 from registrations.pairs import InstallationKey
+from registrations.quotas import STORED_REGISTRATIONS
 
 Kind = RegistrationEvent.Kind
 # After one of these events an installation cannot be pushed to.
@@ -42,22 +44,20 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
         yield removed
 
 
-_EXPIRE: LiteralString = f"""
+_END = f"""
     WITH old AS (
         SELECT registration.id, public_key_hash, installation_id, registration.pseudonym, route_id, token_type,
             apn_topic, front_door
         FROM registrations_registration AS registration JOIN registrations_route AS route ON route.id = route_id
-        WHERE registration.id > %(after)s AND registration.id <= %(up_to)s
-            AND registration.state = '{Registration.State.ACTIVE}'
-            AND updated_at < %(before)s AND coalesce(last_success_at, updated_at) < %(before)s
-        ORDER BY registration.id FOR UPDATE OF registration SKIP LOCKED
+        WHERE registration.state = '{Registration.State.ACTIVE}' AND {{which}}
+        FOR UPDATE OF registration SKIP LOCKED
     ), ended AS (
         UPDATE registrations_registration AS registration
         SET state = '{Registration.State.UNREGISTERED}', route_id = NULL, pseudonym = NULL, updated_at = %(now)s,
             access_token_encrypted = NULL, access_token_digest = NULL,
             enabled = false, allow_from_contacts_only = false, block_mentions = false,
-            allowed_key_list = '{{}}', blocked_chat_list = '{{}}', muted_chat_list = '{{}}',
-                allowed_mentions_chat_list = '{{}}'
+            allowed_key_list = '{{{{}}}}', blocked_chat_list = '{{{{}}}}', muted_chat_list = '{{{{}}}}',
+                allowed_mentions_chat_list = '{{{{}}}}'
         FROM old WHERE registration.id = old.id
     ), ungranted AS (
         DELETE FROM registrations_grant USING old WHERE registration_id = old.id
@@ -68,6 +68,22 @@ _EXPIRE: LiteralString = f"""
     )
     SELECT public_key_hash, installation_id, route_id FROM old
 """
+_UNUSED: LiteralString = """
+    registration.id > %(after)s AND registration.id <= %(up_to)s
+    AND updated_at < %(before)s AND coalesce(last_success_at, updated_at) < %(before)s
+"""
+_EXPIRE: LiteralString = _END.format(which=f"{_UNUSED} ORDER BY registration.id")
+_COUNT_UNUSED: LiteralString = f"""
+    SELECT count(*) FROM registrations_registration AS registration
+    JOIN registrations_route AS route ON route.id = route_id
+    WHERE registration.state = '{Registration.State.ACTIVE}' AND {_UNUSED}
+"""
+_END_DEAD: LiteralString = _END.format(
+    which=f"""
+        public_key_hash = %(key_hash)s AND route.state = '{Route.State.DISABLED}'
+        AND installation_id <> ALL (%(but)b::text[]) ORDER BY disabled_at LIMIT 1
+    """
+)
 _REMOVE_TOMBSTONES: LiteralString = f"""
     WITH removed AS (
         DELETE FROM registrations_registration
@@ -85,7 +101,29 @@ def expire(*, after: int, now: datetime, keep: timedelta) -> list[InstallationKe
 
     What stays of them is what stays of every unregistered one. Somebody who registers at this moment is left alone.
     """
-    expired = fetch(_EXPIRE, {"after": after, "up_to": after + _WALKED, "before": now - keep, "now": now})
+    return _end(_EXPIRE, {**_step(after), "before": now - keep}, now=now)
+
+
+def may_expire(*, now: datetime, keep: timedelta) -> bool:
+    """Return whether a walk may end what was not used for ``keep``: no more than a tenth, unless it was allowed."""
+    unused = sum(fetch(_COUNT_UNUSED, {**_step(after), "before": now - keep})[0][0] for after in walk())
+    [(total,)] = fetch(f"SELECT {STORED_REGISTRATIONS}")
+    return may_end("registrations", unused, total, now=now)
+
+
+def _step(after: int) -> dict[str, int]:
+    return {"after": after, "up_to": after + _WALKED}
+
+
+def end_longest_dead(public_key_hash: bytes, *, but: Collection[str], now: datetime) -> list[InstallationKey]:
+    """Unregister that installation of a key whose route was disabled first, but none of these, in the caller's
+    transaction.
+    """
+    return _end(_END_DEAD, {"key_hash": public_key_hash, "but": list(but)}, now=now)
+
+
+def _end(sql: LiteralString, parameters: dict[str, Any], *, now: datetime) -> list[InstallationKey]:
+    expired = fetch(sql, parameters | {"now": now})
     Route.objects.filter(pk__in=[route_id for _, _, route_id in expired]).delete()
     count(metrics.REGISTRATION_EVENTS, {(Kind.EXPIRED.value,): len(expired)})
     return [(public_key_hash, installation_id) for public_key_hash, installation_id, _ in expired]

@@ -147,7 +147,7 @@ def _write(model: type[Model], names: Sequence[str], values: Mapping[int, Sequen
     if not values:
         return
     assignments = ", ".join(f"{name} = item.{name}" for name in names)
-    arrays = ", ".join(["%s::bigint[]", *["%s::bytea[]"] * len(names)])
+    arrays = ", ".join(["%s::bigint[]", *["%b::bytea[]"] * len(names)])
     with connection.cursor() as cursor:
         cursor.execute(
             f"UPDATE {model._meta.db_table} AS own SET {assignments} "  # noqa: SLF001

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from kit.db.statements import write
+from registrations.addresses import read_address
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.messages import TokenType
@@ -16,15 +17,23 @@ _AT_APPLE = b"%d %s\0"
 def identity_of(token_type: int, apn_topic: str, address: bytes) -> bytes:
     """Return what the digest of an address is made of: the address, and its app where a token is one of an app.
 
-    A delivery to a token in one app proves nothing about the same token in another.
+    A delivery to a token in one app proves nothing about the same token in another. At Apple it is the device's own
+    token that counts: whatever environment or token for calls it is registered with, it is one device.
     """
     if token_type != TokenType.APN:
         return address
-    return _AT_APPLE % (len(apn_topic.encode()), apn_topic.encode()) + address
+    return _AT_APPLE % (len(apn_topic.encode()), apn_topic.encode()) + _token(address)
+
+
+def _token(address: bytes) -> bytes:
+    try:
+        return read_address(address).token.encode()
+    except ValueError:  # of a gateway that has addresses of another form
+        return address
 
 
 def is_at(route: Route, token_type: int, apn_topic: str, address: bytes) -> bool:
-    """Return whether a route leads to this address already."""
+    """Return whether a route leads to the device of this address already."""
     identity = identity_of(token_type, apn_topic, address)
     return route.token_type == token_type and keyring().matches(Purpose.ADDRESS, identity, route.address_digest)
 

@@ -29,6 +29,7 @@ class Refusal(StrEnum):
     TOO_MANY_INSTALLATIONS = "too_many_installations"  # of this key
     TOO_MANY_NEW = "too_many_new"  # by anybody, in these minutes
     FULL = "full"  # as many registrations are stored as the operator allows
+    TOO_MANY_CHANGES = "too_many_changes"  # of this installation, in these minutes
     BAD_APP_TOPIC = "bad_app_topic"  # none where Apple needs one, or one that no app can have
 
 
@@ -46,6 +47,7 @@ class Known:
 
     version: int = 0
     has_same_content: bool = False
+    is_registered: bool = True  # False for one that has ended, also by its age
 
 
 def is_device_token(message: RegistrationMessage) -> bool:
@@ -69,13 +71,16 @@ def decide(
 
     A client repeats a registration with the same version until it hears an answer. Where the spec text says
     VERSION_MISMATCH for an equal version, a byte-identical repeat therefore gets its success again, unless
-    ``strict_version_check`` (see docs/decisions).
+    ``strict_version_check`` (see docs/decisions). What has expired meanwhile is registered by it again.
     """
     if message is None or message.version < 1 or not is_uuid(message.installation_id):
         return Refusal.MALFORMED
     if message.version <= known.version:
         is_repeat = message.version == known.version and known.has_same_content
-        return Acceptance.RETRANSMISSION if is_repeat and not strict_version_check else Refusal.STALE_VERSION
+        if not is_repeat or strict_version_check:
+            return Refusal.STALE_VERSION
+        if known.is_registered or message.unregister:
+            return Acceptance.RETRANSMISSION
     if message.unregister:
         return Acceptance.UNREGISTER
     return next(_faults(message, is_address, grant_verified=grant_verified), Acceptance.REGISTER)

@@ -5,8 +5,8 @@ from datetime import timedelta
 import structlog
 from celery import shared_task
 from django.conf import settings
-from django.utils import timezone
 
+from kit.db.clock import database_now
 from kit.tasks import MessageTask
 from registrations import retention
 
@@ -17,6 +17,6 @@ log = structlog.get_logger(__name__)
 def purge() -> None:
     """Walk through the history once, and remove what is older than the settings promise."""
     keep = timedelta(days=settings.EVENT_RETENTION_DAYS)
-    removed = sum(retention.purge(now=timezone.now(), keep=keep))
+    removed = sum(retention.purge(now=database_now(), keep=keep))
     if removed:
         log.info("purged", events=removed)

@@ -15,7 +15,7 @@ describe() {
         buildah) what="Buildah or debootstrap" without="no images"
             debian="buildah debootstrap" ubuntu=$debian fedora=$debian arch=$debian ;;
         chromium) what="A Chromium that is no snap" without="no browser tests"
-            debian=chromium fedora=chromium-headless arch=chromium
+            debian="chromium-headless-shell|chromium" fedora=chromium-headless arch=chromium
             instead="on Ubuntu: Google's own package of Chrome, or a container of Debian; no test can drive a snap" ;;
         compiler) what="A C compiler" without="no Waku node"
             debian="gcc libc6-dev" ubuntu=$debian fedora=gcc arch=gcc ;;

@@ -16,8 +16,8 @@ from time import monotonic
 
 import structlog
 from django.conf import settings
-from django.utils import timezone
 
+from kit.db.clock import database_now
 from kit.leader import REPORTS, LeaderLock
 from spark_reports.by_hand import KILLED, MAX_DAYS_PER_RUN
 from spark_reports.classes import archive_of, replacing
@@ -97,7 +97,7 @@ def run_reports(first: date, last: date, *, progress: Progress, replace: bool = 
     Raises Busy when another run is under way, and RunError when one fails: those before it are published then.
     """
     try:
-        days = closed_days(first, last, now=timezone.now())
+        days = closed_days(first, last, now=database_now())
     except ExportError as error:
         raise RunError(str(error)) from error
     with alone():
@@ -127,11 +127,11 @@ def alone() -> Iterator[None]:
 
 def _close_abandoned() -> None:
     """Mark runs that look unfinished as killed. The holder of the lock knows that nobody else runs."""
-    ReportRun.objects.filter(state=State.RUNNING).update(state=State.FAILED, finished_at=timezone.now(), error=KILLED)
+    ReportRun.objects.filter(state=State.RUNNING).update(state=State.FAILED, finished_at=database_now(), error=KILLED)
 
 
 def _run(days: Sequence[date], progress: Progress, *, replace: bool) -> ReportRun:
-    now = timezone.now()
+    now = database_now()
     run = ReportRun.objects.create(from_day=days[0], to_day=days[-1], started_at=now, seen_at=now)
     try:
         facts = _carry_out(run, days, progress, replace=replace)
@@ -158,8 +158,8 @@ def _carry_out(run: ReportRun, days: Sequence[date], progress: Progress, *, repl
             run.log_excerpt = _excerpt(_compute(run, lake, facts, output, progress))
         with _step(run, Step.PUBLISH, progress):
             results = read_results(lake, output, days)
-            publish_in_lake(lake, results, name, now=timezone.now())
-            load(results, facts.event_counts, run, now=timezone.now())
+            publish_in_lake(lake, results, name, now=database_now())
+            load(results, facts.event_counts, run, now=database_now())
     finally:
         lake.remove_folder(output)
     _finish(run, State.SUCCEEDED, step=Step.DONE)
@@ -170,7 +170,7 @@ def _carry_out(run: ReportRun, days: Sequence[date], progress: Progress, *, repl
 def _step(run: ReportRun, step: ReportRun.Step, progress: Progress) -> Iterator[None]:
     started = monotonic()
     run.step = step
-    run.seen_at = timezone.now()
+    run.seen_at = database_now()
     run.save()
     progress.step(run)
     yield
@@ -184,7 +184,7 @@ def _export(run: ReportRun, lake: Lake, days: Sequence[date], progress: Progress
         def on_rows(table: str, number: int, day: date = day) -> None:
             progress.rows(day, table, number)
 
-        manifests[day] = export_day(day, lake, now=timezone.now(), on_rows=on_rows, replace=replace)
+        manifests[day] = export_day(day, lake, now=database_now(), on_rows=on_rows, replace=replace)
         lake.verify(Kind.FACTS, day, manifests[day])
         _beat(run)
     facts = _Facts(manifests)
@@ -317,7 +317,7 @@ def _earlier_files(
 
 
 def _beat(run: ReportRun) -> None:
-    run.seen_at = timezone.now()
+    run.seen_at = database_now()
     run.save(update_fields=["seen_at"])
 
 
@@ -327,7 +327,7 @@ def _excerpt(text: str) -> str:
 
 def _finish(run: ReportRun, state: ReportRun.State, **facts: str) -> None:
     run.state = state
-    run.finished_at = timezone.now()
+    run.finished_at = database_now()
     for name, value in facts.items():
         setattr(run, name, _excerpt(value))
     run.save()

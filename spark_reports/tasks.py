@@ -12,8 +12,8 @@ from typing import Any
 import structlog
 from celery import shared_task
 from django.conf import settings
-from django.utils import timezone
 
+from kit.db.clock import database_now
 from kit.db.patience import REPORTS, patience
 from kit.stopping import WORKER_STOP
 from kit.tasks import MessageTask
@@ -41,7 +41,7 @@ class _Work:
 def make_reports() -> None:
     """Make reports until nothing more is owed or can be made now."""
     with patience(REPORTS):
-        while not WORKER_STOP.is_told() and (work := _next_work(timezone.now())):
+        while not WORKER_STOP.is_told() and (work := _next_work(database_now())):
             if not _make(work):
                 return
 
@@ -102,7 +102,7 @@ def _until_stopped() -> Any:
 
 def _note_lack(work: _Work, error: str) -> None:
     """Note a failure of all nights that are owed, because what the machine lacks it lacks for every day."""
-    now = timezone.now()
+    now = database_now()
     last = work.last if work.request else max(nights.owed_days(now), default=work.last)
     moments = {"started_at": now, "seen_at": now, "finished_at": now}
     ReportRun.objects.create(from_day=work.first, to_day=last, state=ReportRun.State.FAILED, error=error, **moments)
@@ -126,8 +126,8 @@ def mail_summary(day: str) -> None:
 @shared_task(base=MessageTask, autoretry_for=())  # the next one comes in five minutes
 def watch_reports() -> None:
     """Store the status of the reports for `/readyz`, log an alarm, and destroy what no export needs any more."""
-    destroy_seeds(timezone.now())
-    found = status.status(timezone.now())
+    destroy_seeds(database_now())
+    found = status.status(database_now())
     status.SAVED.save(found)
     if found.is_alarm:
         log.warning("reports_missing", reason=found.words)

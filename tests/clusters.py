@@ -1,10 +1,18 @@
 """PostgreSQL servers of single tests, for what the one that all tests share must not suffer."""
 
+import shutil
 import subprocess
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from signal import SIGQUIT
 
-from pushserver.embedded.postgres import EmbeddedPostgres
+import psycopg
+
+from pushserver.embedded import installed
+from pushserver.embedded.accounts import own_folder
+from pushserver.embedded.ports import free_port
+from pushserver.embedded.postgres import DATABASE_NAME, EmbeddedPostgres
 from pushserver.supervisor.guard import Guard
 from tests.flows.fleet import wait_until
 
@@ -37,3 +45,97 @@ class Cluster:
 
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
+
+    def run(self, *statements: str) -> list[tuple[object, ...]]:
+        """Each statement in a transaction of its own, also while new sessions may only read. The rows of the last."""
+        rows: list[tuple[object, ...]] = []
+        with psycopg.connect(self.server.url(), autocommit=True) as connection:
+            for statement in ("SET default_transaction_read_only = off", *statements):
+                cursor = connection.execute(statement)
+                rows = cursor.fetchall() if cursor.description else []
+        return rows
+
+    def set(self, **settings: str) -> None:
+        """For the sessions that there are, and for all others."""
+        alter = [f"ALTER SYSTEM SET {name} = '{value}'" for name, value in settings.items()]
+        self.run(*alter, "SELECT pg_reload_conf()")
+
+
+@dataclass(slots=True)
+class Replicas:
+    """A primary, and a standby that streams from it, each on a port of loopback: what a fail-over is tried on.
+
+    With ``is_synchronous`` a commit is answered once the standby has it, as soon as there is a standby.
+    """
+
+    primary: Cluster
+    standby: Cluster
+    is_synchronous: bool
+
+    @property
+    def url(self) -> str:
+        """What an operator sets: every server, in any order."""
+        hosts = ",".join(sorted(f"127.0.0.1:{each.server.settings['port']}" for each in (self.primary, self.standby)))
+        return f"postgresql://postgres@{hosts}/{DATABASE_NAME}"
+
+    def start(self) -> None:
+        self.primary.start()
+        self.follow()
+
+    def stop(self) -> None:
+        for each in (self.primary, self.standby):
+            if each.is_running():
+                each.kill()
+
+    def follow(self) -> None:
+        """Make the standby anew from the primary, and have it follow."""
+        copy_of(self.primary.server, self.standby.server.data_dir)
+        self.standby.start()
+        if self.is_synchronous:
+            self.primary.set(synchronous_standby_names="*")
+        wait_until(self._streams, what="the standby streams")
+
+    def cut_off(self) -> None:
+        """The standby gets nothing any more of what the primary goes on answering."""
+        self.standby.set(primary_conninfo="")
+        wait_until(lambda: not self._streams(), what="the standby does not stream")
+
+    def fail_over(self, *, noticed_after_seconds: float) -> None:
+        """The primary is lost at once. After a while somebody promotes the standby, which has no standby then."""
+        self.primary.kill()
+        time.sleep(noticed_after_seconds)
+        self.standby.set(synchronous_standby_names="")
+        self.standby.run("SELECT pg_promote()")
+        self.primary, self.standby = self.standby, self.primary
+
+    def _streams(self) -> bool:
+        wanted = "sync" if self.is_synchronous else "async"
+        return self.primary.run("SELECT sync_state FROM pg_stat_replication WHERE state = 'streaming'") == [(wanted,)]
+
+
+def replicas(folder: Path, guard: Guard, *, is_synchronous: bool) -> Replicas:
+    """Nothing is started yet."""
+    primary, standby = (
+        Cluster(installed.postgres(folder / name, settings), guard)
+        for name in ("one", "other")
+        for settings in [{"listen_addresses": "127.0.0.1", "port": str(free_port()), "hot_standby": "on"}]
+    )
+    return Replicas(primary, standby, is_synchronous)
+
+
+def copy_of(primary: EmbeddedPostgres, data_dir: Path) -> None:
+    """Make the data folder of a standby, with the program of PostgreSQL itself."""
+    shutil.rmtree(data_dir, ignore_errors=True)
+    own_folder(data_dir, primary.account)
+    source = f"host={primary.socket_dir} port={primary.settings['port']} user=postgres"
+    options = ["--write-recovery-conf", "--checkpoint=fast", "--wal-method=stream"]
+    run_program(primary, "pg_basebackup", "--dbname", source, "--pgdata", str(data_dir), *options)
+
+
+def run_program(cluster: EmbeddedPostgres, program: str, *arguments: str) -> None:
+    """Run a program of PostgreSQL, or of the system, as the account of the cluster."""
+    known = cluster.programs / program
+    command = [str(known) if known.exists() else program, *arguments]
+    identity = cluster.spec().identity()
+    ended = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, **identity)
+    assert ended.returncode == 0, ended.stderr

@@ -26,24 +26,25 @@ TOGETHER = {
     "spark_reports/tests/test_transforms.py": "spark session",
     "tests/interop/": "tests/interop/",
 }
-# They follow each other, so that a process starts the browser once.
+# They start the browser.
 BROWSER = (
     "tests/console/test_look.py",
-    "tests/console/test_lights_browser.py",
+    "tests/console/test_indicators_browser.py",
     "tests/console/test_reports.py",
     "tests/console/test_browser.py",
     "tests/console/test_dashboard_browser.py",
     "tests/console/test_pictures.py",
     "tests/console/test_walk",
 )
+# These wait for servers most of the time, while Spark and pages keep a core busy: they run beside each other.
+WAITING = (*APART, "kit/tests/test_leader.py", "pushserver/tests/test_system_postgres.py")
 LONGEST_FIRST = (
-    *APART,
     "tests/flows/",
     "spark_reports/tests/test_places.py",
     "spark_reports/tests/test_runs.py",
     "tests/test_up.py",
     "spark_reports/",
-    *BROWSER,
+    *(file for pair in zip(BROWSER, WAITING, strict=True) for file in pair),
     "tests/console/test_bad_input.py",
     "tests/console/test_pages.py",
     "tests/console/",
@@ -68,6 +69,6 @@ def scheduler(config: Any, log: Any) -> Scheduling:
 
 
 def order(nodeid: str) -> int:
-    """Return a sort key: what may take minutes comes before what takes seconds."""
-    found = (number for number, start in enumerate(LONGEST_FIRST) if nodeid.startswith(start))
-    return next(found, len(LONGEST_FIRST))
+    """Return a sort key: what may take minutes comes before what takes seconds. The longest name says it."""
+    found = [start for start in LONGEST_FIRST if nodeid.startswith(start)]
+    return LONGEST_FIRST.index(max(found, key=len)) if found else len(LONGEST_FIRST)

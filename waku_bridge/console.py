@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from django.utils import timezone
-
 from kit.admin.operations import Done, Operation
+from kit.db.clock import database_now
 from waku_bridge import faults, operator_actions
 from waku_bridge.models import DeadLetter, EnvelopeFault, InboundEnvelope
 
@@ -67,7 +66,7 @@ class ReadLettersAgain(Operation):
         yield f"{len(rows)} dead letters are read once more. What can be read now goes into the inbox; the rest stays."
 
     def run(self, rows: Sequence[DeadLetter], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        read = operator_actions.read_again([row.digest for row in rows], now=timezone.now())
+        read = operator_actions.read_again([row.digest for row in rows], now=database_now())
         message = f"Put into the inbox: {read.taken}. Still not readable: {read.unreadable}."
         return Done(message, is_change=bool(read.taken))
 

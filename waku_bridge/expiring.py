@@ -14,7 +14,12 @@ from registrations import retention
 
 
 def expire(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Unregister what was neither repeated nor reached for ``keep``. Yield how many installations each step ended."""
+    """Unregister what was neither repeated nor reached for ``keep``. Yield how many installations each step ended.
+
+    Nothing ends while it is more than somebody has to allow.
+    """
+    if not retention.may_expire(now=now, keep=keep):
+        return
     for after in retention.walk():
         with transaction.atomic():
             expired = retention.expire(after=after, now=now, keep=keep)

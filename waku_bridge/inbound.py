@@ -182,7 +182,7 @@ _RECALL = f"""
 """
 _STILL_WAITING = f"""
     SELECT hash FROM waku_bridge_inboundenvelope
-    WHERE hash = ANY (%s::bytea[]) AND state IN ('{State.RECEIVED}', '{State.PENDING_KEY}', '{State.POSTPONED}')
+    WHERE hash = ANY (%b::bytea[]) AND state IN ('{State.RECEIVED}', '{State.PENDING_KEY}', '{State.POSTPONED}')
 """
 
 
@@ -336,6 +336,8 @@ def _register(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     replies = []
     for (item, decoded, body), outcome in zip(registrations, outcomes, strict=True):
         item.reason = "" if outcome.is_accepted else str(outcome.decision)
+        if outcome.decision is Refusal.TOO_MANY_CHANGES:  # whoever has recorded a message may send it without end
+            continue
         replies.append(_reply(item, decoded, _registration_response(body, outcome.decision)))
     return replies
 
@@ -346,11 +348,12 @@ def _is_address(message: RegistrationMessage) -> bool:
 
 
 def _unregistered(submissions: Iterable[intake.Submission], outcomes: Iterable[intake.Outcome]) -> set[InstallationKey]:
-    return {
+    said = {
         (submission.public_key_hash, submission.message.installation_id)
         for submission, outcome in zip(submissions, outcomes, strict=True)
         if submission.message and outcome.decision is Acceptance.UNREGISTER
     }
+    return said.union(*(outcome.ended for outcome in outcomes))
 
 
 def _registration_response(body: Registration, decision: Acceptance | Refusal) -> RegistrationResponse:
@@ -367,7 +370,10 @@ def _answer_queries(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     queries = [(i, i.decoded, i.decoded.body) for i in items if i.decoded and isinstance(i.decoded.body, Query)]
     if not queries:
         return []
-    asked = [Asked(d.author, body.public_key_hashes, len(i.envelope.payload)) for i, d, body in queries]
+    asked = [
+        Asked(d.author, body.public_key_hashes, len(i.envelope.payload), i.envelope.content_topic)
+        for i, d, body in queries
+    ]
     limits = _query_limits(settings.QUERIES_PER_KEY_PER_MINUTE, settings.GLOBAL_LIMITS)
     verdicts = limits.judge(asked, own_buckets(), at=now)
     wanted = {key for keys in verdicts.wanted if not isinstance(keys, str) for key in keys}
@@ -403,7 +409,7 @@ def _reply(item: Item, decoded: Decoded, body: RegistrationResponse | QueryRespo
     return Reply(item.hash, item.envelope.pubsub_topic, decoded.author, body, decoded.recipient)
 
 
-def _accept_requests(items: Iterable[Item], *, sending: Sending, now: datetime) -> Accepted:
+def _accept_requests(items: Sequence[Item], *, sending: Sending, now: datetime) -> Accepted:
     batch = [
         acceptance.Incoming(
             request_key=item.decoded.message_id,
@@ -417,7 +423,11 @@ def _accept_requests(items: Iterable[Item], *, sending: Sending, now: datetime) 
         for item in items
         if item.decoded and isinstance(item.decoded.body, PushRequest)
     ]
-    return acceptance.accept(FRONT_DOOR, batch, sending=sending, now=now) if batch else Accepted()
+    accepted = acceptance.accept(FRONT_DOOR, batch, sending=sending, now=now) if batch else Accepted()
+    for item in items:
+        if item.hash in accepted.replayed:
+            item.state, item.reason = State.DROPPED, "replayed"
+    return accepted
 
 
 def _type_of(item: Item) -> str:

@@ -17,9 +17,9 @@ from django.db import transaction
 from kit.turns import wake
 from registrations.models import TopicKey
 from waku_bridge import faults, inbox
+from waku_bridge.codec import topics
 from waku_bridge.identity import own_content_topics
 from waku_bridge.models import DeadLetter, InboundEnvelope
-from waku_bridge.query_topics.topic_set import number
 from waku_bridge.reading.pages import select
 
 log = structlog.get_logger(__name__)
@@ -96,7 +96,7 @@ def _topics_of(raw: Any) -> set[str]:
     topic = raw.get("contentTopic") if isinstance(raw, dict) else None
     if not isinstance(topic, str):
         return set()
-    topic_number = number(topic)
+    topic_number = topics.number(topic)
     is_queried = topic_number is not None and TopicKey.objects.filter(topic=topic_number).exists()
     return {topic} if is_queried or topic in own_content_topics() else set()
 

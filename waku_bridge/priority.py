@@ -50,7 +50,7 @@ def named(decoded: Decoded | None) -> list[Named]:
         # PostgreSQL's text cannot hold NUL. Requests with it are dropped when they are opened, and registrations are
         # refused when they are decided.
         case Registration(registration=message) if decoded and message and "\0" not in message.installation_id:
-            return [Named(key_hash(decoded.author), message.installation_id)]
+            return [Named(key_hash(decoded.author), message.installation_id, version=message.version)]
         case _:
             return []
 

@@ -1,8 +1,9 @@
 """Answering queries, and how much anybody can make us answer.
 
 A query costs its sender a few hundred bytes and no name, and its answer can be five hundred times as long. So what is
-asked again within seconds is answered once, a key is asked about so often a minute, and what goes beyond a multiple of
-the query comes out of a bucket that all share.
+asked again within seconds is answered once, so many queries a minute are answered on the topic of a key, and what goes
+beyond a multiple of the query comes out of a bucket that all share. Other keys that a query names cost them nothing, or
+two queries a second about a hundred users would silence all others about them.
 """
 
 from collections import Counter
@@ -16,6 +17,7 @@ from kit.buckets.bucket import BucketLimits, Buckets, Charge, Limit, part, per_m
 from kit.buckets.share import Share, own_share
 from kit.buckets.shared import SharedBuckets
 from registrations.messages import QueryInfo
+from waku_bridge.codec.topics import content_topic, query_name
 
 # An answer may always be so many times as long as its query.
 MAX_AMPLIFICATION = 64
@@ -30,16 +32,19 @@ EXCESS = (Limit(60 * EXCESS_BYTES_PER_SECOND, 60.0),)
 ANSWERED_AGAIN = (Limit(1, 5.0),)
 MOST_REMEMBERED = 50_000
 HASH_BYTES = 64
+# Clients ask about one key, on its topic.
+MOST_LOOKED_AT = 10
 ALL = b"q"  # the bucket of all answers
 REPEATED, TOO_MANY = "repeated_query", "too_many_queries"
 
 
 class Asked(NamedTuple):
-    """One query: who signed it (33 bytes), about which key hashes, and how long it was on the wire."""
+    """One query: who signed it (33 bytes), about which key hashes, how long it was on the wire, and on which topic."""
 
     author: bytes
     public_key_hashes: tuple[bytes, ...]
     size_bytes: int
+    content_topic: str
 
 
 class Limits:
@@ -90,8 +95,11 @@ class Verdicts:
         self._answered: list[Asked] = []
         self._excess = limits.excess()
         self._excess_taken = 0
-        fresh = {query[:2]: query for query in queries if not limits.is_repeated(query)}
-        counts = Counter(_name(key) for query in fresh.values() for key in set(query.public_key_hashes))
+        fresh: dict[tuple[bytes, tuple[bytes, ...]], Asked] = {}
+        for query in queries:
+            if not limits.is_repeated(query):
+                fresh.setdefault(query[:2], query)  # the first is answered, and charged to its topic
+        counts = Counter(_charged(query) for query in fresh.values())
         wanted = dict.fromkeys(counts, limits.of_key) | {ALL: limits.in_all}
         self._spending = shared.open(wanted, counts | {ALL: counts.total()}, at=at)
         self.wanted = [self._wanted(query, fresh.pop(query[:2], None)) for query in queries]
@@ -101,12 +109,10 @@ class Verdicts:
         """Return the key hashes of a query that may be answered, or why none of them may."""
         if fresh is None:
             return REPEATED
-        keys = dict.fromkeys(query.public_key_hashes)
-        wanted = tuple(key for key in keys if self._spending.take([_name(key), ALL]))
-        if keys and not wanted:
+        if not self._spending.take([_charged(query), ALL]):
             return TOO_MANY
         self._answered.append(query)
-        return wanted
+        return tuple(dict.fromkeys(query.public_key_hashes))
 
     def fitting(self, query: Asked, infos: Iterable[QueryInfo]) -> Iterator[QueryInfo]:
         """Yield the installations that there is room for in the answer, in their order."""
@@ -125,9 +131,11 @@ class Verdicts:
         self._limits.take(self._answered, self._excess_taken)
 
 
-def _name(public_key_hash: bytes) -> bytes:
-    """Return the name of the bucket of a key that is asked about. What cannot be a hash has one for all of it."""
-    return b"q" + (public_key_hash if len(public_key_hash) == HASH_BYTES else b"?")
+def _charged(query: Asked) -> bytes:
+    """Return the name of the bucket of the key on whose topic a query came. All that came on another one share one."""
+    named = (key for key in query.public_key_hashes[:MOST_LOOKED_AT] if len(key) == HASH_BYTES)
+    keys = (key for key in named if content_topic(query_name(key)) == query.content_topic)
+    return b"q" + next(keys, b"?")
 
 
 def _again(query: Asked) -> Charge:

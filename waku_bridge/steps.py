@@ -10,7 +10,7 @@ that what is about a proven address is found. What was postponed is decided once
 in batches that have room for whatever comes meanwhile.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import LiteralString
 
@@ -22,9 +22,12 @@ from kit.hands import Hands, LeftBehind
 from kit.turns import BaseStage, Batch, Stage, Work
 from notifications.acceptance import Sending
 from notifications.delivery.desk import Delivery, traced
+from notifications.storing import find_repeats
+from registrations.messages import Named
 from registrations.proven import find_proven_addresses
 from waku_bridge import inbound
 from waku_bridge.inbound import Item, Processed, State, Taken
+from waku_bridge.messages import FRONT_DOOR
 from waku_bridge.priority import SHARE, Chosen, Priority, cheapest, cost, named
 
 # Crashes after which an envelope is processed in a batch of its own.
@@ -104,9 +107,17 @@ class Inbox(InboxStep):
         waited = max((now - envelope.received_at for envelope in taken.envelopes), default=timedelta())
         if self._intake.priority.decides_all(costs, is_full=taken.is_more_left, waited=waited):
             return Chosen(set(range(len(items))), set())
-        names = [named(item.decoded) for item in items]
+        names = list(_named_by_news(items))
         found = find_proven_addresses({name for each in names for name in each})
         return self._intake.priority.choose(costs, [[found[name] for name in each if name in found] for each in names])
+
+
+def _named_by_news(items: Sequence[Item]) -> Iterator[list[Named]]:
+    """Yield what each message is about, and nothing for a repeated request: whoever recorded one may send it again."""
+    seen = find_repeats(FRONT_DOOR, [item.decoded.message_id for item in items if item.decoded])
+    for decoded in (item.decoded for item in items):
+        yield [] if decoded and decoded.message_id in seen else named(decoded)
+        seen |= {decoded.message_id} if decoded else set()
 
 
 class Postponed(InboxStep):

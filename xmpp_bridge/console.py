@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from django.utils import timezone
-
 from kit.admin.operations import Done, Operation
+from kit.db.clock import database_now
 from notifications.models import Notification
 from notifications.transitions import DUE
 from registrations.models import Route
@@ -28,7 +27,7 @@ class DisableDevice(Operation):
         yield "It ends when somebody enables it, or when the app registers again, as apps do by themselves."
 
     def run(self, rows: Sequence[Device], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        count = operator_actions.disable([row.pk for row in rows], now=timezone.now())
+        count = operator_actions.disable([row.pk for row in rows], now=database_now())
         return Done(f"Disabled {_devices(count)}.") if count else Done(ALREADY, is_change=False)
 
 
@@ -45,7 +44,7 @@ class EnableDevice(Operation):
         yield "Servers that have forgotten a device do not push to it until its app enables pushes there again."
 
     def run(self, rows: Sequence[Device], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        count = operator_actions.enable([row.pk for row in rows], now=timezone.now())
+        count = operator_actions.enable([row.pk for row in rows], now=database_now())
         return Done(f"Enabled {_devices(count)}.") if count else Done(ALREADY, is_change=False)
 
 
@@ -62,7 +61,7 @@ class RemoveDevice(Operation):
         yield "When the app registers again, as apps do by themselves, it is a new device."
 
     def run(self, rows: Sequence[Device], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        count = operator_actions.remove([row.pk for row in rows], now=timezone.now())
+        count = operator_actions.remove([row.pk for row in rows], now=database_now())
         return Done(f"Removed {_devices(count)}.") if count else Done(ALREADY, is_change=False)
 
 

@@ -46,6 +46,11 @@ def canary_apps() -> list[str]:
     return ["canary-" + hmac.digest(own, b"canary xmpp app", "sha256").hex()[:32] for own in _server_keys()]
 
 
+def session_ids(node: str, sender: str) -> list[str]:
+    """Return the ids of the session in which a client carries out a command, that of a new one first."""
+    return [digest.hex()[:24] for digest in _hashes("sessions", node, sender)]
+
+
 def route_tag(device_id: UUID) -> bytes:
     """Return the 8 bytes by which an app recognises its account, and under which wake-ups replace each other."""
     return hashlib.sha256(device_id.bytes).digest()[:8]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from time import time_ns
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
@@ -36,6 +36,8 @@ from xmpp_bridge.rules import Decision, Domains, Known, Verdict, decide, time_to
 
 # Our own address that a push was written to is remembered, when it is no longer than this.
 MAX_LOCAL_CHARACTERS = 64
+# Of a payload with its names. What is longer fits into no push of Apple's or Google's, so it goes as a wake-up at once.
+MAX_CONTENT_BYTES = 5 * 1024
 
 
 @dataclass(slots=True)
@@ -128,7 +130,7 @@ def _key(item: Item) -> bytes:
     """Return 32 bytes that name one push: a repetition has the same."""
     origin = item.push.origin
     # A message need not have an id, and is then never a repetition.
-    parts = (origin.sender, origin.service, origin.id or uuid4().hex, str(item.device_id))
+    parts = (origin.sender, origin.service, origin.id or item.push.arrival, str(item.device_id))
     return hashlib.sha256(b"".join(len(part.encode()).to_bytes(4) + part.encode() for part in parts)).digest()
 
 
@@ -140,7 +142,7 @@ _FIND_DEVICES = f"""
            device.announced_from, device.pushed_at > %(today)s,
            app.style, app.text, app.sound, app.calls_as_alerts, app.passes_texts, app.refuses_texts,
            route.id, route.generation, route.gateway, route.token_type, route.apn_topic, route.is_proven,
-           wake.waiting, wake.shown, wake.background
+           route.address_digest, wake.waiting, wake.shown, wake.background
     FROM xmpp_bridge_device AS device
     JOIN xmpp_bridge_app AS app ON app.id = device.app_id
     LEFT JOIN registrations_route AS route ON route.id = device.route_id
@@ -170,13 +172,14 @@ def _request(item: Item, device: Known, key: bytes, due_at: datetime, *, now: da
     grade = Grade.HIGH if push.grade is Grade.VOIP and device.is_apple and device.calls_as_alerts else push.grade
     look = Look(device.style, device.text, device.sound, tag.hex())
     content = payload_content(look, grade, push.payload) if push.payload else text_content(look, push.body)
+    encoded = content.encode()
     new = NewNotification(
         dedup_key=key,
         installation_id=str(device.id),
         route_id=device.route_id,
         route_generation=device.generation,
         grade=grade.value,
-        message=content.encode() if has_payload else None,
+        message=encoded if has_payload and len(encoded) <= MAX_CONTENT_BYTES else None,
         wake=wake_content(look, grade, is_truncated=has_payload).encode(),
         collapse_id=b"" if has_payload or grade is Grade.VOIP else _wake_id(tag, grade),
         next_attempt_at=due_at,

@@ -1,8 +1,9 @@
 """How much is taken from whom: token buckets in the memory of the one process that is connected, and pure.
 
-    call, payload, wake-up of a device ──▶ pushes of a domain ──▶ all pushes
-    command of an account ───────────────▶ commands of a domain ──▶ all commands
-    new device of a domain ──────────────▶ all new devices
+    call, payload, wake-up of a device ──▶ those of its address, however many accounts have it
+    push ────────────────────────────────▶ pushes of a domain ──▶ of its zone ──▶ all pushes
+    command of an account ───────────────▶ commands of a domain ──▶ of its zone ──▶ all commands
+    new device of a domain ──────────────▶ those of its zone ──▶ all new devices
     what names no client of ours ────────▶ all that does not: never the domain that it comes from
 
 A name that finds no room in the memory is charged to what stands right of it only. What a batch counted is `keep`t once
@@ -12,16 +13,21 @@ the batch is stored, or `take_back` when it is not: a push that was told `wait` 
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from kit.buckets.bucket import CAPACITY, TOLERANCE, BucketLimits, Buckets, Charge, Limit, per_minute
+from kit.buckets.bucket import CAPACITY, TOLERANCE, BucketLimits, Buckets, Charge, Limit, part, per_minute
 
 DAY_SECONDS = 86_400.0
 HOUR_SECONDS = 3600.0
 # New devices that nobody registered for a while are saved up for as many minutes: a wave after an outage.
 MINUTES_SAVED_UP = 10
+# In a day there are no more than in so many minutes, so that it takes weeks to fill the table.
+MINUTES_A_DAY = 84
 # The same again within this time comes from several enabled clients of one device.
 SAME = (Limit(1, 2.0),)
 # The user's server is told so often that a route is no more; many go on pushing all the same.
 GONE = (Limit(1, 60.0),)
+# A zone is all domains with the same last two labels, as the owner of a domain can make any number of domains below it.
+# One zone gets at most this part of what all domains together may send.
+ZONE_PART = 0.6
 # What all names of a kind are charged to, and what is not verified.
 PUSHES, COMMANDS, ROUTES, UNVERIFIED = "pushes", "commands", "routes", "unverified"
 ROOTS = frozenset({PUSHES, COMMANDS, ROUTES, UNVERIFIED})
@@ -43,11 +49,20 @@ class Rates:
     routes_per_hour: int = 2000
     new_devices_per_minute: int = 1200
     in_all: BucketLimits = (Limit(30_000, 10.0), Limit(7_200_000, 3600.0))
+    # A command takes ten times as long as a push, and devices are registered anew after an outage.
+    commands_of_domain: BucketLimits = (Limit(600, 30.0),)
+    commands_in_all: BucketLimits = (Limit(3000, 60.0),)
+    wakes_of_address: BucketLimits = (Limit(10, 10.0),)
 
     @property
     def of_domain(self) -> BucketLimits:
         """Return what a domain may send."""
         return (Limit(self.domain_burst, self.domain_burst / self.domain_per_second),)
+
+    @property
+    def new_devices_per_day(self) -> int:
+        """Return how many new devices are taken in a day at most."""
+        return MINUTES_A_DAY * self.new_devices_per_minute
 
     @property
     def payloads(self) -> BucketLimits:
@@ -65,32 +80,33 @@ class Limits:
 
     def take_from_domain(self, domain: str, now: float) -> bool:
         """Return whether a push of this domain is taken."""
-        return self._buckets.take(self._domain(PUSHES, domain), self._all(PUSHES), now=now)
+        own = Charge((PUSHES, domain), self.rates.of_domain)
+        return self._buckets.take(own, *_in_all(PUSHES, domain, self.rates.in_all), now=now)
 
     def take_unverified(self, now: float) -> bool:
         """Return whether a push is looked at that names no client of ours or whose domain is not served."""
         return self._buckets.take(Charge(UNVERIFIED, self.rates.of_domain), now=now)
 
-    def take_call(self, route: Hashable, now: float) -> bool:
-        """Return whether a call to this route is taken."""
-        return self._buckets.take(Charge(("call", route), per_minute(self.rates.calls_per_minute)), now=now)
+    def take_call(self, address: Hashable, now: float) -> bool:
+        """Return whether a call to this address is taken."""
+        return self._buckets.take(Charge(("call", address), per_minute(self.rates.calls_per_minute)), now=now)
 
-    def take_payload(self, route: Hashable, now: float) -> bool:
-        """Return whether a push to this route may bring its payload."""
-        return self._buckets.take(Charge(("payload", route), self.rates.payloads), now=now)
+    def take_payload(self, address: Hashable, now: float) -> bool:
+        """Return whether a push to this address may bring its payload."""
+        return self._buckets.take(Charge(("payload", address), self.rates.payloads), now=now)
 
     def take_command(self, account: Hashable, domain: str, now: float) -> bool:
         """Return whether a command of this account is taken."""
         own = Charge(("command", account), (Limit(self.rates.commands_per_hour, HOUR_SECONDS),))
-        return self._buckets.take(own, self._domain(COMMANDS, domain), self._all(COMMANDS), now=now)
+        of_domain = Charge((COMMANDS, domain), self.rates.commands_of_domain)
+        return self._buckets.take(own, of_domain, *_in_all(COMMANDS, domain, self.rates.commands_in_all), now=now)
 
     def take_route(self, domain: str, now: float) -> bool:
-        """Return whether another device of this domain is registered. All domains together have a limit, too: who owns
-        one has any number of them.
-        """
+        """Return whether another device of this domain is registered."""
         own = Charge(("route", domain), (Limit(self.rates.routes_per_hour, HOUR_SECONDS),))
-        in_all = per_minute(self.rates.new_devices_per_minute, minutes=MINUTES_SAVED_UP)
-        return self._buckets.take(own, Charge(ROUTES, in_all), now=now)
+        burst = per_minute(self.rates.new_devices_per_minute, minutes=MINUTES_SAVED_UP)
+        of_day = Limit(self.rates.new_devices_per_day, DAY_SECONDS)
+        return self._buckets.take(own, *_in_all(ROUTES, domain, (*burst, of_day)), now=now)
 
     def hears_stranger(self, domain: str, now: float) -> bool:
         """Return whether a push of this domain for an unknown client is answered."""
@@ -109,7 +125,7 @@ class Limits:
         """Return whether it is time to say again that this route is no more."""
         return self._buckets.take(Charge(("gone", route), GONE), now=now)
 
-    def wake_at(self, route: Hashable, now: float) -> float | None:
+    def wake_at(self, route: Hashable, address: Hashable, now: float) -> float | None:
         """Return when this route is woken: at once, or later with all that come until then, or None when this batch has
         planned that already. What an earlier batch planned may have been sent or dropped before its time.
         """
@@ -122,10 +138,16 @@ class Limits:
             self._buckets.put(charge.name, (missing,), now=now)  # from now on this batch has planned it
             return now + missing - self.rates.wake_seconds
         self._buckets.spend(charge, now=now)
-        return now + missing
+        return now + max(missing, self._wait_of_address(address, now=now))
 
-    def _domain(self, kind: str, domain: str) -> Charge:
-        return Charge((kind, domain), self.rates.of_domain)
+    def _wait_of_address(self, address: Hashable, *, now: float) -> float:
+        """Count one more wake-up of an address, and return in how many seconds it has one left for it."""
+        charge = Charge(("wake of", address), self.rates.wakes_of_address)
+        self._buckets.spend(charge, now=now)
+        return max(0.0, -self._buckets.left(charge, now=now) * charge.limits[0].token_seconds)
 
-    def _all(self, kind: str) -> Charge:
-        return Charge(kind, self.rates.in_all)
+
+def _in_all(kind: str, domain: str, limits: BucketLimits) -> tuple[Charge, Charge]:
+    """Return what the zone of a domain and all domains are charged to."""
+    zone = ".".join(domain.split(".")[-2:])
+    return Charge(("zone", kind, zone), part(limits, ZONE_PART)), Charge(kind, limits)

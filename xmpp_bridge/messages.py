@@ -6,6 +6,7 @@ Secrets and what users wrote are left out of every repr.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from uuid import uuid4
 
 from notifications.messages import Grade
 
@@ -72,6 +73,8 @@ class PushNotification:
     secret: str = field(default="", repr=False)
     payload: Payload | None = None
     body: str = field(default="", repr=False)
+    # Names it where its sender does not, also when it is stored again because the answer to a commit was lost.
+    arrival: str = field(default_factory=lambda: uuid4().hex, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ do for them over HTTP.
 An account registers for itself: its own server says who it is. Of it, a keyed hash is stored and its domain.
 """
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -13,6 +12,7 @@ from uuid import UUID, uuid4
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 
 from kit.db.estimates import stored
 from kit.db.statements import fetch
@@ -26,7 +26,7 @@ from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.codec.jids import NOBODY, Jid, parse_jid
 from xmpp_bridge.commands import ACTIONS, Action, BadField, form_fields, read_submission
-from xmpp_bridge.identity import canary_apps, client_keys, device_keys, owner_keys
+from xmpp_bridge.identity import canary_apps, client_keys, device_keys, owner_keys, session_ids
 from xmpp_bridge.limits import Limits
 from xmpp_bridge.messages import FRONT_DOOR, Command
 from xmpp_bridge.metrics import COMMANDS
@@ -34,6 +34,7 @@ from xmpp_bridge.models import App, Device
 from xmpp_bridge.rules import COMMAND_ERRORS, PHASES, Domains, Refusal, choose_app, judge_command
 
 STORED_DEVICES: LiteralString = stored("xmpp_bridge_device")
+UNKNOWN_SESSION = "sessionid: of no command of yours"
 APP_NOT_NAMED = "app: one of several has to be named"
 Kind = RegistrationEvent.Kind
 State = Device.State
@@ -114,7 +115,10 @@ class Registering:
         if action is None:
             raise CommandRefused(Refusal.NOT_FOUND)
         account = self._authorise(command, now=now)
-        session = command.session or secrets.token_urlsafe(12)
+        sessions = session_ids(node, origin.sender)
+        session = command.session or sessions[0]
+        if session not in sessions:
+            raise CommandRefused(Refusal.BAD_REQUEST, UNKNOWN_SESSION)
         if command.action == "cancel":
             return answers.write_command_canceled(origin, node, session), "canceled"
         if command.action not in PHASES:
@@ -169,17 +173,27 @@ def carry_out(asked: Asked, terms: Terms, *, now: datetime) -> Done:
     if submission.address is None:
         return _unregister(action, device, now=now)
     outcome = "refreshed" if device else "registered"
-    device = device or _create(app, account, owners, terms)
+    device = device or _create(app, account, owners, terms, now=now)
     device.device_key, device.owner_key, device.key_name = keys[0], owners[0], client_keys()[0].name
     _register(device, action, submission.address, now=now)
     return Done(_credentials(device.id, terms.domain), outcome, device.id)
 
 
-def _create(app: App, account: Jid, owners: Sequence[bytes], terms: Terms) -> Device:
-    owned = Device.objects.filter(owner_key__in=owners, state=State.ACTIVE).count()
-    if owned >= terms.most_devices or _is_full() or not terms.take_route():
+def _create(app: App, account: Jid, owners: Sequence[bytes], terms: Terms, *, now: datetime) -> Device:
+    owned = Device.objects.filter(owner_key__in=owners, state=State.ACTIVE)
+    is_there_room = owned.count() < terms.most_devices or _end_longest_dead(owned, now=now)
+    if not is_there_room or _is_full() or not terms.take_route():
         raise CommandRefused(Refusal.BUSY)
     return Device(app=app, domain=account.domain)
+
+
+def _end_longest_dead(owned: QuerySet[Device], *, now: datetime) -> bool:
+    """End that of these devices whose route was disabled first, and return whether there was one."""
+    dead = owned.filter(route__state=Route.State.DISABLED).order_by("route__disabled_at")
+    device = dead.select_for_update(of=["self"], skip_locked=True).first()
+    if device:
+        end(device, State.EXPIRED, now=now)
+    return device is not None
 
 
 def _is_full() -> bool:

@@ -7,6 +7,7 @@ from django.db import transaction
 from django.db.models import Q
 
 from kit.db.deleting import delete_in_chunks
+from kit.expiry.asking import may_end
 from xmpp_bridge.models import Device
 from xmpp_bridge.registering import end
 
@@ -15,12 +16,17 @@ State = Device.State
 
 
 def expire(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """End devices that were neither pushed to nor registered again for so long. Yield how many each step ended."""
+    """End devices that were neither pushed to nor registered again for so long. Yield how many each step ended.
+
+    Nothing ends while it is more than somebody has to allow.
+    """
     unused = Q(registered_at__lt=now - keep) & (Q(pushed_at__isnull=True) | Q(pushed_at__lt=now - keep))
+    devices = Device.objects.filter(unused, state=State.ACTIVE)
+    if not may_end("devices", devices.count(), Device.objects.filter(state=State.ACTIVE).count(), now=now):
+        return
     while True:
         with transaction.atomic():
-            devices = Device.objects.filter(unused, state=State.ACTIVE).order_by("registered_at")
-            chunk = list(devices.select_for_update(skip_locked=True)[:CHUNK])
+            chunk = list(devices.order_by("registered_at").select_for_update(skip_locked=True)[:CHUNK])
             for device in chunk:
                 end(device, State.EXPIRED, now=now)
         if not chunk:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from notifications.messages import Grade
 from registrations.messages import TokenType
+from xmpp_bridge.content import Style
 from xmpp_bridge.limits import Limits
 from xmpp_bridge.messages import Dialect, Kind, PushNotification, StanzaError
 
@@ -66,14 +67,21 @@ PAYLOAD_TTL = timedelta(hours=24)
 
 @dataclass(frozen=True, slots=True)
 class Domains:
-    """Whose users and servers are served: all but those denied, or only those allowed."""
+    """Whose users and servers are served: all but those denied, with all below them, or only those allowed."""
 
     denied: Collection[str] = ()
     allowed: Collection[str] = ()
 
     def serve(self, domain: str) -> bool:
         """Return whether this domain is served."""
-        return domain not in self.denied and (not self.allowed or domain in self.allowed)
+        is_denied = any(parent in self.denied for parent in _with_parents(domain))
+        return not is_denied and (not self.allowed or domain in self.allowed)
+
+
+def _with_parents(domain: str) -> Iterator[str]:
+    while domain:
+        yield domain
+        _, _, domain = domain.partition(".")
 
 
 class Known(NamedTuple):
@@ -96,6 +104,7 @@ class Known(NamedTuple):
     token_type: int
     apn_topic: str
     is_route_proven: bool
+    address: bytes  # digest: devices of several accounts may lead to one phone
     waiting_count: int
     waiting_wake: int | None
     waiting_background: int | None
@@ -171,7 +180,7 @@ def _refusals(
         yield Verdict.FULL
     if limits.is_same_again(device.id, _content_key(push, device), seconds):
         yield Verdict.REPEATED
-    if push.grade is Grade.VOIP and not limits.take_call(device.id, seconds):
+    if push.grade is Grade.VOIP and not limits.take_call(device.address, seconds):
         yield Verdict.BUSY_CALLS
 
 
@@ -179,7 +188,7 @@ def _send(push: PushNotification, device: Known, limits: Limits, *, has_room: bo
     """Decide how a push goes to its device, by what the device has got lately."""
     seconds, has_payload = now.timestamp(), _has_payload(push, device)
     limits.note_content(device.id, _content_key(push, device), seconds)
-    if push.grade is Grade.VOIP or (has_payload and has_room and limits.take_payload(device.id, seconds)):
+    if push.grade is Grade.VOIP or (has_payload and has_room and limits.take_payload(device.address, seconds)):
         return Decision(Verdict.ACCEPTED, now, has_payload=has_payload)
     return _wake(push, device, limits, now=now)
 
@@ -189,14 +198,15 @@ def _wake(push: PushNotification, device: Known, limits: Limits, *, now: datetim
     waiting = device.waiting_background if is_background else device.waiting_wake
     if waiting is not None:
         return Decision(Verdict.MERGED, served_by=waiting)
-    at = limits.wake_at((device.id, is_background), now.timestamp())
+    at = limits.wake_at((device.id, is_background), device.address, now.timestamp())
     if at is None:
         return Decision(Verdict.MERGED)
     return Decision(Verdict.ACCEPTED, now + timedelta(seconds=at - now.timestamp()))
 
 
 def _has_payload(push: PushNotification, device: Known) -> bool:
-    return push.payload is not None or (device.passes_texts and bool(push.body))
+    is_text_passed = device.passes_texts and bool(push.body) and device.style != Style.CONVERSATIONS
+    return push.payload is not None or is_text_passed
 
 
 def _content_key(push: PushNotification, device: Known) -> bytes:

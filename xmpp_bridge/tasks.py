@@ -6,8 +6,8 @@ from itertools import chain
 import structlog
 from celery import shared_task
 from django.conf import settings
-from django.utils import timezone
 
+from kit.db.clock import database_now
 from kit.tasks import MessageTask, run_for_a_while
 from xmpp_bridge import retention
 from xmpp_bridge.canary import canary
@@ -24,7 +24,7 @@ def run_canary() -> None:
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
 def purge() -> None:
     """End what has not been used for as long as the settings say, and forget what ended as long ago."""
-    now, keep = timezone.now(), timedelta(days=settings.XMPP_DEVICE_DAYS)
+    now, keep = database_now(), timedelta(days=settings.XMPP_DEVICE_DAYS)
     removed = run_for_a_while(chain(retention.expire(now=now, keep=keep), retention.purge(now=now, keep=keep)))
     keep_runs = timedelta(days=settings.CANARY_RETENTION_DAYS)
     removed_runs = run_for_a_while(canary.purge(now=now, keep=keep_runs))

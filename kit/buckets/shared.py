@@ -28,6 +28,8 @@ SILENT_PART = 1 / 5
 MAX_FORGOTTEN = 50_000
 # When a bucket may have a token again that another process holds.
 A_MOMENT_SECONDS = 1.0
+# So long after it was empty a bucket may have been spent in advance.
+MOST_IN_ADVANCE_SECONDS = 600.0
 
 _LOCK = """
     SELECT key, burst_full_at, long_full_at FROM buckets_sharedbucket
@@ -185,11 +187,19 @@ class SharedBuckets:
 def _lock(scarce: Wanted, *, now: float) -> dict[bytes, FullAt]:
     """Return those of the buckets that no other process holds, locked."""
     rows = fetch(_LOCK, {"keys": list(scarce)})
-    shared = {key: tuple(full_at[: len(scarce[key])]) for key, *full_at in rows}
+    shared = {key: _plausible(full_at, scarce[key], now=now) for key, *full_at in rows}
     if missing := [key for key in scarce if key not in shared]:
         added = fetch(_ADD, {"keys": missing, "now": now})
         shared |= {key: (now,) * len(scarce[key]) for (key,) in added}
     return shared
+
+
+def _plausible(full_at: Sequence[float], limits: BucketLimits, *, now: float) -> FullAt:
+    """Return the times of a stored bucket. They are no later than if it were empty, and as much again spent in advance,
+    or that of ten minutes: what was written while the clock was ahead would keep it empty until the time of then.
+    """
+    latest = [now + seconds + min(seconds, MOST_IN_ADVANCE_SECONDS) for _, seconds in limits]
+    return tuple(map(min, full_at[: len(limits)], latest))
 
 
 @once

@@ -2,9 +2,10 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from django.db import transaction
+import structlog
+from django.db import connection, transaction
 from prometheus_client import Counter as Metric
 from prometheus_client import Histogram
 from prometheus_client.utils import floatToGoString
@@ -13,6 +14,7 @@ from kit.db.postgresql.base import Written
 from kit.metrics import exemplars
 from kit.tracing.steps import is_on
 
+log = structlog.get_logger(__name__)
 Labels = tuple[str, ...]
 
 
@@ -45,12 +47,25 @@ def count(metric: Metric, facts: Iterable[Labels] | Mapping[Labels, int]) -> Non
     """
     counts = Counter(facts)
     if counts:
-        transaction.on_commit(lambda: _add(metric, counts), robust=True)
+        _once_committed(lambda: _add(metric, counts))
 
 
 def count_returned(metric: Metric, written: Written) -> None:
     """Add the facts whose labels a statement returns, as `count` does."""
-    transaction.on_commit(lambda: _add(metric, Counter(written.rows())), robust=True)
+    _once_committed(lambda: _add(metric, Counter(written.rows())))
+
+
+def _once_committed(add: Callable[[], None]) -> None:
+    """Call ``add`` after the commit. Without a transaction that is at once, which needs no connection: a database that
+    is away is counted, too.
+    """
+    if connection.in_atomic_block:
+        transaction.on_commit(add, robust=True)
+        return
+    try:
+        add()
+    except Exception as error:  # noqa: BLE001 - what is counted is done
+        log.error("not_counted", error=type(error).__name__)  # noqa: TRY400 - its text may quote a label
 
 
 def _add(metric: Metric, counts: Mapping[Labels, int]) -> None:
@@ -65,10 +80,10 @@ def observe(histogram: BatchHistogram, values: Iterable[float], *labels: str, of
     """
     kept = list(values)
     if kept:
-        transaction.on_commit(lambda: _observe(histogram, kept, labels), robust=True)
+        _once_committed(lambda: _observe(histogram, kept, labels))
         if is_on():
             examples = [(histogram.bucket_of(value, labels), value, trace) for value, trace in exemplars.of(kept, of)]
-            transaction.on_commit(lambda: exemplars.keep(examples), robust=True)
+            _once_committed(lambda: exemplars.keep(examples))
 
 
 def _observe(histogram: BatchHistogram, values: Iterable[float], labels: Labels) -> None:

@@ -1,5 +1,6 @@
 """What a process died with is known to whoever comes next."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -68,3 +69,25 @@ def test_holds_as_many_as_a_turn_takes(tmp_path: Path) -> None:
     hands = Hands(tmp_path)
     hands.hold([os.urandom(32) for _ in range(MOST_KEYS + 1)])
     hands.close()
+
+
+def test_what_is_held_has_its_place_on_the_disk_and_costs_no_process_when_there_is_none(
+    tmp_path: Path, left_behind: LeftBehind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write into a hole of a mapped file, on a full disk, kills the process that writes."""
+    hands = Hands(tmp_path)
+    assert hands.path.stat().st_blocks * 512 >= hands.path.stat().st_size > 0
+
+    def is_full(*_arguments: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(os, "posix_fallocate", is_full)
+    without = Hands(tmp_path)
+    assert list(tmp_path.iterdir()) == [hands.path]
+    without.hold([A])
+    without.hold_also([B])
+    assert without._memory[4:68] == A + B
+    without.close()
+    hands.close()
+    assert left_behind.count() == {}
+    assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,6 @@ from django.contrib import admin
 from django.db.models import Case, IntegerField, Q, QuerySet, When
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
-from django.utils import timezone
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextInputWidget
 
@@ -19,6 +18,7 @@ from kit.admin.filters import Alone
 from kit.admin.links import Link
 from kit.admin.operations import Done, Operation, Place, confirm
 from kit.admin.times import exact
+from kit.db.clock import database_now
 from notifications import disabling, halts, queues
 from notifications.admission import Share, shares
 from notifications.messages import ChannelKey
@@ -45,7 +45,7 @@ class Pause(ChannelOperation):
         yield f"Nothing is sent to {rows[0]} until somebody resumes it. What comes for it waits."
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:
-        is_change = halts.pause(_key(rows[0]), by=by, why=self.cleaned_data["why"], now=timezone.now())
+        is_change = halts.pause(_key(rows[0]), by=by, why=self.cleaned_data["why"], now=database_now())
         return _done("Paused.", ALREADY.format(rows[0], "paused"), is_change=is_change)
 
 
@@ -56,7 +56,7 @@ class Trip(ChannelOperation):
         yield f"Nothing is sent to {rows[0]} but one push now and then, until one arrives. What comes for it waits."
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:
-        is_change = halts.trip(_key(rows[0]), by=by, reason=self.cleaned_data["why"], now=timezone.now())
+        is_change = halts.trip(_key(rows[0]), by=by, reason=self.cleaned_data["why"], now=database_now())
         return _done("Tripped.", ALREADY.format(rows[0], "tripped"), is_change=is_change)
 
 
@@ -68,7 +68,7 @@ class Resume(ChannelOperation):
         yield from _also("tripped", rows[0])
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:
-        is_change = halts.resume(_key(rows[0]), by=by, now=timezone.now())
+        is_change = halts.resume(_key(rows[0]), by=by, now=database_now())
         return _done("Resumed.", NOT_SO.format(rows[0], "paused"), is_change=is_change)
 
 
@@ -80,7 +80,7 @@ class CloseBreaker(ChannelOperation):
         yield from _also("paused", rows[0])
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:
-        is_change = halts.close_breaker(_key(rows[0]), by=by, now=timezone.now())
+        is_change = halts.close_breaker(_key(rows[0]), by=by, now=database_now())
         return _done("Closed the breaker.", NOT_SO.format(rows[0], "tripped"), is_change=is_change)
 
 
@@ -111,7 +111,7 @@ class Undo(ChannelOperation):
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         since = self.cleaned_data["since"]
-        count = disabling.undo_disabling(_key(rows[0]), since, now=timezone.now())
+        count = disabling.undo_disabling(_key(rows[0]), since, now=database_now())
         return Done(f"Undid the disabling of {count} addresses since {exact(since)}.", is_change=count > 0)
 
 
@@ -228,5 +228,5 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
             raise Http404
         back = reverse("admin:notifications_channel_change", args=[channel_id])
         place = Place(f"{form_class.label}: {channel}", request.path, back)
-        halted_at = getattr(channel, "since", None) or timezone.now()
+        halted_at = getattr(channel, "since", None) or database_now()
         return confirm(request, form_class, [channel], place, since=halted_at - UNDO_FROM)

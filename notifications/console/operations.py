@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from django.utils import timezone
-
 from kit.admin.operations import Done, Operation
+from kit.db.clock import database_now
 from notifications import operator_actions
 from notifications.models import Notification
 from notifications.transitions import DUE
@@ -30,7 +29,7 @@ class DisableRegistration(Operation):
         yield "It ends when somebody enables it, or when the client registers again, as clients do by themselves."
 
     def run(self, rows: Sequence[Registration], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        count = operator_actions.disable_routes(_routes_of(rows), now=timezone.now())
+        count = operator_actions.disable_routes(_routes_of(rows), now=database_now())
         return Done(f"Disabled {_registrations(count)}.") if count else Done(ALREADY, is_change=False)
 
 
@@ -46,7 +45,7 @@ class EnableRegistration(Operation):
             yield f"Disabled for: {', '.join(reasons)}. A token that is dead indeed is disabled with the next push."
 
     def run(self, rows: Sequence[Registration], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        count = operator_actions.enable_routes(_routes_of(rows), now=timezone.now())
+        count = operator_actions.enable_routes(_routes_of(rows), now=database_now())
         return Done(f"Enabled {_registrations(count)}.") if count else Done(ALREADY, is_change=False)
 
 
@@ -68,7 +67,7 @@ class TryNow(Operation):
         yield "What waits for a halted channel goes on waiting. What is over cannot be tried: its content is gone."
 
     def run(self, rows: Sequence[Notification], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        count = operator_actions.try_now([row.pk for row in rows], now=timezone.now())
+        count = operator_actions.try_now([row.pk for row in rows], now=database_now())
         return Done(f"{_notifications(count)} due now.") if count else Done(ALREADY, is_change=False)
 
 
@@ -83,7 +82,7 @@ class DropNotifications(Operation):
         yield "Senders who still wait for an answer are told success. What a worker is sending at this moment is sent."
 
     def run(self, rows: Sequence[Notification], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        count = operator_actions.drop([row.pk for row in rows], now=timezone.now())
+        count = operator_actions.drop([row.pk for row in rows], now=database_now())
         return Done(f"Dropped {_notifications(count)}.") if count else Done(ALREADY, is_change=False)
 
 

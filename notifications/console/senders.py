@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from django.utils import timezone
-
 from kit.admin.operations import Done, Operation
+from kit.db.clock import database_now
 from notifications import admission
 from notifications.models import NotificationRequest, Sender
 
@@ -48,7 +47,7 @@ class UnmuteSender(Operation):
 
 
 def _mute(digests: Sequence[bytes], why: str, *, by: str) -> Done:
-    count = admission.mute(digests, by=by, why=why, now=timezone.now())
+    count = admission.mute(digests, by=by, why=why, now=database_now())
     return Done(f"Muted {_senders(count)}.") if count else Done(ALREADY, is_change=False)
 
 

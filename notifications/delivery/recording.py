@@ -2,6 +2,9 @@
 
 A result that ends a notification ends it, whichever attempt it came from. Any other result changes the notification
 only while its attempt holds it, because the next attempt decides once the lease was lost.
+
+A row is known by its number and its collapse id: after a fail-over to a standby that lacked the last rows, PostgreSQL
+gives their numbers to others, while the results are still in memory.
 """
 
 import random
@@ -50,8 +53,7 @@ FINISHED_BY = {
 class Change(NamedTuple):
     """What a result makes of its notification, while its attempt holds it."""
 
-    notification_id: int
-    attempt_number: int
+    claim: Claim
     state: str
     ambiguous_count: int = 0
     next_attempt_at: datetime | None = None
@@ -191,14 +193,14 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
             now=now,
         )
     for claim, code in dead:
-        disabling.disable_dead(claim.route_id, claim.route_generation, code, now=now)
+        disabling.disable_dead(claim.route_id, claim.route_generation, claim.address_digest, code, now=now)
 
 
 def _change(claim: Claim, result: Result, *, now: datetime) -> Change:
     if result.outcome is Outcome.PAYLOAD and may_help_to_drop_payload(claim.push, result):
         return _retry(claim, State.RETRYING, now, is_payload_dropped=True)
     if result.outcome in FINISHED_BY:
-        return Change(claim.notification_id, claim.push.attempt_number, FINISHED_BY[result.outcome])
+        return Change(claim, FINISHED_BY[result.outcome])
     jitter = random.random()  # noqa: S311 - spreads load, guards nothing
     if result.outcome is Outcome.AMBIGUOUS:
         return _send_again(claim, result, jitter=jitter, now=now)
@@ -216,7 +218,7 @@ def _change(claim: Claim, result: Result, *, now: datetime) -> Change:
 def _send_again(claim: Claim, result: Result, *, jitter: float, now: datetime) -> Change:
     ambiguous_count = claim.ambiguous_count + 1
     if is_left_alone(ambiguous_count):
-        return Change(claim.notification_id, claim.push.attempt_number, State.UNCONFIRMED)
+        return Change(claim, State.UNCONFIRMED)
     again_at = ambiguous_retry_at(now, ambiguous_count, jitter=jitter, after_seconds=result.retry_after_seconds)
     return _retry(claim, State.AMBIGUOUS, again_at, ambiguous_count=ambiguous_count)
 
@@ -230,10 +232,9 @@ def _retry(
     is_payload_dropped: bool = False,
 ) -> Change:
     if next_attempt_at >= claim.expires_at:
-        return Change(claim.notification_id, claim.push.attempt_number, State.EXPIRED)
+        return Change(claim, State.EXPIRED)
     return Change(
-        claim.notification_id,
-        claim.push.attempt_number,
+        claim,
         state,
         claim.ambiguous_count if ambiguous_count is None else ambiguous_count,
         next_attempt_at,
@@ -247,9 +248,9 @@ _FINISH = f"""
     UPDATE notifications_notification AS n
     SET state = item.state, finished_at = %(now)s, lease_until = NULL, next_attempt_at = NULL, chat_id = NULL,
         message = NULL, wake = NULL, report = coalesce(n.report, item.report)
-    FROM unnest(%(ids)b::bigint[], %(numbers)b::integer[], %(states)b::text[], %(reports)b::text[])
-        AS item (id, attempt_number, state, report)
-    WHERE n.id = item.id AND (
+    FROM unnest(%(ids)b::bigint[], %(collapse_ids)b::bytea[], %(numbers)b::integer[], %(states)b::text[],
+                %(reports)b::text[]) AS item (id, collapse_id, attempt_number, state, report)
+    WHERE n.id = item.id AND coalesce(n.collapse_id, '') = item.collapse_id AND (
         n.state = '{State.IN_FLIGHT}' AND n.attempt_count = item.attempt_number
         OR item.report IS NOT NULL AND n.state IN ('{State.IN_FLIGHT}', '{State.RETRYING}', '{State.AMBIGUOUS}')
     )
@@ -266,8 +267,7 @@ def _finish(changes: Sequence[Change], *, now: datetime) -> None:
         _FINISH,
         {
             "now": now,
-            "ids": [change.notification_id for change in changes],
-            "numbers": [change.attempt_number for change in changes],
+            **_rows(changes),
             "states": [str(change.state) for change in changes],
             "reports": [str(told[State(c.state)]) if c.state in told else None for c in changes],
         },
@@ -280,9 +280,11 @@ _SCHEDULE = f"""
     SET state = item.state, ambiguous_count = item.ambiguous_count, next_attempt_at = item.next_attempt_at,
         lease_until = NULL, payload_dropped = n.payload_dropped OR item.is_payload_dropped,
         message = CASE WHEN item.is_payload_dropped THEN NULL ELSE n.message END
-    FROM unnest(%b::bigint[], %b::integer[], %b::text[], %b::smallint[], %b::timestamptz[], %b::boolean[])
-        AS item (id, attempt_number, state, ambiguous_count, next_attempt_at, is_payload_dropped)
-    WHERE n.id = item.id AND n.state = '{State.IN_FLIGHT}' AND n.attempt_count = item.attempt_number
+    FROM unnest(%(ids)b::bigint[], %(collapse_ids)b::bytea[], %(numbers)b::integer[], %(states)b::text[],
+                %(ambiguous)b::smallint[], %(next_at)b::timestamptz[], %(dropped)b::boolean[])
+        AS item (id, collapse_id, attempt_number, state, ambiguous_count, next_attempt_at, is_payload_dropped)
+    WHERE n.id = item.id AND coalesce(n.collapse_id, '') = item.collapse_id AND n.state = '{State.IN_FLIGHT}'
+        AND n.attempt_count = item.attempt_number
 """
 
 
@@ -290,15 +292,24 @@ def _schedule(changes: Sequence[Change]) -> None:
     if changes:
         write(
             _SCHEDULE,
-            [
-                [change.notification_id for change in changes],
-                [change.attempt_number for change in changes],
-                [str(change.state) for change in changes],
-                [change.ambiguous_count for change in changes],
-                [change.next_attempt_at for change in changes],
-                [change.is_payload_dropped for change in changes],
-            ],
+            {
+                **_rows(changes),
+                "states": [str(change.state) for change in changes],
+                "ambiguous": [change.ambiguous_count for change in changes],
+                "next_at": [change.next_attempt_at for change in changes],
+                "dropped": [change.is_payload_dropped for change in changes],
+            },
         )
+
+
+def _rows(changes: Sequence[Change]) -> dict[str, object]:
+    """Return which rows these changes are of."""
+    claims = [change.claim for change in changes]
+    return {
+        "ids": [claim.notification_id for claim in claims],
+        "collapse_ids": [bytes.fromhex(claim.push.collapse_id) for claim in claims],
+        "numbers": [claim.push.attempt_number for claim in claims],
+    }
 
 
 def _recorded(claim: Claim, change: Change) -> Recorded:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import LiteralString, NamedTuple
 
 from kit.db.statements import fetch, write
 from kit.metrics.batches import observe
@@ -53,6 +53,8 @@ class WaitingRequest:
 
     def note(self, recorded: Recorded) -> bool:
         """Take in one result, and return whether all are known now."""
+        if recorded.claim.source_key not in {b"", self.source_key}:  # of a request whose number this one was given
+            return False
         place = self.positions.pop(recorded.claim.notification_id, None)
         if place is not None:
             position, public_key_hash, installation_id = place
@@ -123,11 +125,20 @@ class WaitingRequests:
             self._ready.pop(request_id, None)
 
 
-_ANSWER = f"""
-    UPDATE notifications_notificationrequest
+_ANSWERED: LiteralString = f"""
+    UPDATE notifications_notificationrequest AS request
     SET state = '{NotificationRequest.State.ANSWERED}', answered_at = %(now)s, reply_address = NULL,
         decided_names = NULL
-    WHERE id = ANY (%(ids)b::bigint[]) AND state = '{NotificationRequest.State.WAITING}' RETURNING id
+"""
+_ANSWER: LiteralString = f"""
+    {_ANSWERED} WHERE id = ANY (%(ids)b::bigint[]) AND state = '{NotificationRequest.State.WAITING}'
+"""
+# By their keys, too: see `recording`.
+_ANSWER_OURS: LiteralString = f"""
+    {_ANSWERED} FROM unnest(%(ids)b::bigint[], %(keys)b::bytea[]) AS ours (id, source_key)
+    WHERE request.id = ours.id AND request.source_key = ours.source_key
+        AND state = '{NotificationRequest.State.WAITING}'
+    RETURNING request.id
 """
 
 
@@ -135,7 +146,8 @@ def answer_ended(requests: Sequence[WaitingRequest], *, now: datetime) -> list[A
     """Answer requests whose notifications have all ended. Their reports were fixed when that was recorded."""
     if not requests:
         return []
-    rows = fetch(_ANSWER, {"now": now, "ids": [request.request_id for request in requests]})
+    keys = [request.source_key for request in requests]
+    rows = fetch(_ANSWER_OURS, {"now": now, "ids": [request.request_id for request in requests], "keys": keys})
     answered = {request_id for (request_id,) in rows}
     ours = [request for request in requests if request.request_id in answered]
     _measure(ours, now=now)

@@ -305,6 +305,29 @@ def test_front_doors_do_not_know_the_requests_of_each_other():
     assert decided() == [(0, Verdict.DUPLICATE, 1)]
 
 
+@pytest.mark.parametrize("state", [State.DEAD_TOKEN, State.WITHDRAWN, State.UNDELIVERABLE, State.EXPIRED])
+@pytest.mark.django_db
+def test_what_reached_nobody_is_pushed_when_it_is_asked_for_again(state):
+    """A sender who is told of a dead token asks again with the same message, once the phone has registered anew."""
+    make_recipient()
+    accept([incoming(push())], now=NOW)
+    Notification.objects.update(state=state, finished_at=NOW)
+    again = accept([incoming(push(), amm=b"\x02" * 32, envelope=b"\x0f" * 32)], now=NOW)
+    assert len(again.claims) == 1
+    once_more = accept([incoming(push(), amm=b"\x03" * 32, envelope=b"\x10" * 32)], now=NOW)
+    assert (once_more.claims, Notification.objects.count()) == ([], 2)  # that one is on its way
+
+
+@pytest.mark.django_db
+def test_what_may_have_reached_the_phone_is_not_pushed_again():
+    make_recipient()
+    [claim] = accept([incoming(push())], now=NOW).claims
+    Notification.objects.update(state=State.EXPIRED, finished_at=NOW)
+    Attempt.objects.filter(notification_id=claim.notification_id).update(outcome=Attempt.Outcome.AMBIGUOUS)
+    again = accept([incoming(push(), amm=b"\x02" * 32, envelope=b"\x0f" * 32)], now=NOW)
+    assert (again.claims, Notification.objects.count()) == ([], 1)
+
+
 @pytest.mark.django_db
 def test_the_same_request_twice_in_one_batch_is_one_request():
     make_recipient()

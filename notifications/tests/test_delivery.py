@@ -307,6 +307,20 @@ def test_a_notification_whose_route_is_gone_or_dead_is_not_sent():
     assert (fresh(dead).message, fresh(gone).message) == (None, None)
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_a_result_is_not_recorded_on_a_row_that_was_given_its_number_by_a_fail_over(outcome):
+    """A standby that lacked the last rows gives their numbers out again, while a worker has their results in memory."""
+    notification = make_due()
+    [held] = claimed(notification)
+    Notification.objects.update(collapse_id=bytes(16))
+    Route.objects.update(address_digest=bytes(16))
+    before = Notification.objects.values().get()
+    record([(held, Result(outcome))], now=NOW)
+    assert Notification.objects.values().get() == before
+    assert Route.objects.get().state == Route.State.ACTIVE
+
+
 # Trying again ---------------------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from notifications.policy import may_help_to_drop_payload
 from notifications.storing import NewNotification, NewRequest
 from registrations.models import Route
 from tests.delivering import Desk, RecordingGateway, fresh
-from tests.factories import make_route
+from tests.factories import make_notification, make_route
 
 pytestmark = pytest.mark.django_db
 WAKE = Content("New message", "default", {"k": "wake"}).encode()
@@ -115,6 +115,15 @@ def test_a_repeated_key_is_known_for_ten_minutes() -> None:
     assert storing.find_repeated("test-door", {b"k" * 32}, now=now + timedelta(minutes=11)) == set()
     store(pushed())
     assert NotificationRequest.objects.count() == 2
+
+
+def test_a_key_that_another_worker_has_stored_anew_is_not_released() -> None:
+    """It was read as that of a notification that reached nobody, which the other worker has released meanwhile."""
+    now = timezone.now()
+    anew = make_notification(dedup_key=b"k" * 32, at=now)
+    assert storing.release_old({b"k" * 32: now - timedelta(days=9999)}, until=now - timedelta(days=1)) == set()
+    anew.refresh_from_db()
+    assert bytes(anew.dedup_key or b"") == b"k" * 32
 
 
 def test_what_waits_may_live_longer_and_is_due_as_before() -> None:

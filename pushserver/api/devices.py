@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import structlog
 from django.conf import settings
 from django.db import transaction
-from django.utils import timezone
 from django.utils.cache import add_never_cache_headers
 from drf_spectacular.utils import OpenApiResponse
 from rest_framework import generics, serializers, status
@@ -18,6 +17,7 @@ from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from kit.db.clock import database_now
 from pushserver.api.access import HasScope
 from pushserver.api.problems import Problem
 from pushserver.api.views import Guarded, describe
@@ -124,7 +124,7 @@ class Commanding(Guarded, generics.GenericAPIView[Any]):
         node = f"{self.verb}-push-{fields.pop('platform')}"
         try:
             with transaction.atomic():
-                done = operator_actions.command(node, fields.pop("account"), fields, now=timezone.now())
+                done = operator_actions.command(node, fields.pop("account"), fields, now=database_now())
                 _note(request, done)
         except CommandRefused as refused:
             raise self.problem(refused) from None
@@ -151,7 +151,7 @@ def _name_here(name: str) -> str:
 
 def _note(request: Request, done: Done) -> None:
     caller, outcome, device = f"API token {request.auth}", done.outcome, str(done.device_id)
-    OpenedRecord.objects.create(username=caller, page=f"api.xmpp_device.{outcome}", object_id=device, at=timezone.now())
+    OpenedRecord.objects.create(username=caller, page=f"api.xmpp_device.{outcome}", object_id=device, at=database_now())
     log.info("device_commanded", outcome=outcome, device_id=device, api_token_id=request.auth.pk)
 
 

@@ -1,10 +1,24 @@
-"""Find the address of a login for django-axes, which locks out people who guess passwords at that address."""
+"""Find where a login comes from. django-axes locks out people who guess passwords there."""
 
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address, ip_network
 
 from django.http import HttpRequest
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
+
+# What one customer has of IPv6, and may change addresses in.
+IPV6_PREFIX_BITS = 64
+
+
+def client_network(request: HttpRequest) -> str | None:
+    """Return the address that failed logins are counted by: of IPv6 the first one of its network of 64 bits."""
+    address = client_address(request)
+    parsed = ip_address(address) if address else None
+    if not isinstance(parsed, IPv6Address):
+        return address
+    if parsed.ipv4_mapped:
+        return str(parsed.ipv4_mapped)
+    return str(ip_network((parsed, IPV6_PREFIX_BITS), strict=False).network_address)
 
 
 def client_address(request: HttpRequest) -> str | None:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils import timezone
 
 from kit.admin.operations import Done, Operation, Place, confirm
 from kit.admin.times import exact
+from kit.db.clock import database_now
 from notifications import halts
 from notifications.models import Halt
 
@@ -35,7 +35,7 @@ class StartDraining(DrainOperation):
         yield "Messages are still read, accepted and answered. Notifications wait, at most their time to live."
 
     def run(self, rows: Sequence[Halt], *, by: str) -> Done:  # noqa: ARG002 - there is one switch
-        is_change = halts.start_draining(by=by, why=self.cleaned_data["why"], now=timezone.now())
+        is_change = halts.start_draining(by=by, why=self.cleaned_data["why"], now=database_now())
         return Done("Delivery is stopped.") if is_change else Done("Delivery was stopped already.", is_change=False)
 
 

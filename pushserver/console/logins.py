@@ -10,14 +10,16 @@ from django.contrib.auth import signals
 from django.dispatch import receiver
 from django.http import HttpRequest
 
-from pushserver.console.addresses import client_address
+from pushserver.console.addresses import client_address, client_network
+from pushserver.console.login_turns import LOGINS
 
 log = structlog.get_logger(__name__)
 
 
 @receiver(signals.user_logged_in, dispatch_uid="log_login")
 def log_login(request: HttpRequest, user: Any, **_rest: object) -> None:
-    """Log a login."""
+    """Log a login, and note where it came from."""
+    LOGINS.remember(client_network(request) or "")
     log.info("login", user_id=user.pk, address=client_address(request))
 
 

@@ -22,6 +22,7 @@ WORDS = {
 LOGGED = {HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}
 STALE_FORM = "Nothing was done: this form is older than your session. Go back, load the page again, and send it again."
 LOCKED_OUT = "Too many wrong logins. Wait {minutes} minutes, or ask an admin to remove the failed logins."
+TOO_MANY_LOGINS = "Somebody else is logging in at this moment. Go back and send the form again."
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 - may repeat what was asked
@@ -45,6 +46,10 @@ def locked_out(request: HttpRequest, response: HttpResponse, credentials: Any) -
     """Answer for django-axes. The page is the same for accounts that exist and for those that do not."""
     minutes = settings.AXES_COOLOFF_TIME // timedelta(minutes=1)
     return _refuse(request, HTTPStatus.TOO_MANY_REQUESTS, LOCKED_OUT.format(minutes=minutes))
+
+
+def too_many_logins(request: HttpRequest) -> HttpResponse:
+    return _refuse(request, HTTPStatus.TOO_MANY_REQUESTS, TOO_MANY_LOGINS)
 
 
 def _refuse(request: HttpRequest, status: HTTPStatus, words: str = "") -> HttpResponse:

@@ -1,6 +1,6 @@
 """The admin site itself: who is let in, and what every page shows."""
 
-from typing import Any
+from typing import Any, cast
 
 from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse
@@ -9,6 +9,8 @@ from unfold.sites import UnfoldAdminSite
 
 from notifications import halts
 from pushserver.console.dashboard.showing import board
+from pushserver.console.login_turns import LOGINS
+from pushserver.console.refusals import too_many_logins
 from pushserver.console.second_factor import is_missing
 from pushserver.console.sessions import REFRESH_HEADER
 from pushserver.console.theme import may_find
@@ -34,6 +36,13 @@ class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
         request.current_app = self.name
         context = {**self.each_context(request), "title": "Overview", **board(request.user), **(extra_context or {})}
         return TemplateResponse(request, "admin/index.html", context)
+
+    def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Check a password when it is its turn."""
+        if request.method != "POST":
+            return cast(HttpResponse, super().login(request, extra_context))
+        with LOGINS.turn() as is_ours:
+            return cast(HttpResponse, super().login(request, extra_context)) if is_ours else too_many_logins(request)
 
     def has_permission(self, request: HttpRequest) -> bool:
         """Let in people with permission. A password alone opens nothing for those who have set up a second factor."""

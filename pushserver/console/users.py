@@ -9,7 +9,6 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.html import format_html
 from django.views.decorators.http import require_safe
 
@@ -20,6 +19,7 @@ from kit.admin.labels import label
 from kit.admin.links import Link
 from kit.admin.operations import Done, Operation, Place, confirm
 from kit.admin.search import KEY_HASH_DIGITS, hash_digits
+from kit.db.clock import database_now
 from notifications.admin import type_name
 from notifications.models import Notification
 from pushserver.console.links import timeline_url, user_url
@@ -225,7 +225,7 @@ class ForgetUser(Operation):
 
     def run(self, rows: Sequence[Registration], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         key_hash = rows[0].public_key_hash
-        found = erasure.forget(key_hash, now=timezone.now())
+        found = erasure.forget(key_hash, now=database_now())
         OpenedRecord.objects.filter(page="user", object_id=key_hash.hex()).update(object_id="forgotten")
         return Done(f"Forgot a user: {found}.") if found else Done("Nobody was there any more.", is_change=False)
 

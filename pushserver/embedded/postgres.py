@@ -104,7 +104,8 @@ class EmbeddedPostgres:
 
         The folder of the socket is a parameter, as a host name would lose its capitals.
         """
-        return f"postgresql://postgres@/{database}?host={quote(str(self.socket_dir), safe='')}"
+        port = f"&port={self.settings['port']}" if "port" in self.settings else ""
+        return f"postgresql://postgres@/{database}?host={quote(str(self.socket_dir), safe='')}{port}"
 
     def spec(self) -> ProcessSpec:
         """Describe the server as a process."""

@@ -1,7 +1,7 @@
 """Ask the servers around us whether they are of use, and read what the cache holds of them, all within seconds.
 
-The answers are those of `/readyz`, which is open to anybody: they name hosts and queues, but no user, password, path or
-exception text.
+The answers are those of `/readyz`, which is open to anybody: they name queues, but no user, password, path or exception
+text, and hosts as subjects only, which it leaves out.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

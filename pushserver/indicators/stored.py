@@ -12,6 +12,7 @@ from django.db import Error, connection, transaction
 from django.db.models import Count, Min
 
 from kit.db.statements import fetch
+from kit.expiry.asking import waiting as waiting_expiry
 from kit.http.urls import host_of
 from kit.metrics.kinds import StoredGauge
 from kit.patience import Patience
@@ -26,12 +27,12 @@ from pushserver.indicators.gorush import GorushFacts
 from pushserver.indicators.hour import Hour
 from pushserver.indicators.judging import Stored
 from pushserver.indicators.peers import Peer
-from pushserver.indicators.registrations import Filling
+from pushserver.indicators.registrations import Expiring, Filling
 from pushserver.indicators.reports import ReportsFacts
 from pushserver.indicators.waiting import Waiting
 from pushserver.indicators.waku import WakuFacts
 from pushserver.indicators.xmpp import XmppFacts
-from registrations.quotas import STORED_REGISTRATIONS
+from registrations.quotas import STORED_REGISTRATIONS, STORED_TOMBSTONES, filled
 from spark_reports.console.formats import percent
 from spark_reports.models import Anomaly
 from spark_reports.status import SAVED, State, status
@@ -45,6 +46,7 @@ from waku_bridge.models import (
     StoreWindow,
 )
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
+from xmpp_bridge.limits import Rates
 from xmpp_bridge.models import App
 from xmpp_bridge.registering import STORED_DEVICES
 
@@ -75,7 +77,8 @@ def read(hour: Hour, before: Mapping[str, str], *, now: datetime, is_blind: bool
     hour_ago = now - HOUR
     unreached = Halt.objects.filter(kind=Halt.Kind.UNREACHABLE, gateway="gorush")
     doubted = Channel.objects.filter(deaths_doubted_since__isnull=False)
-    [(registrations, devices)] = fetch(f"SELECT {STORED_REGISTRATIONS}, {STORED_DEVICES}")
+    [(*registrations, devices)] = fetch(f"SELECT {STORED_REGISTRATIONS}, {STORED_TOMBSTONES}, {STORED_DEVICES}")
+    expiring = {each.name: Expiring(each.count, each.total, each.found_at) for each in waiting_expiry()}
     return Stored(
         is_slow=not counted,
         counted_until=hour.counted_until,
@@ -103,8 +106,18 @@ def read(hour: Hour, before: Mapping[str, str], *, now: datetime, is_blind: bool
             unknown_errors=UnknownGatewayError.objects.filter(last_seen_at__gte=hour_ago)[:MAX_COUNTED].count(),
         ),
         xmpp=_xmpp(hour) if settings.XMPP_COMPONENT_JID else XmppFacts(),
-        registrations=Filling(registrations, settings.MAX_REGISTRATIONS),
-        xmpp_devices=Filling(devices, settings.XMPP_MAX_DEVICES),
+        registrations=Filling(
+            filled(*registrations),
+            settings.MAX_REGISTRATIONS,
+            settings.NEW_INSTALLATIONS_PER_DAY,
+            expiring.get("registrations"),
+        ),
+        xmpp_devices=Filling(
+            devices,
+            settings.XMPP_MAX_DEVICES,
+            Rates(**settings.XMPP_RATES).new_devices_per_day,
+            expiring.get("devices"),
+        ),
         reports=_reports(now, is_blind=is_blind),
     )
 

@@ -15,7 +15,6 @@ from django.db import connections
 from pushserver.celery import app
 from pushserver.embedded.postgres import EmbeddedPostgres
 
-NEW_OBJECTS_PER_COLLECTION = 20_000
 # Root is normal in containers and on trial machines; nothing is unpickled from the broker.
 SUPERUSER = "You're running the worker with superuser privileges"
 
@@ -34,9 +33,6 @@ def preload() -> None:
         load_command_class(app_name, command)
     gc.collect()
     gc.freeze()
-    # Hundreds of messages on their way are thousands of objects. With Python's own 700 every turn looked through them
-    # again and again: 6 % of the time of a saturated turn, 19 % of that of its POSTs.
-    gc.set_threshold(NEW_OBJECTS_PER_COLLECTION, 20, 20)
 
 
 def read_settings_again() -> None:

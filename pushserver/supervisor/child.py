@@ -14,6 +14,7 @@ One that replaces another keeps "telling" and says in it that it is ready, by a 
 """
 
 import asyncio
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -30,6 +31,8 @@ from setproctitle import setproctitle
 from kit.ready import VARIABLE
 from pushserver.supervisor.processes import ProcessSpec, StartError
 
+PR_SET_PDEATHSIG = 1  # prctl(2)
+_C = ctypes.CDLL(None)
 _FORK = multiprocessing.get_context("fork")
 _BY_DEFAULT = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD]
 
@@ -94,6 +97,7 @@ def _end_of(process: ForkProcess, pidfd: int) -> "asyncio.Future[int]":
 
 def _live(spec: ProcessSpec, output: int, telling: int) -> None:
     """Live the whole life of the child, and never return to the code of the parent."""
+    parent = os.getppid()
     os.setsid()
     _usual_signals()
     _let_go_of_what_is_inherited(output, telling)
@@ -104,7 +108,7 @@ def _live(spec: ProcessSpec, output: int, telling: int) -> None:
             os.environ[VARIABLE] = str(telling)
             os.set_inheritable(telling, True)
         if spec.target is None:
-            _become(spec)
+            _become(spec, parent)
             return
     except StartError as error:
         os.write(telling, str(error).encode())
@@ -114,7 +118,15 @@ def _live(spec: ProcessSpec, output: int, telling: int) -> None:
         raise SystemExit(1) from error
     if not spec.tells_ready:
         os.close(telling)
+    _end_with(parent, spec.stop_signal)
     _run(spec.target, spec)
+
+
+def _end_with(parent: int, number: signal.Signals) -> None:
+    """Have this process get a signal when its parent ends, however that happens: the guard may be killed with it."""
+    _C.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != parent:  # it ended meanwhile
+        os.kill(os.getpid(), number)
 
 
 def _usual_signals() -> None:
@@ -139,7 +151,7 @@ def _let_go_of_what_is_inherited(output: int, kept: int) -> None:
             os.dup2(nothing, number, inheritable=False)
 
 
-def _become(spec: ProcessSpec) -> None:
+def _become(spec: ProcessSpec, parent: int) -> None:
     """Replace this process by the command of ``spec``. Returns only by raising OSError."""
     if spec.folder is not None:
         os.chdir(spec.folder)
@@ -147,6 +159,7 @@ def _become(spec: ProcessSpec) -> None:
         os.setgroups([])
         os.setgid(spec.account.gid)
         os.setuid(spec.account.uid)
+    _end_with(parent, spec.stop_signal)  # a change of the account would undo it
     try:
         os.execvp(spec.command[0], list(spec.command))  # noqa: S606 - none is wanted
     except OSError as error:

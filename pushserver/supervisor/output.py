@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TextIO
 
 COLOURS = ("36", "32", "33", "35", "34", "96", "92", "93", "95", "94")
@@ -16,12 +15,20 @@ class MergedLog:
         self._stream = stream
         self._coloured = coloured
         self._colours: dict[str, str] = {}
+        self._lost = 0
 
     def write(self, name: str, text: str) -> None:
-        """Write one line. A stream that nobody reads any more is no reason to fail, because the processes go on."""
-        with suppress(BrokenPipeError):
-            self._stream.write(f"{self._prefix(name)} {text}\n")
+        """Write one line. A stream that takes none, as on a full disk, is no reason to fail, because the processes go
+        on: what it lost is counted, and said in the next line that it takes.
+        """
+        lost = f"{self._prefix('log')} {self._lost} lines could not be written\n" if self._lost else ""
+        try:
+            self._stream.write(f"{lost}{self._prefix(name)} {text}\n")
             self._stream.flush()
+        except OSError:
+            self._lost += 1
+        else:
+            self._lost = 0
 
     def _prefix(self, name: str) -> str:
         text = f"{name:<{NAME_WIDTH}} |"

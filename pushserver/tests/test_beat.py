@@ -67,6 +67,26 @@ def test_the_lock_is_asked_for_once_for_all_that_is_due(tmp_path: Path, settings
         redis.delete("test_of_beat")
 
 
+@pytest.mark.django_db(transaction=True)
+def test_what_was_sent_in_the_future_is_sent_again_after_its_period(tmp_path: Path, settings: LazySettings) -> None:
+    """The clock of a machine was ahead by months, and was put right: also after a restart of beat."""
+    app = Celery(broker=settings.REDIS_URL, set_as_current=False)
+    app.conf.beat_schedule = {"it": {"task": "none", "schedule": 1000.0, "options": {"queue": "test_of_beat"}}}
+    schedule = str(tmp_path / "schedule")
+    ahead = OneBeat(app=app, schedule_filename=schedule)
+    ahead.schedule["it"].last_run_at += timedelta(days=180)
+    ahead.close()
+    beat = OneBeat(app=app, schedule_filename=schedule)
+    beat.tick()
+    beat.schedule["it"].last_run_at -= timedelta(seconds=1000)
+    beat._heap = None
+    beat.tick()
+    beat.close()
+    with Redis.from_url(settings.REDIS_URL) as redis:
+        assert redis.llen("test_of_beat") == 1
+        redis.delete("test_of_beat")
+
+
 def _start(fleet: Fleet, name: str) -> None:
     beat = services(data_dir=fleet.folder, cpus=1)[-1]
     schedule = f"--schedule={fleet.folder / name}"

@@ -1,6 +1,13 @@
 """Who is locked out after wrong logins: the address they came from, not everybody behind the same proxy."""
 
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
+from io import BytesIO
+from threading import Barrier, Event
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from axes.models import AccessAttempt
@@ -8,8 +15,13 @@ from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.test import Client
 
+from pushserver.console import login_turns
+from pushserver.console.login_turns import KNOWN, MOST_REMEMBERED, LoginTurns
+
 PASSWORD = "correct horse battery staple"
 PROXY = "127.0.0.1"
+FORM_TYPE = "application/x-www-form-urlencoded"
+FORM = {"username": "anna", "password": PASSWORD}
 pytestmark = pytest.mark.django_db
 
 
@@ -58,10 +70,10 @@ def test_who_makes_up_where_it_comes_from_is_known_by_what_the_proxy_added() -> 
     [
         ("203.0.113.66", "203.0.113.66"),
         ("203.0.113.66:51234", "203.0.113.66"),
-        ("2001:db8::66", "2001:db8::66"),
-        ("[2001:db8::66]:51234", "2001:db8::66"),
-        ("[2001:db8::66]", "2001:db8::66"),
-        ("fe80::66%eth0", "fe80::66"),
+        ("2001:db8::66", "2001:db8::"),
+        ("[2001:db8::66]:51234", "2001:db8::"),
+        ("[2001:db8::66]", "2001:db8::"),
+        ("fe80::66%eth0", "fe80::"),
         ("unknown", PROXY),
         ("_hidden", PROXY),
         ("203.0.113.266", PROXY),
@@ -78,3 +90,114 @@ def test_what_a_proxy_says_is_kept_as_an_address_and_else_the_proxys_own(said: s
 def test_without_a_proxy_nobody_can_say_that_it_comes_from_elsewhere() -> None:
     assert guess(x_forwarded_for="203.0.113.66") == 429
     assert AccessAttempt.objects.get().ip_address == PROXY
+
+
+@pytest.mark.usefixtures("proxy")
+def test_another_address_of_the_same_network_does_not_help_to_guess() -> None:
+    limit = django_settings.AXES_FAILURE_LIMIT
+    codes = [log_in("wrong", x_forwarded_for=f"2001:db8:1:2::{number:x}:1") for number in range(limit)]
+
+    assert codes[-1] == 429
+    assert log_in(x_forwarded_for="2001:db8:1:2:ffff::1") == 429
+    assert log_in(x_forwarded_for="2001:db8:1:3::1") == 302
+    assert guess(x_forwarded_for="::ffff:203.0.113.9") == log_in(x_forwarded_for="203.0.113.9") == 429
+
+
+@pytest.fixture
+def turns(monkeypatch: Any) -> LoginTurns:
+    turns = LoginTurns()
+    for module in ("site", "logins", "login_turns"):
+        monkeypatch.setattr(f"pushserver.console.{module}.LOGINS", turns)
+    return turns
+
+
+@contextmanager
+def logging_in(turns: LoginTurns, network: str) -> Iterator[bool]:
+    """Log in from a network, and tell whether it has its turn."""
+    with turns.place(network) as has_place, turns.turn() if has_place else nullcontext(False) as is_ours:
+        yield is_ours
+
+
+@pytest.mark.usefixtures("proxy", "turns")
+@pytest.mark.parametrize("page", ["/admin/login/", "/admin/find/", "/", "/healthz", "/readyz", "/metrics"])
+def test_forms_that_never_end_hold_few_threads_and_none_of_who_is_logged_in(page: str) -> None:
+    """Django reads the form to check it against forgeries, before any view is asked."""
+    reading = Barrier(3)
+    is_over = Event()
+
+    class Endless(BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            reading.wait(10)
+            assert is_over.wait(10)
+            return super().read(size)
+
+    def send(address: str) -> int:
+        client = Client(enforce_csrf_checks=True)
+        client.cookies["csrftoken"] = "a" * 32
+        form = {"wsgi.input": Endless(bytes(50)), "CONTENT_LENGTH": "50", "CONTENT_TYPE": FORM_TYPE}
+        return client.post(page, headers={"x_forwarded_for": address}, **form).status_code
+
+    staff = Client()
+    staff.force_login(User.objects.get())
+    with ThreadPoolExecutor(2) as pool:
+        slow = [pool.submit(send, f"203.0.113.{number}") for number in (1, 2)]
+        reading.wait(10)
+        assert [log_in(x_forwarded_for=address) for address in ("203.0.113.1", "198.51.100.7")] == [429, 429]
+        assert Client().get("/healthz").status_code == 200
+        assert staff.post("/admin/logout/").status_code == 200
+        is_over.set()
+        assert [each.result(timeout=10) for each in slow] == [403, 403]
+    assert log_in() == 302
+
+
+@pytest.mark.usefixtures("proxy")
+def test_while_a_password_is_checked_its_network_holds_no_other_thread(turns: LoginTurns) -> None:
+    """Whoever sends many logins at once holds one thread of the web server."""
+    with logging_in(turns, "203.0.113.66") as is_ours:
+        assert is_ours
+        answer = Client().post("/admin/login/", FORM, headers={"x_forwarded_for": "203.0.113.66"})
+        assert (answer.status_code, "Somebody else is logging in" in answer.content.decode()) == (429, True)
+        assert Client().get("/admin/login/").status_code == 200
+    assert log_in("wrong") == 200
+    assert log_in() == 302
+
+
+@pytest.mark.usefixtures("proxy")
+def test_who_was_here_before_logs_in_however_many_others_try(turns: LoginTurns) -> None:
+    assert log_in(x_forwarded_for="203.0.113.66") == 302
+    with ThreadPoolExecutor(1) as pool, logging_in(turns, "one"), ExitStack() as stack:
+        stack.enter_context(patch.object(login_turns, "PATIENCE_SECONDS", 0.01))
+        assert not stack.enter_context(logging_in(turns, "two"))  # it has a place, and waits in vain
+        assert [log_in(x_forwarded_for=f"198.51.100.{number}") for number in range(3)] == [429] * 3
+        entered = pool.submit(turns._enter, "203.0.113.66").result(timeout=10)
+        assert entered == KNOWN
+        assert turns._enter("203.0.113.66") is None
+
+
+def test_a_few_networks_wait_for_their_turn_and_no_more(turns: LoginTurns) -> None:
+    checked = []
+
+    def check(network: str) -> None:
+        with logging_in(turns, network) as is_ours:
+            checked.append((network, is_ours))
+
+    with ThreadPoolExecutor(8) as pool:
+        with logging_in(turns, "one"):
+            waiting = pool.submit(check, "two")
+            while len(turns._here) < 2:
+                time.sleep(0.01)
+            for network in ("one", "two", "four"):
+                pool.submit(check, network).result(timeout=10)
+            assert checked == [("one", False), ("two", False), ("four", False)]
+        waiting.result(timeout=10)
+    assert checked[3:] == [("two", True)]
+    check("one")
+    assert checked[-1] == ("one", True)
+
+
+def test_so_many_networks_are_remembered(turns: LoginTurns) -> None:
+    for number in range(MOST_REMEMBERED + 1):
+        turns.remember(str(number))
+        turns.remember("ours")
+    assert len(turns._known) == MOST_REMEMBERED
+    assert ("ours" in turns._known, "0" in turns._known) == (True, False)

@@ -2,12 +2,24 @@
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
+from signal import SIGTERM
 
 import pytest
 import yaml
 from django.conf import settings
+from redis import Redis
+from redis.backoff import ConstantBackoff
+from redis.exceptions import AuthenticationError
+from redis.exceptions import ConnectionError as NotConnected
+from redis.retry import Retry
 
+from pushserver.embedded.ports import free_port
+from pushserver.embedded.valkey import EmbeddedValkey
+from pushserver.supervisor.guard import Guard
+
+PATIENT = Retry(ConstantBackoff(0.05), 200, (NotConnected,))
 ROOT = settings.BASE_DIR
 SERVICES = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
 VALUES = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text(encoding="utf-8"))
@@ -82,3 +94,54 @@ def test_the_image_holds_every_package_of_ours() -> None:
     ours = {name for name in packages if (ROOT / name).is_dir()}
     assert len(ours) > 5
     assert ours <= kept
+
+
+# Who reaches what is stored -------------------------------------------------------------------------------------------
+
+COMPOSED = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
+STORES = ("postgres", "valkey")
+
+
+def networks(service: str) -> set[str]:
+    return set(SERVICES[service].get("networks", ["default"]))
+
+
+def test_what_reads_what_strangers_send_shares_no_network_with_what_is_stored() -> None:
+    ours = {name for name, service in SERVICES.items() if service.get("image", "").startswith("status-push-server")}
+    peers = set(SERVICES) - ours - {*STORES}
+    assert {"gorush", "nwaku"} <= peers
+    shut = {name for name in set.union(*map(networks, STORES)) if COMPOSED["networks"][name]["internal"]}
+    for store in STORES:
+        assert networks(store) == shut != set()
+        assert "ports" not in SERVICES[store]
+    for peer in peers:
+        assert not networks(peer) & shut, peer
+    for name in ours:
+        assert networks(name) == shut | {"default"}, name
+
+
+def test_valkey_wants_a_password_that_stands_in_a_secret_alone(tmp_path: Path, guard: Guard) -> None:
+    """The command of compose.yaml, with the program of the wheel and a folder in place of the container's."""
+    (tmp_path / "valkey.conf").write_text("requirepass of-this-test\n", encoding="ascii")
+    shell, option, command = SERVICES["valkey"]["command"]
+    server = EmbeddedValkey(tmp_path / "data", port := free_port())
+    inside = f"{server.spec().command[0]} - --bind 127.0.0.1 --port {port} --dir {tmp_path}"
+    script = command.replace("docker-entrypoint.sh valkey-server -", inside).replace("/run/secrets", str(tmp_path))
+    with subprocess.Popen([shell, option, script], stdout=subprocess.DEVNULL) as process:
+        guard.watch(process.pid, SIGTERM)
+        try:
+            assert "of-this-test" not in Path(f"/proc/{process.pid}/cmdline").read_text(encoding="ascii")
+            with Redis(port=port, password="of-this-test", retry=PATIENT) as insider, Redis(port=port) as outsider:
+                assert insider.ping()
+                assert insider.config_get("appendonly") == {"appendonly": "yes"}
+                with pytest.raises(AuthenticationError):
+                    outsider.ping()
+        finally:
+            process.terminate()
+
+
+def test_no_set_up_names_a_redis_without_a_password() -> None:
+    files = ("compose.yaml", "docs/installation.md", "deploy/chart/values.yaml", "deploy/systemd/environment.example")
+    for file in files:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert all(url.startswith("redis://:") for url in re.findall(r"rediss?://\S+", text)), file

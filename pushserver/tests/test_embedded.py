@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-import dj_database_url
 import psycopg
 import pytest
 import redis
@@ -87,11 +86,9 @@ def originals(tmp_path):
 def test_postgres_works_in_an_awkward_folder_and_finds_its_data_again(tmp_path, guard):
     (tmp_path / AWKWARD).mkdir(parents=True)
     server = EmbeddedPostgres(tmp_path / AWKWARD / "postgres", FAST)
-    parsed = dj_database_url.parse(server.url())
-    facts = {"dbname": parsed["NAME"], "user": parsed["USER"], **parsed["OPTIONS"]}
-    with served(server, guard, tmp_path / "log"), psycopg.connect(**facts) as connection:
+    with served(server, guard, tmp_path / "log"), psycopg.connect(server.url()) as connection:
         connection.execute("CREATE TABLE kept (id int)")
-    with served(server, guard, tmp_path / "log"), psycopg.connect(**facts) as connection:
+    with served(server, guard, tmp_path / "log"), psycopg.connect(server.url()) as connection:
         assert connection.execute("SELECT count(*) FROM kept").fetchone() == (0,)
     server.socket_dir.unlink()
 

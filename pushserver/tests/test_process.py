@@ -12,6 +12,7 @@ from django.db import connection
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.process import shows_pages
 from pushserver.supervisor.processes import PROJECT
+from tests.budget import first_everyday
 
 # What a process imports before it is ready, with a twentieth to spare. A start takes as long as its imports, and the
 # seconds of one say more about the machine: `make bench` (life) has them.
@@ -98,6 +99,42 @@ print(json.dumps([s.DATABASE_PATIENCE.statement_seconds, s.DATABASES["default"][
     assert options["tcp_user_timeout"] == 9000
     for wanted in (f"statement_timeout={statement_seconds * 1000}ms", "lock_timeout=10000ms", "tcp_keepalives_idle=3"):
         assert f"-c {wanted}" in options["options"]
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        (
+            "postgresql://ann:p%40ss@one:5432,other:5433/push?sslmode=require",
+            {"HOST": "one,other", "PORT": "5432,5433", "USER": "ann", "PASSWORD": "p@ss", "NAME": "push"}
+            | {"sslmode": "require", "target_session_attrs": "read-write"},
+        ),
+        (
+            "postgres://ann@one,other,third/push?target_session_attrs=any",
+            {"HOST": "one,other,third", "PORT": ",,", "PASSWORD": "", "target_session_attrs": "any"},
+        ),
+        ("postgresql://ann@one/push", {"HOST": "one", "target_session_attrs": None}),
+        ("postgresql://ann@/push?host=%2Frun%2Fa%20b&port=5433", {"HOST": "/run/a b", "PORT": "5433", "NAME": "push"}),
+        ("postgresql://[2001:db8::1]:5432,[2001:db8::2]/push", {"HOST": "2001:db8::1,2001:db8::2", "PORT": "5432,"}),
+    ],
+)
+def test_the_servers_of_the_database_are_those_of_the_url(url, expected):
+    program = "import json; from pushserver.settings import DATABASES as d; print(json.dumps(d['default']))"
+    environment = os.environ | {"DATABASE_URL": url}
+    run = [sys.executable, "-c", program]
+    done = subprocess.run(run, cwd=PROJECT, env=environment, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert {name: {**found["OPTIONS"], **found}.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "url", first_everyday("mysql://h/n", "host=h dbname=n", "postgresql://h", "postgresql://h/n?unknown=1")
+)
+def test_what_libpq_does_not_take_is_no_url(url):
+    run = [sys.executable, "manage.py", "check"]
+    environment = os.environ | {"DATABASE_URL": url}
+    done = subprocess.run(run, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, "pushserver.bad_database_url" in done.stderr) == (1, True)
 
 
 def loaded_by(code, *arguments):

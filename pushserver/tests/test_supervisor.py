@@ -2,6 +2,7 @@
 # ruff: noqa: T201 - a child tells by what it prints
 
 import asyncio
+import errno
 import io
 import os
 import re
@@ -9,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from signal import SIGINT, SIGKILL, SIGTERM
 
@@ -103,6 +104,49 @@ def test_each_name_keeps_its_colour():
         log.write(name, "x")
     colours = re.findall(r"\x1b\[(\d+)m\w", stream.getvalue())
     assert colours[0] == colours[2] != colours[1]
+
+
+TALKER = """
+import time
+while True:
+    print("x", flush=True)
+    time.sleep(0.01)
+"""
+
+
+def test_lines_that_cannot_be_written_are_counted():
+    class Disk(io.StringIO):
+        is_full = True
+
+        def write(self, text):
+            if self.is_full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(text)
+
+    log = MergedLog(disk := Disk(), coloured=False)
+    for number in range(3):
+        log.write("web", str(number))
+    disk.is_full = False
+    log.write("web", "3")
+    log.write("web", "4")
+    told = [line.partition("|")[2].strip() for line in disk.getvalue().splitlines()]
+    assert told == ["3 lines could not be written", "3", "4"]
+
+
+def test_a_full_disk_ends_no_child():
+    async def scenario(full):
+        with Guard() as guard:
+            supervisor = Supervisor(MergedLog(full, coloured=False), guard)
+            await supervisor.start(script("talker", TALKER))
+            await asyncio.sleep(0.5)
+            living = [child.pid for child in supervisor._children if not child.ended.done()]
+            await supervisor.stop()
+            return living
+
+    full = os.fdopen(os.open("/dev/full", os.O_WRONLY), "w")
+    assert len(asyncio.run(scenario(full))) == 1
+    with pytest.raises(OSError, match="No space left"):
+        full.close()
 
 
 def test_a_closed_terminal_does_not_end_the_log():
@@ -452,7 +496,18 @@ def test_a_child_counts_in_files_of_its_own(settings):
 @pytest.mark.parametrize("number", [SIGKILL, SIGTERM])
 @pytest.mark.parametrize("target", ["None", "lambda: exec(FAMILY, {})"])
 def test_nothing_outlives_a_supervisor_that_is_killed(target, number, tmp_path):
-    """The supervisor runs in a process of its own, which is killed while a child of its child ignores SIGTERM."""
+    """It is killed while a child of its child ignores SIGTERM."""
+    with living_supervisor(target, tmp_path) as parent:
+        family = parent.children(recursive=True)
+        assert len(family) == 3  # guard, leader, grandchild
+        parent.send_signal(number)
+        parent.wait()
+        wait_until(lambda: all(is_gone(member.pid) for member in family))
+
+
+@contextmanager
+def living_supervisor(target, tmp_path):
+    """A supervisor in a process of its own, which runs a family whose youngest ignores SIGTERM."""
     code = f"""
         import asyncio, sys
         FAMILY = {textwrap.dedent(STUBBORN_FAMILY)!r}
@@ -471,11 +526,23 @@ def test_nothing_outlives_a_supervisor_that_is_killed(target, number, tmp_path):
     with (tmp_path / "out").open("w") as out:
         parent = psutil.Popen([sys.executable, "-c", textwrap.dedent(code)], cwd=PROJECT, stdout=out)
     wait_until(lambda: "up" in (tmp_path / "out").read_text(encoding="utf-8"))
-    family = parent.children(recursive=True)
-    assert len(family) == 3  # guard, leader, grandchild
-    parent.send_signal(number)
+    yield parent
     parent.wait()
-    wait_until(lambda: all(is_gone(member.pid) for member in family))
+
+
+@pytest.mark.parametrize("target", ["None", "lambda: exec(FAMILY, {})"])
+def test_children_end_when_supervisor_and_guard_are_killed_at_once(target, tmp_path):
+    with living_supervisor(target, tmp_path) as parent:
+        family = parent.children(recursive=True)
+        guard, leader = parent.children()
+        for each in (guard, parent):
+            each.kill()
+        try:
+            wait_until(lambda: is_gone(leader.pid))
+        finally:
+            for each in family:
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
 
 
 def wait_until(condition, seconds=15):

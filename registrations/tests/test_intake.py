@@ -2,14 +2,14 @@
 
 import threading
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import IntegrityError, connection, transaction
 from django.forms.models import model_to_dict
 
 from kit.sessions import BATCH_WORKER, set_all
-from registrations import intake
+from registrations import intake, retention
 from registrations.encryption import Purpose
 from registrations.intake import Submission
 from registrations.keyring import keyring
@@ -20,6 +20,7 @@ from registrations.rules import Acceptance, Refusal
 from tests.factories import apn_token, firebase_token, make_registration
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
 SERVER = b"\x02" + b"\x01" * 32
 KEY_HASH = b"\xaa" * 64
 UUID = "11111111-1111-4111-8111-111111111111"
@@ -100,7 +101,7 @@ def test_stores_a_registration_with_route_grant_and_event():
 )
 def test_a_new_version_is_recorded_as_what_it_changes(fields, kind):
     register(submission())
-    assert register(submission(version=2, **fields)) == [Acceptance.REGISTER]
+    assert register(submission(version=2, **fields), now=NOW + DAY) == [Acceptance.REGISTER]
     assert kinds() == [Kind.REGISTERED, kind]
 
 
@@ -140,6 +141,80 @@ def test_a_retransmission_succeeds_and_changes_nothing():
     assert register(submission(version=3, content=b"the same bytes")) == [Acceptance.RETRANSMISSION]
     assert before == [model_to_dict(r) for r in (Registration.objects.get(), Route.objects.get(), Grant.objects.get())]
     assert kinds() == [Kind.REGISTERED]
+
+
+@pytest.mark.django_db
+def test_hundreds_of_refreshes_are_one_event_and_soon_refused():
+    decisions = [register(submission(version=version))[0] for version in range(1, 301)]
+    assert 24 <= decisions.count(Acceptance.REGISTER) <= 36
+    assert set(decisions[100:]) == {Refusal.TOO_MANY_CHANGES}
+    assert kinds() == [Kind.REGISTERED]
+    assert register(submission(version=301), now=NOW + DAY) == [Acceptance.REGISTER]
+    assert kinds() == [Kind.REGISTERED, Kind.REFRESHED]
+
+
+@pytest.mark.django_db
+def test_who_repeats_what_somebody_said_keeps_nobody_from_saying_something_new():
+    """Registrations are public: anybody can send a recorded one again, under another date, without any key."""
+    register(submission(version=3))
+    for _ in range(20):
+        register(*[submission(version=3)] * 10)
+    assert register(submission(version=3)) == [Refusal.TOO_MANY_CHANGES]
+    news = [submission(version=4), *[submission(version=3)] * 50, *[submission(version=4)] * 50, submission(version=5)]
+    assert [decision for decision in register(*news) if decision is not Refusal.TOO_MANY_CHANGES] == [
+        Acceptance.REGISTER,
+        Acceptance.REGISTER,
+    ]
+    assert register(submission(version=6, unregister=True)) == [Acceptance.UNREGISTER]
+
+
+@pytest.mark.django_db
+def test_what_was_refused_once_is_no_news_however_often_it_is_repeated():
+    register(submission(version=3))
+    for _ in range(100):
+        assert register(submission(version=5, device_token="no token"))[0] in {
+            Refusal.IMPLAUSIBLE_TOKEN,
+            Refusal.TOO_MANY_CHANGES,
+        }
+    assert register(submission(version=6)) == [Acceptance.REGISTER]
+
+
+@pytest.mark.django_db
+def test_who_says_too_much_keeps_no_other_installation_from_speaking():
+    for _ in range(100):
+        register(submission())
+    assert register(submission()) == [Refusal.TOO_MANY_CHANGES]
+    assert register(submission(installation_id=ACCESS_TOKEN)) == [Acceptance.REGISTER]
+    assert register(submission(public_key_hash=b"\xbb" * 64)) == [Acceptance.REGISTER]
+
+
+@pytest.mark.django_db
+def test_what_is_repeated_each_day_does_not_expire():
+    register(submission())
+    for day in range(1, 200):
+        assert register(submission(), now=NOW + day * DAY) == [Acceptance.RETRANSMISSION]
+    assert retention.expire(after=0, now=NOW + 200 * DAY, keep=180 * DAY) == []
+    assert kinds() == [Kind.REGISTERED]
+
+
+@pytest.mark.django_db
+def test_what_has_expired_is_registered_by_the_same_message():
+    register(submission())
+    assert len(retention.expire(after=0, now=NOW + 181 * DAY, keep=180 * DAY)) == 1
+    assert register(submission(), now=NOW + 182 * DAY) == [Acceptance.REGISTER]
+    stored = Registration.objects.get()
+    assert (stored.state, stored.version) == (Registration.State.ACTIVE, 1)
+    assert device_token(stored.route) == firebase_token("device-token-1")
+    assert Grant.objects.count() == 1
+    assert kinds() == [Kind.REGISTERED, Kind.EXPIRED, Kind.REGISTERED]
+
+
+@pytest.mark.django_db
+def test_who_unregistered_is_not_brought_back_by_a_recording():
+    register(submission())
+    register(unregistration(2))
+    assert register(submission()) == [Refusal.STALE_VERSION]
+    assert register(unregistration(2)) == [Acceptance.RETRANSMISSION]
 
 
 @pytest.mark.django_db
@@ -399,7 +474,7 @@ def test_who_waited_for_a_batch_that_brought_an_installation_back_uses_its_route
 
     in_two_threads(earlier, later)
     assert Registration.objects.get().route == Route.objects.get()
-    assert kinds() == [Kind.REGISTERED, Kind.REFRESHED]
+    assert kinds() == [Kind.REGISTERED]
 
 
 @pytest.mark.django_db

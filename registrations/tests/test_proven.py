@@ -10,6 +10,7 @@ from tests import factories
 
 pytestmark = pytest.mark.django_db
 HASH, TOKEN = b"h" * 64, "c0ffee00-0000-4000-8000-000000000001"
+NEW = 10**6
 
 
 def make(**route: object) -> Registration:
@@ -21,7 +22,8 @@ def make(**route: object) -> Registration:
 
 CASES = {
     "its token": (Named(HASH, "one", TOKEN), {}, True),
-    "its own key": (Named(HASH, "one"), {}, True),
+    "its own key": (Named(HASH, "one", version=NEW), {}, True),
+    "its own key, again": (Named(HASH, "one", version=1), {}, False),
     "another token": (Named(HASH, "one", "guessed"), {}, False),
     "an empty token": (Named(HASH, "one", ""), {}, False),
     "another installation": (Named(HASH, "two", TOKEN), {}, False),
@@ -44,7 +46,7 @@ def test_who_unregistered_is_unknown() -> None:
     factories.make_registration(
         public_key_hash=HASH, installation_id="one", state=Registration.State.UNREGISTERED, route=None
     )
-    assert find_proven_addresses([Named(HASH, "one")]) == {}
+    assert find_proven_addresses([Named(HASH, "one", version=NEW)]) == {}
 
 
 def test_one_phone_is_one_address_under_however_many_keys() -> None:
@@ -54,7 +56,7 @@ def test_one_phone_is_one_address_under_however_many_keys() -> None:
     for number in range(3):
         route = factories.make_route(device_token=token, last_success_at=timezone.now())
         factories.make_registration(public_key_hash=bytes([number]) * 64, installation_id="one", route=route)
-        names.append(Named(bytes([number]) * 64, "one"))
+        names.append(Named(bytes([number]) * 64, "one", version=NEW))
     assert len(set(find_proven_addresses(names).values())) == 1
 
 

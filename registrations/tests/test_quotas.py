@@ -1,18 +1,19 @@
 """How much anybody can register, and that what is known already is never refused for it."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 from django.conf import LazySettings
-from django.db import transaction
+from django.db import connection, transaction
 
 from kit.buckets.share import Share
 from kit.buckets.shared import SharedBuckets
 from registrations import intake, quotas
 from registrations.intake import Submission
-from registrations.models import Registration
+from registrations.models import Registration, Route
 from registrations.rules import Acceptance, Refusal
 from registrations.tests.test_intake import MESSAGE, NOW
 from tests import factories
@@ -71,6 +72,26 @@ def test_who_has_them_all_can_change_them_and_replace_one(settings: LazySettings
     assert register(said(1, 2, version=3)) == [Refusal.TOO_MANY_INSTALLATIONS]  # a tombstone does not come back
 
 
+@pytest.mark.parametrize("is_one_batch", [True, False])
+def test_the_longest_dead_installation_makes_room(settings: LazySettings, is_one_batch: bool) -> None:
+    settings.INSTALLATIONS_PER_KEY = 3
+    register(*[said(1, installation) for installation in range(3)], said(2))
+    for installation, day in ((0, 3), (1, 2)):
+        route = Registration.objects.get(public_key_hash=key(1), installation_id=str(UUID(int=installation))).route
+        assert route is not None
+        route.state, route.disabled_at = Route.State.DISABLED, NOW + timedelta(days=day)
+        route.save()
+    submissions = [said(1, installation) for installation in (3, 4, 5)]
+    batches = [submissions] if is_one_batch else [[each] for each in submissions]
+    outcomes = [each for batch in batches for each in intake.register(batch, gateway="a gateway", now=NOW)]
+    assert [each.decision for each in outcomes] == [Acceptance.REGISTER] * 2 + [Refusal.TOO_MANY_INSTALLATIONS]
+    ended = [[(key(1), str(UUID(int=number)))] for number in (1, 0)]
+    assert [list(each.ended) for each in outcomes] == [*ended, []]
+    active = Registration.objects.filter(public_key_hash=key(1), state=Registration.State.ACTIVE)
+    assert {UUID(each.installation_id).int for each in active} == {2, 3, 4}
+    assert Route.objects.count() == 4
+
+
 def test_what_nobody_knew_is_taken_so_often_a_minute(settings: LazySettings) -> None:
     settings.NEW_INSTALLATIONS_PER_MINUTE = 1  # and ten are saved up
     assert register(*map(said, range(4)), *map(left, range(4, 8))).count(Acceptance.UNREGISTER) == 4
@@ -79,6 +100,17 @@ def test_what_nobody_knew_is_taken_so_often_a_minute(settings: LazySettings) -> 
     assert decisions[2:4] == [Refusal.TOO_MANY_NEW] * 2
     assert decisions[4:] == [Acceptance.REGISTER, Acceptance.UNREGISTER]  # known ones, whatever else goes on
     assert Registration.objects.count() == 10
+
+
+def test_in_a_day_no_more_are_taken_than_would_fill_the_table_in_weeks(
+    settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.NEW_INSTALLATIONS_PER_MINUTE, settings.NEW_INSTALLATIONS_PER_DAY = 10, 150
+    decisions, began_at = [], NOW
+    for hour in range(24):
+        monkeypatch.setattr("registrations.tests.test_quotas.NOW", began_at + timedelta(hours=hour))
+        decisions += register(*map(said, range(100 * hour, 100 * hour + 100)))
+    assert 150 <= decisions.count(Acceptance.REGISTER) <= 2 * 150 + 2
 
 
 def test_a_batch_that_is_undone_takes_nothing_from_the_bucket(settings: LazySettings, buckets: SharedBuckets) -> None:
@@ -112,12 +144,7 @@ def test_all_workers_together_take_no_more_than_one(settings: LazySettings, monk
 def test_so_many_are_stored_in_all(settings: LazySettings) -> None:
     settings.MAX_REGISTRATIONS = 3
     factories.make_registration()
-    assert register(said(1), said(2), said(3), left(4)) == [
-        Acceptance.REGISTER,
-        Acceptance.REGISTER,
-        Refusal.FULL,
-        Refusal.FULL,
-    ]
+    assert register(said(1), said(2), said(3)) == [Acceptance.REGISTER, Acceptance.REGISTER, Refusal.FULL]
     assert register(said(1, version=2), said(2, version=2)) == [Acceptance.REGISTER] * 2
 
 
@@ -128,3 +155,60 @@ def test_a_batch_that_brings_nothing_new_counts_nothing() -> None:
     with statements() as new:
         register(said(2))
     assert ["pg_class" in " ".join(sent) for sent in (known, new)] == [False, True]
+
+
+def test_what_is_unregistered_without_being_known_has_a_bound_of_its_own(settings: LazySettings) -> None:
+    settings.MAX_REGISTRATIONS = 8
+    assert register(*map(left, range(4))) == [Acceptance.UNREGISTER] * 2 + [Refusal.FULL] * 2
+    assert register(*map(said, range(10, 20))) == [Acceptance.REGISTER] * 8 + [Refusal.FULL] * 2
+    assert register(*map(left, range(10, 14))) == [Acceptance.UNREGISTER] * 4  # known ones, however many there are
+    assert register(left(4)) == [Refusal.FULL]
+    assert register(*(said(number, version=3) for number in (0, 1, 10, 11, 12))) == [
+        *[Acceptance.REGISTER] * 4,
+        Refusal.FULL,
+    ]
+
+
+def test_tombstones_are_told_from_registrations_by_statistics_too() -> None:
+    Registration.objects.bulk_create(
+        Registration(
+            public_key_hash=key(number),
+            installation_id="1",
+            version=1,
+            state="unregistered" if number % 4 else "active",
+            content_digest=b"",
+            created_at=NOW,
+            updated_at=NOW,
+        )
+        for number in range(4000)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE registrations_registration")
+        room = quotas.room_for([], 0, now=NOW)
+        Registration.objects.all().delete()
+        cursor.execute("ANALYZE registrations_registration")  # no rollback undoes what an ANALYZE wrote
+    assert room.registrations == pytest.approx(2_000_000 - 1000, abs=1)
+    assert room.tombstones == pytest.approx(500_000 - 3000, abs=1)
+
+
+def test_who_registers_and_unregisters_again_and_again_fills_no_more_rows(settings: LazySettings) -> None:
+    settings.MAX_REGISTRATIONS = 8
+    decisions = []
+    for number in range(30):
+        decisions += register(said(number), left(number))
+    assert Registration.objects.count() == 10
+    assert decisions.count(Acceptance.REGISTER) == 10
+    assert register(said(0, version=3)) == [Acceptance.REGISTER]  # known, and there is no row for it to add
+    assert quotas.filled(1, 9) == 8
+
+
+def test_what_comes_back_is_new_as_well(settings: LazySettings) -> None:
+    """Or many that were registered and unregistered for weeks would fill the table in an hour."""
+    settings.NEW_INSTALLATIONS_PER_MINUTE = 1  # and ten are saved up
+    for number in range(5):
+        assert register(said(number), left(number)) == [Acceptance.REGISTER, Acceptance.UNREGISTER]
+    decisions = register(*(said(number, version=3) for number in range(5)))
+    assert decisions == [Acceptance.REGISTER] * 5
+    assert register(left(0, version=4), said(0, version=5)) == [Acceptance.UNREGISTER, Acceptance.REGISTER]
+    assert register(left(0, version=6)) == [Acceptance.UNREGISTER]
+    assert register(said(0, version=7)) == [Refusal.TOO_MANY_NEW]

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from celery import current_app
 from django import forms
 from django.db import transaction
-from django.utils import timezone
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from kit.admin.operations import Done, Operation
+from kit.db.clock import database_now
 from spark_reports import by_hand
 from spark_reports.by_hand import MAX_DAYS_PER_RUN
 from spark_reports.models import PublishedDay
@@ -45,7 +45,7 @@ class RequestRun(Operation):
 
     def run(self, rows: Sequence[PublishedDay], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         first, last = rows[0].day, rows[-1].day
-        if not by_hand.ask(first, last, replace=self.cleaned_data["replace"], now=timezone.now()):
+        if not by_hand.ask(first, last, replace=self.cleaned_data["replace"], now=database_now()):
             return Done("Already asked for, and not over yet: nothing was changed.", is_change=False)
         # The worker would find it within five minutes anyway.
         transaction.on_commit(lambda: current_app.send_task(MAKE_REPORTS), robust=True)

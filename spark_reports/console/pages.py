@@ -12,11 +12,11 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_safe
 
 from kit.admin.links import Link
 from kit.admin.operations import Place, confirm
+from kit.db.clock import database_now
 from spark_reports.closing import last_closed_day
 from spark_reports.console.asking import DaysForm, read_choice
 from spark_reports.console.by_hand import RequestRun
@@ -132,7 +132,7 @@ def _requested_days(request: HttpRequest) -> list[date]:
     if not form.is_valid() or not form.cleaned_data["from"]:
         return []
     first, last = form.cleaned_data["from"], form.cleaned_data["to"] or form.cleaned_data["from"]
-    is_possible = last <= last_closed_day(timezone.now()) and (last - first).days < MAX_REQUESTED_DAYS
+    is_possible = last <= last_closed_day(database_now()) and (last - first).days < MAX_REQUESTED_DAYS
     return [first + timedelta(days=n) for n in range((last - first).days + 1)] if is_possible else []
 
 
@@ -144,7 +144,7 @@ def _first_absent(choice: Choice) -> tuple[date, date]:
 
 
 def _run_link(request: HttpRequest, first: date, last: date) -> Link | None:
-    last = min(last, last_closed_day(timezone.now()))
+    last = min(last, last_closed_day(database_now()))
     if first > last or not request.user.has_perm("spark_reports.request_reportrun"):
         return None
     text = f"Make the reports of {first}" + (f" to {last}" if last > first else "")
@@ -162,11 +162,11 @@ def _may_view(request: HttpRequest, model: type[Model]) -> bool:
 
 
 def _today() -> date:
-    return timezone.now().date()
+    return database_now().date()
 
 
 def _render(request: HttpRequest, template: str, title: str, context: dict[str, Any]) -> HttpResponse:
-    now = timezone.now()
+    now = database_now()
     shared = {
         **admin.site.each_context(request),
         "title": title,

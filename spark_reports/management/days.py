@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError
-from django.utils import timezone
 
+from kit.db.clock import database_now
 from spark_reports.export import last_closed_day
 from spark_reports.lake import in_one_line
 
@@ -27,7 +27,7 @@ def chosen_days(options: Mapping[str, Any]) -> tuple[date, date]:
         raise CommandError("Give either --day or --from and --to.")
     if last and not first:
         raise CommandError("--to needs --from.")
-    newest = last_closed_day(timezone.now())
+    newest = last_closed_day(database_now())
     return (first, last or newest) if first else (day or newest, day or newest)
 
 

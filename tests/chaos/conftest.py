@@ -12,7 +12,7 @@ from pushserver.embedded.ports import free_port
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.guard import Guard
-from tests.chaos.stack import Stack, environment_for
+from tests.chaos.stack import Stack, environment_for, new_database
 from tests.flows.conftest import SERVER
 from tests.flows.fleet import Fleet
 from tests.flows.network import Network
@@ -32,7 +32,7 @@ def stack(
     """A new one for each run: what one broke must not help or hinder the next."""
     require_or_skip(GORUSH.exists(), "there is no real gorush: `make peers` builds it")
     ports = [free_port(), free_port()]
-    fleet = Fleet(tmp_path_factory.mktemp("chaos"), environment_for(postgres, valkey, ports), guard)
+    fleet = Fleet(tmp_path_factory.mktemp("chaos"), environment_for(new_database(postgres), valkey, ports), guard)
     stack = Stack(fleet, Servers(fleet, GORUSH, fakes_port=free_port()), ports)
     try:
         stack.start()

@@ -27,15 +27,20 @@ SETTINGS = {
 }
 
 
-def environment_for(postgres: EmbeddedPostgres, valkey: EmbeddedValkey, ports: Sequence[int]) -> dict[str, str]:
-    """Everything that takes its time in production takes less, so that the run sees the end of it."""
+def new_database(postgres: EmbeddedPostgres) -> str:
+    """Make an empty database, and return its URL."""
     database = f"chaos_{uuid4().hex[:8]}"
     with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {database}")
+    return postgres.url(database)
+
+
+def environment_for(database_url: str, valkey: EmbeddedValkey, ports: Sequence[int]) -> dict[str, str]:
+    """Everything that takes its time in production takes less, so that the run sees the end of it."""
     with redis.Redis.from_url(valkey.url) as client:
         client.flushall()  # queue entries of a run before
     return {
-        "DATABASE_URL": postgres.url(database),
+        "DATABASE_URL": database_url,
         "REDIS_URL": valkey.url.removesuffix("/0") + "/8",
         "WAKU_NODES": f"http://127.0.0.1:{free_port()}",
         "GORUSH_URL": ",".join(f"http://127.0.0.1:{port}" for port in ports),

@@ -2,7 +2,7 @@
 
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from rich.table import Table
 
 from notifications.policy import WORKER_LOST, is_left_alone
 from notifications.reports import unpack
+from tests.flows.fleet import wait_until
 from tests.flows.network import Network
 
 STORIES = """
@@ -31,6 +32,29 @@ STORIES = """
     LEFT JOIN waku_bridge_outboundreply AS reply ON reply.envelope_hash = request.source_key
     WHERE request.message_id = ANY(%s)
 """
+
+OPEN = """
+    SELECT (SELECT count(*) FROM notifications_notification AS notification
+            JOIN notifications_notificationrequest AS request ON request.id = notification.request_id
+            WHERE notification.state IN ('pending', 'in_flight', 'retrying', 'ambiguous')
+              AND (notification.state <> 'retrying' OR request.message_id <> ALL(%s)))
+         + (SELECT count(*) FROM waku_bridge_outboundreply WHERE state = 'pending')
+"""
+HURRY = """
+    UPDATE notifications_notification AS notification SET next_attempt_at = now()
+    FROM notifications_notificationrequest AS request
+    WHERE request.id = notification.request_id AND notification.state IN ('retrying', 'ambiguous')
+      AND notification.next_attempt_at > now() + interval '20 seconds' AND request.message_id <> ALL(%s)
+    RETURNING notification.id
+"""
+# Where something may be stuck.
+TABLES = (
+    "waku_bridge_inboundenvelope",
+    "notifications_notificationrequest",
+    "notifications_notification",
+    "waku_bridge_outboundreply",
+)
+OVER_SECONDS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +124,7 @@ def collect(network: Network, fates: Mapping[bytes, str]) -> dict[bytes, Story]:
     """By Status message id. There is one notification for each, or this fails."""
     accepted: dict[bytes, list[Mapping[str, Any]]] = {message_id: [] for message_id in fates}
     for push in network.pushes():
-        if not push["error"]:
+        if not push["error"] and "encryptedMessage" in push["data"]:  # not of XMPP
             accepted[bytes.fromhex(push["data"]["encryptedMessage"].removeprefix("0x"))].append(push)
     rows = network.rows(STORIES, list(fates))
     stories = {
@@ -153,3 +177,30 @@ def _print(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]])
     for row in rows:
         table.add_row(*map(str, row))
     Console(width=120).print(table)
+
+
+def wait_until_over(network: Network, fates: Collection[bytes], refused: Sequence[bytes] = ()) -> None:
+    """But for what is refused every time: that would take its time to live. Long pauses are made shorter."""
+    refused = list(refused)
+
+    def is_over() -> bool:
+        network.rows(HURRY, refused)
+        return network.rows(OPEN, refused) == [(0,)]
+
+    try:
+        wait_until(lambda: known(network) == len(fates), seconds=120, pause_seconds=1, what="all requests are known")
+        wait_until(is_over, seconds=OVER_SECONDS, pause_seconds=1, what="all is over")
+    except AssertionError:
+        for table in TABLES:
+            say((table, network.rows(f"SELECT state, count(*) FROM {table} GROUP BY 1")))
+        raise
+
+
+def known(network: Network) -> int:
+    """How many requests over Waku were looked at."""
+    [(count,)] = network.rows("SELECT count(*) FROM notifications_notificationrequest WHERE front_door = 'waku'")
+    return int(count)
+
+
+def say(what: object) -> None:
+    Console(width=140).print(what)

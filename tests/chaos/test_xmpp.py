@@ -10,7 +10,6 @@ import asyncio
 import os
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -25,16 +24,15 @@ from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
 from pushserver.supervisor.guard import Guard
 from tests.chaos.conftest import GORUSH
-from tests.chaos.stack import Stack, environment_for
+from tests.chaos.pushing import OVER_SECONDS, Sent, push, pushed
+from tests.chaos.stack import Stack, environment_for, new_database
 from tests.flows import fleet as processes
 from tests.flows.fleet import Fleet, wait_until
-from tests.interop.servers import Servers, ask
+from tests.interop.servers import Servers
 from tests.interop.xmpp import peers, service
 from tests.interop.xmpp.peers import SERVICE, Peer
-from tests.interop.xmpp.service import APP, BRIDGE, Neighbour, Service, ciphertext, iv
-from xmpp_bridge.client import Failed, Grade, Notification, Refused, Route, Stored
+from tests.interop.xmpp.service import APP, BRIDGE, Service
 from xmpp_bridge.client.load import register_devices
-from xmpp_bridge.messages import Dialect
 
 pytestmark = pytest.mark.chaos
 
@@ -42,9 +40,6 @@ COUNT = int(os.environ.get("CHAOS_XMPP_COUNT", "6000"))
 RATE_PER_SECOND = 50
 DEVICES = 150
 PAUSE_SECONDS = 3.0
-# A request without an answer is sent again after this.
-ANSWER_SECONDS = 5.0
-OVER_SECONDS = 240.0
 # What was sent so shortly before the bridge was killed, or before it was there again, may have been in its hands.
 IN_HAND_SECONDS = 5.0
 OPEN = """
@@ -126,7 +121,7 @@ def stack(
     require_or_skip(GORUSH.exists(), "there is no real gorush: `make peers` builds it")
     require_or_skip(prosody.is_installed(), "there is no Prosody: `make xmpp-interop` as root installs it")
     ports = [free_port(), free_port()]
-    environment = environment_for(postgres, valkey, ports)
+    environment = environment_for(new_database(postgres), valkey, ports)
     fleet = Fleet(tmp_path_factory.mktemp("chaos-xmpp"), environment, guard)
     stack = Stack(fleet, Servers(fleet, GORUSH, fakes_port=free_port()), ports)
     try:
@@ -154,58 +149,6 @@ def push_service(stack: Stack, peer: Peer) -> Service:
     return found
 
 
-@dataclass(slots=True)
-class Sent:
-    """What was sent, by ciphertext: when, and the id of what has an answer. ``unanswered`` is by id."""
-
-    at: dict[str, float] = field(default_factory=dict)
-    requests: dict[str, str] = field(default_factory=dict)
-    unanswered: dict[str, tuple[float, Element]] = field(default_factory=dict)
-    stored: set[str] = field(default_factory=set)
-    repeated: int = 0
-    refused: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-
-
-async def push(server: Neighbour, routes: list[Route], sent: Sent) -> None:
-    """Send at a steady rate, and then until every request has its acknowledgement."""
-    noting = asyncio.create_task(note(server, sent))
-    started = time.monotonic()
-    for number, route in zip(range(COUNT), cycle(routes), strict=False):
-        notification = Notification(Grade.NORMAL, ciphertext(), "" if route.dialect is Dialect.MOD_PUSH2 else iv())
-        for stanza in server.notify(route, notification):
-            sent.at[notification.ciphertext] = time.monotonic()
-            if route.dialect is Dialect.XEP0357:
-                sent.requests[notification.ciphertext] = stanza.get("id", "")
-                sent.unanswered[stanza.get("id", "")] = (time.monotonic(), stanza)
-        await asyncio.sleep(max(0.0, started + (number + 1) / RATE_PER_SECOND - time.monotonic()))
-        repeat(server, sent)
-    deadline = time.monotonic() + OVER_SECONDS
-    while sent.unanswered and time.monotonic() < deadline:
-        await asyncio.sleep(0.2)
-        repeat(server, sent)
-    noting.cancel()
-
-
-def repeat(server: Neighbour, sent: Sent) -> None:
-    """Send again what has had no answer for a while, under its id."""
-    now = time.monotonic()
-    for identifier, (at, stanza) in list(sent.unanswered.items()):
-        if now - at > ANSWER_SECONDS:
-            sent.unanswered[identifier] = (now, stanza)
-            sent.repeated += 1
-            server.component.send(stanza)
-
-
-async def note(server: Neighbour, sent: Sent) -> None:
-    while True:
-        match await server.next_event(timeout_seconds=None):
-            case Stored(identifier):
-                sent.stored.add(identifier)
-                sent.unanswered.pop(identifier, None)
-            case Failed(_, Refused() as refusal):
-                sent.refused[str(refusal)] += 1
-
-
 def test_nothing_that_was_acknowledged_is_lost_and_doubles_have_one_collapse_id(
     stack: Stack, push_service: Service
 ) -> None:
@@ -217,7 +160,8 @@ def test_nothing_that_was_acknowledged_is_lost_and_doubles_have_one_collapse_id(
             devices = await register_devices(server, SERVICE, DEVICES, app=APP, on_progress=lambda: None)
             blowing.start()
             try:
-                await push(server, [route for route, _ in devices], sent)
+                routes = [route for route, _ in devices]
+                await push(server, routes, sent, rate_per_second=RATE_PER_SECOND, is_enough=COUNT.__le__)
             finally:
                 is_over.set()
                 await asyncio.to_thread(blowing.join)
@@ -233,10 +177,7 @@ def test_nothing_that_was_acknowledged_is_lost_and_doubles_have_one_collapse_id(
 
 
 def judge(stack: Stack, sent: Sent, storm: Storm) -> None:
-    accepted: defaultdict[str, list[str]] = defaultdict(list)
-    for each in ask(stack.servers.fakes_url, "GET", "/dev/pushes?limit=1000000").body["pushes"]:
-        if not each["error"] and "e" in each["data"]:
-            accepted[each["data"]["e"]].append(each["collapse_id"])
+    accepted = pushed(stack.servers.fakes_url)
     messages = sent.at.keys() - sent.requests.keys()
     lost = [text for text in sent.requests if not accepted[text]]
     lost_messages = [text for text in messages if not accepted[text]]
@@ -250,7 +191,7 @@ def judge(stack: Stack, sent: Sent, storm: Storm) -> None:
         f" collapse ids; refused: {dict(sent.refused)}"
     )
     assert not sent.unanswered
-    assert set(sent.requests.values()) <= sent.stored
+    assert set(sent.requests.values()) <= sent.stored.keys()
     assert not lost
     assert not unexplained
     assert not split

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from pytest_django import DjangoDbBlocker
 from pytest_django.live_server_helper import LiveServer
 
+from pushserver.console.dashboard import showing
 from pushserver.roles import seed_roles
 from pushserver.supervisor.processes import PROJECT
 from tests.console.alive import alive, gorush  # noqa: F401 - fixtures
@@ -113,6 +114,12 @@ def _forget(context: BrowserContext, page: Page, url: str) -> None:
     context.clear_permissions()
     for window in context.pages[1:]:
         window.close()
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the dashboard refresh itself each second, so that tests of what it then shows wait less."""
+    monkeypatch.setattr(showing, "REFRESH_SECONDS", 1)
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from tests.console.test_browser import show
 from tests.console.test_dashboard import break_canary, make_old_notification, note_node, stop_worker, trip
 from tests.console.test_look import axe
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive")]
-# Twice as long as the page takes to refresh itself, and some more for a busy machine.
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive", "eager")]
+# Long enough for a busy machine.
 SOON = 20_000
 
 

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
@@ -34,8 +35,8 @@ from tests.turns import Process
 from waku_bridge.codec.keys import Identity
 from waku_bridge.tests.test_inbound import registration
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive")]
-# Twice as long as the page takes to refresh itself, and some more for a busy machine.
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive", "eager")]
+# Long enough for a busy machine.
 SOON = 20_000
 
 
@@ -158,8 +159,16 @@ def values_of(row: object) -> dict[str, object]:
     return {field.attname: getattr(row, field.attname) for field in fields if not field.primary_key}
 
 
+def wait_while_a_minute_ends() -> None:
+    """Wait for the next minute if this one ends soon: one without any push would be among the last three."""
+    left = 60 - time.time() % 60
+    if left < SOON / 1000:
+        time.sleep(left)
+
+
 def test_results_turn_red_with_the_advice_for_their_code_and_green_within_two_minutes(operator: Page) -> None:
     """Minutes are counted by the task that beat runs, from attempts that are in the table."""
+    wait_while_a_minute_ends()
     TrafficMinute.objects.all().delete()
     AttemptMinute.objects.all().delete()
     minute = traffic.MINUTE

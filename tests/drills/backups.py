@@ -1,6 +1,5 @@
 """Base backup, WAL archive and restoring, as docs/backup.md has them, with the programs of PostgreSQL itself."""
 
-import subprocess
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -9,6 +8,7 @@ import psycopg
 
 from pushserver.embedded.accounts import own_folder
 from pushserver.embedded.postgres import EmbeddedPostgres
+from tests.clusters import run_program
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,14 @@ class Backups:
         The wheel's pg_verifybackup ends with a segmentation fault; restoring is the better proof anyway.
         """
         source = ["--host", str(cluster.socket_dir), "--username", "postgres"]
-        _run(cluster, "pg_basebackup", *source, "--pgdata", str(self.base), "--checkpoint=fast", "--wal-method=stream")
+        options = ["--pgdata", str(self.base), "--checkpoint=fast", "--wal-method=stream"]
+        run_program(cluster, "pg_basebackup", *source, *options)
 
     def restore(self, cluster: EmbeddedPostgres) -> None:
         """Make the data folder of another cluster, which plays the archive when it starts."""
         own_folder(cluster.data_dir.parent, cluster.account)
-        _run(cluster, "cp", "--archive", str(self.base), str(cluster.data_dir))
-        _run(cluster, "touch", str(cluster.data_dir / "recovery.signal"))
+        run_program(cluster, "cp", "--archive", str(self.base), str(cluster.data_dir))
+        run_program(cluster, "touch", str(cluster.data_dir / "recovery.signal"))
 
 
 def archived_up_to_now(cluster: EmbeddedPostgres) -> datetime:
@@ -77,11 +78,3 @@ def send_to_archive(cluster: EmbeddedPostgres) -> str:
 
 def size_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
-def _run(cluster: EmbeddedPostgres, program: str, *arguments: str) -> None:
-    known = cluster.programs / program
-    command = [str(known) if known.exists() else program, *arguments]
-    identity = cluster.spec().identity()
-    ended = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, **identity)
-    assert ended.returncode == 0, ended.stderr

@@ -2,6 +2,7 @@
 while both keys are served.
 """
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -58,7 +59,8 @@ def serve(settings: LazySettings) -> Iterator[Serve]:
 
 def is_served(service: Service, device: Registered, *, sender: str = "capulet.test") -> bool:
     """Return whether a device is pushed to by Push 2.0, and by XEP-0357."""
-    is_told = service.say(push2(device.client, encrypted(device.client[:4]), sender=sender)) is not None
+    ciphertext = b64encode(device.client.encode()).decode()
+    is_told = service.say(push2(device.client, encrypted(ciphertext), sender=sender)) is not None
     answer = service.say(publish(device.node, device.secret, sender=sender))
     assert answer is not None
     is_known = answer.get("type") == "result"
@@ -122,7 +124,7 @@ def test_an_end_is_announced_by_the_client_string_that_the_app_was_given(serve: 
     service.say(push2(juliet.client))
     serve(NEW, OLD)
     route = Route.objects.get()
-    disable_dead(route.pk, route.generation, "dead", now=timezone.now())
+    disable_dead(route.pk, route.generation, route.address_digest, "dead", now=timezone.now())
     [announced] = write_ends(find_ended(), domain=SERVICE)
     assert disabled_client(parse(announced)) == juliet.client
 

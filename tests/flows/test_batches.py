@@ -35,9 +35,10 @@ CHILDREN = 2
 REQUESTS = 100
 # Each process that makes batches holds this lock for as long as its session lives.
 LOOPS = """
-    SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 0 AND objid = %s AND granted
-    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+    WHERE locktype = 'advisory' AND classid = 0 AND objid = %s AND granted AND datname = current_database()
 """
+WAITING_LOOPS = f"{LOOPS} AND wait_event_type = 'Lock'"
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,11 @@ def start_broker(fleet: Fleet, broker: EmbeddedValkey) -> None:
 
 def loops(network: Network) -> int:
     """Return how many processes make batches."""
-    [(count,)] = network.rows(LOOPS, LIVE_WORKERS)
+    return counted(network, LOOPS)
+
+
+def counted(network: Network, loops: str) -> int:
+    [(count,)] = network.rows(loops, LIVE_WORKERS)
     return int(count)
 
 
@@ -166,11 +171,10 @@ def test_children_of_a_killed_parent_end_with_it(fleet: Fleet, network: Network)
 @pytest.mark.nightly
 def test_a_statement_that_hangs_does_not_keep_a_stopped_worker(lone: Fleet, lone_network: Network) -> None:
     """Its session waits for a lock for a minute, and the process ends after ten seconds."""
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     stopped = children(lone)
     with psycopg.connect(lone.environment["DATABASE_URL"]) as locking:
         locking.execute("LOCK TABLE notifications_notification, waku_bridge_inboundenvelope")
-        wait_until(lambda: lone_network.rows(waiting)[0][0] >= CHILDREN, what="the children wait for the lock")
+        wait_until(lambda: counted(lone_network, WAITING_LOOPS) == CHILDREN, what="both children wait for the lock")
         lone.stop("batches")
         assert psutil.wait_procs(stopped, timeout=0)[1] == []
     assert lone.log("batches").count("batches_cut_off") == CHILDREN

@@ -34,9 +34,10 @@ PROCESSES = ("bridge", "batches", "tasks", "reports", "beat")
 HALF_DONE = """
     DROP INDEX notification_expiring;
     ALTER TABLE notifications_queue DROP COLUMN counted_at;
+    DROP TABLE notifications_requestdigest;
     DELETE FROM django_migrations WHERE app = 'notifications' AND name >= '0019';
 """
-MISSING = "1 migrations are missing, the first is notifications.0019_expiring: run `manage.py migrate`"
+MISSING = "2 migrations are missing, the first is notifications.0019_expiring: run `manage.py migrate`"
 LOOK_SECONDS = 3
 DISK_MIB = 160
 FULL = "the disk of PostgreSQL is full"

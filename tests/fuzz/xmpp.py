@@ -25,7 +25,7 @@ def stream(data: bytes) -> None:
 def _read(*pieces: bytes) -> list[str]:
     """Return what the stream says, or nothing when it breaks: what came before that may be told or not."""
     reader = Stream()
-    events = reader.feed(HEADER)
+    events = list(reader.feed(HEADER))
     try:
         for piece in pieces:
             events += reader.feed(piece)

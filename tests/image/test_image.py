@@ -44,6 +44,8 @@ SECRETS = {
     "field_encryption_keys": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
     "server_private_key": SERVER_KEY,
     "metrics_token": "0123456789abcdef0123456789abcdef",
+    "redis_url": "redis://:of-this-test@valkey:6379/0",
+    "valkey.conf": "requirepass of-this-test",
 }
 OWNER = 10001  # as compose.yaml tells operators
 PEERS = Path(os.environ.get("PEERS", "")).resolve()
@@ -92,10 +94,11 @@ def database(fleet: Fleet) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def broker(fleet: Fleet, valkey: EmbeddedValkey) -> None:
     """Valkey as compose.yaml starts it, from the wheel."""
-    words = read_compose()["valkey"]["command"].replace('""', "").split()
-    program = valkey.spec().command[0]
-    options = ["--bind", "127.0.0.1", "--save", "", *[word for word in words[1:] if word != "--save"]]
-    fleet.start(ProcessSpec(name="broker", command=[program, *options], stage=Stage.BROKER))
+    write_folders(fleet.folder)
+    shell, option, command = read_compose()["valkey"]["command"]
+    started = command.replace("docker-entrypoint.sh valkey-server -", f"{valkey.spec().command[0]} - --bind 127.0.0.1")
+    script = started.replace("/run/secrets", str(fleet.folder / "secrets"))
+    fleet.start(ProcessSpec(name="broker", command=[shell, option, script], stage=Stage.BROKER))
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +118,9 @@ def composed(fleet: Fleet, database: str, broker: None, servers: Servers) -> Ite
         "GORUSH_URL": gorush.url.replace("127.0.0.1", "gorush"),
         "XMPP_COMPONENT_JID": COMPONENT,
         "XMPP_COMPONENT_SECRET": COMPONENT_SECRET,
+        "XMPP_COMPONENT_TUNNELLED": "1",
     }
     host = Composed(read_compose(**variables), fleet.folder)
-    write_folders(fleet.folder)
     fleet.run(host.spec("migrate"))
     for name in PROCESSES:
         fleet.start(host.spec(name, METRICS_PORT=METRICS_PORTS[name]))

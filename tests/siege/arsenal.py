@@ -21,6 +21,8 @@ MOST_REPLAYED = 2000
 LARGE_BYTES = 100_000
 BUSY_TOKEN = "busy-" + "x" * 147  # the development gorush refuses it for now, every time
 DEAD_TOKEN = "dead-" + "x" * 147
+TO_OWN_PHONES = "asks for 100 pushes to own phones"
+OWN_PHONES = 100
 UNDATED: dict[str, Any] = {"timestamp_ns": 0, "random_bytes": os.urandom}
 
 
@@ -33,13 +35,16 @@ class Phone(NamedTuple):
 
 
 class Arsenal:
-    """Makes hostile messages. Their kinds are drawn by weight, from a seed."""
+    """Makes hostile messages. Kinds are drawn by weight, from a seed. ``recorded`` is what honest clients said."""
 
-    def __init__(self, server: bytes, victims: Sequence[Phone], *, keys: int, seed: int) -> None:
+    def __init__(
+        self, server: bytes, victims: Sequence[Phone], recorded: Sequence[WakuMessage], *, keys: int, seed: int
+    ) -> None:
         self._random = Random(seed)
         self._server = server
         self._victims = victims
         self._identities = [Identity(PrivateKey(self._random.randbytes(32))) for _ in range(keys)]
+        self._recorded = recorded
         self._own: list[Phone] = []
         self._sealed: list[WakuMessage] = []
         self._topic_keys = {v.key_hash: topics.symmetric_key(topics.query_name(v.key_hash)) for v in victims[:8]}
@@ -51,20 +56,27 @@ class Arsenal:
             "registers on the canary's topic": (2, lambda: self._register("ab" * 32, apn_topic="canary")),
             "registers one more installation": (8, lambda: self._register(BUSY_TOKEN, identity=self._identities[0])),
             "unregisters what never was": (8, self._tombstone),
-            "asks for 100 pushes to own phones": (8, self._fill),
             "asks for 100 pushes to nobody": (6, self._ask_for_nobody),
             "asks for a push to a victim": (20, self._pester),
             "queries for a victim": (8, self._query),
             "says what no server accepts": (1, self._say_too_much),
             "says nothing that can be read": (8, self._garble),
             "says it again": (15, self._replay),
+            "says again what somebody honest said": (10, self._replay_recorded),
+            TO_OWN_PHONES: (8, self._fill),  # last: they are tried for long
         }
 
-    def next(self) -> tuple[str, WakuMessage]:
+    @property
+    def kinds(self) -> Sequence[str]:
+        """Return the names of all kinds."""
+        return list(self._kinds)
+
+    def next(self, kind: str = "") -> tuple[str, WakuMessage]:
         """Return another message and its kind. It is dated when it is sent, as the date of a message is not sealed."""
         weights = [weight for weight, _ in self._kinds.values()]
-        [kind] = self._random.choices(list(self._kinds), weights)
-        message = self._kinds[kind][1]()
+        kind = kind or self._random.choices(list(self._kinds), weights)[0]
+        needs_phones = kind == TO_OWN_PHONES and len(self._own) < OWN_PHONES
+        message = self._register(BUSY_TOKEN) if needs_phones else self._kinds[kind][1]()
         if len(self._sealed) < MOST_REPLAYED:
             self._sealed.append(message)
         return kind, message
@@ -95,8 +107,7 @@ class Arsenal:
         return encode_registration(message, identity=self._somebody(), server=self._server, **UNDATED).message
 
     def _fill(self) -> WakuMessage:
-        phones = self._own or self._victims
-        return self._ask([self._random.choice(phones) for _ in range(MOST_NOTIFICATIONS)])
+        return self._ask([self._random.choice(self._own) for _ in range(MOST_NOTIFICATIONS)])
 
     def _ask_for_nobody(self) -> WakuMessage:
         return self._ask([Phone(os.urandom(64), self._uuid(), self._uuid()) for _ in range(MOST_NOTIFICATIONS)])
@@ -133,6 +144,9 @@ class Arsenal:
         if not self._sealed:
             return self._garble()
         return self._random.choice(self._sealed)
+
+    def _replay_recorded(self) -> WakuMessage:
+        return self._random.choice(self._recorded) if self._recorded else self._garble()
 
     def _uuid(self) -> str:
         digits = self._random.randbytes(16).hex()

@@ -1,4 +1,5 @@
-"""The besiegers, in a process of their own: `python -m tests.siege.besiege`, told what to do in a line of JSON.
+"""The besiegers, in a process of their own: `python -m tests.siege.besiege`, told what to do in a line of JSON. With a
+``kind`` all that they send is of that kind.
 
 They seal all their messages before they say that they are ready, so that besieging costs this machine little. Told to
 begin, they publish at a steady rate whatever the server does, and say at the end what they sent, as JSON.
@@ -8,6 +9,7 @@ import asyncio
 import json
 import sys
 import time
+from base64 import b64decode
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +20,7 @@ from typing import Any
 from kit.http.connections import new_client
 from tests.siege.arsenal import Arsenal, Phone
 from tests.siege.spool import Spool
+from waku_bridge.messages import WakuMessage
 from waku_bridge.node import NodeError, WakuNode
 
 AT_ONCE = 64
@@ -57,11 +60,12 @@ class Besiegers:
 def main() -> None:
     told: dict[str, Any] = json.loads(sys.stdin.readline())
     victims = [Phone(bytes.fromhex(key_hash), *rest) for key_hash, *rest in told["victims"]]
-    arsenal = Arsenal(bytes.fromhex(told["server"]), victims, keys=told["keys"], seed=told["seed"])
+    recorded = [WakuMessage(b64decode(payload), topic, 0) for payload, topic in told["recorded"]]
+    arsenal = Arsenal(bytes.fromhex(told["server"]), victims, recorded, keys=told["keys"], seed=told["seed"])
     with TemporaryDirectory(prefix="siege-") as folder:
         spool = Spool(Path(folder) / "messages")
         for _ in range(round(told["rate"] * told["seconds"])):
-            spool.put(*arsenal.next())
+            spool.put(*arsenal.next(told["kind"]))
         print("ready", flush=True)
         sys.stdin.readline()
         besiegers = Besiegers(spool)

@@ -6,16 +6,11 @@ node and gorush.
 """
 
 import asyncio
-import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -29,10 +24,10 @@ from pushserver.supervisor.guard import Guard
 from registrations.messages import RegistrationMessage
 from tests.flows.conftest import SERVER, environment_of, served
 from tests.flows.fleet import PUBSUB_TOPIC, Fleet
+from tests.siege.honest import KEYS, Honest, ask_honestly, besieging, nothing, report_of, with_usual_limits
 from tests.siege.watching import Memory, given_up, inbox, stored
 from waku_bridge.client import Session
-from waku_bridge.client.load import Ear, Result, build, evaluate, pushes_recorded, register_devices, shoot
-from waku_bridge.client.registering import RegisteringClient
+from waku_bridge.client.load import Result, register_devices
 from waku_bridge.codec.envelope import encode_registration
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
@@ -41,11 +36,8 @@ from waku_bridge.node import WakuNode
 
 pytestmark = pytest.mark.chaos
 SECONDS = int(os.environ.get("SIEGE_SECONDS") or 300)
-KEYS, HOSTILE_RATE, HONEST_RATE, DEVICES = 1000, 300, 50, 50
-DRAIN_SECONDS = 60
+DEVICES = 50
 WARM_UP_SECONDS = 3
-# What the siege is about are the limits as they are by default.
-UNSET = ("_LIMITS", "MAX_OPEN_PER_ROUTE", "REPLY_DEADLINE_SECONDS")
 MOST_MB = 400
 MOST_ROWS_EACH = 5
 # The flood of messages as cheap to decide as any, beside few requests about phones that were reached before.
@@ -96,8 +88,7 @@ def fleet(
     folder = tmp_path_factory.mktemp("siege")
     url = postgres.url(new_database(folder.name))
     environment = environment_of(url, f"{valkey.url.removesuffix('/0')}/9", tmp_path_factory)
-    environment = {name: value for name, value in environment.items() if not name.endswith(UNSET)}
-    with served(Fleet(folder, environment, guard)) as running:
+    with served(Fleet(folder, with_usual_limits(environment), guard)) as running:
         yield running
 
 
@@ -107,67 +98,18 @@ async def hold_out(fleet: Fleet) -> Siege:
     async with new_client(timeout_seconds=30, max_answer_bytes=2**30) as client:
         node = WakuNode(settings["WAKU_NODES"], client)
         session = Session(node, pubsub_topic=PUBSUB_TOPIC)
-        phones = await register_devices(session, SERVER.pub33, DEVICES, _nothing)
-        besiegers = _besiegers(settings["WAKU_NODES"], phones)
-        # They are proven: each phone was notified before.
-        await _ask_honestly(node, session, phones, settings["GORUSH_URL"], seconds=WARM_UP_SECONDS)
+        phones = await register_devices(session, SERVER.pub33, DEVICES, nothing)
+        honest = Honest(node, session, phones, settings["GORUSH_URL"])
+        # They are proven: each phone was notified before. Somebody has recorded that.
+        warm_up = honest.load(seconds=WARM_UP_SECONDS)
+        await ask_honestly(honest, warm_up)
+        besiegers = besieging(honest, settings["WAKU_NODES"], warm_up.messages, seconds=SECONDS)
         before = stored(settings["DATABASE_URL"])
         with Memory(fleet) as memory:
-            honest = await _ask_honestly(node, session, phones, settings["GORUSH_URL"], besiegers, seconds=SECONDS)
-        said, _ = besiegers.communicate(timeout=60)
-    hostile = json.loads(said.strip().splitlines()[-1])
+            result = await ask_honestly(honest, honest.load(seconds=SECONDS), besiegers)
+        hostile = report_of(besiegers)
     url = settings["DATABASE_URL"]
-    return Siege(honest, hostile["sent"], hostile["bytes"], memory, before, stored(url), inbox(url))
-
-
-def _besiegers(node_url: str, phones: list[RegisteringClient]) -> "subprocess.Popen[str]":
-    victims = [(p.identity.key_hash.hex(), p.installation_id, p.access_token) for p in phones]
-    told = {"node": node_url, "server": SERVER.pub33.hex(), "victims": victims, "keys": KEYS, "seed": 1}
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-m", "tests.siege.besiege"], **pipes)
-    process.stdin.write(json.dumps(told | {"rate": HOSTILE_RATE, "seconds": SECONDS}) + "\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-async def _ask_honestly(
-    node: WakuNode,
-    session: Session,
-    phones: list[RegisteringClient],
-    gorush_url: str,
-    besiegers: "subprocess.Popen[str] | None" = None,
-    *,
-    seconds: float,
-    rate: float = HONEST_RATE,
-) -> Result:
-    """Notify all phones but the first. That is the victim: whoever is pestered that much is told less.
-
-    Besiegers begin at the moment when the first request is due.
-    """
-    load = build(phones[1:], SERVER.pub33, rate=rate, seconds=seconds, on_progress=_nothing)
-    if besiegers and besiegers.stdin:
-        await asyncio.sleep((load.due_ns[0] - time.time_ns()) / 1e9)
-        besiegers.stdin.write("begin\n")
-        besiegers.stdin.flush()
-    ear = Ear(node, PUBSUB_TOPIC, load.senders)
-    listening = asyncio.create_task(ear.listen())
-    shots = await shoot(load.messages, load.due_ns, session.publish, _nothing)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(DRAIN_SECONDS):
-            while ear.unanswered(load.message_ids):  # noqa: ASYNC110 - it is a store that is asked
-                await asyncio.sleep(0.5)
-    listening.cancel()
-    with suppress(asyncio.CancelledError):
-        await listening
-    await ear.listen_again()
-    async with new_client(timeout_seconds=60, max_answer_bytes=2**30) as client:
-        found = await pushes_recorded(gorush_url, client, since=0)
-    return evaluate(load, shots, ear.heard(), found[0] if found else None)
-
-
-def _nothing() -> None:
-    """Show no progress."""
+    return Siege(result, hostile["sent"], hostile["bytes"], memory, before, stored(url), inbox(url))
 
 
 def show(siege: Siege) -> None:
@@ -235,12 +177,11 @@ async def hold_out_behind_a_backlog(fleet: Fleet) -> Result:
     async with new_client(timeout_seconds=30, max_answer_bytes=2**30) as client:
         node = WakuNode(settings["WAKU_NODES"], client)
         session = Session(node, pubsub_topic=PUBSUB_TOPIC)
-        phones = await register_devices(session, SERVER.pub33, DEVICES, _nothing)
-        await _ask_honestly(node, session, phones, settings["GORUSH_URL"], seconds=WARM_UP_SECONDS)
+        phones = await register_devices(session, SERVER.pub33, DEVICES, nothing)
+        honest = Honest(node, session, phones, settings["GORUSH_URL"])
+        await ask_honestly(honest, honest.load(seconds=WARM_UP_SECONDS))
         await asyncio.to_thread(put, tombstones(BACKLOG), settings["DATABASE_URL"])
-        return await _ask_honestly(
-            node, session, phones, settings["GORUSH_URL"], seconds=PROVEN_SECONDS, rate=PROVEN_RATE
-        )
+        return await ask_honestly(honest, honest.load(seconds=PROVEN_SECONDS, rate=PROVEN_RATE))
 
 
 def test_a_hundred_thousand_messages_of_one_unit_keep_no_proven_phone_waiting(fleet: Fleet) -> None:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import defaultdict
+from contextlib import suppress
 from typing import Any, Self
 
 import psutil
@@ -30,7 +31,7 @@ class Memory:
         self.machine_cores = 0.0
 
     def __enter__(self) -> Self:
-        self._began, self._cpu, self._busy = time.monotonic(), self._cpu_seconds(), _busy_seconds()
+        self._began, self._cpu, self._busy = time.monotonic(), cpu_seconds(self._fleet), _busy_seconds()
         self._look()
         self.first_mb = dict(self.most_mb)
         self._thread.start()
@@ -40,18 +41,12 @@ class Memory:
         self._over.set()
         self._thread.join()
         took = time.monotonic() - self._began
-        self.cores = {name: (now - self._cpu[name]) / took for name, now in self._cpu_seconds().items()}
+        self.cores = {name: (now - self._cpu[name]) / took for name, now in cpu_seconds(self._fleet).items()}
         self.machine_cores = (_busy_seconds() - self._busy) / took
 
     def _watch(self) -> None:
         while not self._over.wait(EVERY_SECONDS):
             self._look()
-
-    def _cpu_seconds(self) -> dict[str, float]:
-        return {
-            name: sum(sum(each.cpu_times()[:2]) for each in _family(process.pid))
-            for name, process in self._fleet.running.items()
-        }
 
     def _look(self) -> None:
         for name, process in self._fleet.running.items():
@@ -60,6 +55,20 @@ class Memory:
             except psutil.NoSuchProcess:
                 continue
             self.most_mb[name] = max(self.most_mb[name], sum(sizes) / 2**20)
+
+
+def cpu_seconds(fleet: Fleet) -> dict[str, float]:
+    """Return the CPU time that each process has used, with those that it has started."""
+    return {name: cpu_seconds_of(process.pid) for name, process in fleet.running.items()}
+
+
+def cpu_seconds_of(pid: int) -> float:
+    """Return the CPU time of a process and of those that it has started, also of those that have ended."""
+    found = 0.0
+    for each in _family(pid):
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile, and the next look has its time at its parent
+            found += sum(each.cpu_times()[:4])
+    return found
 
 
 def _family(pid: int) -> list[psutil.Process]:

@@ -9,6 +9,8 @@ from hashlib import pbkdf2_hmac, sha256
 from waku_bridge.codec.keys import chat_key, keccak256
 from waku_bridge.messages import WakuMessage
 
+PREFIX, SUFFIX = "/waku/1/0x", "/rfc26"
+CONTENT_TOPIC_LENGTH = len(PREFIX) + 8 + len(SUFFIX)
 PARTITIONS = 5000
 SYMMETRIC_KEY_ROUNDS = 65356  # not 65536: a slip of the reference that became the protocol
 
@@ -44,7 +46,26 @@ def topic(name: str) -> bytes:
 
 def content_topic(name: str) -> str:
     """Return ``/waku/1/0x<8 hex digits>/rfc26``, as Waku routes it."""
-    return f"/waku/1/0x{topic(name).hex()}/rfc26"
+    return of_number(int.from_bytes(topic(name)))
+
+
+def of_number(topic: int) -> str:
+    """Return the content topic of 4 bytes, which are given as an integer."""
+    return f"{PREFIX}{topic:08x}{SUFFIX}"
+
+
+def number(content_topic: str) -> int | None:
+    """Return the 4 bytes in a content topic of the canonical form, as an integer, or None.
+
+    Other spellings of a number (capitals, signs, underscores) are other topics to Waku, and so to us.
+    """
+    if len(content_topic) != CONTENT_TOPIC_LENGTH or not content_topic.startswith(PREFIX):
+        return None
+    try:
+        topic = int(content_topic[len(PREFIX) : -len(SUFFIX)], 16)
+    except ValueError:
+        return None
+    return topic if topic >= 0 and content_topic == of_number(topic) else None
 
 
 def symmetric_key(name: str) -> bytes:

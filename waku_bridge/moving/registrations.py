@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from django.conf import settings
 
+from kit.buckets.shared import own_buckets
 from registrations import intake
 from registrations.messages import RegistrationMessage
 from registrations.quotas import room_for_import
@@ -67,6 +68,7 @@ def carry_over(rows: Iterable[Row], *, server_public_key: bytes, now: datetime) 
             room_for=room_for_import,
             now=now,
         )
+        own_buckets().keep()
         accepted = {s.public_key_hash for s, outcome in zip(submissions, outcomes, strict=True) if outcome.is_accepted}
         query_topics.listen_to(accepted, now=now)
         ends.update(str(outcome.decision) for outcome in outcomes)

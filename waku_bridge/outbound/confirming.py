@@ -94,27 +94,44 @@ class Confirmations(InFlight[list[Verdicted]]):
         super().__init__(bell)
         self._stores = stores
         self._due: list[tuple[datetime, int, Checked]] = []
+        self._expected: set[int] = set()  # by number: each reply is asked for once at a time
         # Orders replies that are due at the same time, as they have no order of their own.
         self._count = itertools.count()
 
     def expect(self, replies: Iterable[Checked], *, at: datetime) -> None:
         """Ask for these replies at that time."""
         for reply in replies:
-            heappush(self._due, (at, next(self._count), reply))
+            if reply.pk not in self._expected:
+                self._expected.add(reply.pk)
+                heappush(self._due, (at, next(self._count), reply))
+
+    def room(self) -> int:
+        """Return how many replies of other processes may be asked for, too: stores may be slower than replies come."""
+        return max(LIMIT - len(self._expected), 0)
 
     def next_due_at(self) -> datetime | None:
         """Return when the stores are to be asked next, or None while they are being asked."""
         return self._due[0][0] if self._due and not self.under_way else None
 
     def ask(self, *, now: datetime) -> None:
-        """Start asking for what is due, unless that is under way. The verdicts are there later."""
-        due: list[Checked] = []
-        while not self.under_way and self._due and self._due[0][0] <= now and len(due) < LIMIT:
-            due.append(heappop(self._due)[2])
-        if due:
-            self.start([partial(self._ask, due)])
+        """Start asking for what is due, unless that is under way. The verdicts are there later.
 
-    async def _ask(self, due: Sequence[Checked]) -> list[Verdicted]:
+        Nothing is asked about what has waited for so long that no client waits any more.
+        """
+        due: list[Checked] = []
+        late: list[Checked] = []
+        while not self.under_way and self._due and self._due[0][0] <= now and len(due) < LIMIT:
+            at, _, reply = heappop(self._due)
+            (due if at > now - GIVE_UP_AFTER else late).append(reply)
+        if due or late:
+            self.start([partial(self._ask, due, late)])
+
+    def recorded(self, count: int) -> None:
+        """Forget what the oldest questions were about, because the answers are stored."""
+        self._expected -= {reply.pk for verdicts in self.peek(count) for reply, _ in verdicts}
+        super().recorded(count)
+
+    async def _ask(self, due: Sequence[Checked], late: Sequence[Checked]) -> list[Verdicted]:
         answers: dict[bytes, dict[str, bool]] = {}
         began_ns = time_ns()
         try:
@@ -125,7 +142,7 @@ class Confirmations(InFlight[list[Verdicted]]):
         for reply, verdict in asked:
             said, is_error = {"outcome": verdict.name.lower()}, verdict is not Verdict.CONFIRMED
             step("confirm", reply.envelope_hash, said, began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
-        return asked
+        return asked + [(reply, Verdict.UNKNOWN) for reply in late]
 
 
 def record_verdicts(verdicts: Iterable[Verdicted], *, now: datetime) -> list[Checked]:
@@ -192,13 +209,16 @@ async def _ask(store: WakuNode, hashes: Sequence[bytes], stores: Nodes, answers:
 
 _CLOSE = f"""
     UPDATE waku_bridge_outboundreply SET state = '{State.CONFIRMED}', confirmed_at = %(now)s, payload = NULL
-    WHERE id = ANY (%(ids)b::bigint[]) AND state = '{State.PUBLISHED}' RETURNING id
+    WHERE id = ANY (%(ids)b::bigint[]) AND envelope_hash = ANY (%(questions)b::bytea[])
+        AND state = '{State.PUBLISHED}'
+    RETURNING id
 """
 
 
 def _close(replies: Sequence[Checked], *, now: datetime) -> None:
     if replies:
-        closed = write(_CLOSE, {"now": now, "ids": [reply.pk for reply in replies]})
+        questions = [reply.envelope_hash for reply in replies]
+        closed = write(_CLOSE, {"now": now, "ids": [reply.pk for reply in replies], "questions": questions})
         transaction.on_commit(lambda: REPLIES_CONFIRMED.inc(len(closed.rows())), robust=True)
 
 
@@ -245,5 +265,8 @@ def _repeat(replies: Sequence[Checked], *, now: datetime) -> list[Checked]:
     return _ask_again(left[MAX_REPEATS_PER_RUN:], REPLIES_ABANDONED, now=now)
 
 
-def _still_published(replies: Iterable[Checked]) -> "QuerySet[OutboundReply]":
-    return OutboundReply.objects.filter(pk__in=[reply.pk for reply in replies], state=State.PUBLISHED)
+def _still_published(replies: Sequence[Checked]) -> "QuerySet[OutboundReply]":
+    """Return the rows of these replies, and none that was given the number of one after a fail-over."""
+    questions = [reply.envelope_hash for reply in replies]
+    ids = [reply.pk for reply in replies]
+    return OutboundReply.objects.filter(pk__in=ids, envelope_hash__in=questions, state=State.PUBLISHED)

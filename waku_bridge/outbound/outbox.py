@@ -33,6 +33,7 @@ from waku_bridge.outbound.publishing import (
     Tried,
     check_after,
     claim_pending,
+    give_up,
     record_published,
     record_refused,
     tell,
@@ -86,10 +87,11 @@ class LeftBehind(BaseStage):
         self._outbox = outbox
 
     def work(self, batch: Batch) -> Work[list[Outgoing]]:
+        given_up = give_up(limit=batch.limit, now=batch.now)
         outgoing = claim_pending(limit=batch.limit, now=batch.now)
         note((reply.envelope_hash, {"attempt": reply.attempt_count}) for reply in outgoing)
         batches.count(LEFT_BEHIND, {("replies",): sum(not reply.published_at for reply in outgoing)})
-        return Work(outgoing, is_more_left=len(outgoing) == batch.limit)
+        return Work(outgoing, is_more_left=batch.limit in {given_up, len(outgoing)})
 
     def committed(self, decided: list[Outgoing]) -> None:
         self._outbox.publisher.publish(decided)
@@ -177,8 +179,9 @@ class TakingUp(BaseStage):
         self._confirmations = outbox.confirmations
 
     def work(self, batch: Batch) -> Work[list[Checked]]:
-        taken = take_up_unconfirmed(limit=batch.limit, now=batch.now)
-        return Work(taken, is_more_left=len(taken) == batch.limit)
+        limit = min(batch.limit, self._confirmations.room())
+        taken = take_up_unconfirmed(limit=limit, now=batch.now) if limit else []
+        return Work(taken, is_more_left=bool(limit) and len(taken) == limit)
 
     def committed(self, decided: list[Checked]) -> None:
         self._confirmations.expect(decided, at=clock.now() - ASK_EVERY)

@@ -13,7 +13,6 @@ from time import monotonic, time_ns
 from typing import NamedTuple
 
 import structlog
-from django.db.models import Case, Value, When
 
 from kit.db.clock import clock
 from kit.db.statements import fetch, write
@@ -141,14 +140,15 @@ def tell(refusals: Iterable[Refusal]) -> None:
         PUBLISH_ERRORS.labels(node, code).inc(number)
 
 
-# Only what is still pending, because another worker may have taken over and be further on.
+# Only what is still pending, because another worker may have taken over and be further on; and by what it answers, too,
+# because after a fail-over another reply may have its number.
 _RECORD = f"""
     UPDATE waku_bridge_outboundreply AS reply
     SET state = '{State.PUBLISHED}', published_at = item.at, next_attempt_at = item.check_at,
         node = item.node, message_hash = item.hash
     FROM unnest(%(ids)b::bigint[], %(ats)b::timestamptz[], %(checks)b::timestamptz[], %(nodes)b::text[],
-                %(hashes)b::bytea[]) AS item (id, at, check_at, node, hash)
-    WHERE reply.id = item.id AND reply.state = '{State.PENDING}'
+                %(hashes)b::bytea[], %(questions)b::bytea[]) AS item (id, at, check_at, node, hash, envelope_hash)
+    WHERE reply.id = item.id AND reply.envelope_hash = item.envelope_hash AND reply.state = '{State.PENDING}'
 """
 
 
@@ -164,6 +164,7 @@ def record_published(taken: Sequence[Published]) -> None:
             "checks": [published.at + check_after(published.reply) for published in taken],
             "nodes": [published.node for published in taken],
             "hashes": [published.hash for published in taken],
+            "questions": [published.reply.envelope_hash for published in taken],
         },
     )
     first = [published for published in taken if not published.reply.published_at]
@@ -212,7 +213,6 @@ _CLAIM = f"""
 
 def claim_pending(*, limit: int, now: datetime) -> list[Outgoing]:
     """Take the replies that are due to be published again, or that the worker which made them did not publish."""
-    give_up(now=now)
     rows = fetch(
         _CLAIM,
         {
@@ -227,13 +227,20 @@ def claim_pending(*, limit: int, now: datetime) -> list[Outgoing]:
     return [Outgoing._make(row) for row in rows]
 
 
-def give_up(*, now: datetime) -> None:
-    """Close what no node has taken for so long that no client waits for it any more."""
-    old = OutboundReply.objects.filter(
-        state=State.PENDING, next_attempt_at__lte=now, created_at__lte=now - GIVE_UP_AFTER
+_GIVE_UP = f"""
+    UPDATE waku_bridge_outboundreply
+    SET state = CASE WHEN published_at IS NULL THEN '{State.ABANDONED}' ELSE '{State.UNCONFIRMED}' END, payload = NULL
+    WHERE id IN (
+        SELECT id FROM waku_bridge_outboundreply
+        WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s AND created_at <= %(old)s
+        ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
-    REPLIES_ABANDONED.inc(old.update(state=_given_up(), payload=None))
+    RETURNING id
+"""
 
 
-def _given_up() -> Case:
-    return Case(When(published_at__isnull=False, then=Value(State.UNCONFIRMED)), default=Value(State.ABANDONED))
+def give_up(*, limit: int, now: datetime) -> int:
+    """Close what no node has taken for so long that no client waits for it any more. Return how many there were."""
+    given_up = len(fetch(_GIVE_UP, {"limit": limit, "now": now, "old": now - GIVE_UP_AFTER}))
+    REPLIES_ABANDONED.inc(given_up)
+    return given_up

@@ -8,18 +8,15 @@ from waku_bridge.query_topics.budget import CpuBudget
 from waku_bridge.query_topics.keys import Keys, derive_keys, derive_newest, load_keys, urgent_budget
 from waku_bridge.query_topics.reader import QueryTopics
 from waku_bridge.query_topics.registering import listen_to, stop_listening_to, stop_listening_to_nobody
-from waku_bridge.query_topics.topic_set import content_topic, number
 
 __all__ = [
     "CpuBudget",
     "Keys",
     "QueryTopics",
-    "content_topic",
     "derive_keys",
     "derive_newest",
     "listen_to",
     "load_keys",
-    "number",
     "stop_listening_to",
     "stop_listening_to_nobody",
     "urgent_budget",

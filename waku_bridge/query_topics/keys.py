@@ -21,7 +21,6 @@ from registrations.keyring import keyring
 from registrations.models import TopicKey
 from waku_bridge.codec import topics
 from waku_bridge.query_topics.budget import CpuBudget
-from waku_bridge.query_topics.topic_set import number
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +81,7 @@ def derive_newest(*, budget: CpuBudget) -> int:
 
 def _rows(content_topics: Iterable[str]) -> tuple[dict[int, str], list[TopicKey]]:
     """Return the content topics by their number, and the names registered on them."""
-    numbered = ((number(content_topic), content_topic) for content_topic in content_topics)
+    numbered = ((topics.number(content_topic), content_topic) for content_topic in content_topics)
     names = {topic: content_topic for topic, content_topic in numbered if topic is not None}
     return names, list(TopicKey.objects.filter(topic__in=names.keys()).order_by("pk")) if names else []
 

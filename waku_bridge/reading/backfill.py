@@ -17,9 +17,9 @@ from time import monotonic
 import psycopg
 import structlog
 from django.db import Error as DjangoDatabaseError
-from django.utils import timezone
 
 from kit.backoff import Backoff
+from kit.db.clock import clock
 from kit.leader import Term
 from waku_bridge.inbox import Path
 from waku_bridge.metrics import STORE_ERRORS
@@ -55,7 +55,7 @@ class Backfill:
     def request(self, content_topics: Sequence[str]) -> None:
         """Ask for what came lately on these content topics."""
         for store in self._stores:
-            store.request(content_topics, timezone.now())
+            store.request(content_topics, clock.now())
 
     async def run(self, term: Term) -> None:
         """Fill until the term is over."""
@@ -137,7 +137,7 @@ class _StoreBackfill:
             self._waiting.pop(content_topic, None)
 
     async def _read(self, since: datetime, content_topics: Sequence[str]) -> None:
-        window = Window(since - self._reach, timezone.now() + AHEAD)
+        window = Window(since - self._reach, clock.now() + AHEAD)
         cursor = await self._pages.read_again(window, "", content_topics)
         while cursor:
             cursor = await self._pages.read_again(window, cursor, content_topics)

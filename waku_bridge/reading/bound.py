@@ -1,14 +1,14 @@
 """The bound of what waits in the inbox. The bridge keeps it, so that it holds also while no worker runs.
 
 What nobody has opened yet may be about a proven address, so none of it is dropped: while too much of it waits, no page
-is taken in, and the stores keep what comes. Of what was postponed the oldest is dropped. Counting costs one statement a
-second, on indexes alone, and nothing for a message.
+is taken in, and the stores keep what comes. Of what was postponed, or waits for the key of its topic, the oldest is
+dropped. Counting costs one statement a second, on indexes alone, and nothing for a message.
 """
 
 import psycopg
 import structlog
-from django.utils import timezone
 
+from kit.db.clock import clock
 from kit.leader import Term
 from waku_bridge import inbox
 from waku_bridge.metrics import ENVELOPES_PROCESSED
@@ -17,12 +17,12 @@ from waku_bridge.reading.intake import Intake
 log = structlog.get_logger(__name__)
 
 PERIOD_SECONDS = 1.0
-# Envelopes that one statement drops. Another one follows at once where there are more.
+# Envelopes of a kind that one statement drops. Another one follows at once where there are more.
 MAX_DROPPED = 5000
 
 
 class Bound:
-    """Keeps at most ``limit`` envelopes waiting unopened, and as many postponed."""
+    """Keeps at most ``limit`` envelopes waiting unopened, as many postponed, and as many that wait for a key."""
 
     def __init__(self, intake: Intake, *, limit: int) -> None:
         self._intake = intake
@@ -38,16 +38,17 @@ class Bound:
 
     async def _enforce(self) -> float:
         """Drop what is too much, note whether there is room, and return when to look again, in seconds."""
-        values = [timezone.now(), self._limit, MAX_DROPPED, self._limit]
+        values = {"now": clock.now(), "limit": self._limit, "most": MAX_DROPPED}
         try:
-            [(dropped, is_full)] = await self._intake.session.execute(inbox.BOUND, values)
+            [(dropped, is_full, now)] = await self._intake.session.execute(inbox.BOUND, values)
         except psycopg.Error:
             return PERIOD_SECONDS  # the readers say what is wrong with the database
+        clock.set(now)
         if dropped:
             log.warning("envelopes_dropped", reason=inbox.OVERLOAD, count=dropped)
             ENVELOPES_PROCESSED.labels("unknown", inbox.OVERLOAD).inc(dropped)
         self._note(is_full=is_full)
-        return 0.0 if dropped == MAX_DROPPED else PERIOD_SECONDS
+        return 0.0 if dropped >= MAX_DROPPED else PERIOD_SECONDS
 
     def _note(self, *, is_full: bool) -> None:
         has_room = self._intake.has_room

@@ -11,7 +11,7 @@ them costs no statement.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -60,7 +60,7 @@ class Session:
         self._lock = asyncio.Lock()
 
     async def execute(
-        self, sql: str, values: Sequence[Any] = (), *, number: int | None = None
+        self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), *, number: int | None = None
     ) -> list[tuple[Any, ...]]:
         """Return the rows of a statement, after taking in what was registered before it.
 

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import psycopg
 import structlog
 from django.db import Error as DjangoDatabaseError
-from django.utils import timezone
 
 from kit.backoff import Backoff
+from kit.db.clock import clock
 from kit.db.reasons import reason
 from kit.leader import Term, wait
 from kit.status_cache import StatusCache
@@ -76,7 +76,7 @@ class LiveReader:
         self._suspect = suspect
         self._ring = Ring(ring_capacity)
         self._backoff = Backoff(RETRY_SECONDS, first_seconds=FIRST_RETRY_SECONDS)
-        self._read_at, self._read_monotonic = timezone.now(), monotonic()
+        self._read_at, self._read_monotonic = clock.now(), monotonic()
         self._lost_since: datetime | None = None
         self._searched_at = -SEARCH_PERIOD_SECONDS
         self._told_at = -TELL_SECONDS
@@ -89,7 +89,7 @@ class LiveReader:
         self._skew = MESSAGE_SKEW_SECONDS.labels(self.reader.name)
 
     async def run(self, term: Term) -> None:
-        self._read_at, self._read_monotonic = timezone.now(), monotonic()
+        self._read_at, self._read_monotonic = clock.now(), monotonic()
         while not term.is_over:
             pause = await self._read_once(term)
             await asyncio.sleep(pause)  # too short to be interrupted
@@ -104,7 +104,7 @@ class LiveReader:
         except NodeError as error:
             return self._failed(error)
         self._recovered()
-        received_at, pause = timezone.now(), self._measure(page)
+        received_at, pause = clock.now(), self._measure(page)
         if page:
             await self._store_however_long_it_takes(page, received_at, term)
         self._read_at = received_at
@@ -167,7 +167,7 @@ class LiveReader:
         self._suspect(self._lost_since)
         log.info("stores_searched_for_losses", node=self.reader.name, since=self._lost_since.isoformat())
         self._searched_at = monotonic()
-        self._lost_since, self._read_at = None, timezone.now()
+        self._lost_since, self._read_at = None, clock.now()
 
     async def _store_however_long_it_takes(self, page: list[Any], received_at: datetime, term: Term) -> None:
         """Store the page, also when the lock is lost meanwhile: without the database both are lost.
@@ -210,4 +210,4 @@ class LiveReader:
 
 def _note_read(node: str) -> None:
     """Note that the node was read."""
-    LAST_READ.save(timezone.now(), node)
+    LAST_READ.save(clock.now(), node)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import structlog
-from django.utils import timezone
 
+from kit.db.clock import clock
 from waku_bridge.inbox import Path
 from waku_bridge.metrics import MESSAGES_READ, STORE_PAGES
 from waku_bridge.node import NodeError, StoreEntry, StorePage
@@ -121,7 +121,7 @@ class StorePages:
         """Take in the messages of this shard. Return the hashes by which the store knows them."""
         ours = [entry for entry in entries if entry.pubsub_topic in ("", self.reader.pubsub_topic)]
         messages = [entry.message for entry in ours]
-        taken = await self._intake.take(messages, self.reader, path=self._path, received_at=timezone.now())
+        taken = await self._intake.take(messages, self.reader, path=self._path, received_at=clock.now())
         self.found += len(taken.new)
         told = {entry.message_hash for entry in ours if entry.message_hash}
         if mistaken := sum(envelope.hash not in told for envelope in taken.selection.envelopes):

@@ -18,9 +18,9 @@ from time import monotonic
 import psycopg
 import structlog
 from django.db import Error as DjangoDatabaseError
-from django.utils import timezone
 
 from kit.backoff import Backoff
+from kit.db.clock import clock
 from kit.db.reasons import reason
 from kit.leader import Term
 from waku_bridge.inbox import Path
@@ -78,7 +78,7 @@ class StoreWalker:
 
         The search is made at once, and once more when everything from then is settled.
         """
-        now = timezone.now()
+        now = clock.now()
         self._urgent = windows.urgent(lost_since=since, now=now).hull(self._urgent)
         self._doubt = windows.doubt(since=since, now=now).hull(self._doubt)
         self._wanted.set()
@@ -119,7 +119,7 @@ class StoreWalker:
         STORE_ERRORS.labels(self.reader.name, error.code).inc()
         if not self._backoff.failures:
             log.warning("store_lost", node=self.reader.name, error=str(error))
-        self._late_at = now = timezone.now()
+        self._late_at = now = clock.now()
         self._doubt = windows.doubt(since=now, now=now).hull(self._doubt)
         pause = self._backoff.next()
         return self._postpone(BUSY_SECONDS + pause if isinstance(error, Busy) else pause)
@@ -244,7 +244,7 @@ class StoreWalker:
             await in_thread(progress.turn_page, first, "")
             raise
         if self._pages.found > found:
-            self._late_at = timezone.now()
+            self._late_at = clock.now()
         if place:
             self._with_messages = place.with_messages
             await in_thread(progress.turn_page, first, place.cursor)

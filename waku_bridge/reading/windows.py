@@ -103,8 +103,10 @@ def plan(
     the store was late within the time that is searched for late messages.
     """
     end_at = now - SETTLE
-    is_clock_put_back = watermark_at > now
-    if is_first or is_clock_put_back:
+    if watermark_at > now + OVERLAP:
+        # While the clock was ahead, what was read was the future, nobody knows for how long.
+        begin = now - recovery
+    elif is_first or watermark_at > now:
         begin = min(watermark_at, now) - AFRESH
     else:
         begin = min(watermark_at + MICROSECOND, end_at)
@@ -124,9 +126,9 @@ def _late(searched_at: datetime, now: datetime, *, is_late: bool) -> Window | No
     not come any more.
     """
     since = now - searched_at
-    if since < LATE_PERIOD:
+    if timedelta() <= since < LATE_PERIOD:
         return None
-    if is_late or since > LATE_REACH:
+    if is_late or not timedelta() <= since <= LATE_REACH:
         return Window(now - LATE_REACH, now - LATE_UNTIL)
     return Window(searched_at - LATE_AGE + MICROSECOND, now - LATE_AGE)
 

@@ -3,8 +3,12 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.core.management import CommandError, call_command
 
+from kit.expiry.models import MassExpiry
+from kit.indicators import State
 from notifications.models import Notification
+from pushserver.indicators.snapshot import take_snapshot
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from registrations.retention import remove_tombstones
 from tests import factories
@@ -75,3 +79,25 @@ def test_nobody_listens_for_keys_of_which_nothing_is_known() -> None:
 
     assert sum(query_topics.stop_listening_to_nobody()) == 1
     assert TopicKey.objects.get().name == kept.hex()
+
+
+def test_more_than_a_tenth_waits_for_somebody_and_then_ends() -> None:
+    """A clock that is half a year ahead would end every registration there is."""
+    for _ in range(20):
+        factories.make_registration(at=LONG_AGO)
+
+    assert expire() == 0
+    with pytest.raises(CommandError, match="No devices wait for that"):
+        call_command("allow_expiry", "devices")
+    [shown] = [each for each in take_snapshot(now=NOW).indicators if each.id == "registrations"]
+    assert (shown.state, shown.sentence) == (
+        State.YELLOW,
+        "20 of 20 would expire at once, and wait for somebody to allow it",
+    )
+    assert "`manage.py allow_expiry registrations`" in shown.first_step
+
+    call_command("allow_expiry", "registrations")
+    MassExpiry.objects.update(allowed_at=NOW)  # by the clock of this test
+    assert expire() == 20
+    assert expire() == 0
+    assert not MassExpiry.objects.exists()

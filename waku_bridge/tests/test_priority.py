@@ -73,7 +73,7 @@ def test_a_message_costs_what_its_kind_and_its_notifications_cost(decoded: Decod
         (None, []),
         (said(Query((b"h" * 64,))), []),
         (registered(None), []),
-        (registered(RegistrationMessage("one", 1, access_token="t")), [Named(key_hash(AUTHOR), "one")]),
+        (registered(RegistrationMessage("one", 1, access_token="t")), [Named(key_hash(AUTHOR), "one", version=1)]),
         (registered(RegistrationMessage("o\0ne", 1)), []),
         (request(1), [Named(b"h" * 64, "one", "token")]),
         (request(100), [Named(b"h" * 64, "one", "token")] * MAX_NAMED),

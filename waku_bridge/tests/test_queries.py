@@ -10,12 +10,20 @@ from kit.buckets.share import Share
 from kit.buckets.shared import SharedBuckets
 from registrations.messages import QueryInfo
 from waku_bridge import queries
+from waku_bridge.codec.topics import content_topic, query_name
 from waku_bridge.queries import EXCESS_BYTES_PER_SECOND, MAX_ANSWER_BYTES, REPEATED, TOO_MANY, Asked, Limits, Verdicts
 
 pytestmark = pytest.mark.django_db
 ALICE, BOB, CAROL = (bytes([number]) * 64 for number in (1, 2, 3))
 AUTHOR, OTHER = b"\x02" * 33, b"\x03" * 33
-QUERY = Asked(AUTHOR, (ALICE,), size_bytes=300)
+
+
+def asked(*keys: bytes, author: bytes = AUTHOR, on: bytes = b"", size: int = 300) -> Asked:
+    """A query about these keys, on the topic of the first of them."""
+    return Asked(author, keys, size, content_topic(query_name(on or keys[0])))
+
+
+QUERY = asked(ALICE)
 
 
 class Clock:
@@ -73,14 +81,14 @@ def test_what_is_asked_again_within_five_seconds_is_answered_once(limits: OneWor
 
 
 def test_who_asks_about_another_key_or_is_another_is_answered(limits: OneWorker) -> None:
-    queries = [QUERY, QUERY._replace(author=OTHER), QUERY._replace(public_key_hashes=(BOB,))]
+    queries = [QUERY, QUERY._replace(author=OTHER), asked(BOB)]
     assert answered(limits, *queries) == [(ALICE,), (ALICE,), (BOB,)]
 
 
 def test_a_key_is_answered_about_so_often_a_minute_whoever_asks(limits: OneWorker, clock: Clock) -> None:
     queries = [QUERY._replace(author=bytes([number]) * 33) for number in range(10)]
     assert answered(limits, *queries[:4]) == [(ALICE,), (ALICE,), TOO_MANY, TOO_MANY]
-    assert answered(limits, queries[4], QUERY._replace(public_key_hashes=(ALICE, BOB))) == [TOO_MANY, (BOB,)]
+    assert answered(limits, queries[4], asked(ALICE, BOB), asked(BOB)) == [TOO_MANY, TOO_MANY, (BOB,)]
     clock.now += 30
     assert answered(limits, *queries[5:8]) == [(ALICE,), TOO_MANY, TOO_MANY]
 
@@ -118,7 +126,7 @@ def test_names_that_nobody_knows_leave_the_memory_bounded_and_no_key_is_answered
     limits = OneWorker(clock, in_all=10**6)
     assert answered(limits, QUERY, QUERY._replace(author=OTHER)) == [(ALICE,)] * 2
     for number in range(1000):
-        answered(limits, Asked(AUTHOR, (number.to_bytes(64),), 300))
+        answered(limits, asked(number.to_bytes(64)))
     assert answered(limits, QUERY, QUERY._replace(author=b"another")) == [REPEATED, TOO_MANY]
     assert len(limits._buckets) <= 101
     assert len(limits.shared._silent._own) <= 101
@@ -126,12 +134,35 @@ def test_names_that_nobody_knows_leave_the_memory_bounded_and_no_key_is_answered
 
 def test_keys_that_are_as_long_as_a_message_are_remembered_by_no_more_bytes_than_others(limits: OneWorker) -> None:
     """A row of a bucket cannot have a key of more than some 2 700 bytes."""
-    asked = [Asked(AUTHOR, (bytes([number]) * 100_000,), 100_300) for number in range(4)]
-    assert [answered(limits, each)[0] == TOO_MANY for each in asked] == [False, False, True, True]
+    said = [asked(bytes([number]) * 100_000, size=100_300) for number in range(4)]
+    assert [answered(limits, each)[0] == TOO_MANY for each in said] == [False, False, True, True]
     assert all(isinstance(name, str) or len(name) == 32 for name in limits._buckets._full_at)
 
 
 def test_all_answers_have_a_limit_too(clock: Clock) -> None:
     limits = OneWorker(clock, in_all=10)
-    asked = [Asked(AUTHOR, (number.to_bytes(64),), 300) for number in range(20)]
-    assert answered(limits, *asked).count(TOO_MANY) == 10
+    assert answered(limits, *(asked(number.to_bytes(64)) for number in range(20))).count(TOO_MANY) == 10
+
+
+def test_a_query_about_many_uses_up_nothing_of_those_it_names(limits: OneWorker) -> None:
+    """Two queries a second about a hundred users used to silence all others about them."""
+    victims = [number.to_bytes(64) for number in range(100)]
+    for number in range(10):
+        answered(limits, asked(CAROL, *victims, author=bytes([number]) * 33))  # on the topic of somebody else
+        answered(limits, asked(*victims, author=bytes([number]) * 33, on=BOB))  # on one that it does not name
+    assert answered(limits, asked(CAROL, author=OTHER)) == [TOO_MANY]
+    assert answered(limits, *(asked(victim, author=OTHER) for victim in victims)) == [(victim,) for victim in victims]
+
+
+def test_a_query_and_its_copy_on_another_topic_are_charged_as_one(limits: OneWorker) -> None:
+    for number in range(10):
+        answered(limits, asked(ALICE, author=bytes([number]) * 33))
+    pair = [asked(ALICE, author=OTHER), asked(ALICE, author=OTHER, on=BOB)]
+    assert TOO_MANY in answered(limits, pair[0])
+    assert set(answered(limits, *pair)) <= {TOO_MANY, REPEATED}
+
+
+def test_the_keys_of_one_query_are_answered_from_one_charge(limits: OneWorker) -> None:
+    assert answered(limits, asked(ALICE, BOB, CAROL, ALICE)) == [(ALICE, BOB, CAROL)]
+    assert answered(limits, asked(ALICE, author=OTHER)) == [(ALICE,)]
+    assert answered(limits, asked(ALICE, author=b"a third")) == [TOO_MANY]

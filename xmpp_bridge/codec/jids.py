@@ -42,10 +42,10 @@ def parse_jid(text: str) -> Jid | None:
 
 def parse_domain(text: str) -> str:
     """Return a domain in the form in which it is compared, or an empty text when it is none."""
-    folded = text.casefold().removesuffix(".")
-    if folded.isascii():
-        return folded if _PLAIN_DOMAIN.fullmatch(folded) and ".." not in folded else ""
-    try:
-        return idna.encode(folded, uts46=True).decode("ascii")
-    except (idna.IDNAError, UnicodeError):
-        return ""
+    if not text.isascii():  # UTS 46 also folds the case, and knows letters that have two forms, as ß
+        try:
+            text = idna.encode(text, uts46=True).decode("ascii")
+        except (idna.IDNAError, UnicodeError):
+            return ""
+    folded = text.lower().removesuffix(".")
+    return folded if _PLAIN_DOMAIN.fullmatch(folded) and ".." not in folded else ""

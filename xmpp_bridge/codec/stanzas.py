@@ -69,7 +69,7 @@ def _decode_iq(stanza: Element, attributes: Mapping[str, str]) -> Said:
         is_error = iq_type == "error"
         return _decode_answer(stanza, origin) if is_error else IqAnswer(origin.id, origin.sender, is_error)
     if iq_type not in {"get", "set"}:
-        return Ignored("unknown_type")
+        return Malformed(origin)
     try:
         return _decode_set(stanza, origin) if iq_type == "set" else _decode_get(stanza, origin)
     except MalformedStanza:

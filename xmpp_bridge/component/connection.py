@@ -21,6 +21,7 @@ from xmpp_bridge.codec.stream import (
     Received,
     Stream,
     TooLarge,
+    Unreadable,
     handshake,
     opening,
 )
@@ -40,8 +41,9 @@ ERRANDS_EVERY_SECONDS = 0.5
 IN_HAND_SECONDS = 1.0
 FINISH_SECONDS = 5.0
 READ_BYTES = 64 * 1024
-# Stanzas that wait for the desk. When there are more, nothing is read, and the server keeps them.
+# Stanzas that wait for the desk, and their bytes. When there are more, nothing is read, and the server keeps them.
 MAX_WAITING = 500
+MAX_WAITING_BYTES = 4 * 1024 * 1024
 MAX_BATCH = 200
 
 
@@ -73,10 +75,13 @@ class Connection:
         self._tell_ready = ready
         self._ready = asyncio.Event()
         self._stream = Stream()
-        self._waiting: asyncio.Queue[Arrived] = asyncio.Queue(MAX_WAITING)
+        self._waiting: asyncio.Queue[Arrived] = asyncio.Queue()
+        self._unanswered_bytes = 0
+        self._answered = asyncio.Event()
         self._heard_at = monotonic()
         self._writer: asyncio.StreamWriter | None = None
         self._is_closed = False  # our side of the stream
+        self._is_paused = False  # nothing is read, because too much waits
 
     async def run(self, stopped: asyncio.Event) -> str:
         """Connect, and serve until the connection ends or we are stopped. Return how it ended."""
@@ -107,7 +112,9 @@ class Connection:
             if stopping.done():
                 await self._finish(reading)
                 return "stopped"
-            return _end_of([reading, *working])
+            end = _end_of([reading, *working])
+            await self._store_rest(stopping)
+            return end
         finally:
             for task in (reading, stopping, *working):
                 task.cancel()
@@ -119,30 +126,49 @@ class Connection:
         """
         if not self._ready.is_set():
             reading.cancel()
-        with suppress(TimeoutError, ConnectionEnded):
+        with suppress(TimeoutError):
             async with asyncio.timeout(IN_HAND_SECONDS):
                 await self._waiting.join()
-        with suppress(TimeoutError, ConnectionEnded):
+        with suppress(TimeoutError):
             async with asyncio.timeout(FINISH_SECONDS):
                 await self._send(CLOSING)
                 self._is_closed = True
                 await asyncio.wait([reading])
                 await self._waiting.join()
 
+    async def _store_rest(self, stopping: "asyncio.Task[bool]") -> None:
+        """Store what was read before the connection ended, and answer it while the server still listens."""
+        storing = asyncio.create_task(self._waiting.join())
+        await asyncio.wait([storing], timeout=FINISH_SECONDS)
+        self._is_closed = True
+        if self._writer:
+            self._writer.transport.abort()  # nothing waits any more for a server that does not read
+        await asyncio.wait([storing, stopping], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([storing], timeout=FINISH_SECONDS)
+        storing.cancel()
+
     async def _read(self, reader: asyncio.StreamReader) -> None:
         while True:
             try:
                 data = await reader.read(READ_BYTES)
                 self._heard_at = monotonic()
-                events = self._stream.feed(data)
+                for event in self._stream.feed(data):
+                    await self._take(event)
             except OSError:
                 raise ConnectionEnded("lost") from None
             except BrokenStream:
                 raise ConnectionEnded("broken") from None
             if not data:
                 raise ConnectionEnded("lost")
-            for event in events:
-                await self._take(event)
+            self._is_paused = self._is_full()
+            while self._is_full():
+                self._answered.clear()
+                await self._answered.wait()
+            self._is_paused = False
+
+    def _is_full(self) -> bool:
+        """Return whether nothing more is to be read, because too much waits."""
+        return self._waiting.qsize() > MAX_WAITING or self._unanswered_bytes > MAX_WAITING_BYTES
 
     async def _take(self, event: object) -> None:
         match event:
@@ -152,8 +178,9 @@ class Connection:
             case Ready():
                 self._ready.set()
                 self._tell_ready()
-            case Received() | TooLarge():
-                await self._waiting.put(Arrived(event, monotonic()))
+            case Received() | TooLarge() | Unreadable():
+                self._waiting.put_nowait(arrived := Arrived(event, monotonic()))
+                self._unanswered_bytes += arrived.size
             case Failed(condition):
                 raise ConnectionEnded(condition)
             case Closed():
@@ -161,14 +188,23 @@ class Connection:
 
     async def _answer(self) -> None:
         loop = asyncio.get_running_loop()
+        batch: list[Arrived] = []
         while True:
-            batch = [await self._waiting.get()]
-            while len(batch) < MAX_BATCH and not self._waiting.empty():
-                batch.append(self._waiting.get_nowait())
-            for answer in await loop.run_in_executor(self._thread, self._desk.answer, batch):
+            batch += await self._next_batch(can_wait=not batch)
+            answers, later = await loop.run_in_executor(self._thread, self._desk.answer, batch)
+            for answer in answers:
                 await self._send(answer)
-            for _ in batch:
+            self._unanswered_bytes += sum(arrived.size for arrived in later) - sum(arrived.size for arrived in batch)
+            for _ in range(len(batch) - len(later)):
                 self._waiting.task_done()
+            self._answered.set()
+            batch = later
+
+    async def _next_batch(self, *, can_wait: bool) -> list[Arrived]:
+        batch = [await self._waiting.get()] if can_wait else []
+        while len(batch) < MAX_BATCH and not self._waiting.empty():
+            batch.append(self._waiting.get_nowait())
+        return batch
 
     async def _keep_alive(self) -> None:
         """Ping ourselves through the server now and then: what comes back has gone both ways."""
@@ -181,9 +217,15 @@ class Connection:
         while True:
             await asyncio.sleep(PING_EVERY_SECONDS)
             asked_at = monotonic()
-            await self._send(b" " + write_ping(uuid4().hex, sender=domain, to=domain))
-            await asyncio.sleep(PING_SECONDS)
-            if self._heard_at < asked_at:
+            sending = asyncio.create_task(self._send(b" " + write_ping(uuid4().hex, sender=domain, to=domain)))
+            try:
+                await asyncio.sleep(PING_SECONDS)
+                # What was sent before may have filled the buffers of a link that is dead. While nothing is read, it is
+                # known only that the server takes what is sent.
+                is_heard = self._heard_at >= asked_at or (self._is_paused and sending.done())
+            finally:
+                sending.cancel()
+            if not is_heard:
                 raise ConnectionEnded("silent")
 
     async def _announce(self) -> None:
@@ -215,8 +257,8 @@ class Connection:
         try:
             writer.write(data)
             await writer.drain()
-        except OSError:
-            raise ConnectionEnded("lost") from None
+        except OSError:  # reading ends by it, too
+            self._is_closed = True
 
 
 def _end_of(tasks: "list[asyncio.Task[None]]") -> str:

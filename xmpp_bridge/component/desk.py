@@ -3,24 +3,27 @@
 A database that is away is no reason for silence: its users' servers are told to wait, and lose nothing that way.
 """
 
-from collections import Counter, deque
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import TypeVar
 
 import structlog
-from django.db import Error, InterfaceError, OperationalError, connection
+from django.db import Error, connection
 
 from kit.db.clock import clock
-from kit.db.reasons import is_conflict
+from kit.db.patience import set_patience
+from kit.db.reasons import is_away, is_closed, is_conflict
 from kit.db.statements import fetch, write
+from kit.patience import Patience
 from kit.sessions import BATCH_WORKER, set_all
 from xmpp_bridge import announcing, errands
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.jids import parse_jid
 from xmpp_bridge.codec.names import COMMANDS as COMMANDS_NODE
 from xmpp_bridge.codec.stanzas import decode, decode_too_large
-from xmpp_bridge.codec.stream import Received, TooLarge
+from xmpp_bridge.codec.stream import Received, TooLarge, Unreadable
 from xmpp_bridge.commands import ACTIONS
 from xmpp_bridge.inbound import Inbound
 from xmpp_bridge.limits import Limits
@@ -41,13 +44,16 @@ from xmpp_bridge.registering import Registering
 from xmpp_bridge.rules import BAD_REQUEST, NOT_FOUND, Domains, Verdict, answer_to
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 NAME = "Push service"
 # Another process may have written the same at the same moment. It is committed by the time this one fails on it.
 ATTEMPTS = 3
 # A database that hangs counts as away after this: users' servers are told so while they still wait.
-STATEMENT_TIMEOUT = "5s"
+PATIENCE = Patience(statement_seconds=5, lock_seconds=5)
 CLOCK_SET_EVERY_SECONDS = 30.0
+# How long other stanzas than pushes may take before pushes have their turn again. A command takes two milliseconds.
+OTHERS_SECONDS = 0.05
 # A run of the canary waits for one answer at a time, and one run is under way.
 MOST_UNANSWERED = 8
 _NAMES = {
@@ -64,8 +70,17 @@ _NAMES = {
 class Arrived:
     """One stanza as the connection read it, and when (monotonic)."""
 
-    event: Received | TooLarge = field(repr=False)
+    event: Received | TooLarge | Unreadable = field(repr=False)
     at: float
+
+    @property
+    def size(self) -> int:
+        """Return how many bytes are kept of it."""
+        return self.event.size if isinstance(self.event, Received) else 0
+
+
+class Away(Exception):  # noqa: N818 - says what is the case
+    """The database is away, or hangs."""
 
 
 class Desk:
@@ -76,31 +91,36 @@ class Desk:
         self._inbound = Inbound(limits, domains)
         self._registering = Registering(domain, limits, domains)
         self._clock_set_at = float("-inf")
+        # Until then the database counts as away: for as long as it took to find that out, so that a host that swallows
+        # what it is sent holds up half of the time at most.
+        self._retry_at = float("-inf")
         # Ids of what the canary had us say to ourselves, as long as no answer has come. The oldest are forgotten.
         self._unanswered: deque[str] = deque(maxlen=MOST_UNANSWERED)
 
-    def answer(self, batch: Sequence[Arrived]) -> list[bytes]:
-        """Return the answers to a batch. It never raises: whatever happens, who asked is answered."""
-        self._prepare()
-        said = [_decode(arrived) for arrived in batch]
-        self._note_answers([each for each in said if isinstance(each, IqAnswer)])
-        pushes = [each for each in said if isinstance(each, PushNotification)]
-        others = [self._answer_other(each) for each in said if not isinstance(each, PushNotification)]
-        verdicts = self._accept(pushes)
-        written = [self._write(push, verdict) for push, verdict in zip(pushes, verdicts, strict=True)]
-        for name, number in Counter(_NAMES[type(each)] for each in said if type(each) in _NAMES).items():
-            STANZAS.labels(name).inc(number)
-        ANSWER_SECONDS.observe_all([monotonic() - arrived.at for arrived in batch])
-        return [answer for answer in (*others, *written) if answer]
+    def answer(self, batch: Sequence[Arrived]) -> tuple[list[bytes], list[Arrived]]:
+        """Return the answers to a batch, and what of it is to be handed in again.
+
+        Pushes come first, whatever came before them. Commands and all else take a short while each time. It never
+        raises: whatever happens, who asked is answered.
+        """
+        heard = [(arrived, _decode(arrived)) for arrived in batch]
+        pushes = [(arrived.at, said) for arrived, said in heard if isinstance(said, PushNotification)]
+        others = deque((arrived, said) for arrived, said in heard if not isinstance(said, PushNotification))
+        answers = self._answer_pushes([push for _, push in pushes])
+        times, until = [at for at, _ in pushes], monotonic() + OTHERS_SECONDS
+        while others and monotonic() < until:
+            arrived, said = others.popleft()
+            answers.append(self._answer_other(said))
+            times.append(arrived.at)
+        ANSWER_SECONDS.observe_all([monotonic() - at for at in times])
+        return [answer for answer in answers if answer], [arrived for arrived, _ in others]
+
+    def _answer_pushes(self, pushes: Sequence[PushNotification]) -> list[bytes]:
+        return [self._write(push, verdict) for push, verdict in zip(pushes, self._accept(pushes), strict=True)]
 
     def find_ended(self) -> list[announcing.Ended]:
         """Return routes whose end is to be announced, or none while the database is away."""
-        try:
-            self._prepare()
-            return announcing.find_ended()
-        except Error as error:
-            _hang_up(error)
-            return []
+        return self._unless_away(announcing.find_ended) or []
 
     def write_ends(self, ended: list[announcing.Ended]) -> list[bytes]:
         """Return the announcements of these ends."""
@@ -108,77 +128,96 @@ class Desk:
 
     def note_told(self, ended: list[announcing.Ended]) -> None:
         """Note that these ends were announced. When that fails, they are announced once more."""
-        try:
-            announcing.note_told(ended, now=clock.now())
-        except Error as error:
-            _hang_up(error)
+        self._unless_away(lambda: announcing.note_told(ended, now=clock.now()))
 
     def take_errands(self) -> list[bytes]:
         """Return what the canary has us say to ourselves through the XMPP server, or nothing while the database is
         away.
         """
-        try:
-            self._prepare()
-            wanted = errands.take()
-        except Error as error:
-            _hang_up(error)
-            return []
+        wanted = self._unless_away(errands.take) or []
         self._unanswered.extend(each.id for each in wanted)
         return [each.text.encode() for each in wanted]
 
-    def _note_answers(self, heard: Sequence[IqAnswer]) -> None:
-        """Note the answers to what the canary had us say: nobody can guess its id, or send from our domain."""
-        for answer in heard:
-            sender = parse_jid(answer.sender)
-            if answer.id not in self._unanswered or sender is None or sender.domain != self._domain:
-                continue
-            self._unanswered.remove(answer.id)
-            try:
-                errands.note_answer(answer, is_own=answer.by == self._domain)
-            except Error as error:
-                _hang_up(error)
+    def _note_answer(self, answer: IqAnswer) -> None:
+        """Note an answer to what the canary had us say: nobody can guess its id, or send from our domain."""
+        sender = parse_jid(answer.sender)
+        if answer.id not in self._unanswered or sender is None or sender.domain != self._domain:
+            return
+        self._unanswered.remove(answer.id)
+        self._unless_away(lambda: errands.note_answer(answer, is_own=answer.by == self._domain))
 
     def close(self) -> None:
         """Close the connection to the database."""
         connection.close()
 
-    def _prepare(self) -> None:
-        """Have a connection to the database whose statements end in time, and know the time."""
+    def _prepare(self) -> bool:
+        """Have a connection to the database whose statements end in time, and know the time. Return whether it is
+        there.
+        """
+        if connection.connection is None and monotonic() < self._retry_at:
+            return False
+        began_at = monotonic()
         try:
             if connection.connection is None:
                 connection.ensure_connection()
-                write(f"SELECT {set_all({'statement_timeout': STATEMENT_TIMEOUT, **BATCH_WORKER})}")
+                set_patience(PATIENCE)
+                write(f"SELECT {set_all(BATCH_WORKER)}")
                 self._clock_set_at = float("-inf")
             if monotonic() - self._clock_set_at > CLOCK_SET_EVERY_SECONDS:
                 [(now,)] = fetch("SELECT clock_timestamp()")
                 clock.set(now)
                 self._clock_set_at = monotonic()
         except Error as error:
-            _hang_up(error)
+            self._give_up(error, began_at)
+            return False
+        return True
+
+    def _give_up(self, error: Exception, began_at: float) -> None:
+        """Take the database for away."""
+        _hang_up(error)
+        self._retry_at = 2 * monotonic() - began_at
+
+    def _repeat(self, work: Callable[[], T]) -> T:
+        """Do something, and do it again after a conflict, and once after the connection broke.
+
+        Raises Away while the database is away or hangs, and otherwise what it failed by.
+        """
+        for attempt in range(ATTEMPTS):
+            if not self._prepare():
+                raise Away
+            began_at = monotonic()
+            try:
+                return work()
+            except Exception as error:
+                if is_away(error) and (attempt or not is_closed(error)):
+                    self._give_up(error, began_at)
+                    raise Away from None
+                _hang_up(error)
+                if not (is_away(error) or is_conflict(error)) or attempt == ATTEMPTS - 1:
+                    raise
+        raise Away
+
+    def _unless_away(self, work: Callable[[], T]) -> T | None:
+        """Do something that is done again later anyway."""
+        try:
+            return self._repeat(work)
+        except (Away, Error):
+            return None
 
     def _accept(self, pushes: Sequence[PushNotification]) -> list[Verdict]:
         """Accept all together. If one of them trips us up, accept each alone, so that it does not stop the others."""
         if not pushes:
             return []
-        for _ in range(ATTEMPTS):
-            try:
-                return self._inbound.accept(pushes, now=clock.now())
-            except Exception as error:  # noqa: BLE001 - whoever asked is answered in any case
-                _hang_up(error)
-                if not (is_conflict(error) or self._is_database_back(error)):
-                    break
-        return self._accept_apart(pushes)
+        try:
+            return self._repeat(lambda: self._inbound.accept(pushes, now=clock.now()))
+        except Away:
+            return self._not_stored(pushes)
+        except Exception:  # noqa: BLE001 - it is noted, and whoever asked is answered in any case
+            if len(pushes) > 1:
+                return [verdict for push in pushes for verdict in self._accept([push])]
+            return self._not_stored(pushes)
 
-    def _is_database_back(self, error: Exception) -> bool:
-        """Return whether the database is there after all, and only the connection to it had broken."""
-        if isinstance(error, OperationalError | InterfaceError):
-            self._prepare()
-        return isinstance(error, OperationalError | InterfaceError) and connection.connection is not None
-
-    def _accept_apart(self, pushes: Sequence[PushNotification]) -> list[Verdict]:
-        is_database_there = connection.connection is not None
-        if len(pushes) > 1 and is_database_there:
-            return [verdict for push in pushes for verdict in self._accept([push])]
+    def _not_stored(self, pushes: Sequence[PushNotification]) -> list[Verdict]:
         for push in pushes:
             PUSHES.labels(push.dialect, Verdict.NOT_STORED).inc()
         return [Verdict.NOT_STORED] * len(pushes)
@@ -190,7 +229,10 @@ class Desk:
         return answers.write_result_iq(push.origin) if push.origin.stanza == "iq" else b""
 
     def _answer_other(self, said: Said) -> bytes:
+        STANZAS.labels(_NAMES[type(said)]).inc()
         match said:
+            case IqAnswer():
+                self._note_answer(said)
             case Query():
                 return self._answer_query(said)
             case Command():
@@ -202,14 +244,10 @@ class Desk:
         return b""
 
     def _answer_command(self, command: Command) -> bytes:
-        for _ in range(ATTEMPTS):
-            try:
-                return self._registering.answer(command, now=clock.now())
-            except Exception as error:  # noqa: BLE001 - whoever asked is answered in any case
-                _hang_up(error)
-                if not (is_conflict(error) or self._is_database_back(error)):
-                    break
-        return self._registering.trouble(command)
+        try:
+            return self._repeat(lambda: self._registering.answer(command, now=clock.now()))
+        except Exception:  # noqa: BLE001 - it is noted, and whoever asked is answered in any case
+            return self._registering.trouble(command)
 
     def _answer_query(self, query: Query) -> bytes:
         origin, node = query.origin, query.node
@@ -227,9 +265,14 @@ class Desk:
 
 
 def _decode(arrived: Arrived) -> Said:
-    event = arrived.event
     try:
-        return decode(event.stanza) if isinstance(event, Received) else decode_too_large(event.name, event.attributes)
+        match arrived.event:
+            case Received(stanza):
+                return decode(stanza)
+            case TooLarge(name, attributes):
+                return decode_too_large(name, attributes)
+            case Unreadable():
+                return Ignored("unreadable")
     except Exception as error:  # noqa: BLE001 - a fault of the codec concerns this stanza alone
         log.error("stanza_failed", error=type(error).__name__)  # noqa: TRY400 - it may quote the stanza
         return Ignored("failed")

@@ -40,7 +40,11 @@ class Service(Desk):
 
     def hear(self, *stanzas: str) -> list[Element]:
         """Answer these together."""
-        return [parse(answer) for answer in self.answer([arrived(stanza) for stanza in stanzas])]
+        answers, waiting = self.answer([arrived(stanza) for stanza in stanzas])
+        while waiting:
+            more, waiting = self.answer(waiting)
+            answers += more
+        return [parse(answer) for answer in answers]
 
     def say(self, stanza: str) -> Element | None:
         """Answer one."""

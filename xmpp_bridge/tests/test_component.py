@@ -1,6 +1,7 @@
 """The component, connected to a server in this process: handshake, answers, errors of the stream, ends."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -8,14 +9,16 @@ import pytest
 from django.core.cache import cache
 
 from xmpp_bridge.codec.answers import write_ping
+from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.codec.limits import MAX_STANZA_BYTES
+from xmpp_bridge.codec.stream import Received
 from xmpp_bridge.component import board, connection
 from xmpp_bridge.component.backoff import HOPELESS, MAX_SECONDS, Backoff
 from xmpp_bridge.component.desk import Arrived, Desk
 from xmpp_bridge.component.running import Component
 from xmpp_bridge.limits import Limits, Rates
 from xmpp_bridge.rules import Domains
-from xmpp_bridge.tests.talking import SERVER, SERVICE, Service, make_app, publish, push2
+from xmpp_bridge.tests.talking import SERVER, SERVICE, Service, arrived, make_app, publish, push2
 from xmpp_bridge.tests.xmpp_server import XmppServer
 
 
@@ -27,9 +30,9 @@ class IdleDesk(Desk):
         self.reply = reply
         self.batches: list[int] = []
 
-    def answer(self, batch: Sequence[Arrived]) -> list[bytes]:
+    def answer(self, batch: Sequence[Arrived]) -> tuple[list[bytes], list[Arrived]]:
         self.batches.append(len(batch))
-        return self.reply(batch)
+        return self.reply(batch), []
 
     def find_ended(self) -> list[object]:  # type: ignore[override]
         return []
@@ -210,6 +213,76 @@ def test_what_arrives_meanwhile_is_answered_together() -> None:
         assert max(desk.batches) <= connection.MAX_BATCH
 
     asyncio.run(story())
+
+
+ENDS = {
+    "closed": b"</stream:stream>",
+    "system-shutdown": b"<stream:error><system-shutdown xmlns='urn:ietf:params:xml:ns:xmpp-streams'/></stream:error>",
+    "broken": b"<!-- -->",
+    "lost": b"",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_was_read_is_stored_before_the_connection_ends(end: str) -> None:
+    """Messages have no acknowledgement: nobody would send them again."""
+    stored: list[str | None] = []
+    is_read = threading.Event()
+
+    def slowly(batch: Sequence[Arrived]) -> list[bytes]:
+        is_read.wait(20)
+        stored.extend(each.event.stanza.get("id") for each in batch if isinstance(each.event, Received))
+        return [b"<message id='answer'/>"] * len(batch)
+
+    async def story() -> None:
+        server, desk = XmppServer(), IdleDesk(slowly)
+        async with connected(server, desk):
+            await until(ready)
+            server.say("".join(f"<message id='{number}'/>" for number in range(400)))
+            server.say(ENDS[end])
+            server.hang_up()
+            await asyncio.sleep(0.1)  # it has come by then, in whatever pieces
+            is_read.set()
+            await until(lambda: ready(end))
+        assert stored == [str(number) for number in range(400)]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("stanza", "count"), [(f"<message><body>{'x' * 60_000}</body></message>", 400), ("<message id='1'/>", 20_000)]
+)
+def test_what_waits_is_bounded_in_bytes_and_in_stanzas(
+    stanza: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the database stalls, the server keeps what comes, and nothing of it is lost."""
+    is_back = threading.Event()
+    taken: list[int] = []
+    monkeypatch.setattr(connection, "Arrived", lambda *of: (taken.append(of[0].size), Arrived(*of))[1])
+
+    async def story() -> None:
+        server = XmppServer()
+        async with connected(server, IdleDesk(lambda batch: [b"<message/>"] * len(batch) * is_back.wait(20))):
+            await until(ready)
+            server.say(stanza * count)
+            await asyncio.sleep(0.5)  # nothing tells that no more is read
+            in_hand = connection.MAX_BATCH
+            assert sum(taken) <= connection.MAX_WAITING_BYTES + connection.READ_BYTES + MAX_STANZA_BYTES
+            assert len(taken) <= connection.MAX_WAITING + in_hand + connection.READ_BYTES // len(stanza) + 1
+            assert not server.heard
+            is_back.set()
+            await server.until(lambda: len(server.heard) == count)
+
+    asyncio.run(story())
+
+
+@pytest.mark.django_db
+def test_pushes_are_answered_before_commands_that_came_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xmpp_bridge.component.desk.OTHERS_SECONDS", 0.0)
+    pings = [f"<iq type='get' id='{n}' from='a.test' to='{SERVICE}'><ping xmlns='urn:xmpp:ping'/></iq>" for n in "12"]
+    service = Service()
+    answers, waiting = service.answer([arrived(stanza) for stanza in (*pings, publish("node", "x", stanza_id="push"))])
+    assert ([parse(each).get("id") for each in answers], len(waiting)) == (["push"], 2)
 
 
 @pytest.mark.django_db(transaction=True)

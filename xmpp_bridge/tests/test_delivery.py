@@ -1,5 +1,6 @@
 """From a stanza to what gorush is sent, and from what gorush answers to what the user's server is told."""
 
+import itertools
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -37,6 +38,7 @@ from xmpp_bridge.tests.talking import (
 
 pytestmark = pytest.mark.django_db
 PRESENTATION = Presentation({}, {}, "default", "high")
+_COUNTED = itertools.count(1)
 TAKEN = {"success": "ok", "counts": 1, "logs": []}
 
 
@@ -107,6 +109,29 @@ def test_a_call_goes_to_the_token_for_calls_and_when_that_is_dead_to_the_other(
     assert (second["tokens"], second["push_type"]) == ([APN_TOKEN], "alert")
     assert [attempt.code for attempt in Attempt.objects.order_by("number")] == ["dead_call_token", ""]
     assert (Notification.objects.get().state, Route.objects.get().state) == ("delivered", "active")
+
+
+@pytest.mark.parametrize("wrong", [{}, {"environment": "development"}], ids=["gorush's", "the app's"])
+def test_devices_of_one_domain_outlive_a_wrong_environment(service: Service, wrong: dict[str, str]) -> None:
+    phones = dict.fromkeys(f"{number:064x}" for number in range(25))
+
+    def push_to_all(gorush: Gorush, **fields: str) -> None:
+        for token in phones:
+            device = service.register(token=token, sender=f"{token[-2:]}@capulet.test/phone", **fields)
+            service.say(push2(device.client, encrypted("QUJD" * next(_COUNTED))))
+        deliver(gorush)
+
+    push_to_all(Gorush())
+    push_to_all(Gorush(refusing("BadDeviceToken")), **wrong)
+    assert Attempt.objects.filter(outcome="dead").count() >= len(phones)
+    assert set(Route.objects.values_list("state", flat=True)) == {"active"}
+
+
+def test_a_phone_counts_once_whatever_it_is_registered_with(service: Service) -> None:
+    sandbox = {"environment": "development"}
+    for number, fields in enumerate(({}, {"voip_token": CALL_TOKEN}, {"voip_token": "ef" * 32}, sandbox)):
+        service.register(sender=f"number{number}@capulet.test/phone", **fields)
+    assert len(set(Route.objects.values_list("address_digest", flat=True))) == 1
 
 
 def test_a_payload_that_apple_refuses_is_left_out_and_the_route_stays(service: Service, phone: Registered) -> None:

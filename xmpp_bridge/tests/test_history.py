@@ -64,9 +64,9 @@ def test_a_token_that_died_is_recorded_and_its_revival_too() -> None:
     service.register()
     route = Route.objects.get()
 
-    disabling.disable_dead(route.pk, route.generation, "device_gone", now=T0)
+    disabling.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
     operator_actions.enable_routes([route.pk], now=T0)
-    disabling.disable_dead(route.pk, route.generation, "device_gone", now=T0)
+    disabling.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
     service.register()
 
     assert [kind for kind, *_ in history()] == ["registered", "token_died", "revived", "token_died", "refreshed"]
@@ -89,7 +89,8 @@ def test_a_device_that_is_older_than_its_history_begins_it_with_its_next_registr
     Route.objects.update(pseudonym=None)
     RegistrationEvent.objects.all().delete()
 
-    disabling.disable_dead(Route.objects.get().pk, 1, "device_gone", now=T0)
+    route = Route.objects.get()
+    disabling.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
     assert history() == []
     service.register(platform="fcm", token=FCM_TOKEN)
 

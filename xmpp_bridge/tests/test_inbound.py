@@ -12,10 +12,15 @@ from notifications.messages import Content
 from notifications.models import Notification, NotificationRequest
 from registrations.models import Route
 from tests.statements import statements
+from xmpp_bridge.codec.elements import parse
+from xmpp_bridge.codec.jids import NOBODY
+from xmpp_bridge.codec.stanzas import decode
 from xmpp_bridge.identity import route_tag
+from xmpp_bridge.inbound import MAX_CONTENT_BYTES, Item, _key
 from xmpp_bridge.limits import Rates
+from xmpp_bridge.messages import PushNotification
 from xmpp_bridge.models import App, Device
-from xmpp_bridge.rules import Domains
+from xmpp_bridge.rules import Decision, Domains, Verdict
 from xmpp_bridge.tests.talking import (
     CALL_TOKEN,
     SERVER,
@@ -77,6 +82,17 @@ def test_a_push_is_stored_and_a_message_has_no_answer(service: Service, phone: R
     device = Device.objects.get()
     assert content(notification).data == {"v": "1", "k": "wake", "a": route_tag(device.pk).hex()}
     assert bytes(notification.collapse_id or b"") == route_tag(device.pk)
+
+
+def test_a_push_without_an_id_has_one_name_however_often_it_is_stored(phone: Registered) -> None:
+    """The answer to a commit may be lost, and the push is stored again."""
+    said = push2(phone.client, encrypted(), stanza_id="gone").replace(" id='gone'", "")
+    push, other = (decode(parse(said.encode())) for _ in range(2))
+    assert isinstance(push, PushNotification)
+    assert isinstance(other, PushNotification)
+    assert push == other
+    names = [_key(Item(each, NOBODY, Decision(Verdict.ACCEPTED), None)) for each in (push, push, other)]
+    assert names[0] == names[1] != names[2]
 
 
 def test_an_iq_is_answered_with_a_result_once_it_is_stored(service: Service, phone: Registered) -> None:
@@ -294,6 +310,22 @@ def test_beyond_the_limit_a_ciphertext_is_a_wake_up(service: Service, phone: Reg
     assert service.hear(*pushes) == []
     assert [bool(n.message) for n in stored()] == [True, True, False, False][: len(stored())]
     assert [content(n).data["k"] for n in stored()] == ["msg", "msg", "wake", "wake"][: len(stored())]
+
+
+def test_a_payload_that_fits_nowhere_is_not_kept(service: Service, phone: Registered) -> None:
+    service.say(push2(phone.client, encrypted(b64encode(bytes(3 * MAX_CONTENT_BYTES)).decode())))
+    [notification] = stored()
+    assert notification.message is None
+    assert content(notification).data == {"v": "1", "k": "wake", "a": content(notification).data["a"], "x": "truncated"}
+
+
+def test_an_app_of_conversations_gets_no_text_either(service: Service) -> None:
+    App.objects.update(passes_texts=True, style="conversations")
+    phone = service.register()
+    service.say(push2(phone.client, FORWARDED))
+    [notification] = stored()
+    assert notification.message is None
+    assert b"Wherefore" not in (notification.wake or b"")
 
 
 def test_a_call_is_never_merged_and_beyond_its_limit_the_server_waits(service: Service, phone: Registered) -> None:

@@ -16,7 +16,7 @@ def test_what_a_batch_counted_can_be_taken_back() -> None:
     for _ in range(3):
         assert limits.take_call("route", 0)
         assert limits.hears_stranger("domain", 0)
-        assert limits.wake_at("route", 0) == 0
+        assert limits.wake_at("route", "address", 0) == 0
         assert limits.tells_gone("route", 0)
         assert not limits.is_same_again("route", "content", 0)
         limits.note_content("route", "content", 0)
@@ -43,9 +43,9 @@ def test_a_flood_of_a_minute_does_not_use_up_the_payloads_of_the_day() -> None:
 
 def test_what_an_earlier_batch_planned_is_planned_once_more_by_a_later_one_that_does_not_find_it() -> None:
     limits = Limits(Rates())
-    assert [limits.wake_at("route", now) for now in (0, 1, 2)] == [0, 5, None]
+    assert [limits.wake_at("route", "address", now) for now in (0, 1, 2)] == [0, 5, None]
     limits.keep()
-    assert [limits.wake_at("route", now) for now in (3, 3, 4)] == [5, None, None]
+    assert [limits.wake_at("route", "address", now) for now in (3, 3, 4)] == [5, None, None]
 
 
 def test_who_has_many_domains_registers_no_more_devices_than_all_may() -> None:
@@ -56,12 +56,22 @@ def test_who_has_many_domains_registers_no_more_devices_than_all_may() -> None:
     assert not limits.take_route("later.example", 60)
 
 
+def test_who_owns_a_domain_leaves_others_their_part_however_many_are_below_it() -> None:
+    ten = (Limit(10, 10.0),)
+    limits = Limits(Rates(in_all=ten, commands_in_all=ten, commands_of_domain=ten, new_devices_per_minute=1))
+    for zone, taken in (("evil.test", 6), ("honest.example", 4)):
+        domains = [f"{number}.{zone}" for number in range(20)]
+        assert sum(limits.take_from_domain(domain, 0) for domain in domains) == taken
+        assert sum(limits.take_command(domain, domain, 0) for domain in domains) == taken
+        assert sum(limits.take_route(domain, 0) for domain in domains) == taken
+
+
 @given(st.lists(st.floats(0, 60), min_size=1, max_size=40).map(sorted))
 def test_every_wake_up_is_served_and_two_are_never_closer_than_the_pause(times: list[float]) -> None:
     limits = Limits(Rates())
     planned: list[float] = []
     for now in times:
-        at = limits.wake_at("route", now)
+        at = limits.wake_at("route", "address", now)
         if at is not None:
             planned.append(at)
         assert any(now <= each <= now + 5 for each in planned)
@@ -111,7 +121,7 @@ def test_what_is_not_verified_is_charged_to_no_domain() -> None:
 
 
 def test_all_domains_and_accounts_together_have_a_limit() -> None:
-    limits = Limits(Rates(in_all=(Limit(10, 10.0),)))
+    limits = Limits(Rates(in_all=(Limit(10, 10.0),), commands_in_all=(Limit(10, 10.0),)))
     assert sum(limits.take_from_domain(str(number), 0) for number in range(20)) == 10
     assert sum(limits.take_command(number, str(number), 0) for number in range(20)) == 10
 

@@ -1,5 +1,7 @@
 """Registering devices by command: what apps are told, what is stored, and every refusal."""
 
+from datetime import timedelta
+
 import pytest
 from django.conf import LazySettings
 from django.utils import timezone
@@ -201,6 +203,25 @@ def test_the_limits_of_devices_commands_and_routes() -> None:
     assert error_of(service.command("register-push-apns", GOOD | {"device-id": "two"})) == busy
 
 
+def test_the_longest_dead_device_makes_room_for_its_owners_next_one() -> None:
+    make_app()
+    service = Service(Rates(devices_per_user=3))
+    for name in ("one", "two", "three"):
+        service.register(device_id=name)
+    routes = list(Route.objects.order_by("pk"))
+    for route, day in ((routes[0], 3), (routes[1], 2)):
+        route.state, route.disabled_at = Route.State.DISABLED, timezone.now() + timedelta(days=day)
+        route.save()
+    gone = routes[1].device
+    service.register(device_id="four")
+    gone.refresh_from_db()
+    assert (gone.state, gone.route) == (Device.State.EXPIRED, None)
+    assert Device.objects.filter(state=Device.State.ACTIVE).count() == 3
+    service.register(device_id="five")
+    refused = service.command("register-push-apns", GOOD | {"device-id": "six"})
+    assert error_of(refused) == ("wait", "resource-constraint")
+
+
 def test_beyond_so_many_devices_in_all_only_known_ones_are_taken(settings: LazySettings) -> None:
     make_app()
     service, settings.XMPP_MAX_DEVICES = Service(), 2
@@ -230,10 +251,27 @@ def test_a_generic_client_gets_a_form_first() -> None:
 def test_a_command_can_be_given_up_and_knows_no_way_back() -> None:
     make_app()
     service = Service()
-    [command] = service.command("register-push-apns", None, action="cancel", sessionid="s")
-    assert (command.get("status"), command.get("sessionid")) == ("canceled", "s")
+    [form] = service.command("register-push-apns", None)
+    session = form.get("sessionid") or ""
+    [command] = service.command("register-push-apns", None, action="cancel", sessionid=session)
+    assert (command.get("status"), command.get("sessionid")) == ("canceled", session)
     assert error_of(service.command("register-push-apns", GOOD, action="prev")) == ("modify", "bad-request")
     assert Device.objects.count() == 0
+
+
+def test_a_session_is_of_one_client_and_one_command() -> None:
+    make_app()
+    service = Service()
+    [form] = service.command("register-push-apns", None)
+    session = form.get("sessionid") or ""
+    others = [
+        service.command("register-push-apns", GOOD, sessionid="made-up"),
+        service.command("register-push-apns", GOOD, sessionid=session, sender="romeo@verona.test/x"),
+        service.command("unregister-push-apns", GOOD, sessionid=session),
+    ]
+    assert [error_of(each) for each in others] == [("modify", "bad-request")] * 3
+    assert Device.objects.count() == 0
+    assert result_of(service.command("register-push-apns", GOOD, sessionid=session))["client"]
 
 
 def test_without_an_app_there_is_nothing_to_register_for() -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from kit.buckets.bucket import Limit
 from notifications.messages import Grade
 from registrations.messages import TokenType
 from xmpp_bridge.limits import Limits, Rates
@@ -80,6 +81,8 @@ def test_only_push_2_has_a_word_for_a_client_that_is_gone(dialect: Dialect, answ
         (Domains(), True),
         (Domains(denied={"evil.test"}), True),
         (Domains(denied={"capulet.test"}), False),
+        (Domains(denied={"test"}), False),
+        (Domains(denied={"pulet.test", "a.capulet.test"}), True),
         (Domains(allowed={"capulet.test"}), True),
         (Domains(allowed={"montague.test"}), False),
         (Domains(denied={"capulet.test"}, allowed={"capulet.test"}), False),
@@ -117,6 +120,7 @@ DEVICE = Known(
     token_type=TokenType.FIREBASE,
     apn_topic="",
     is_route_proven=True,
+    address=b"a phone",
     waiting_count=0,
     waiting_wake=None,
     waiting_background=None,
@@ -176,7 +180,7 @@ def test_what_a_device_got_lately_counts_and_what_was_refused_does_not() -> None
     assert [decided(WAKE, gone, limits).verdict for _ in range(2)] == [Verdict.GONE, Verdict.GONE_BEFORE]
 
 
-OTHER = DEVICE._replace(id=UUID(int=2))
+OTHER = DEVICE._replace(id=UUID(int=2), address=b"another phone")
 
 
 @pytest.mark.parametrize(
@@ -194,6 +198,18 @@ def test_what_one_device_got_counts_for_no_other(
 ) -> None:
     limits = Limits(Rates(calls_per_minute=1, payloads_per_minute=1))
     assert [decided(pushed, each._replace(**changes), limits) for each in (DEVICE, OTHER)] == [first] * 2
+
+
+def test_all_devices_at_one_address_together_get_what_one_may_get() -> None:
+    """Forty accounts may register one phone, whose owner need not be theirs."""
+    limits = Limits(Rates(calls_per_minute=3, payloads_per_minute=2, wakes_of_address=(Limit(4, 4.0),)))
+    accounts = [DEVICE._replace(id=UUID(int=number)) for number in range(40)]
+    calls = [decided(CALL, each, limits).verdict for each in accounts]
+    assert calls == [Verdict.ACCEPTED] * 3 + [Verdict.BUSY_CALLS] * 37
+    said = [decided(SECRET, each, limits) for each in accounts]
+    assert [each.has_payload for each in said] == [True] * 2 + [False] * 38
+    waits = [(each.due_at - NOW).total_seconds() for each in said[2:] if each.due_at]
+    assert waits == pytest.approx([0] * 4 + list(range(1, 35)))
 
 
 def test_a_wake_up_in_the_background_does_not_put_off_another_one() -> None:
@@ -283,7 +299,7 @@ def test_a_command_comes_from_an_account_that_sends_no_more_than_it_may() -> Non
 
 
 def test_commands_of_one_domain_use_up_none_of_another_one() -> None:
-    limits = Limits(Rates(domain_per_second=1, domain_burst=1))
+    limits = Limits(Rates(commands_of_domain=(Limit(1, 1.0),)))
     accounts = [("romeo", "montague.test"), ("benvolio", "montague.test"), ("juliet", "capulet.test")]
     said = [judge_command(account, domain, limits, is_account=True, now=NOW) for account, domain in accounts]
     assert said == [None, Refusal.BUSY, None]

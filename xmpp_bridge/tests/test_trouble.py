@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 
+import psycopg
 import pytest
-from django.db import OperationalError, connection
+from django.db import connection
 
 from notifications.models import Notification
 from tests.statements import before_each_statement
+from xmpp_bridge.component import desk
 from xmpp_bridge.inbound import Inbound
 from xmpp_bridge.models import Device
 from xmpp_bridge.rules import ANSWERS, Verdict
@@ -17,15 +20,54 @@ pytestmark = pytest.mark.django_db(transaction=True)
 TROUBLE = ("wait", "internal-server-error")
 
 
+class Clock:
+    """The monotonic clock of the desk."""
+
+    def __init__(self) -> None:
+        self.now = monotonic()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(desk, "monotonic", clock)
+    return clock
+
+
 @contextmanager
-def away() -> Iterator[None]:
-    """No statement reaches the database, and no connection is made."""
+def away(clock: Clock | None = None) -> Iterator[list[float]]:
+    """No connection to the database is made, and each time takes three seconds by the clock. Yields when one was
+    tried.
+    """
+    tried: list[float] = []
 
-    def refuse(_statement: str) -> None:
-        raise OperationalError("secret text of juliet@capulet.test")
+    def refuse(_parameters: object) -> None:
+        if clock:
+            tried.append(clock.now)
+            clock.now += 3
+        raise psycopg.OperationalError("secret text of juliet@capulet.test")
 
-    with before_each_statement(refuse):
-        yield
+    connection.close()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(connection, "get_new_connection", refuse)
+        yield tried
+
+
+@contextmanager
+def hanging() -> Iterator[list[str]]:
+    """The database takes connections, and ends statements that write when their time is over. Yields those."""
+    ended: list[str] = []
+
+    def end(statement: str) -> None:
+        if "INSERT" in statement:
+            ended.append(statement)
+            raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
+
+    with before_each_statement(end):
+        yield ended
 
 
 @pytest.fixture
@@ -34,6 +76,7 @@ def service() -> Service:
     return Service()
 
 
+@pytest.mark.usefixtures("clock")
 def test_while_the_database_is_away_servers_wait_and_afterwards_it_works(service: Service) -> None:
     phone = service.register()
     with away():
@@ -48,6 +91,26 @@ def test_while_the_database_is_away_servers_wait_and_afterwards_it_works(service
     assert answer is not None
     assert answer.get("type") == "result"
     assert Notification.objects.count() == 2
+
+
+def test_a_database_that_is_away_holds_up_half_of_the_time_at_most(service: Service, clock: Clock) -> None:
+    """Where a host swallows packets each time costs seconds, and one thread answers everybody."""
+    phone = service.register()
+    with away(clock) as tried:
+        answers = service.hear(*(push2(phone.client, encrypted(), stanza_id=name) for name in ("one", "two")))
+        assert [error_of(answer) for answer in answers] == [TROUBLE, TROUBLE]
+        assert error_of(service.command("register-push-apns", {"token": APN_TOKEN})) == TROUBLE
+        assert (service.find_ended(), len(tried)) == ([], 1)
+        clock.now += 3
+        assert (service.find_ended(), len(tried)) == ([], 2)
+
+
+def test_a_database_that_hangs_costs_a_batch_one_statement(service: Service) -> None:
+    phone = service.register()
+    with hanging() as ended:
+        answers = service.hear(*(push2(phone.client, encrypted(), stanza_id=str(number)) for number in range(20)))
+        assert [error_of(answer) for answer in answers] == [TROUBLE] * 20
+        assert len(ended) == 1
 
 
 def test_what_needs_no_database_is_answered_meanwhile(service: Service) -> None:

@@ -47,6 +47,11 @@ class XmppServer:
         assert self._writer is not None
         self._writer.write(data.encode() if isinstance(data, str) else data)
 
+    def hang_up(self) -> None:
+        """Close the connection, once all that was said is sent."""
+        assert self._writer is not None
+        self._writer.close()
+
     def drop(self) -> None:
         """Cut the connection off."""
         if self._writer is not None:

@@ -190,3 +190,12 @@ def test_a_worker_that_makes_one_turn_after_the_other_counts_once_in_five_second
             now += 1.0
             worker.turn(now=NOW)
     assert sum("mode = 'ShareLock'" in each for each in sent) == 4
+
+
+@pytest.mark.django_db
+def test_what_was_spent_while_the_clock_was_ahead_is_not_missing_until_then() -> None:
+    longest = LIMITS[-1].seconds
+    assert 0 < spend(of(1), 100, now=NOW + timedelta(days=30)) < 100
+    right = NOW + timedelta(seconds=3 * longest)
+    assert spend(of(1), 100, now=NOW) == 0
+    assert spend(of(1), 1, now=right) == 1

@@ -13,11 +13,11 @@ from typing import Any
 import orjson
 from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse, UnreadablePostError
-from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
+from kit.db.clock import database_now
 from notifications.gateways.gorush.errors import classify
 from notifications.gateways.gorush.platforms import TOKEN_TYPES
 from notifications.gateways.gorush.redaction import without_token
@@ -66,7 +66,7 @@ def _receive(request: HttpRequest) -> HttpResponse:
     failure = read_failure(body)
     if failure is None:
         return HttpResponse(status=400)
-    note(failure, now=timezone.now())
+    note(failure, now=database_now())
     return HttpResponse(status=200)
 
 

@@ -2,12 +2,12 @@
 
 from celery import shared_task
 from django.conf import settings
-from django.utils import timezone
 
+from kit.db.clock import database_now
 from kit.tasks import MessageTask
 from notifications.gateways.gorush.config_check.checking import check_all
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
 def check_gorush() -> None:
-    check_all(settings.GORUSH_URLS, now=timezone.now())
+    check_all(settings.GORUSH_URLS, now=database_now())

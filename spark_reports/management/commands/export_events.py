@@ -8,10 +8,10 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
-from django.utils import timezone
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kit.db.clock import database_now
 from spark_reports.export import ExportError, closed_days, export_day
 from spark_reports.lake import Lake, LakeError, Manifest
 from spark_reports.management.days import add_days, chosen_days, faults_in_one_line
@@ -33,7 +33,7 @@ class Command(BaseCommand):
             TextColumn("{task.fields[rows]:,} rows"),
         )
         with faults_in_one_line(ExportError, LakeError, Busy):
-            days = closed_days(*chosen_days(options), now=timezone.now())
+            days = closed_days(*chosen_days(options), now=database_now())
             lake = Lake(settings.REPORTS_LAKE)
             with alone(), Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
                 self._export(days, lake, bars, replace=options["replace"])
@@ -48,7 +48,7 @@ class Command(BaseCommand):
                 exported += number
                 bars.update(task, description=f"{day} {table}", rows=exported)
 
-            manifest = export_day(day, lake, now=timezone.now(), on_rows=on_rows, replace=replace)
+            manifest = export_day(day, lake, now=database_now(), on_rows=on_rows, replace=replace)
             bars.advance(task)
             self._tell(day, manifest)
 

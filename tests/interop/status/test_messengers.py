@@ -4,11 +4,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from coincurve import PrivateKey
 
 from pushserver.stack import plan
-from pushserver.supervisor.processes import Stage
+from pushserver.supervisor.processes import Stage, python
 from tests.flows.fleet import wait_until
 from tests.interop.status.conftest import PROCESSES, SERVER_KEY, World, new_token
 from tests.interop.status.faults import gateway, network_time
@@ -272,6 +273,44 @@ def test_a_phone_that_did_not_hear_the_answer_is_registered_at_its_next_start(wo
     bob.wait_for_registration()
     world.messenger().ask("send", key=bob.key, text="Hello!")
     world.wait_for_pushes(token)
+
+
+def test_a_client_that_is_a_year_behind_is_woken_again_once_it_has_started(world: World) -> None:
+    """It was off for a year: its registration has expired, and it comes back with the database of then."""
+    bob, token = world.phone()
+    alice = world.messenger()
+    alice.ask("send", key=bob.key, text="Before")
+    world.wait_for_pushes(token)
+    bob.stop()
+    age(world, bob)
+    message_id = alice.ask("send", key=bob.key, text="While he is away")
+    world.settle()
+    assert not any(report.success for report in alice.reports(message_id))
+    bob.start()
+    bob.register(SERVER_KEY, token)
+    time.sleep(1)
+    message_id = alice.ask("send", key=bob.key, text="After")
+    world.wait_for_pushes(token, 2)
+    wait_until(lambda: delivered(bob) in alice.reports(message_id), what="a report")
+
+
+def age(world: World, messenger: Messenger) -> None:
+    """Let a year pass for a registration, and have what nobody keeps up expire."""
+    with psycopg.connect(world.server.environment["DATABASE_URL"], autocommit=True) as connection:
+        connection.execute(
+            """
+            WITH old AS (
+                UPDATE registrations_registration SET updated_at = updated_at - interval '1 year'
+                WHERE installation_id = %s RETURNING route_id
+            )
+            UPDATE registrations_route SET last_success_at = last_success_at - interval '1 year'
+            FROM old WHERE id = route_id
+            """,
+            [messenger.installation_id],
+        )
+    code = "import os, django; os.environ['DJANGO_SETTINGS_MODULE'] = 'pushserver.settings'; django.setup()"
+    code += "; from waku_bridge.tasks import expire_registrations as expire; expire()"
+    world.server.run(python("expire", "-c", code, stage=Stage.FRONT))
 
 
 @pytest.mark.parametrize("seconds", [-60, 60], ids=["behind", "ahead"])

@@ -111,6 +111,17 @@ async def test_says_nothing_to_what_needs_no_answer(push_service: Service, name:
         assert heard == []
 
 
+@pytest.mark.parametrize("inside", ["<x xmlns='a}b'/>", "<xml:foo/>", "<x a:b='1' xmlns:a='c}d'/>"])
+async def test_what_a_user_sends_and_our_parser_refuses_ends_nothing(push_service: Service, inside: str) -> None:
+    """The server passes it on."""
+    ping = element("iq", "", {"type": "get", "id": "ping", "to": SERVICE}, element("ping", PING))
+    connected = push_service.fleet.log(BRIDGE).count("xmpp_connected")
+    async with push_service.peer.account(push_service.peer.user("romeo")) as romeo:
+        romeo.send(f"<message to='{SERVICE}'>{inside}</message>")
+        assert (await romeo.ask(ping)).get("type") == "result"
+    assert push_service.fleet.log(BRIDGE).count("xmpp_connected") == connected
+
+
 async def test_errors_are_in_the_namespace_of_the_stream(push_service: Service) -> None:
     """Prosody finds no error in `jabber:client` on this stream, and counts a `wait` as a failure of the route."""
     juliet = push_service.peer.user("juliet")

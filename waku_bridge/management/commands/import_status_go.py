@@ -9,8 +9,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
-from django.utils import timezone
 
+from kit.db.clock import database_now
 from waku_bridge.codec.keys import chat_key
 from waku_bridge.identity import server_identities, server_identity
 from waku_bridge.moving import sqlcipher
@@ -41,7 +41,7 @@ class Command(BaseCommand):
         try:
             database = _open(options["file"], options["password_file"], options["iterations"])
             with closing(database), transaction.atomic():
-                ends = carry_over(read(database), server_public_key=server_public_key, now=timezone.now())
+                ends = carry_over(read(database), server_public_key=server_public_key, now=database_now())
                 transaction.set_rollback(options["dry_run"])
         except (OSError, sqlite3.Error, sqlcipher.NotReadableError, NotStatusGoError) as error:
             raise CommandError(f"Nothing was imported from {options['file']}: {error}.") from error

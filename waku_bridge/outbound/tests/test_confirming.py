@@ -13,7 +13,16 @@ from tests.statements import statements
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import Busy
 from waku_bridge.outbound import Nodes, confirming
-from waku_bridge.outbound.confirming import HASHES_PER_QUERY, LATE, MAX_REPEATS, Verdict, judge
+from waku_bridge.outbound.confirming import (
+    GIVE_UP_AFTER,
+    HASHES_PER_QUERY,
+    LATE,
+    MAX_REPEATS,
+    Checked,
+    Verdict,
+    judge,
+    record_verdicts,
+)
 from waku_bridge.outbound.tests.conftest import OutboxProcess
 
 SECOND_NS = 10**9
@@ -132,6 +141,38 @@ def test_many_replies_are_asked_for_together(clock, monkeypatch):
 
 
 # What they lack -------------------------------------------------------------------------------------------------------
+
+
+def test_stores_that_are_slower_than_replies_come_are_asked_once_for_each_and_not_for_ever(clock, monkeypatch):
+    """Whatever a process has in its memory it takes up once, also what it is late with."""
+    monkeypatch.setattr(confirming, "LIMIT", 3)
+    for number in range(5):
+        make_reply(state="published", at=clock.at, published_at=clock.at, node="x", message_hash=number.to_bytes(32))
+    process = OutboxProcess([], [Store()])
+    confirmations = process.outbox.confirmations
+    monkeypatch.setattr(confirmations, "ask", lambda **_: None)  # the store has not answered yet
+    for _ in range(5):
+        clock.goes(2 * LATE.total_seconds())
+        process.turn()
+    assert (len(confirmations._due), confirmations.room()) == (3, 0)
+
+
+def test_what_waited_for_the_stores_for_so_long_that_no_client_waits_is_closed_unasked(clock):
+    reply = make_reply(state="published", at=clock.at, published_at=clock.at, node="x", message_hash=bytes(32))
+    process = OutboxProcess([], [store := Store()])
+    late = Checked(reply.pk, bytes(32), "x", 0, clock.at, reply.envelope_hash)
+    process.outbox.confirmations.expect([late], at=clock.at)
+    clock.goes(GIVE_UP_AFTER.total_seconds() + 1)
+    process.works()
+    assert (fresh(reply).state, store.asked) == (State.UNCONFIRMED, [])
+
+
+def test_a_reply_that_was_given_the_number_of_another_by_a_fail_over_is_not_closed_for_it(clock):
+    reply = make_reply(state="published", at=clock.at, published_at=clock.at, next_attempt_at=clock.at + LATE)
+    other = Checked(reply.pk, bytes(32), "x", MAX_REPEATS, clock.at - GIVE_UP_AFTER, bytes(32))
+    for verdict in Verdict:
+        assert record_verdicts([(other, verdict)], now=clock.at) == []
+    assert (fresh(reply).state, fresh(reply).payload) == (State.PUBLISHED, reply.payload)
 
 
 def test_a_lost_publication_is_repeated_with_the_same_bytes(start, clock, published):

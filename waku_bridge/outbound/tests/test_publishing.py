@@ -22,7 +22,7 @@ from waku_bridge.messages import PushResponse
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import MessageTooLarge, NodeError, NoPeers, WakuNode
 from waku_bridge.outbound import Reply, record
-from waku_bridge.outbound.publishing import CHECK_AFTER, RETRY_AFTER
+from waku_bridge.outbound.publishing import CHECK_AFTER, RETRY_AFTER, give_up
 from waku_bridge.outbound.tests.conftest import OutboxProcess
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -326,6 +326,15 @@ def test_gives_up_after_an_hour_and_drops_the_payload(clock):
     publish(node := Node())
     assert (fresh(old).state, fresh(old).payload) == (State.ABANDONED, None)
     assert [message.payload for _, message in node.published] == [young.payload]
+
+
+@pytest.mark.django_db
+def test_gives_up_some_at_a_time(clock):
+    """After an hour without nodes there may be more than a statement closes in its time."""
+    for _ in range(5):
+        make_reply(at=clock.at)
+    clock.goes(3600)
+    assert [give_up(limit=2, now=clock.at) for _ in range(4)] == [2, 2, 1, 0]
 
 
 @pytest.mark.django_db

@@ -11,7 +11,7 @@ from registrations.keyring import keyring
 from registrations.models import TopicKey
 from tests.conversation import CLIENT
 from waku_bridge.codec import topics
-from waku_bridge.query_topics import CpuBudget, derive_keys, derive_newest, keys, listen_to, load_keys, number
+from waku_bridge.query_topics import CpuBudget, derive_keys, derive_newest, keys, listen_to, load_keys
 from waku_bridge.query_topics.keys import THREADS, Keys
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -85,7 +85,7 @@ def test_a_key_that_no_longer_decrypts_is_made_again():
 @pytest.mark.django_db
 def test_two_names_on_one_topic_give_both_keys():
     listen_to(HASHES[:2], now=NOW)
-    TopicKey.objects.update(topic=number(topic_of(HASHES[0])))
+    TopicKey.objects.update(topic=topics.number(topic_of(HASHES[0])))
     derive_keys([topic_of(HASHES[0])], budget=enough())
     keys = load_keys([topic_of(HASHES[0])]).known[topic_of(HASHES[0])]
     assert set(keys) == {topics.symmetric_key(topics.query_name(h)) for h in HASHES[:2]}
@@ -97,7 +97,7 @@ def test_a_topic_with_one_of_two_keys_gives_that_and_misses_the_other():
     topic = topic_of(HASHES[0])
     derive_keys([topic], budget=enough())
     listen_to(HASHES[1:2], now=NOW)
-    TopicKey.objects.update(topic=number(topic))
+    TopicKey.objects.update(topic=topics.number(topic))
     assert load_keys([topic]) == Keys({topic: [topics.symmetric_key(topics.query_name(HASHES[0]))]}, {topic})
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.budget import examples
-from waku_bridge.query_topics.topic_set import TopicSet
+from waku_bridge.query_topics.reader import TopicSet
 
 # Few values of the upper bytes, so that many topics share an array.
 CROWDED = st.builds(lambda upper, lower: upper << 16 | lower, st.integers(0, 2), st.integers(0, 9))

@@ -9,7 +9,8 @@ from django.utils import timezone
 
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.factories import make_watermark
-from waku_bridge.query_topics import content_topic, listen_to
+from waku_bridge.codec.topics import of_number
+from waku_bridge.query_topics import listen_to
 from waku_bridge.reading import backfill
 from waku_bridge.reading.backfill import Backfill
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, message, messages
@@ -68,11 +69,11 @@ async def _is_there(world, digest):
 def test_asks_for_ten_topics_at_most_and_for_everything_when_they_are_many(run):
     async def scenario(world):
         async with filling(world) as filler:
-            filler.request([content_topic(number) for number in range(25)])
+            filler.request([of_number(number) for number in range(25)])
             await until(lambda: _asked(world, 3))
             assert [len(asked["contentTopics"].split(",")) for asked in world.node.asked] == [10, 10, 5]
             world.node.asked.clear()
-            filler.request([content_topic(number) for number in range(backfill.MANY_TOPICS + 1)])
+            filler.request([of_number(number) for number in range(backfill.MANY_TOPICS + 1)])
             await until(lambda: _asked(world, 1))
             assert "contentTopics" not in world.node.asked[0]
 
@@ -127,7 +128,7 @@ def test_what_is_older_than_its_reach_stays(run):
 def test_under_a_flood_of_registrations_everything_is_read_now_and_then_and_not_for_each_wave(run):
     async def scenario(world):
         [store] = Backfill([world.node], [PUBSUB_TOPIC], world.intake, reach=REACH)._stores
-        wave = [content_topic(number) for number in range(backfill.MANY_TOPICS + 1)]
+        wave = [of_number(number) for number in range(backfill.MANY_TOPICS + 1)]
         store.request(wave, timezone.now())
         assert await store._fill() == 0.0
         asked = len(world.node.asked)

@@ -12,6 +12,7 @@ from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 from structlog.testing import capture_logs
 
+from kit.db.clock import clock
 from kit.leader import Term
 from tests.conversation import CLIENT, PUBSUB_TOPIC
 from tests.factories import make_watermark
@@ -179,12 +180,12 @@ def test_an_outage_is_searched_once_however_long_a_node_breaks_its_answers(run, 
 
     async def scenario(world):
         reader = world.live(Answering(*[NodeError("broken")] * 4))
-        reader._read_at = timezone.now() - timedelta(hours=1)
-        began_at = timezone.now()
+        reader._read_at = clock.now() - timedelta(hours=1)
+        began_at = clock.now()
         await read(world, reader, times=4)
         first, *others = world.suspected
         assert first < began_at - timedelta(minutes=59)
-        assert began_at <= others[0] <= others[1] <= others[2] <= timezone.now()
+        assert began_at <= others[0] <= others[1] <= others[2] <= clock.now()
 
     run(scenario)
 

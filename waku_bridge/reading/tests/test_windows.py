@@ -47,7 +47,8 @@ def planned(watermark, *, late=0, recovery=2 * DAY, is_first=False, is_late=Fals
         (-6, (-6 + TICK, -3), None),
         (-150, (-150 + TICK, -3), None),
         (-3600, (-180, -3), (-3600 + TICK, -180)),
-        (3600, (-90, -3), None),  # somebody put the clock right
+        (30, (-90, -3), None),  # somebody put the clock right
+        (3600, (-180, -3), (-48 * 3600, -180)),  # for nobody knows how long, what was read was the future
     ],
 )
 def test_reads_what_is_new_at_once_and_what_was_missed_long_ago_later(watermark, fresh, missed):
@@ -102,6 +103,11 @@ def test_late_messages_are_searched_every_ten_minutes(last):
 )
 def test_where_nothing_was_late_only_what_was_not_searched_yet_is_searched(last, is_late, late):
     assert planned(0, late=last, is_late=is_late).late == span(*late)
+
+
+def test_once_the_clock_was_put_right_everything_late_is_searched_at_once():
+    """Else nothing would be, until it is as late as it was said to be."""
+    assert planned(-3, late=30 * 24 * 3600).late == span(-75 * 60, -60)
 
 
 def test_a_store_that_was_away_is_taken_for_late():

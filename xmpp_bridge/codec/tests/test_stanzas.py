@@ -199,14 +199,17 @@ def test_a_request_that_nobody_serves_is_answered_all_the_same(iq_type: str, ins
         "<message to='push.test'><notification xmlns='urn:xmpp:push2:0'/></message>",
         "<message from='a.test'><notification xmlns='urn:xmpp:push2:0'/></message>",
         "<iq type='set' from='a.test' to='push.test'><ping xmlns='urn:xmpp:ping'/></iq>",
-        "<iq type='odd' from='a.test' to='push.test' id='1'/>",
-        "<iq from='a.test' to='push.test' id='1'/>",
         f"<iq type='get' from='a.test' to='push.test' id='{'i' * 1025}'/>",
         "<something/>",
     ],
 )
 def test_silence(xml: str) -> None:
     assert isinstance(say(xml), Ignored)
+
+
+@pytest.mark.parametrize("said", ["type='odd'", ""])
+def test_an_iq_of_no_type_is_a_bad_request(said: str) -> None:
+    assert isinstance(say(f"<iq {said} from='a.test' to='push.test' id='1'/>"), Malformed)
 
 
 @pytest.mark.parametrize(("iq_type", "is_error"), [("result", False), ("error", True)])

@@ -34,7 +34,7 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **_options: Any) -> None:
         if not settings.XMPP_COMPONENT_JID:
             raise CommandError("XMPP_COMPONENT_JID and XMPP_COMPONENT_SECRET are not set: docs/xmpp.md says how.")
-        connection.settings_dict["OPTIONS"].setdefault("connect_timeout", DATABASE_CONNECT_SECONDS)
+        connection.settings_dict["OPTIONS"]["connect_timeout"] = DATABASE_CONNECT_SECONDS
         port.serve()
         uvloop.run(_run(_component()))
 

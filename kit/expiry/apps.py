@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class ExpiryConfig(AppConfig):
+    name = "kit.expiry"

@@ -1,0 +1,44 @@
+"""What may end without anybody's word, and what waits for one."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from kit.expiry.asking import ALLOWED, FEW, allow, may_end, waiting
+
+pytestmark = pytest.mark.django_db
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "may"),
+    [(0, 0, True), (FEW, FEW, True), (FEW + 1, FEW + 1, False), (100, 1000, True), (101, 1000, False)],
+)
+def test_a_tenth_may_end_and_always_a_few(count: int, total: int, may: bool) -> None:
+    assert may_end("registrations", count, total, now=NOW) is may
+    assert [(each.name, each.count, each.total) for each in waiting()] == (
+        [] if may else [("registrations", count, total)]
+    )
+
+
+def test_what_was_allowed_ends_for_a_day_and_nothing_else_does() -> None:
+    assert not allow("registrations", now=NOW)
+    may_end("registrations", 50, 100, now=NOW)
+    may_end("devices", 50, 100, now=NOW)
+    assert allow("registrations", now=NOW + timedelta(hours=3))
+    assert [each.name for each in waiting()] == ["devices"]
+
+    still, over = NOW + ALLOWED + timedelta(hours=2), NOW + ALLOWED + timedelta(hours=4)
+    assert may_end("registrations", 40, 90, now=still)
+    assert not may_end("devices", 40, 90, now=still)
+    assert not may_end("registrations", 30, 80, now=over)
+    assert [(each.name, each.count, each.found_at) for each in waiting()] == [
+        ("devices", 40, NOW),
+        ("registrations", 30, NOW),
+    ]
+
+
+def test_nothing_waits_any_more_once_the_clock_is_right() -> None:
+    may_end("registrations", 50, 100, now=NOW + timedelta(days=180))
+    assert may_end("registrations", 0, 100, now=NOW)
+    assert waiting() == []

@@ -1,0 +1,86 @@
+"""Requests that somebody recorded and sends again: the protocol signs no time, so their keys outlive their rows."""
+
+from datetime import timedelta
+
+import pytest
+from django.conf import LazySettings
+
+from notifications import retention, tasks
+from notifications.models import Notification, NotificationRequest, RequestDigest
+from notifications.storing import DIGEST_BYTES, digest_of, find_repeats
+from notifications.tests.test_acceptance import DAY, DOOR, NOW, accept, incoming, make_recipient, push, settled
+
+pytestmark = pytest.mark.django_db
+MONTH = 30 * DAY
+
+
+def end(accepted):
+    """Have the pushes end, so that nothing is under way."""
+    Notification.objects.update(state=Notification.State.DELIVERED, finished_at=NOW)
+    return settled(accepted)
+
+
+def purge(now):
+    return sum(retention.purge(now=now, keep=MONTH)), sum(retention.purge_digests(now=now, keep=3 * MONTH))
+
+
+def test_a_recording_is_neither_carried_out_nor_answered_once_its_request_is_removed():
+    make_recipient()
+    end(accept([incoming(push())], now=NOW))
+    assert purge(NOW + MONTH + DAY) == (1, 0)
+    assert not NotificationRequest.objects.exists()
+    replayed = accept([incoming(push(), envelope=b"\x0f" * 32)], now=NOW + MONTH + DAY)
+    assert (replayed.claims, replayed.waiting, replayed.answers) == ([], [], [])
+    assert replayed.replayed == {b"\x0f" * 32}
+    assert not NotificationRequest.objects.exists()
+
+
+def test_after_the_time_that_keys_are_kept_for_a_recording_is_a_request_like_another():
+    make_recipient()
+    end(accept([incoming(push())], now=NOW))
+    purge(NOW + MONTH + DAY)
+    later = NOW + 3 * MONTH + DAY
+    assert purge(later) == (0, 1)
+    assert len(accept([incoming(push())], now=later).claims) == 1
+
+
+def test_what_is_kept_is_what_is_looked_for():
+    make_recipient()
+    end(accept([incoming(push(), amm=bytes([number]) * 32, message_id=b"%d" % number) for number in range(3)], now=NOW))
+    purge(NOW + MONTH + DAY)
+    keys = [bytes([number]) * 32 for number in range(4)]
+    assert {bytes(each.digest) for each in RequestDigest.objects.all()} == {digest_of(DOOR, key) for key in keys[:3]}
+    assert {len(each.digest) for each in RequestDigest.objects.all()} == {DIGEST_BYTES}
+    assert find_repeats(DOOR, keys) == set(keys[:3])
+    assert find_repeats("another-door", keys) == set()
+
+
+def test_a_key_that_never_comes_again_is_not_kept():
+    make_recipient()
+    end(accept([incoming(push(), amm=b"a key that ends with the time of the push")], now=NOW))
+    assert purge(NOW + MONTH + DAY) == (1, 0)
+    assert not RequestDigest.objects.exists()
+
+
+def test_a_request_is_answered_again_so_often_and_others_are_answered_meanwhile():
+    make_recipient()
+    pairs = [incoming(push(), amm=bytes([n]) * 32, message_id=b"%d" % n) for n in range(2)]
+    end(accept(pairs, now=NOW))
+    again = [
+        accept([incoming(push(), amm=b"\0" * 32, message_id=b"0", envelope=b"%032d" % n)], now=NOW) for n in range(1000)
+    ]
+    assert 5 <= sum(len(each.answers) for each in again) <= 6
+    assert {len(each.answers) + len(each.replayed) for each in again} == {1}
+    assert len(accept([incoming(push(), amm=b"\1" * 32, message_id=b"1")], now=NOW).answers) == 1
+    minute = NOW + timedelta(minutes=1)
+    assert len(accept([incoming(push(), amm=b"\0" * 32, message_id=b"0")], now=minute).answers) == 1
+
+
+def test_the_task_keeps_the_keys_for_as_long_as_the_setting_says(settings: LazySettings):
+    RequestDigest.objects.create(digest=b"d" * DIGEST_BYTES, received_at=NOW)
+    settings.REQUEST_KEY_RETENTION_DAYS = 36_500
+    tasks.purge()
+    assert RequestDigest.objects.exists()
+    settings.REQUEST_KEY_RETENTION_DAYS = 2
+    tasks.purge()
+    assert not RequestDigest.objects.exists()

@@ -1,0 +1,97 @@
+"""Honest clients of a siege, and who besieges them from a process of its own."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from kit.http.connections import new_client
+from tests.flows.conftest import SERVER
+from tests.flows.fleet import PUBSUB_TOPIC
+from waku_bridge.client import Session
+from waku_bridge.client.load import Ear, LoadRequests, Result, build, evaluate, pushes_recorded, shoot
+from waku_bridge.client.registering import RegisteringClient
+from waku_bridge.messages import WakuMessage
+from waku_bridge.node import WakuNode
+
+KEYS, HOSTILE_RATE, HONEST_RATE = 1000, 300, 50
+DRAIN_SECONDS = 60
+# What the siege is about are the limits as they are by default.
+UNSET = ("_LIMITS", "MAX_OPEN_PER_ROUTE", "REPLY_DEADLINE_SECONDS")
+
+
+def with_usual_limits(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if not name.endswith(UNSET)}
+
+
+@dataclass(frozen=True, slots=True)
+class Honest:
+    """Those who notify all phones but the first. That is the victim: whoever is pestered that much is told less."""
+
+    node: WakuNode
+    session: Session
+    phones: list[RegisteringClient]
+    gorush_url: str
+
+    def load(self, *, seconds: float, rate: float = HONEST_RATE) -> LoadRequests:
+        """Seal what they ask for."""
+        return build(self.phones[1:], SERVER.pub33, rate=rate, seconds=seconds, on_progress=nothing)
+
+
+def besieging(
+    honest: Honest,
+    node_url: str,
+    recorded: Sequence[WakuMessage] = (),
+    *,
+    kind: str = "",
+    rate: float = HOSTILE_RATE,
+    seconds: float,
+) -> "subprocess.Popen[str]":
+    """Start the besiegers, who seal what they will send."""
+    victims = [(p.identity.key_hash.hex(), p.installation_id, p.access_token) for p in honest.phones]
+    told = {"node": node_url, "server": SERVER.pub33.hex(), "victims": victims, "keys": KEYS, "seed": 1, "kind": kind}
+    told |= {"recorded": [(b64encode(message.payload).decode(), message.content_topic) for message in recorded]}
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-m", "tests.siege.besiege"], **pipes)
+    process.stdin.write(json.dumps(told | {"rate": rate, "seconds": seconds}) + "\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+async def ask_honestly(honest: Honest, load: LoadRequests, besiegers: "subprocess.Popen[str] | None" = None) -> Result:
+    """Ask for what was sealed. Besiegers begin at the moment when the first request is due."""
+    if besiegers and besiegers.stdin:
+        await asyncio.sleep((load.due_ns[0] - time.time_ns()) / 1e9)
+        besiegers.stdin.write("begin\n")
+        besiegers.stdin.flush()
+    ear = Ear(honest.node, PUBSUB_TOPIC, load.senders)
+    listening = asyncio.create_task(ear.listen())
+    shots = await shoot(load.messages, load.due_ns, honest.session.publish, nothing)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while ear.unanswered(load.message_ids):  # noqa: ASYNC110 - it is a store that is asked
+                await asyncio.sleep(0.5)
+    listening.cancel()
+    with suppress(asyncio.CancelledError):
+        await listening
+    await ear.listen_again()
+    async with new_client(timeout_seconds=60, max_answer_bytes=2**30) as client:
+        found = await pushes_recorded(honest.gorush_url, client, since=0)
+    return evaluate(load, shots, ear.heard(), found[0] if found else None)
+
+
+def nothing() -> None:
+    """Show no progress."""
+
+
+def report_of(besiegers: "subprocess.Popen[str]") -> dict[str, Any]:
+    """Wait for the end of the besiegers, and return what they sent."""
+    said, _ = besiegers.communicate(timeout=60)
+    return dict(json.loads(said.strip().splitlines()[-1]))
