@@ -117,6 +117,12 @@ def test_who_reads_the_table_of_another_app_imports_its_model_which_import_contr
     assert {(m, t) for m, t in foreign if tables()[t].__name__ not in imported(m)} == UNSEEN
 
 
+def test_what_a_limit_chooses_is_chosen_once() -> None:
+    """A subquery of ``IN`` may run once for each row it is compared with, and then chooses other rows each time."""
+    limited = r"\bIN \(\s*SELECT(?:[^()]|\(\w+\))*\bLIMIT\b"
+    assert [sql.module for sql in statements() if re.search(limited, sql.text)] == []
+
+
 def test_states_in_sql_come_from_the_models() -> None:
     checked = statements()
     typed = [

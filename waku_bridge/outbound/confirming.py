@@ -160,12 +160,13 @@ UNCONFIRMED = f"""
     WHERE state = '{State.PUBLISHED}' AND next_attempt_at <= %(now)s - interval '10 seconds'
 """
 _TAKE_UP = f"""
-    UPDATE waku_bridge_outboundreply SET next_attempt_at = %(again_at)s
-    WHERE id IN (
+    WITH late AS (
         SELECT id FROM waku_bridge_outboundreply WHERE state = '{State.PUBLISHED}' AND next_attempt_at <= %(late)s
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
-    RETURNING id, message_hash, node, repeat_count, published_at, envelope_hash
+    UPDATE waku_bridge_outboundreply AS reply SET next_attempt_at = %(again_at)s
+    FROM late WHERE reply.id = late.id
+    RETURNING reply.id, message_hash, node, repeat_count, published_at, envelope_hash
 """
 
 

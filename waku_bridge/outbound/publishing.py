@@ -198,16 +198,17 @@ def record_refused(refused: Sequence[Outgoing], *, now: datetime) -> None:
 
 PENDING = f"SELECT FROM waku_bridge_outboundreply WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s"
 _CLAIM = f"""
+    WITH due AS (
+        SELECT id FROM waku_bridge_outboundreply WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s
+        ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    )
     UPDATE waku_bridge_outboundreply AS reply
     SET attempt_count = attempt_count + 1,
         next_attempt_at = %(now)s + %(retry_after)s * least(attempt_count + 1, %(most_apart)s),
         timestamp_ns = CASE WHEN %(now_ns)s - timestamp_ns > %(fresh_ns)s THEN %(now_ns)s ELSE timestamp_ns END
-    WHERE id IN (
-        SELECT id FROM waku_bridge_outboundreply WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s
-        ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-    )
-    RETURNING id, pubsub_topic, content_topic, payload, timestamp_ns, created_at, attempt_count, repeat_count, node,
-        message_hash, published_at, envelope_hash
+    FROM due WHERE reply.id = due.id
+    RETURNING reply.id, pubsub_topic, content_topic, payload, timestamp_ns, created_at, attempt_count, repeat_count,
+        node, message_hash, published_at, envelope_hash
 """
 
 
@@ -228,14 +229,15 @@ def claim_pending(*, limit: int, now: datetime) -> list[Outgoing]:
 
 
 _GIVE_UP = f"""
-    UPDATE waku_bridge_outboundreply
-    SET state = CASE WHEN published_at IS NULL THEN '{State.ABANDONED}' ELSE '{State.UNCONFIRMED}' END, payload = NULL
-    WHERE id IN (
+    WITH old AS (
         SELECT id FROM waku_bridge_outboundreply
         WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s AND created_at <= %(old)s
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
-    RETURNING id
+    UPDATE waku_bridge_outboundreply AS reply
+    SET state = CASE WHEN published_at IS NULL THEN '{State.ABANDONED}' ELSE '{State.UNCONFIRMED}' END, payload = NULL
+    FROM old WHERE reply.id = old.id
+    RETURNING reply.id
 """
 
 

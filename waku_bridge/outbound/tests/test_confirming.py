@@ -7,12 +7,13 @@ import time
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 
 from tests.factories import make_reply
 from tests.statements import statements
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import Busy
-from waku_bridge.outbound import Nodes, confirming
+from waku_bridge.outbound import Nodes, confirming, publishing
 from waku_bridge.outbound.confirming import (
     GIVE_UP_AFTER,
     HASHES_PER_QUERY,
@@ -22,7 +23,9 @@ from waku_bridge.outbound.confirming import (
     Verdict,
     judge,
     record_verdicts,
+    take_up_unconfirmed,
 )
+from waku_bridge.outbound.publishing import claim_pending, give_up
 from waku_bridge.outbound.tests.conftest import OutboxProcess
 
 SECOND_NS = 10**9
@@ -155,6 +158,20 @@ def test_stores_that_are_slower_than_replies_come_are_asked_once_for_each_and_no
         clock.goes(2 * LATE.total_seconds())
         process.turn()
     assert (len(confirmations._due), confirmations.room()) == (3, 0)
+
+
+def test_no_more_are_taken_up_than_asked_for_however_postgresql_joins(clock):
+    """A plan that reads the rows to choose once for each row it compares them with may not choose others each time."""
+    with connection.cursor() as cursor:
+        for plan in ("hashjoin", "mergejoin", "hashagg", "sort", "material"):
+            cursor.execute(f"SET LOCAL enable_{plan} = off")
+    for state in [State.PUBLISHED, State.PENDING] * 5:
+        make_reply(state=state, at=clock.at, published_at=clock.at, node="x", message_hash=bytes(32))
+    clock.goes(2 * LATE.total_seconds())
+    assert len(take_up_unconfirmed(limit=3, now=clock.at)) == 3
+    assert len(claim_pending(limit=3, now=clock.at)) == 3
+    clock.goes(publishing.GIVE_UP_AFTER.total_seconds())
+    assert give_up(limit=3, now=clock.at) == 3
 
 
 def test_what_waited_for_the_stores_for_so_long_that_no_client_waits_is_closed_unasked(clock):
