@@ -2,7 +2,8 @@
 
 A page costs one statement for each `inbox.SLICE_BYTES` of it, its commit, and one call that wakes a worker. A node that
 is read live and has a store tells everything twice, so the hashes of all messages that were read are remembered, also
-those of strangers, and a store need not be asked for them.
+those of strangers, and a store need not be asked for them. These hashes are made here: what a store calls a message is
+its own claim.
 
 The connection is asynchronous, and the bridge's own. Every statement is in autocommit: values are bound by the server,
 in binary, and plans are kept. With each answer PostgreSQL hands over the topics that were registered before, so knowing
@@ -10,7 +11,7 @@ them costs no statement.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ from waku_bridge.reading.threads import in_thread
 # A server that does not answer within this counts as away; loading a million topics takes seconds.
 STATEMENT_SECONDS = 10.0
 CONNECT_SECONDS = 60.0
+# A statement for a page without anything of ours: it brings the news of what was registered before it.
+NOTHING = "SELECT 1"
 CONNECTION_OPTIONS = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -49,12 +52,14 @@ class Session:
     """The connection of all readers of a bridge; their statements follow one another.
 
     ``number`` grows with each new connection. The database behind it may be another one, promoted without the last
-    commits of the one before. So what was remembered of those ends with the connection: ``seen``.
+    commits of the one before. So what was remembered of those ends with the connection: ``seen``, the hashes of the
+    messages that were read, and for each node ``misnamed``, the hashes by which its store wrongly knows some of these.
     """
 
     def __init__(self, topics: QueryTopics) -> None:
         self.topics = topics
         self.seen = SeenHashes()
+        self.misnamed: defaultdict[str, SeenHashes] = defaultdict(SeenHashes)
         self.number = 0
         self._connection: psycopg.AsyncConnection | None = None
         self._lock = asyncio.Lock()
@@ -65,11 +70,14 @@ class Session:
         """Return the rows of a statement, after taking in what was registered before it.
 
         Raises psycopg.Error; then nothing is known of what the statement did, and the next one connects anew. With a
-        ``number`` it is sent on that connection or not at all.
+        ``number`` it is sent on that connection or not at all. Until the caller waits for something else, the
+        connection stays the one that ran the statement.
         """
         async with self._lock:
+            if number is not None and (self._connection is None or number != self.number):
+                raise psycopg.OperationalError("the connection ended meanwhile")
             try:
-                connection = await self._connected(number)
+                connection = self._connection or await self._connect()
                 async with asyncio.timeout(STATEMENT_SECONDS):
                     cursor = await connection.execute(sql.encode(), values, prepare=True, binary=True)
                     rows = await cursor.fetchall() if cursor.description else []
@@ -82,15 +90,15 @@ class Session:
                 raise
         return rows
 
+    async def connect(self) -> int:
+        """Return the number of the connection, which is made if there is none. Raises psycopg.Error."""
+        if self._connection is None:
+            await self.execute(NOTHING)
+        return self.number
+
     async def close(self) -> None:
         async with self._lock:
             await self._disconnect()
-
-    async def _connected(self, number: int | None) -> psycopg.AsyncConnection:
-        connection = self._connection or await self._connect()
-        if number not in (None, self.number):
-            raise psycopg.OperationalError("the connection ended meanwhile")
-        return connection
 
     async def _connect(self) -> psycopg.AsyncConnection:
         async with asyncio.timeout(CONNECT_SECONDS):
@@ -106,21 +114,25 @@ class Session:
                 await self._connection.close()
             self._connection = None
             self.seen.clear()
+            self.misnamed.clear()
 
 
 log = structlog.get_logger(__name__)
 
 NS_PER_SECOND = 10**9
-# A statement for a page without anything of ours: it brings the news of what was registered before it.
-NOTHING = "SELECT 1"
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of a page. ``new`` are the hashes of the envelopes that no path had brought before."""
+    """What became of a page.
+
+    ``new`` are the hashes of the envelopes that no path had brought before, ``hashes`` those of all messages that can
+    be read.
+    """
 
     selection: Selection
     new: list[bytes]
+    hashes: set[bytes]
 
 
 class Intake:
@@ -134,56 +146,57 @@ class Intake:
         self._topics = Topics(own_content_topics(), session.topics)
         self._keep = keep
         self._dead_letters = DeadLetters()
-        self.seen = session.seen
         self.has_room = asyncio.Event()
         self.has_room.set()
 
-    async def take(
-        self, page: Sequence[Any], reader: Reader, *, path: Path, received_at: datetime, is_live: bool = False
-    ) -> Taken:
-        """Store what is ours once the inbox has room, so that the workers hear of it.
+    async def take(self, page: Sequence[Any], reader: Reader, *, path: Path, received_at: datetime) -> Taken:
+        """Store what is ours once the inbox has room, so that the workers hear of it, and remember the page.
 
-        Raises psycopg.Error or an error of the database of Django; then the same page can be given again. The hashes of
-        a page that is ``is_live`` are remembered.
+        All of it goes through one connection. Raises psycopg.Error or an error of the database of Django; then the same
+        page can be given again.
         """
         await self.has_room.wait()
         selection, new = await self._store(page, reader, path, received_at)
-        if is_live:
-            self.seen.add([*(envelope.hash for envelope in selection.envelopes), *selection.foreign()])
+        hashes = {*(envelope.hash for envelope in selection.envelopes), *selection.foreign()}
+        self.session.seen.add(hashes)
         _count(page, selection, reader)
         _trace(new, reader, path, received_at)
-        return Taken(selection, new)
+        return Taken(selection, new, hashes)
 
     async def known(self, hashes: Sequence[bytes]) -> set[bytes]:
         """Return those of these hashes that were ours and came before, so that nobody needs to fetch them."""
         rows = await self.session.execute(inbox.KNOWN, [list(hashes)]) if hashes else []
-        return {message_hash for (message_hash,) in rows}
+        known = {message_hash for (message_hash,) in rows}
+        self.session.seen.add(known)
+        return known
 
     async def _store(
         self, page: Sequence[Any], reader: Reader, path: Path, received_at: datetime
     ) -> tuple[Selection, list[bytes]]:
         """Select and insert, and once more when topics have become ours before the statement was sent."""
         new: list[bytes] = []
+        number = await self.session.connect()
         while True:
             version = self.session.topics.version
             selection = self._select(page, reader.pubsub_topic, received_at)
             if selection.rejected:
                 # This comes first, so that nothing fails between the commit of an envelope and its place in the queue.
                 await in_thread(self._dead_letters.keep, selection.rejected, reader, path=path, now=received_at)
-            new += await self._insert(selection.envelopes, reader, path, received_at)
+            new += await self._insert(selection.envelopes, reader, path, received_at, number)
             if self.session.topics.version == version:
                 return selection, new
 
     async def _insert(
-        self, envelopes: Sequence[Envelope], reader: Reader, path: Path, received_at: datetime
+        self, envelopes: Sequence[Envelope], reader: Reader, path: Path, received_at: datetime, number: int
     ) -> list[bytes]:
         if not envelopes:
-            await self.session.execute(NOTHING)
+            await self.session.execute(NOTHING, number=number)
             return []
         new: set[bytes] = set()
         for part in inbox.slices(envelopes):
             values = inbox.insert_values(part, source=reader.node, path=path, now=received_at)
-            new |= {message_hash for (message_hash,) in await self.session.execute(inbox.INSERT, values)}
+            rows = await self.session.execute(inbox.INSERT, values, number=number)
+            new |= {message_hash for (message_hash,) in rows}
         INBOX_ENVELOPES.labels("new").inc(len(new))
         INBOX_ENVELOPES.labels("duplicate").inc(len(envelopes) - len(new))
         return [each for each in dict.fromkeys(envelope.hash for envelope in envelopes) if each in new]

@@ -184,7 +184,7 @@ class LiveReader:
 
     async def _is_stored(self, page: list[Any], received_at: datetime, *, is_first: bool) -> bool:
         try:
-            taken = await self._intake.take(page, self.reader, path=Path.LIVE, received_at=received_at, is_live=True)
+            taken = await self._intake.take(page, self.reader, path=Path.LIVE, received_at=received_at)
         except (DjangoDatabaseError, psycopg.Error) as error:
             if is_first:
                 log.warning("page_not_stored", node=self.reader.name, size=len(page), reason=reason(error))

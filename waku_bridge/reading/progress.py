@@ -1,23 +1,24 @@
 """Keep how far each store was read, and what is still to be read of its past. It is durable, so a restart loses
 nothing.
 
-A walker writes only after it has stored what it read. Two walkers on one store, for a moment at most, do work twice and
-nothing else: what one has crossed off the other may read again.
+A walker writes only after it has stored what it read, and on the same connection: after a fail-over, what it read may
+be in a database that is no more. Two walkers on one store, for a moment at most, do work twice and nothing else: what
+one has crossed off the other may read again.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
-from django.db import transaction
-
-from waku_bridge.models import StoreWatermark, StoreWindow
-from waku_bridge.reading.intake import NOTHING, Session
-from waku_bridge.reading.threads import in_thread
+from waku_bridge.models import StoreWindow
+from waku_bridge.reading import windows
+from waku_bridge.reading.intake import Session
 from waku_bridge.reading.windows import EPOCH, Plan, Window
 
 Reason = StoreWindow.Reason
-# Of one store, shard and reason.
+# Of one store, shard and reason. One more makes all of them one: a store that comes and goes for days must not leave
+# thousands.
 MAX_WINDOWS = 50
 # Messages that are certainly missing are read before those that may be late.
 ORDER = (Reason.OUTAGE, Reason.LATE)
@@ -28,7 +29,33 @@ LOAD = """
     LEFT JOIN waku_bridge_storewindow AS pending ON pending.watermark_id = mark.id
     WHERE mark.node = %b AND mark.pubsub_topic = %b
 """
-MOVE = "UPDATE waku_bridge_storewatermark SET watermark_at = %b WHERE id = %b"
+ADVANCE = """
+    WITH ordered AS (
+        SELECT reason, start_at, end_at, (
+            SELECT count(*) FROM waku_bridge_storewindow AS noted
+            WHERE noted.watermark_id = %(pk)b AND noted.reason = ordered.reason
+        ) >= %(maximum)b AS is_merged
+        FROM unnest(%(reasons)b::text[], %(starts)b::timestamptz[], %(ends)b::timestamptz[])
+            AS ordered (reason, start_at, end_at)
+    ), moved AS (
+        UPDATE waku_bridge_storewatermark SET watermark_at = %(watermark_at)b,
+            late_searched_at = coalesce(%(late_searched_at)b::timestamptz, late_searched_at)
+        WHERE id = %(pk)b
+        RETURNING id
+    ), merged AS (
+        DELETE FROM waku_bridge_storewindow AS noted USING ordered
+        WHERE noted.watermark_id = %(pk)b AND noted.reason = ordered.reason AND ordered.is_merged
+        RETURNING noted.reason, noted.start_at, noted.end_at
+    ), new AS (
+        SELECT reason, start_at, end_at FROM ordered UNION ALL SELECT reason, start_at, end_at FROM merged
+    )
+    INSERT INTO waku_bridge_storewindow (watermark_id, reason, start_at, end_at, cursor, created_at)
+    SELECT moved.id, new.reason, min(new.start_at), max(new.end_at), '', %(now)b
+    FROM moved, new GROUP BY moved.id, new.reason
+"""
+TURN_PAGE = "UPDATE waku_bridge_storewindow SET cursor = %b WHERE id = %b"
+SHORTEN = "UPDATE waku_bridge_storewindow SET end_at = %b, cursor = '' WHERE id = %b"
+FINISH = "DELETE FROM waku_bridge_storewindow WHERE id = %b"
 CREATE = """
     INSERT INTO waku_bridge_storewatermark (node, pubsub_topic, watermark_at, late_searched_at)
     VALUES (%b, %b, clock_timestamp(), %b) ON CONFLICT DO NOTHING
@@ -105,55 +132,39 @@ class StoreProgress:
     async def advance(self, before: Progress, plan: Plan) -> tuple[Pending, ...]:
         """Note that the fresh window was read, and in the same commit what was missed. Return what is left to do.
 
-        Raises psycopg.OperationalError when the connection is another one than ``before``: what was read meanwhile may
-        have gone into a database that is no more.
+        Raises psycopg.OperationalError when the connection is another one than ``before``, as the methods below do.
         """
-        if plan.missed or _is_late_to_be_ordered(before, plan):
-            await self._session.execute(NOTHING, number=before.session)
-            await in_thread(_advance_and_order, before, plan)
-            return (await self.load()).pending
-        await self._session.execute(MOVE, [plan.watermark_at, before.pk], number=before.session)
-        return before.pending
+        ordered = dict(_ordered(before, plan))
+        values = {
+            "pk": before.pk,
+            "watermark_at": plan.watermark_at,
+            "late_searched_at": before.now if Reason.LATE in ordered else None,
+            "now": before.now,
+            "maximum": MAX_WINDOWS,
+            "reasons": [reason.value for reason in ordered],
+            "starts": [window.start_at for window in ordered.values()],
+            "ends": [window.end_at for window in ordered.values()],
+        }
+        await self._session.execute(ADVANCE, values, number=before.session)
+        return (await self.load()).pending if ordered else before.pending
+
+    async def turn_page(self, pending: Pending, cursor: str, *, number: int) -> Pending:
+        """Note the cursor of the next page, on the connection with this number; return what is left of the window."""
+        await self._session.execute(TURN_PAGE, [cursor, pending.pk], number=number)
+        return replace(pending, cursor=cursor)
+
+    async def finish_slice(self, pending: Pending, *, number: int) -> Pending | None:
+        """Note that the newest slice was read to its end, likewise; return what is left of the window."""
+        if left := windows.rest(pending.window):
+            await self._session.execute(SHORTEN, [left.end_at, pending.pk], number=number)
+            return replace(pending, window=left, cursor="")
+        await self._session.execute(FINISH, [pending.pk], number=number)
+        return None
 
 
-def _is_late_to_be_ordered(before: Progress, plan: Plan) -> bool:
-    """Return whether to order a search for late messages. It waits for the one before, so that none is left out."""
-    return plan.late is not None and all(pending.reason != Reason.LATE for pending in before.pending)
-
-
-@transaction.atomic(durable=True)
-def _advance_and_order(before: Progress, plan: Plan) -> None:
-    row = StoreWatermark.objects.filter(pk=before.pk)
-    row.update(watermark_at=plan.watermark_at)
+def _ordered(before: Progress, plan: Plan) -> Iterator[tuple[Reason, Window]]:
+    """Yield what is to be read later. A search for late messages waits for the one before, so that none is left out."""
     if plan.missed:
-        _order(before.pk, Reason.OUTAGE, plan.missed, before.now)
-    if plan.late and _is_late_to_be_ordered(before, plan):
-        row.update(late_searched_at=before.now)
-        _order(before.pk, Reason.LATE, plan.late, before.now)
-
-
-def turn_page(pending: Pending, cursor: str) -> None:
-    """Note the cursor of the next page."""
-    StoreWindow.objects.filter(pk=pending.pk).update(cursor=cursor)
-
-
-def finish_slice(pending: Pending, left: Window | None) -> None:
-    """Note that the newest slice was read to its end. ``left`` is what remains of the window."""
-    row = StoreWindow.objects.filter(pk=pending.pk)
-    if left is None:
-        row.delete()
-    else:
-        row.update(end_at=left.end_at, cursor="")
-
-
-def _order(watermark_id: int, reason: Reason, window: Window, now: datetime) -> None:
-    """Note a window. Many become one: a store that comes and goes for days must not leave thousands."""
-    others = StoreWindow.objects.filter(watermark_id=watermark_id, reason=reason)
-    noted = list(others.select_for_update())
-    if len(noted) >= MAX_WINDOWS:
-        for other in noted:
-            window = window.hull(Window(other.start_at, other.end_at))
-        others.delete()
-    StoreWindow.objects.create(
-        watermark_id=watermark_id, reason=reason, start_at=window.start_at, end_at=window.end_at, created_at=now
-    )
+        yield Reason.OUTAGE, plan.missed
+    if plan.late and all(pending.reason != Reason.LATE for pending in before.pending):
+        yield Reason.LATE, plan.late

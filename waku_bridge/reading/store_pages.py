@@ -47,9 +47,10 @@ class Place:
 
 
 class StorePages:
-    """Pages of one shard in one store. The hashes on those that were `read` are remembered, and not asked for again.
+    """Pages of one shard in one store. Messages that were taken in are not asked for again.
 
-    ``found`` counts what was new to the inbox.
+    What a store calls a message is believed for that store alone. A store that gives garbage under the hash of a real
+    message keeps nobody from taking the real one from another store. ``found`` counts what was new to the inbox.
     """
 
     def __init__(self, node: Store, reader: Reader, intake: Intake, path: Path) -> None:
@@ -58,7 +59,7 @@ class StorePages:
         self._node = node
         self._intake = intake
         self._path = path
-        self._seen = intake.seen
+        self._session = intake.session
 
     async def read(self, window: Window, place: Place, *, loop: str) -> Place | None:
         """Take in the page at ``place``; return the place of the next one, or None when this was the last.
@@ -69,12 +70,12 @@ class StorePages:
         STORE_PAGES.labels(self.reader.name, loop).inc()
         if not place.with_messages:
             MESSAGES_READ.labels(self.reader.name, "hashes").inc(len(page.entries))
-        unknown = [entry for entry in page.entries if not entry.message_hash or entry.message_hash not in self._seen]
+        unknown = [entry for entry in page.entries if not self._was_taken(entry.message_hash)]
         if not place.with_messages and not all(entry.message_hash for entry in unknown):
             # A message without a hash, or with one that we cannot read, cannot be fetched by its hash.
             return await self.read(window, replace(place, with_messages=True), loop=loop)
         if unknown:
-            self._seen.add(await (self._take(unknown) if place.with_messages else self._fetch(unknown)))
+            await (self._take(unknown) if place.with_messages else self._fetch(unknown))
         if not page.cursor:
             return None
         if page.cursor == place.cursor:
@@ -106,28 +107,30 @@ class StorePages:
             **more,
         )
 
-    async def _fetch(self, unknown: Sequence[StoreEntry]) -> set[bytes]:
-        """Ask by their hashes for those that are not in the inbox. Return the hashes that need no other question."""
+    def _was_taken(self, message_hash: bytes) -> bool:
+        memories = self._session.seen, self._session.misnamed[self.reader.node]
+        return bool(message_hash) and any(message_hash in memory for memory in memories)
+
+    async def _fetch(self, unknown: Sequence[StoreEntry]) -> None:
+        """Ask by their hashes for those that are not in the inbox, and take them in."""
         hashes = [entry.message_hash for entry in unknown]
         known = await self._intake.known(hashes)
-        told = set(known)
         for batch in _batches([each for each in hashes if each not in known]):
             texts = ",".join(f"0x{each.hex()}" for each in batch)
             page = await self._node.store_page(hashes=texts, includeData="true", pageSize=PAGE_SIZE)
-            told |= await self._take(page.entries)
-        return told
+            await self._take(page.entries)
 
-    async def _take(self, entries: Sequence[StoreEntry]) -> set[bytes]:
-        """Take in the messages of this shard. Return the hashes by which the store knows them."""
+    async def _take(self, entries: Sequence[StoreEntry]) -> None:
+        """Take in the messages of this shard, and remember the hashes by which only the store knows them."""
         ours = [entry for entry in entries if entry.pubsub_topic in ("", self.reader.pubsub_topic)]
         messages = [entry.message for entry in ours]
         taken = await self._intake.take(messages, self.reader, path=self._path, received_at=clock.now())
         self.found += len(taken.new)
-        told = {entry.message_hash for entry in ours if entry.message_hash}
-        if mistaken := sum(envelope.hash not in told for envelope in taken.selection.envelopes):
+        named = {entry.message_hash for entry in ours if entry.message_hash}
+        self._session.misnamed[self.reader.node].add(named - taken.hashes)
+        if mistaken := sum(envelope.hash not in named for envelope in taken.selection.envelopes):
             # They are taken all the same, under the hash that they really have, as their content is signed.
             log.warning("store_hashes_wrong", node=self.reader.name, count=mistaken)
-        return told
 
 
 def _batches(hashes: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -11,7 +11,6 @@ a message of one store, and a reader that goes on from there never sees what tha
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from time import monotonic
 
@@ -26,12 +25,11 @@ from kit.leader import Term
 from waku_bridge.inbox import Path
 from waku_bridge.metrics import STORE_ERRORS, STORE_ONLY, STORE_WATERMARK_TIMESTAMP_SECONDS, STORE_WINDOW_SECONDS
 from waku_bridge.node import Busy, CursorLost, NodeError
-from waku_bridge.reading import progress, windows
+from waku_bridge.reading import windows
 from waku_bridge.reading.intake import Intake
 from waku_bridge.reading.progress import Pending, Progress, Reason, StoreProgress
 from waku_bridge.reading.reader import Reader
 from waku_bridge.reading.store_pages import Place, Store, StorePages
-from waku_bridge.reading.threads import in_thread
 from waku_bridge.reading.windows import Plan, Window
 
 log = structlog.get_logger(__name__)
@@ -241,18 +239,15 @@ class StoreWalker:
                 loop=LOOPS[first.reason],
             )
         except CursorLost:
-            await in_thread(progress.turn_page, first, "")
+            await self._progress.turn_page(first, "", number=self._connection)
             raise
         if self._pages.found > found:
             self._late_at = clock.now()
         if place:
             self._with_messages = place.with_messages
-            await in_thread(progress.turn_page, first, place.cursor)
-            return [replace(first, cursor=place.cursor), *others]
-        left = windows.rest(first.window)
-        await in_thread(progress.finish_slice, first, left)
-        if left:
-            return [replace(first, window=left, cursor=""), *others]
+            return [await self._progress.turn_page(first, place.cursor, number=self._connection), *others]
+        if left := await self._progress.finish_slice(first, number=self._connection):
+            return [left, *others]
         self._finish(first)
         return others
 

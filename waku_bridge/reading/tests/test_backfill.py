@@ -100,18 +100,6 @@ async def _are_there(world, count):
     return len(await world.paths()) == count
 
 
-def test_remembers_no_hashes_as_it_takes_each_message_again(run):
-    async def scenario(world):
-        await asyncio.to_thread(listen_to, [CLIENT.key_hash], now=timezone.now())
-        ours = world.archive(*messages(3, QUERIED))
-        async with filling(world) as filler:
-            filler.request([QUERIED])
-            await until(lambda: _are_there(world, len(ours)))
-        assert not any(digest in world.intake.seen for digest in ours)
-
-    run(scenario)
-
-
 def test_what_is_older_than_its_reach_stays(run):
     async def scenario(world):
         await asyncio.to_thread(listen_to, [CLIENT.key_hash], now=timezone.now())

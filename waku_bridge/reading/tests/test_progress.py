@@ -2,25 +2,47 @@
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
-from tests.factories import make_watermark
-from waku_bridge.models import StoreWindow
+from tests.conversation import PUBSUB_TOPIC
 from waku_bridge.reading import progress
-from waku_bridge.reading.windows import Window
+from waku_bridge.reading.progress import Reason, StoreProgress
+from waku_bridge.reading.windows import Plan, Window
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-@pytest.mark.django_db
-def test_the_windows_of_a_store_that_comes_and_goes_are_merged() -> None:
-    watermark = make_watermark()
-    for number in range(progress.MAX_WINDOWS * 3):
-        window = Window(NOW + number * HOUR, NOW + (number + 0.5) * HOUR)
-        progress._order(watermark.pk, progress.Reason.OUTAGE, window, NOW)
+def missed(number):
+    """A pass before which this hour's first half was missed."""
+    window = Window(NOW + number * HOUR, NOW + (number + 0.5) * HOUR)
+    return Plan(watermark_at=window.end_at, fresh=window, missed=window)
 
-    windows = StoreWindow.objects.order_by("start_at")
-    assert windows.count() <= progress.MAX_WINDOWS
-    assert windows[0].start_at == NOW
-    assert max(window.end_at for window in windows) == NOW + (progress.MAX_WINDOWS * 3 - 0.5) * HOUR
+
+def test_the_windows_of_a_store_that_comes_and_goes_are_merged(run):
+    async def scenario(world):
+        store = StoreProgress(world.session, world.url, PUBSUB_TOPIC)
+        for number in range(progress.MAX_WINDOWS * 3):
+            pending = await store.advance(await store.load(), missed(number))
+            assert len(pending) <= progress.MAX_WINDOWS
+        windows = [each.window for each in pending]
+        assert windows[0].end_at == NOW + (progress.MAX_WINDOWS * 3 - 0.5) * HOUR, "newest first"
+        assert windows[-1].start_at == NOW
+        assert {each.reason for each in pending} == {Reason.OUTAGE}
+
+    run(scenario)
+
+
+def test_windows_of_one_reason_leave_those_of_the_other_as_they_are(run):
+    async def scenario(world):
+        store = StoreProgress(world.session, world.url, PUBSUB_TOPIC)
+        late = Window(NOW - HOUR, NOW)
+        both = Plan(watermark_at=NOW, fresh=late, missed=late, late=late)
+        await store.advance(await store.load(), both)
+        searched_at = (await store.load()).late_searched_at
+        for number in range(progress.MAX_WINDOWS):
+            pending = await store.advance(await store.load(), missed(number))
+        outage, found = pending
+        assert outage.window == Window(NOW - HOUR, NOW + (progress.MAX_WINDOWS - 0.5) * HOUR)
+        assert (found.reason, found.window) == (Reason.LATE, late)
+        assert (await store.load()).late_searched_at == searched_at
+
+    run(scenario)

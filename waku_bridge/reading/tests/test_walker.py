@@ -17,7 +17,7 @@ from waku_bridge.codec.topics import message_hash
 from waku_bridge.models import StoreWatermark, StoreWindow
 from waku_bridge.node import StoreEntry, StorePage, to_json
 from waku_bridge.query_topics import listen_to
-from waku_bridge.reading.store_pages import Place
+from waku_bridge.reading.store_pages import HASHES_PER_QUERY, Place
 from waku_bridge.reading.tests import conftest
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED
 from waku_bridge.reading.walker import BUSY_SECONDS, MOST_SECONDS
@@ -439,6 +439,38 @@ def test_a_message_without_a_hash_is_not_passed_over(run):
     run(scenario)
 
 
+class Misnaming:
+    """A store of one message, which it gives under the hash of another one."""
+
+    url = "http://127.0.0.1:1"
+
+    def __init__(self, real, garbage):
+        self._entry = StoreEntry(message_hash(PUBSUB_TOPIC, real), PUBSUB_TOPIC, to_json(garbage))
+        self.fetched = 0
+
+    async def store_page(self, *, includeData, **_others):  # noqa: N803 - the name on the wire
+        self.fetched += includeData == "true"
+        return StorePage((self._entry if includeData == "true" else replace(self._entry, message=None),))
+
+
+@pytest.mark.parametrize("topic", [conftest.PERSONAL, FOREIGN])
+@pytest.mark.parametrize("with_messages", [True, False])
+def test_what_one_store_misnames_is_taken_from_another_and_asked_of_the_first_once(run, topic, with_messages):
+    async def scenario(world):
+        await watermark(world)
+        real = message()
+        [ours] = world.archive(real)
+        store = Misnaming(real, message(topic))
+        pages = world.walker(store)._pages
+        for _ in range(3):
+            await pages.read(Window(timezone.now(), timezone.now()), Place(with_messages=with_messages), loop="fast")
+        assert with_messages or store.fetched == 1
+        await go(world, world.walker())
+        assert ours in await world.paths()
+
+    run(scenario)
+
+
 def test_a_message_for_a_topic_that_became_ours_before_the_page_was_read_is_taken(run):
     async def scenario(world):
         await watermark(world)
@@ -490,15 +522,15 @@ def test_what_only_the_old_primary_had_is_read_again(run):
 
 
 class FailingOver(conftest.Watched):
-    """A store during whose first answer the database fails over."""
+    """A store during one of whose answers the database fails over."""
 
-    def __init__(self, world, *lost):
+    def __init__(self, world, *lost, during=1):
         super().__init__(world.url, world.client)
-        self._world, self._lost = world, lost
+        self._world, self._lost, self._during = world, lost, during
 
     async def store_page(self, **params):
         page = await super().store_page(**params)
-        if len(self.asked) == 1:
+        if len(self.asked) == self._during:
             await fail_over(self._world, *self._lost)
         return page
 
@@ -531,5 +563,44 @@ def test_after_a_failover_a_walker_goes_back_as_far_as_after_a_start(run):
         await asyncio.sleep(0.1)  # the period of passes
         await go(world, walker)
         assert world.node.asked[2]["startTime"] < usual
+
+    run(scenario)
+
+
+def test_what_a_page_brought_before_the_failover_is_not_remembered_after_it(run):
+    """The second answer to a question for hashes comes from another database than the first."""
+
+    async def scenario(world):
+        await watermark(world, seconds_ago=60)
+        ours = world.archive(*messages(HASHES_PER_QUERY + 10))
+        store = FailingOver(world, *ours, during=3)  # a page, fifty of its messages, the other ten
+        walker = world.walker(store)
+        await go(world, walker)
+        await go_until_done(world, walker)
+        await go(world, walker)
+        assert await world.paths() == dict.fromkeys(ours, "store")
+
+    run(scenario)
+
+
+def test_a_slice_of_the_past_that_began_at_the_old_primary_is_not_crossed_off(run):
+    """Its first page is lost with the old primary, and its last one is stored in the new one."""
+
+    async def scenario(world):
+        row = await watermark(world)
+        ours = world.archive(*messages(150, seconds_ago=600))
+        now = timezone.now()
+        start, end = now - timedelta(seconds=620), now - timedelta(seconds=580)
+        await asyncio.to_thread(make_window, row, start_at=start, end_at=end)
+        walker = world.walker(FailingOver(world, *ours, during=3))  # what is fresh, and two pages
+        pending = await walker._pass(world.term)
+        pending = await walker._catch_up(pending)
+        assert len(await world.paths()) == 100
+        with pytest.raises(psycopg.OperationalError, match="ended meanwhile"):
+            await walker._catch_up(pending)
+        assert await windows_left()
+        await asyncio.to_thread(lambda: StoreWindow.objects.update(cursor=""))  # the page was turned in the last second
+        await go_until_done(world, walker)
+        assert await world.paths() == dict.fromkeys(ours, "store")
 
     run(scenario)
