@@ -179,8 +179,6 @@ class AttemptInline(FactInline):
         word("late_code", "reported later"),
         number("latency_ms", "ms"),
         moment("started_at", "started"),
-        number("repeat_count", "then failed again"),
-        moment("repeated_at", "last time"),
     )
     ordering = ("number",)
 
@@ -284,8 +282,6 @@ class AttemptAdmin(FactAdmin):
             word("late_code", "reported later"),
             moment("started_at", "started"),
             "latency",
-            number("repeat_count", "how often it failed just so afterwards"),
-            moment("repeated_at", "last time"),
         ),
         "Push": (
             link(lambda attempt: notification_url(attempt.notification_id), "notification", "its notification"),

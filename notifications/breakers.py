@@ -118,23 +118,16 @@ def _newest(app: ChannelKey, *, now: datetime) -> list[Send]:
 
 # Dead tokens ----------------------------------------------------------------------------------------------------------
 
-# Of each token what was said of it last. A death that is not believed comes again, which is noted at its first attempt.
+# Of each token what was said of it last.
 _COUNT_DEAD = f"""
     SELECT count(*) FILTER (WHERE is_dead), count(*) FROM (
         SELECT DISTINCT ON (route.address_digest) attempt.outcome = '{Attempt.Outcome.DEAD}'
             AND attempt.is_guarded AS is_dead
         FROM (
-            (
-                SELECT notification_id, outcome, is_guarded, started_at AS at, id FROM notifications_attempt
-                WHERE token_type = %(token_type)s AND apn_topic = %(apn_topic)s AND outcome IS NOT NULL
-                    AND started_at >= %(start)s
-                ORDER BY started_at DESC LIMIT %(limit)s
-            ) UNION ALL (
-                SELECT notification_id, outcome, is_guarded, repeated_at, id FROM notifications_attempt
-                WHERE token_type = %(token_type)s AND apn_topic = %(apn_topic)s AND outcome = '{Attempt.Outcome.DEAD}'
-                    AND repeated_at >= %(start)s
-                ORDER BY repeated_at DESC LIMIT %(limit)s
-            )
+            SELECT notification_id, outcome, is_guarded, started_at AS at, id FROM notifications_attempt
+            WHERE token_type = %(token_type)s AND apn_topic = %(apn_topic)s AND outcome IS NOT NULL
+                AND started_at >= %(start)s
+            ORDER BY started_at DESC LIMIT %(limit)s
         ) AS attempt
         JOIN notifications_notification AS n ON n.id = attempt.notification_id
         JOIN {table(Route)} AS route ON route.id = n.route_id

@@ -237,9 +237,6 @@ class Attempt(models.Model):
     # The same as `code`, but from the gateway's feedback hook. It is shown to operators, and nothing depends on it. The
     # default in the database is for workers that do not know the column yet.
     late_code = models.TextField(blank=True, default="", db_default="")
-    # How often the next attempts failed just so, and when the last of them began. These have no rows of their own.
-    repeat_count = models.PositiveIntegerField(default=0, db_default=0)
-    repeated_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints: ClassVar = [
@@ -255,12 +252,6 @@ class Attempt(models.Model):
                 name="attempt_failed",
             ),
             models.Index(fields=["code", "id"], condition=~models.Q(code=""), name="attempt_code"),
-            # The newest deaths of one app that were not believed, which come again and again: see `breakers`.
-            models.Index(
-                fields=["token_type", "apn_topic", "repeated_at"],
-                condition=models.Q(outcome="dead", repeated_at__isnull=False),
-                name="attempt_died_again",
-            ),
         ]
 
     def __str__(self) -> str:

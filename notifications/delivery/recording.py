@@ -128,39 +128,7 @@ _COMPLETE = """
 """
 
 
-# An attempt that failed as the one before it is counted there, and its own row is removed.
-_COUNT_REPEATED = """
-    WITH same AS (
-        SELECT this.id, this.started_at, before.id AS before_id
-        FROM unnest(%b::bigint[], %b::text[], %b::text[]) AS result (id, outcome, code)
-        JOIN notifications_attempt AS this ON this.id = result.id
-        CROSS JOIN LATERAL (
-            SELECT id, outcome, code FROM notifications_attempt AS earlier
-            WHERE earlier.notification_id = this.notification_id AND earlier.number < this.number
-            ORDER BY earlier.number DESC LIMIT 1
-        ) AS before
-        WHERE before.outcome = result.outcome AND before.code = result.code
-    ), counted AS (
-        UPDATE notifications_attempt AS before
-        SET repeat_count = before.repeat_count + 1, repeated_at = same.started_at
-        FROM same WHERE before.id = same.before_id
-    )
-    DELETE FROM notifications_attempt AS attempt USING same WHERE attempt.id = same.id
-"""
-# Outcomes that may come again and again: the others end a notification, or come four times at most. A death comes again
-# where it is not believed.
-REPEATED = frozenset({Outcome.TRANSIENT, Outcome.CONFIG, Outcome.DEAD})
-
-
-def _count_repeated(results: Sequence[Done]) -> None:
-    again = [(c, r) for c, r in results if c.push.attempt_number > 1 and r.outcome in REPEATED]
-    if again:
-        ids, outcomes = [claim.attempt_id for claim, _ in again], [result.outcome.value for _, result in again]
-        write(_COUNT_REPEATED, [ids, outcomes, [result.code for _, result in again]])
-
-
 def _complete_attempts(results: Sequence[Done]) -> None:
-    _count_repeated(results)
     write(
         _COMPLETE,
         [

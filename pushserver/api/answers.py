@@ -48,10 +48,7 @@ class RegistrationAnswer(serializers.ModelSerializer[Registration]):
 class AttemptAnswer(serializers.ModelSerializer[Attempt]):
     class Meta:
         model = Attempt
-        fields: ClassVar = [
-            *("number", "gateway", "outcome", "code", "late_code", "latency_ms", "started_at"),
-            *("repeat_count", "repeated_at"),
-        ]
+        fields: ClassVar = ["number", "gateway", "outcome", "code", "late_code", "latency_ms", "started_at"]
 
 
 class NotificationAnswer(serializers.ModelSerializer[Notification]):

@@ -7,7 +7,8 @@ What is decided at once has no row of its own, so that its story is the one of i
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 
 from django.conf import settings
 from django.contrib import admin, messages
@@ -255,18 +256,26 @@ def _kind(notification: Notification) -> str:
     return f"grade {notification.grade}" if notification.grade else type_name(notification.type)
 
 
+# What attempts have in common that are one step of a timeline.
+ALIKE = attrgetter("gateway", "outcome", "code", "error", "late_code")
+
+
 def _attempts(story: Story) -> Iterator[Step]:
-    for attempt in story.attempts:
-        yield Step(attempt.started_at, f"Attempt {attempt.number} started", f"at {attempt.gateway}")
-        if attempt.outcome is None:
+    """Yield each attempt, but those that failed as the one before them as one step, at the time of the last."""
+    for _, alike in groupby(story.attempts, ALIKE):
+        first, *again = alike
+        yield Step(first.started_at, f"Attempt {first.number} started", f"at {first.gateway}")
+        if first.outcome is None:
             continue
-        took = timedelta(milliseconds=attempt.latency_ms or 0)
-        late = f"; the gateway reported later: {attempt.late_code}" if attempt.late_code else ""
-        known = f"after {in_words(took)}" if attempt.latency_ms is not None else "nobody knows when"
-        detail = format_html("{}{}{}. {}", known, _error(attempt, story), late, CLASSES[attempt.outcome])
-        yield Step(attempt.started_at + took, f"Attempt {attempt.number}:", detail, attempt.outcome)
-        if attempt.repeated_at:
-            yield Step(attempt.repeated_at, f"It failed just so {attempt.repeat_count} times more", "the last time")
+        took = timedelta(milliseconds=first.latency_ms or 0)
+        late = f"; the gateway reported later: {first.late_code}" if first.late_code else ""
+        known = f"after {in_words(took)}" if first.latency_ms is not None else "nobody knows when"
+        detail = format_html("{}{}{}. {}", known, _error(first, story), late, CLASSES[first.outcome])
+        yield Step(first.started_at + took, f"Attempt {first.number}:", detail, first.outcome)
+        if again:
+            number, last = again[0].number, again[-1]
+            which = f"Attempts {number} to {last.number}:" if last.number > number else f"Attempt {number}:"
+            yield Step(last.started_at, which, f"as attempt {first.number}; this is when the last began", last.outcome)
 
 
 def _error(attempt: Attempt, story: Story) -> str:

@@ -315,6 +315,17 @@ def timeline(client: Client, notification) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 
+def test_attempts_that_failed_as_the_one_before_are_one_step(admin_client: Client) -> None:
+    began = timezone.now() - timedelta(minutes=10)
+    notification = factories.make_notification(at=began, attempt_count=5)
+    for number, code in enumerate(["http_503", "http_503", "http_503", "http_429", "http_503"], 1):
+        at = began + timedelta(minutes=number)
+        factories.make_attempt(notification, number=number, outcome="transient", code=code, started_at=at)
+    text = timeline(admin_client, notification)
+    assert "Attempts 2 to 3: transient as attempt 1; this is when the last began" in text
+    assert [f"Attempt {number} started" in text for number in range(1, 6)] == [True, False, False, True, True]
+
+
 def test_a_timeline_goes_from_the_envelope_to_the_reply(admin_client: Client) -> None:
     text = timeline(admin_client, make_story())
     steps = [

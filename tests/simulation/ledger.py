@@ -33,7 +33,7 @@ SNAPSHOT = """
         'notifications', (SELECT json_agg(json_build_array(
             n.id, n.request_id, n.state, n.report, n.attempt_count, n.ambiguous_count, n.next_attempt_at IS NOT NULL,
             n.lease_until IS NOT NULL, n.message IS NOT NULL, encode(n.dedup_key, 'hex'),
-            (SELECT coalesce(sum(1 + repeat_count), 0) FROM notifications_attempt WHERE notification_id = n.id),
+            (SELECT count(*) FROM notifications_attempt WHERE notification_id = n.id),
             n.route_id, n.installation_id
         ) ORDER BY n.id) FROM notifications_notification AS n),
         'requests', (SELECT json_agg(json_build_array(

@@ -22,7 +22,7 @@ TIMEOUT = "2s"
 
 _FAILED: LiteralString = f"""
     WITH failed AS (
-        SELECT notification_id, token_type, error, 1 + repeat_count AS tries FROM notifications_attempt
+        SELECT notification_id, token_type, error FROM notifications_attempt
         WHERE outcome IN ('{Attempt.Outcome.DEAD}', '{Attempt.Outcome.CONFIG}', '{Attempt.Outcome.PAYLOAD}',
             '{Attempt.Outcome.TRANSIENT}', '{Attempt.Outcome.AMBIGUOUS}') AND error <> ''
             AND started_at >= %(since)s
@@ -33,7 +33,7 @@ _FAILED: LiteralString = f"""
         ORDER BY id DESC LIMIT %(limit)s
     )
 """
-_OF_TEXTS: LiteralString = "SELECT token_type, error, count(*), sum(tries)::bigint FROM failed GROUP BY 1, 2"
+_OF_TEXTS: LiteralString = "SELECT token_type, error, count(*) FROM failed GROUP BY 1, 2"
 _TEXTS: LiteralString = f"{_FAILED}{_OF_TEXTS}"
 _OF_ROUTES: LiteralString = """
     SELECT count(DISTINCT notification.route_id) FROM failed
@@ -86,7 +86,7 @@ def _count(rule: GatewayErrorRule, *, now: datetime) -> Preview:
     types, errors = [row[0] for row in decided], [row[1] for row in decided]
     [(routes,)] = fetch(_ROUTES, {**looked_at, "types": types, "errors": errors}) if decided else [(0,)]
     is_partial = sum(row[2] for row in texts) >= MOST_LOOKED_AT
-    return Preview(sum(row[3] for row in decided), routes, is_partial)
+    return Preview(sum(row[2] for row in decided), routes, is_partial)
 
 
 def _with(rule: GatewayErrorRule, own: ErrorRule) -> list[ErrorRule]:
