@@ -275,7 +275,7 @@ def _attempts(story: Story) -> Iterator[Step]:
         if again:
             number, last = again[0].number, again[-1]
             which = f"Attempts {number} to {last.number}:" if last.number > number else f"Attempt {number}:"
-            yield Step(last.started_at, which, f"as attempt {first.number}; this is when the last began", last.outcome)
+            yield Step(last.started_at, which, f"as attempt {first.number}; this is when the last began", first.outcome)
 
 
 def _error(attempt: Attempt, story: Story) -> str:
