@@ -56,7 +56,7 @@ from notifications.transitions import OVER, move
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.models import Registration, Route
-from registrations.pairs import InstallationKey, IsOneOf
+from registrations.pairs import InstallationKey
 
 DEDUP_WINDOW = timedelta(hours=24)
 GLOBAL = b"g"  # the bucket of the whole server
@@ -237,10 +237,10 @@ def accept(front_door: str, batch: Sequence[Incoming], *, sending: Sending, now:
     )
 
 
-def withdraw(installations: Collection[InstallationKey], *, now: datetime) -> None:
-    """Withdraw what waits for these installations: they unregistered, and their routes are gone."""
-    if installations:
-        move(Notification.objects.filter(IsOneOf(installations)), State.WITHDRAWN, finished_at=now, **OVER)
+def withdraw(route_ids: Collection[int], *, now: datetime) -> None:
+    """Withdraw what waits for these routes, which are removed. What is over keeps their numbers and is not touched."""
+    if route_ids:
+        move(Notification.objects.filter(route__in=route_ids), State.WITHDRAWN, finished_at=now, **OVER)
 
 
 # What is known --------------------------------------------------------------------------------------------------------

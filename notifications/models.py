@@ -102,7 +102,8 @@ class Notification(models.Model):
     public_key_hash = BytesField()
     installation_id = models.TextField()
     type = models.BigIntegerField()  # an open enum: any 32-bit number
-    route = models.ForeignKey(Route, null=True, on_delete=models.SET_NULL)
+    # The number stays when the route is removed: to clear it would rewrite everything that was ever sent there.
+    route = models.ForeignKey(Route, null=True, on_delete=models.DO_NOTHING, db_constraint=False)
     route_generation = models.PositiveBigIntegerField(default=0)
     state = models.TextField(choices=State.choices)
     # The queue that it waits in, by the number of its row: see `queues`. What is not sorted yet has 0.
@@ -152,15 +153,11 @@ class Notification(models.Model):
                 name="notification_expiring",
             ),
             models.Index(fields=["lease_until"], condition=models.Q(state="in_flight"), name="notification_leased"),
-            # How much waits for one address. A notification that is sent at once never touches it.
-            models.Index(
-                fields=["route"], condition=models.Q(state__in=["pending", "retrying"]), name="notification_by_route"
-            ),
-            # What waits for one route, which a front door of graded pushes asks for.
+            # What waits for one route. A notification that is sent at once never touches it.
             models.Index(
                 fields=["route"],
-                condition=models.Q(state__in=["pending", "retrying", "ambiguous"]) & ~models.Q(grade=""),
-                name="notification_for_route",
+                condition=models.Q(state__in=["pending", "retrying", "ambiguous"]),
+                name="notification_by_route",
             ),
             # By id within a recipient, because the console shows the newest of one recipient, of however many.
             models.Index(fields=["public_key_hash", "id"], name="notification_by_recipient"),

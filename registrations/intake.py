@@ -66,10 +66,10 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was decided about one submission, and the installations that made room for it."""
+    """What was decided about one submission, and the routes that ended with it: its own, or one that made room."""
 
     decision: Acceptance | Refusal
-    ended: Sequence[InstallationKey] = ()
+    removed_route_ids: Sequence[int] = ()
 
     @property
     def is_accepted(self) -> bool:
@@ -187,20 +187,20 @@ def _take_in(batch: _Batch, submission: Submission) -> Outcome:
     decision = _decide(message, what_is_known, batch.is_address, is_granted=submission.grant_verified)
     if not batch.changes.take(*_said(submission, message, batch.is_address)):
         return Outcome(Refusal.TOO_MANY_CHANGES)
-    refusal, ended = _refused_for_room(batch, submission, registration, decision), list[InstallationKey]()
-    if refusal is Refusal.TOO_MANY_INSTALLATIONS and (ended := _make_room(batch, submission)):
+    refusal, removed = _refused_for_room(batch, submission, registration, decision), list[int]()
+    if refusal is Refusal.TOO_MANY_INSTALLATIONS and (removed := _make_room(batch, submission)):
         refusal = _refused_for_room(batch, submission, registration, decision)
     if refusal:
-        return Outcome(refusal, ended)
+        return Outcome(refusal, removed)
     match decision:
         case Acceptance.REGISTER:
             _store(batch, submission, message, registration)
         case Acceptance.UNREGISTER:
-            _remove(batch, submission, message, registration)
+            removed += _remove(batch, submission, message, registration)
         case Acceptance.RETRANSMISSION if registration and registration.state == Registration.State.ACTIVE:
             batch.further_grants.append(_grant(batch, submission, message, registration))
             _renew(batch, submission, message, registration)
-    return Outcome(decision, ended)
+    return Outcome(decision, removed)
 
 
 def _something_new(batch: _Batch, submissions: Iterable[Submission]) -> set[InstallationKey]:
@@ -223,8 +223,8 @@ def _refused_for_room(
     return batch.room.refusal(submission.public_key_hash, is_new=registration is None, becomes_active=becomes_active)
 
 
-def _make_room(batch: _Batch, submission: Submission) -> list[InstallationKey]:
-    """End the longest dead installation of a key that nothing else is said of in this batch."""
+def _make_room(batch: _Batch, submission: Submission) -> list[int]:
+    """End the longest dead installation of a key that nothing else is said of in this batch, and return its route."""
     public_key_hash = submission.public_key_hash
     said = [installation_id for key, installation_id in batch.registrations if key == public_key_hash]
     ended = retention.end_longest_dead(public_key_hash, but=said, now=batch.now)
@@ -335,8 +335,8 @@ def _grant(batch: _Batch, submission: Submission, message: RegistrationMessage, 
 
 def _remove(
     batch: _Batch, submission: Submission, message: RegistrationMessage, registration: Registration | None
-) -> None:
-    """Forget all but key hash and version.
+) -> list[int]:
+    """Forget all but key hash and version. Return the id of the stored route that is removed.
 
     An installation never seen before gets a tombstone, so that an older registration replayed later does not bring it
     to life.
@@ -354,6 +354,7 @@ def _remove(
     batch.grants.pop((submission.public_key_hash, message.installation_id), None)
     if route:
         _remove_route(batch, route)
+    return [route.pk] if route and route.pk else []
 
 
 def _remove_route(batch: _Batch, route: Route) -> None:

@@ -9,7 +9,6 @@ from kit.expiry.asking import may_end
 from kit.metrics.batches import count
 from registrations import metrics
 from registrations.models import Registration, RegistrationEvent, Route
-from registrations.pairs import InstallationKey
 from registrations.quotas import STORED_REGISTRATIONS
 
 Kind = RegistrationEvent.Kind
@@ -46,8 +45,7 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
 
 _END = f"""
     WITH old AS (
-        SELECT registration.id, public_key_hash, installation_id, registration.pseudonym, route_id, token_type,
-            apn_topic, front_door
+        SELECT registration.id, registration.pseudonym, route_id, token_type, apn_topic, front_door
         FROM registrations_registration AS registration JOIN registrations_route AS route ON route.id = route_id
         WHERE registration.state = '{Registration.State.ACTIVE}' AND {{which}}
         FOR UPDATE OF registration SKIP LOCKED
@@ -66,7 +64,7 @@ _END = f"""
         SELECT '{Kind.EXPIRED}', pseudonym, token_type, apn_topic, front_door, %(now)s FROM old
             WHERE pseudonym IS NOT NULL
     )
-    SELECT public_key_hash, installation_id, route_id FROM old
+    SELECT route_id FROM old
 """
 _UNUSED: LiteralString = """
     registration.id > %(after)s AND registration.id <= %(up_to)s
@@ -95,9 +93,9 @@ _REMOVE_TOMBSTONES: LiteralString = f"""
 """
 
 
-def expire(*, after: int, now: datetime, keep: timedelta) -> list[InstallationKey]:
+def expire(*, after: int, now: datetime, keep: timedelta) -> list[int]:
     """Unregister the installations among the `walk` after this id that were neither repeated nor reached by a push for
-    ``keep``, in the caller's transaction.
+    ``keep``, in the caller's transaction. Return the ids of their routes.
 
     What stays of them is what stays of every unregistered one. Somebody who registers at this moment is left alone.
     """
@@ -115,18 +113,18 @@ def _step(after: int) -> dict[str, int]:
     return {"after": after, "up_to": after + _WALKED}
 
 
-def end_longest_dead(public_key_hash: bytes, *, but: Collection[str], now: datetime) -> list[InstallationKey]:
+def end_longest_dead(public_key_hash: bytes, *, but: Collection[str], now: datetime) -> list[int]:
     """Unregister that installation of a key whose route was disabled first, but none of these, in the caller's
-    transaction.
+    transaction. Return the id of its route.
     """
     return _end(_END_DEAD, {"key_hash": public_key_hash, "but": list(but)}, now=now)
 
 
-def _end(sql: LiteralString, parameters: dict[str, Any], *, now: datetime) -> list[InstallationKey]:
-    expired = fetch(sql, parameters | {"now": now})
-    Route.objects.filter(pk__in=[route_id for _, _, route_id in expired]).delete()
-    count(metrics.REGISTRATION_EVENTS, {(Kind.EXPIRED.value,): len(expired)})
-    return [(public_key_hash, installation_id) for public_key_hash, installation_id, _ in expired]
+def _end(sql: LiteralString, parameters: dict[str, Any], *, now: datetime) -> list[int]:
+    route_ids = [route_id for (route_id,) in fetch(sql, parameters | {"now": now})]
+    Route.objects.filter(pk__in=route_ids).delete()
+    count(metrics.REGISTRATION_EVENTS, {(Kind.EXPIRED.value,): len(route_ids)})
+    return route_ids
 
 
 def remove_tombstones(*, now: datetime, keep: timedelta) -> Iterator[int]:

@@ -27,7 +27,6 @@ from notifications.acceptance import Accepted, Sending
 from notifications.messages import PushRequest
 from registrations import intake, lookup
 from registrations.messages import QueryInfo, RegistrationMessage
-from registrations.pairs import InstallationKey
 from registrations.rules import Acceptance, Refusal, is_device_token
 from waku_bridge import faults, query_topics
 from waku_bridge.codec.envelope import decode
@@ -332,7 +331,7 @@ def _register(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     outcomes = intake.register(submissions, gateway=settings.STATUS_GATEWAY, is_address=_is_address, now=now)
     accepted = {s.public_key_hash for s, outcome in zip(submissions, outcomes, strict=True) if outcome.is_accepted}
     query_topics.listen_to(accepted, now=now)
-    acceptance.withdraw(_unregistered(submissions, outcomes), now=now)
+    acceptance.withdraw({route_id for each in outcomes for route_id in each.removed_route_ids}, now=now)
     replies = []
     for (item, decoded, body), outcome in zip(registrations, outcomes, strict=True):
         item.reason = "" if outcome.is_accepted else str(outcome.decision)
@@ -345,15 +344,6 @@ def _register(items: Iterable[Item], *, now: datetime) -> list[Reply]:
 def _is_address(message: RegistrationMessage) -> bool:
     """Return whether Apple or Firebase can have made the token, unless the operator does not want to know."""
     return is_device_token(message) if settings.CHECK_DEVICE_TOKENS else True
-
-
-def _unregistered(submissions: Iterable[intake.Submission], outcomes: Iterable[intake.Outcome]) -> set[InstallationKey]:
-    said = {
-        (submission.public_key_hash, submission.message.installation_id)
-        for submission, outcome in zip(submissions, outcomes, strict=True)
-        if submission.message and outcome.decision is Acceptance.UNREGISTER
-    }
-    return said.union(*(outcome.ended for outcome in outcomes))
 
 
 def _registration_response(body: Registration, decision: Acceptance | Refusal) -> RegistrationResponse:

@@ -279,7 +279,7 @@ def end(device: Device, state: Device.State, *, now: datetime) -> None:
     route, device.route = device.route, None
     device.state, device.ended_at, device.announced_from = state, now, None
     device.save()
-    acceptance.withdraw([(b"", str(device.id))], now=now)
     if route:
+        acceptance.withdraw([route.pk], now=now)
         _record(route, Kind.EXPIRED if state == State.EXPIRED else Kind.UNREGISTERED, now=now)
         route.delete()

@@ -30,6 +30,7 @@ CLOSED = {"25006", "53100", "53300", "57P01", "57P02", "57P03"}
 # Another session was in the way: serialization failure, deadlock. A unique violation may stay when it is repeated.
 COLLISIONS = {"40001", "40P01"}
 CONFLICTS = {"23505", *COLLISIONS}
+LOCK_TIMEOUT = "55P03"
 TOO_LARGE = "54"  # class "program limit exceeded", which Django counts as OperationalError
 
 
@@ -73,6 +74,11 @@ def is_collision(error: BaseException) -> bool:
 def is_conflict(error: BaseException) -> bool:
     """Return whether another session was in the way, so that the same work succeeds when it is repeated."""
     return sqlstate(error) in CONFLICTS
+
+
+def is_lock_timeout(error: BaseException) -> bool:
+    """Return whether a statement ended because another session held a row or table for longer than `lock_timeout`."""
+    return sqlstate(error) == LOCK_TIMEOUT
 
 
 def is_closed(error: BaseException) -> bool:

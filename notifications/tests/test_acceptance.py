@@ -4,7 +4,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import connection
 
+from kit.db.statements import fetch
 from notifications import acceptance, halts, queues
 from notifications.acceptance import Incoming, Sending, dedup_key, withdraw
 from notifications.admission import Admission, own_admission, own_senders
@@ -431,8 +433,8 @@ def test_loads_only_the_installations_asked_for_and_not_every_combination():
 @pytest.mark.django_db
 @pytest.mark.parametrize("state", [State.PENDING, State.RETRYING, State.AMBIGUOUS])
 def test_what_waits_is_withdrawn_with_its_payload(state):
-    row = make_notification(public_key_hash=ALICE, installation_id=UUID, state=state, chat_id=b"c", message=b"m")
-    withdraw({(ALICE, UUID)}, now=NOW)
+    row = make_notification(route=make_route(), state=state, chat_id=b"c", message=b"m")
+    withdraw([row.route_id], now=NOW)
     row.refresh_from_db()
     assert (row.state, row.chat_id, row.message, row.next_attempt_at) == (State.WITHDRAWN, None, None, None)
     assert row.finished_at == NOW
@@ -441,19 +443,49 @@ def test_what_waits_is_withdrawn_with_its_payload(state):
 @pytest.mark.django_db
 @pytest.mark.parametrize("state", [State.IN_FLIGHT, State.DELIVERED, State.REFUSED])
 def test_what_is_over_or_on_its_way_is_not_withdrawn(state):
-    row = make_notification(public_key_hash=ALICE, installation_id=UUID, state=state)
-    withdraw({(ALICE, UUID)}, now=NOW)
+    row = make_notification(route=make_route(), state=state)
+    withdraw([row.route_id], now=NOW)
     row.refresh_from_db()
     assert row.state == state
 
 
 @pytest.mark.django_db
-def test_withdraws_exactly_the_installations_named():
-    other = make_notification(public_key_hash=ALICE, installation_id="other")
-    stranger = make_notification(public_key_hash=BOB, installation_id=UUID)
-    withdraw({(ALICE, UUID), (BOB, "other")}, now=NOW)
-    withdraw(set(), now=NOW)
-    assert set(Notification.objects.filter(state=State.PENDING)) == {other, stranger}
+def test_withdraws_exactly_what_waits_for_the_routes_named():
+    withdrawn, other = make_notification(route=make_route()), make_notification(route=make_route())
+    without = make_notification()
+    withdraw([withdrawn.route_id], now=NOW)
+    withdraw([], now=NOW)
+    assert set(Notification.objects.filter(state=State.PENDING)) == {other, without}
+
+
+def rows_read():
+    """Rows of notifications that this transaction has read, through an index or not."""
+    [(count,)] = fetch(
+        "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'notifications_notification'"
+    )
+    return count
+
+
+@pytest.mark.django_db
+def test_the_end_of_a_route_reads_and_writes_nothing_of_what_is_over():
+    """A device of XMPP has no key: an index by key would find the pushes of all devices."""
+    route = make_route()
+    over = [make_notification(public_key_hash=b"", route=route, state=State.DELIVERED, dedup_key=None)]
+    for _ in range(2000):
+        over.append(Notification(**{f.attname: getattr(over[0], f.attname) for f in Notification._meta.fields[1:]}))
+    Notification.objects.bulk_create(over[1:])
+    waiting = make_notification(public_key_hash=b"", route=route)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE notifications_notification")
+    before = rows_read()
+    withdraw([route.pk], now=NOW)
+    route.delete()
+    assert rows_read() - before < 20
+    assert set(Notification.objects.values_list("state", "route_id", "finished_at")) == {
+        (State.DELIVERED, waiting.route_id, None),
+        (State.WITHDRAWN, waiting.route_id, NOW),
+    }
+    assert not Route.objects.exists()
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

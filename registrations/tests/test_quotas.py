@@ -76,17 +76,18 @@ def test_who_has_them_all_can_change_them_and_replace_one(settings: LazySettings
 def test_the_longest_dead_installation_makes_room(settings: LazySettings, is_one_batch: bool) -> None:
     settings.INSTALLATIONS_PER_KEY = 3
     register(*[said(1, installation) for installation in range(3)], said(2))
+    routes = []
     for installation, day in ((0, 3), (1, 2)):
         route = Registration.objects.get(public_key_hash=key(1), installation_id=str(UUID(int=installation))).route
         assert route is not None
         route.state, route.disabled_at = Route.State.DISABLED, NOW + timedelta(days=day)
         route.save()
+        routes.append(route.pk)
     submissions = [said(1, installation) for installation in (3, 4, 5)]
     batches = [submissions] if is_one_batch else [[each] for each in submissions]
     outcomes = [each for batch in batches for each in intake.register(batch, gateway="a gateway", now=NOW)]
     assert [each.decision for each in outcomes] == [Acceptance.REGISTER] * 2 + [Refusal.TOO_MANY_INSTALLATIONS]
-    ended = [[(key(1), str(UUID(int=number)))] for number in (1, 0)]
-    assert [list(each.ended) for each in outcomes] == [*ended, []]
+    assert [list(each.removed_route_ids) for each in outcomes] == [[routes[1]], [routes[0]], []]
     active = Registration.objects.filter(public_key_hash=key(1), state=Registration.State.ACTIVE)
     assert {UUID(each.installation_id).int for each in active} == {2, 3, 4}
     assert Route.objects.count() == 4

@@ -14,7 +14,7 @@ from django.db import Error, connection
 
 from kit.db.clock import clock
 from kit.db.patience import set_patience
-from kit.db.reasons import is_away, is_closed, is_conflict
+from kit.db.reasons import is_away, is_closed, is_conflict, is_lock_timeout
 from kit.db.statements import fetch, write
 from kit.patience import Patience
 from kit.sessions import BATCH_WORKER, set_all
@@ -180,7 +180,8 @@ class Desk:
     def _repeat(self, work: Callable[[], T]) -> T:
         """Do something, and do it again after a conflict, and once after the connection broke.
 
-        Raises Away while the database is away or hangs, and otherwise what it failed by.
+        Raises Away while the database is away or hangs, or another session holds a row, and otherwise what it failed
+        by.
         """
         for attempt in range(ATTEMPTS):
             if not self._prepare():
@@ -189,6 +190,9 @@ class Desk:
             try:
                 return work()
             except Exception as error:
+                if is_lock_timeout(error):  # the database serves others
+                    _hang_up(error)
+                    raise Away from None
                 if is_away(error) and (attempt or not is_closed(error)):
                     self._give_up(error, began_at)
                     raise Away from None

@@ -8,6 +8,8 @@ import psycopg
 import pytest
 from django.db import connection
 
+from kit.db.connections import connection_parameters
+from kit.patience import Patience
 from notifications.models import Notification
 from tests.statements import before_each_statement
 from xmpp_bridge.component import desk
@@ -111,6 +113,21 @@ def test_a_database_that_hangs_costs_a_batch_one_statement(service: Service) -> 
         answers = service.hear(*(push2(phone.client, encrypted(), stanza_id=str(number)) for number in range(20)))
         assert [error_of(answer) for answer in answers] == [TROUBLE] * 20
         assert len(ended) == 1
+
+
+def test_a_device_that_another_session_holds_keeps_nobody_else_waiting(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phone, tablet = service.register(), service.register(device_id="tablet")
+    [key] = Device.objects.order_by("registered_at").values_list("pk")[:1]
+    monkeypatch.setattr(desk, "PATIENCE", Patience(statement_seconds=5, lock_seconds=1))
+    with psycopg.connect(**connection_parameters()) as other:
+        other.execute("SELECT FROM xmpp_bridge_device WHERE id = %s FOR UPDATE", key)
+        connection.close()
+        answer = service.command("register-push-apns", {"token": APN_TOKEN[::-1], "device-id": "phone"})
+        assert error_of(answer) == TROUBLE
+        assert service.say(push2(tablet.client, encrypted())) is None, "at once"
+    assert service.register() == phone
 
 
 def test_what_needs_no_database_is_answered_meanwhile(service: Service) -> None:
