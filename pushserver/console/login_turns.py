@@ -4,7 +4,7 @@
     any other: one form of each, two in all ──▶ has a place ──▶ it is read ────┴▶ waits for its turn ──▶ is checked
     no place ──▶ is refused
 
-So somebody who guesses from many networks, or sends forms that never end, holds three threads of the web server at
+So somebody who guesses from many networks, or sends forms that never end, holds three threads of each web process at
 most, and keeps nobody out who was there before; a login from elsewhere may have to be sent again meanwhile.
 """
 

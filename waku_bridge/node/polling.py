@@ -15,6 +15,10 @@ import httpx
 
 from kit.http.connections import CONNECT_TIMEOUT_SECONDS, Answer, HttpClient, PlainAnswer
 
+# Of an answer, beside its body: headers, and what marks chunks, which is little of a body.
+MAX_HEAD_BYTES = 64 * 1024
+CHUNK_OVERHEAD = 0.25
+
 
 class PollingClient:
     """The client of one reader.
@@ -87,7 +91,8 @@ class _Connection(asyncio.Protocol):
     def _begin(self) -> None:
         self._headers: dict[str, str] = {}
         self._chunks: list[bytes] = []
-        self._size = 0
+        self._size = 0  # of the body
+        self._received = 0
 
     async def get(self, request: bytes) -> PlainAnswer:
         """Send a request and return its answer. Raises httpx.TransportError."""
@@ -117,10 +122,13 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = asyncio.get_running_loop().time()
+        self._received += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(httpx.RemoteProtocolError(type(error).__name__))
+        if self._received - self._size > MAX_HEAD_BYTES + CHUNK_OVERHEAD * self._size:
+            self._fail(httpx.RemoteProtocolError("the headers are too large"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")

@@ -67,6 +67,11 @@ class Checked:
     published_at: datetime
     envelope_hash: bytes = b""
 
+    @property
+    def key(self) -> tuple[int, bytes]:
+        """Return what names the reply. After a fail-over another one may have its number."""
+        return self.pk, self.envelope_hash
+
 
 Verdicted = tuple[Checked, Verdict]
 
@@ -94,15 +99,16 @@ class Confirmations(InFlight[list[Verdicted]]):
         super().__init__(bell)
         self._stores = stores
         self._due: list[tuple[datetime, int, Checked]] = []
-        self._expected: set[int] = set()  # by number: each reply is asked for once at a time
+        # By number and question: each reply is asked for once at a time.
+        self._expected: set[tuple[int, bytes]] = set()
         # Orders replies that are due at the same time, as they have no order of their own.
         self._count = itertools.count()
 
     def expect(self, replies: Iterable[Checked], *, at: datetime) -> None:
         """Ask for these replies at that time."""
         for reply in replies:
-            if reply.pk not in self._expected:
-                self._expected.add(reply.pk)
+            if reply.key not in self._expected:
+                self._expected.add(reply.key)
                 heappush(self._due, (at, next(self._count), reply))
 
     def room(self) -> int:
@@ -128,7 +134,7 @@ class Confirmations(InFlight[list[Verdicted]]):
 
     def recorded(self, count: int) -> None:
         """Forget what the oldest questions were about, because the answers are stored."""
-        self._expected -= {reply.pk for verdicts in self.peek(count) for reply, _ in verdicts}
+        self._expected -= {reply.key for verdicts in self.peek(count) for reply, _ in verdicts}
         super().recorded(count)
 
     async def _ask(self, due: Sequence[Checked], late: Sequence[Checked]) -> list[Verdicted]:
@@ -246,8 +252,10 @@ def _give_up(replies: Sequence[Checked], counter: Counter) -> None:
 _REPEAT = f"""
     UPDATE waku_bridge_outboundreply AS reply
     SET state = '{State.PENDING}', repeat_count = reply.repeat_count + 1, next_attempt_at = %(due_at)s
-    FROM unnest(%(ids)b::bigint[], %(counts)b::smallint[]) AS missing (id, repeat_count)
-    WHERE reply.id = missing.id AND reply.state = '{State.PUBLISHED}' AND reply.repeat_count = missing.repeat_count
+    FROM unnest(%(ids)b::bigint[], %(questions)b::bytea[], %(counts)b::smallint[])
+        AS missing (id, envelope_hash, repeat_count)
+    WHERE reply.id = missing.id AND reply.envelope_hash = missing.envelope_hash
+        AND reply.state = '{State.PUBLISHED}' AND reply.repeat_count = missing.repeat_count
 """
 
 
@@ -260,9 +268,13 @@ def _repeat(replies: Sequence[Checked], *, now: datetime) -> list[Checked]:
     _give_up([reply for reply in replies if reply.repeat_count >= MAX_REPEATS], REPLIES_ABANDONED)
     left = [reply for reply in replies if reply.repeat_count < MAX_REPEATS]
     again = left[:MAX_REPEATS_PER_RUN]
-    ids = [reply.pk for reply in again]
-    counts = [reply.repeat_count for reply in again]
-    write(_REPEAT, {"due_at": now - CLOCK_TOLERANCE, "ids": ids, "counts": counts})
+    values = {
+        "due_at": now - CLOCK_TOLERANCE,
+        "ids": [reply.pk for reply in again],
+        "questions": [reply.envelope_hash for reply in again],
+        "counts": [reply.repeat_count for reply in again],
+    }
+    write(_REPEAT, values)
     return _ask_again(left[MAX_REPEATS_PER_RUN:], REPLIES_ABANDONED, now=now)
 
 

@@ -191,8 +191,12 @@ def record_refused(refused: Sequence[Outgoing], *, now: datetime) -> None:
     """
     if refused:
         log.warning("replies_not_published", count=len(refused))
-        ids = [reply.id for reply in refused]
-        again = OutboundReply.objects.filter(pk__in=ids, state=State.PENDING, published_at__isnull=False)
+        again = OutboundReply.objects.filter(
+            pk__in=[reply.id for reply in refused],
+            envelope_hash__in=[reply.envelope_hash for reply in refused],
+            state=State.PENDING,
+            published_at__isnull=False,
+        )
         again.update(state=State.PUBLISHED, next_attempt_at=now + CHECK_AFTER)
 
 

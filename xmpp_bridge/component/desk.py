@@ -156,9 +156,9 @@ class Desk:
         """
         if connection.connection is None and monotonic() < self._retry_at:
             return False
-        began_at = monotonic()
+        began_at, was_connected = monotonic(), connection.connection is not None
         try:
-            if connection.connection is None:
+            if not was_connected:
                 connection.ensure_connection()
                 set_patience(PATIENCE)
                 write(f"SELECT {set_all(BATCH_WORKER)}")
@@ -168,6 +168,9 @@ class Desk:
                 clock.set(now)
                 self._clock_set_at = monotonic()
         except Error as error:
+            if was_connected and is_closed(error):  # it broke while nothing was asked
+                _hang_up(error)
+                return self._prepare()
             self._give_up(error, began_at)
             return False
         return True

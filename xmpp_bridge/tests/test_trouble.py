@@ -148,6 +148,14 @@ def test_a_connection_that_broke_is_made_anew_and_nobody_notices(service: Servic
     assert Notification.objects.count() == 1
 
 
+def test_a_connection_that_broke_while_nothing_came_is_made_anew(service: Service) -> None:
+    """The next thing that is asked of it is the time, before any stanza is decided."""
+    phone = service.register()
+    service._clock_set_at = float("-inf")
+    connection.connection.close()
+    assert service.say(push2(phone.client, encrypted("AAAA"))) is None
+
+
 def test_a_push_that_trips_us_up_does_not_stop_the_others(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     phone = service.register()
     decide = Inbound._decide

@@ -5,14 +5,17 @@ from contextlib import closing
 from datetime import date, timedelta
 from socket import socket
 from typing import Any
+from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
+from django.conf import settings
 from django.core.cache import cache
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from drf_spectacular.generators import SchemaGenerator
 
 from kit.buckets.shared import SharedBuckets
 from pushserver.api import tokens
@@ -328,9 +331,19 @@ def test_what_was_read_of_people_is_noted(api: Api) -> None:
     assert (noted.page, noted.object_id, noted.user) == ("api.notifications", str(notification.pk), None)
 
 
+def test_anybody_may_read_the_schema_and_it_is_made_once(client: Client) -> None:
+    first = client.get("/api/schema")
+
+    with patch.object(SchemaGenerator, "get_schema", side_effect=AssertionError):
+        again = client.get("/api/schema/?format=json", HTTP_ACCEPT="text/html")
+
+    assert (first.status_code, again.status_code, again.content) == (200, 200, first.content)
+    assert first.content == (settings.BASE_DIR / "docs/openapi.yaml").read_bytes()
+    assert first["Cache-Control"] == "public, max-age=3600"
+
+
 def test_the_docs_page_has_no_inline_script(client: Client) -> None:
     page = client.get("/api/docs/").content.decode()
 
-    assert client.get("/api/schema").status_code == 200
     assert "swagger" in page
     assert not [part for part in page.split("<script")[1:] if "src=" not in part.split(">")[0]]

@@ -71,6 +71,24 @@ def test_takes_whatever_http_allows(answers, found):
     assert ask(*answers, times=2) == ([found] * 2, 1)
 
 
+ENDLESS = b"x" * 10_000
+
+
+@pytest.mark.parametrize(
+    ("first", "more"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", ENDLESS),
+        (b"HTTP/1.1 200 OK\r\n", b"X-%d: y\r\n" * 900),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n[\r\n0\r\nX: ", ENDLESS),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n[\r\n" * 2000),
+    ],
+    ids=["one header", "many headers", "trailer", "chunks of one byte"],
+)
+def test_what_is_not_the_body_has_an_end(first, more):
+    with pytest.raises(httpx.RemoteProtocolError, match="headers are too large"):
+        ask(first, *[more] * 100, limit=10_000_000)
+
+
 def test_a_connection_that_the_node_has_closed_is_made_anew_before_anything_is_asked():
     assert ask(PAGE, times=2, close_after=True) == ([(200, b"[]")] * 2, 2)
     closing = PAGE.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n")

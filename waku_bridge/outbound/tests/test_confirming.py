@@ -4,6 +4,7 @@ Against real development nodes with real faults, by the turns of a worker proces
 """
 
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -25,7 +26,8 @@ from waku_bridge.outbound.confirming import (
     record_verdicts,
     take_up_unconfirmed,
 )
-from waku_bridge.outbound.publishing import claim_pending, give_up
+from waku_bridge.outbound.publishing import claim_pending, give_up, record_refused
+from waku_bridge.outbound.recording import Outgoing
 from waku_bridge.outbound.tests.conftest import OutboxProcess
 
 SECOND_NS = 10**9
@@ -187,9 +189,19 @@ def test_what_waited_for_the_stores_for_so_long_that_no_client_waits_is_closed_u
 def test_a_reply_that_was_given_the_number_of_another_by_a_fail_over_is_not_closed_for_it(clock):
     reply = make_reply(state="published", at=clock.at, published_at=clock.at, next_attempt_at=clock.at + LATE)
     other = Checked(reply.pk, bytes(32), "x", MAX_REPEATS, clock.at - GIVE_UP_AFTER, bytes(32))
+    young = replace(other, repeat_count=0, published_at=clock.at)
     for verdict in Verdict:
         assert record_verdicts([(other, verdict)], now=clock.at) == []
+        record_verdicts([(young, verdict)], now=clock.at)
     assert (fresh(reply).state, fresh(reply).payload) == (State.PUBLISHED, reply.payload)
+
+
+def test_what_a_node_refused_leaves_alone_what_was_given_its_number(clock):
+    reply = make_reply(state="pending", at=clock.at, published_at=clock.at)
+    refused = Outgoing(reply.pk, "", "", b"", 0, clock.at)
+    for envelope_hash, state in ((bytes(32), State.PENDING), (reply.envelope_hash, State.PUBLISHED)):
+        record_refused([refused._replace(envelope_hash=envelope_hash)], now=clock.at)
+        assert fresh(reply).state == state
 
 
 def test_a_lost_publication_is_repeated_with_the_same_bytes(start, clock, published):
