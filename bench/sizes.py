@@ -1,8 +1,9 @@
 """What rows take on disk, with their share of the indexes: what a plan for many registrations is computed from.
 
 The database is filled as after a month of work (`manage.py seed_bench`), with ten attempts for each registration. Every
-figure is `pg_total_relation_size` of a table, divided by its rows. Indexes are made in one go there, so they are denser
-than those of a database that grew: reckon with half as much again. Run alone with ``python -m bench sizes``.
+figure is `pg_total_relation_size` of a table with its partitions, divided by its rows. Indexes are made in one go
+there, so they are denser than those of a database that grew: reckon with half as much again. Run alone with ``python -m
+bench sizes``.
 """
 
 from typing import NamedTuple
@@ -15,9 +16,11 @@ from bench.path import servers_of_one_process
 REGISTRATIONS = 50_000
 ATTEMPTS_EACH = 10
 SIZES = """
-    SELECT relname, pg_total_relation_size(oid), pg_indexes_size(oid), reltuples::bigint
-    FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
-    ORDER BY pg_total_relation_size(oid) DESC
+    SELECT coalesce(inhparent::regclass::text, relname), sum(pg_total_relation_size(oid))::bigint,
+        sum(pg_indexes_size(oid))::bigint, sum(reltuples)::bigint
+    FROM pg_class LEFT JOIN pg_inherits ON inhrelid = oid
+    WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+    GROUP BY 1 ORDER BY 2 DESC
 """
 # Smaller tables have a size of their own, whatever the number of registrations.
 LEAST_ROWS = 1000

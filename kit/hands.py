@@ -94,8 +94,14 @@ class LeftBehind:
                 path.unlink(missing_ok=True)
 
     def _dead(self) -> Iterator[Path]:
-        with os.scandir(self._folder) as entries:
-            paths = [Path(entry.path) for entry in entries]
+        """Return the files of processes that have ended. A folder or file that cannot be read is as if there were none:
+        nobody's work stops for it.
+        """
+        try:
+            with os.scandir(self._folder) as entries:
+                paths = [Path(entry.path) for entry in entries]
+        except OSError:
+            return iter(())
         return filter(_is_dead, paths)
 
 
@@ -103,7 +109,7 @@ def _is_dead(path: Path) -> bool:
     """Return whether the process of this file has ended: then nobody has the lock."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except OSError:
         return False
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

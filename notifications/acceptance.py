@@ -204,11 +204,11 @@ def accept(front_door: str, batch: Sequence[Incoming], *, sending: Sending, now:
     commit.
     """
     known, addressees, free_ids, all_queues = _look_up(front_door, batch, now=now)
-    fresh = {
-        i.request_key: i
-        for i in batch
-        if i.request_key not in known.requests and not known.is_replayed(front_door, i.request_key)
-    }
+    # Of a request that comes twice the first copy counts: it is answered where its sender asked.
+    fresh: dict[bytes, Incoming] = {}
+    for i in batch:
+        if i.request_key not in known.requests and not known.is_replayed(front_door, i.request_key):
+            fresh.setdefault(i.request_key, i)
     own_admission().refresh()
     own_senders().refresh(now=now)
     taken = release_old(known.dedup_keys, until=now - DEDUP_WINDOW)
@@ -262,6 +262,7 @@ def _look_up(
     return read_known(stored), addressees, Ids._make(ids), queues.read_queues(waiting)
 
 
+# Whoever removes a route waits for the notifications that are accepted for it, and withdraws or erases them.
 _FIND_ADDRESSEES = f"""
     SELECT registration.public_key_hash, registration.installation_id, enabled, block_mentions,
            blocked_chat_list, muted_chat_list, allowed_mentions_chat_list, access_token_digest,
@@ -277,6 +278,7 @@ _FIND_ADDRESSEES = f"""
     JOIN registrations_registration AS registration USING (public_key_hash, installation_id)
     JOIN registrations_route AS route ON route.id = registration.route_id
     WHERE registration.state = '{Registration.State.ACTIVE}' AND route.state = '{Route.State.ACTIVE}'
+    FOR KEY SHARE OF route
 """
 
 
@@ -541,6 +543,7 @@ def _claim(request: _Request, draft: _Draft, *, now: datetime) -> Claim:
         route_id=addressee.route_id,
         route_generation=addressee.route_generation,
         attempt_id=draft.attempt_id,
+        started_at=now,
         ambiguous_count=0,
         expires_at=_expires_at(now),
         gateway=addressee.gateway,

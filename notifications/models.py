@@ -206,7 +206,7 @@ TRANSITIONS: dict[Notification.State, frozenset[Notification.State]] = {
 class Attempt(models.Model):
     """One attempt at a gateway, written before the call and completed after it: the source of error rates.
 
-    An attempt that fails as the one before is counted there.
+    The table has a partition for each day on which attempts started.
     """
 
     class Outcome(models.TextChoices):
@@ -217,8 +217,10 @@ class Attempt(models.Model):
         TRANSIENT = "transient"
         AMBIGUOUS = "ambiguous"
 
-    # It has no index of its own, because the unique constraint below begins with it.
-    notification = models.ForeignKey(Notification, on_delete=models.CASCADE, related_name="attempts", db_index=False)
+    # It may be gone: an attempt is kept until its day is dropped.
+    notification = models.ForeignKey(
+        Notification, on_delete=models.CASCADE, related_name="attempts", db_index=False, db_constraint=False
+    )
     number = models.PositiveIntegerField()
     gateway = models.TextField()
     token_type = models.PositiveSmallIntegerField()
@@ -236,10 +238,8 @@ class Attempt(models.Model):
     late_code = models.TextField(blank=True, default="", db_default="")
 
     class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["notification", "number"], name="one_attempt_per_number"),
-        ]
         indexes: ClassVar = [
+            models.Index(fields=["notification", "number"], name="attempt_of_notification"),
             # The newest sends of one channel, which its breakers read.
             models.Index(fields=["token_type", "apn_topic", "started_at"], name="attempt_channel"),
             # What the console lists by outcome and error. It holds failures only, so that a success costs nothing more.

@@ -24,6 +24,8 @@ from notifications.messages import (
 FIRST_RETRY_SECONDS = 2.0
 MAX_RETRY_SECONDS = 600.0
 MAX_SHORT_RETRY_SECONDS = 20.0
+# Anybody can register an address at which each attempt fails, and each attempt is a row.
+MAX_UNPROVEN_RETRY_SECONDS = 4 * 3600.0
 # What only an operator can mend is attempted less often from the start.
 CONFIG_RETRY_SECONDS = 60.0
 # A push that may have arrived is sent again with the same collapse id, this often at most, after pauses that double.
@@ -174,14 +176,17 @@ def retry_base_seconds(result: Result) -> float:
     return result.retry_base_seconds or usual
 
 
-def retry_max_seconds(result: Result) -> float:
+def retry_max_seconds(result: Result, *, is_proven: bool) -> float:
     """Return how long the backoff of this result may become, never shorter than what its error asks for.
 
     While the gateway itself is away everything waits for it (`halts`), so the pause stays short. An interrupted
-    attempt says nothing about the next.
+    attempt says nothing about the next. ``is_proven`` says whether something was delivered to this address before.
     """
-    is_short = result.code == UNREACHABLE or result.code in INTERRUPTIONS
-    return max(MAX_SHORT_RETRY_SECONDS if is_short else MAX_RETRY_SECONDS, result.retry_base_seconds)
+    if result.code == UNREACHABLE or result.code in INTERRUPTIONS:
+        longest = MAX_SHORT_RETRY_SECONDS
+    else:
+        longest = MAX_RETRY_SECONDS if is_proven else MAX_UNPROVEN_RETRY_SECONDS
+    return max(longest, result.retry_base_seconds)
 
 
 def is_left_alone(ambiguous_count: int) -> bool:

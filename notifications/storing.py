@@ -201,21 +201,18 @@ class Known(NamedTuple):
         return digest_of(front_door, request_key) in self.digests
 
 
-# What ended so reached nobody. Who asks again, once the phone has registered its new token, must not be told that there
-# is nothing to do: such a key is in use since 1970, and so released.
-_REACHED_NOBODY: LiteralString = f"""
-    state IN ('{State.DEAD_TOKEN}', '{State.WITHDRAWN}', '{State.UNDELIVERABLE}', '{State.EXPIRED}') AND NOT EXISTS (
-        SELECT FROM notifications_attempt
-        WHERE notification_id = notification.id AND outcome = '{Attempt.Outcome.AMBIGUOUS}'
-    )
+# What ended so reached nobody, unless an attempt was ambiguous. Who asks again, once the phone has registered its new
+# token, must not be told that there is nothing to do: such a key is in use since 1970, and so released.
+_MAY_HAVE_REACHED_NOBODY: LiteralString = f"""
+    state IN ('{State.DEAD_TOKEN}', '{State.WITHDRAWN}', '{State.UNDELIVERABLE}', '{State.EXPIRED}')
 """
 _FIND_KNOWN: LiteralString = f"""
     SELECT request_key, id, state = '{NotificationRequest.State.ANSWERED}', decided, NULL::timestamptz
     FROM notifications_notificationrequest
     WHERE front_door = %(front_door)s AND request_key = ANY (%(request_keys)b::bytea[])
     UNION ALL
-    SELECT dedup_key, NULL, NULL, NULL, CASE WHEN {_REACHED_NOBODY} THEN 'epoch' ELSE created_at END
-    FROM notifications_notification AS notification
+    SELECT dedup_key, NULL, NULL, NULL, CASE WHEN {_MAY_HAVE_REACHED_NOBODY} THEN 'epoch' ELSE created_at END
+    FROM notifications_notification
     WHERE dedup_key = ANY (%(dedup_keys)b::bytea[])
     UNION ALL
     SELECT digest, NULL, NULL, NULL, NULL FROM notifications_requestdigest WHERE digest = ANY (%(digests)b::bytea[])
@@ -253,17 +250,25 @@ def release_old(dedup_keys: Mapping[bytes, datetime], *, until: datetime) -> set
     """Return the dedup keys in use. Release those in use since ``until`` or longer, so that they may be used again;
     belongs into the transaction that stores the others.
     """
-    released = {key for key, created_at in dedup_keys.items() if created_at <= until}
-    if released:
-        write(_RELEASE, {"keys": list(released), "until": until})
-    return dedup_keys.keys() - released
+    old = [key for key, created_at in dedup_keys.items() if created_at <= until]
+    if not old:
+        return set(dedup_keys)
+    write(_RELEASE, {"keys": old, "until": until})
+    kept = {key for (key,) in fetch(_FIND_IN_USE, {"keys": old})}
+    return {key for key in dedup_keys if key in kept or key not in old}
 
 
 # Another worker may have released a key and stored another notification under it meanwhile: that one keeps it.
 _RELEASE: LiteralString = f"""
     UPDATE notifications_notification AS notification SET dedup_key = NULL
-    WHERE dedup_key = ANY (%(keys)b::bytea[]) AND (created_at <= %(until)s OR ({_REACHED_NOBODY}))
+    WHERE dedup_key = ANY (%(keys)b::bytea[]) AND (
+        created_at <= %(until)s OR {_MAY_HAVE_REACHED_NOBODY} AND NOT EXISTS (
+            SELECT FROM notifications_attempt
+            WHERE notification_id = notification.id AND outcome = '{Attempt.Outcome.AMBIGUOUS}'
+        )
+    )
 """
+_FIND_IN_USE = "SELECT dedup_key FROM notifications_notification WHERE dedup_key = ANY (%(keys)b::bytea[])"
 
 
 # Pushes whose sender the bridge has verified --------------------------------------------------------------------------

@@ -250,6 +250,7 @@ def _store(
     registration = registration or _create(batch, submission, message)
     kind = _what_changed(registration, message, batch.gateway)
     is_first_today = registration.pk is None or registration.updated_at.date() < batch.now.date()
+    comes_back = registration.route is not None and registration.route.state == Route.State.DISABLED
     _set_route(batch, registration, message)
     token = message.access_token.encode()
     registration.state = Registration.State.ACTIVE
@@ -265,7 +266,7 @@ def _store(
     key = (submission.public_key_hash, message.installation_id)
     batch.grants[key] = _grant(batch, submission, message, registration)
     # Reports count who is there on a day, so one refresh in a day says all.
-    if is_first_today or kind is not RegistrationEvent.Kind.REFRESHED:
+    if is_first_today or comes_back or kind is not RegistrationEvent.Kind.REFRESHED:
         _record(batch, registration, kind)
 
 

@@ -29,6 +29,7 @@ PUT_TOGETHER = {
     "kit/canary/gauges.py": "the table and the links of a bridge's canary",
     "kit/leader.py": "its own statements",
     "kit/db/estimates.py": "names of tables and limits of the settings",
+    "kit/db/partitions.py": "names of tables and columns, and days",
     "kit/db/statements.py": "one expression for each table that ids are taken of",
     "kit/turns.py": "the conditions of the stages, and settings of the session",
     "xmpp_bridge/component/desk.py": "settings of the session",

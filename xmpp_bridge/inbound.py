@@ -134,6 +134,8 @@ def _key(item: Item) -> bytes:
     return hashlib.sha256(b"".join(len(part.encode()).to_bytes(4) + part.encode() for part in parts)).digest()
 
 
+# A wake-up that is about to expire may be closed before a later one is merged into it.
+STILL_WAITING = timedelta(minutes=1)
 # A wake-up that waits for its device serves later ones, too. One in the background serves none that is to be shown, and
 # one in doubt none at all: a late result may yet say that it reached the device, before what comes now.
 _FIND_DEVICES = f"""
@@ -152,7 +154,7 @@ _FIND_DEVICES = f"""
                max(n.id) FILTER (WHERE n.grade = 'low' AND n.is_wake) AS background
         FROM (
             SELECT id, grade, message IS NULL AND NOT payload_dropped
-                AND state <> '{Notification.State.AMBIGUOUS}' AS is_wake
+                AND state <> '{Notification.State.AMBIGUOUS}' AND expires_at > %(still_at)s AS is_wake
             FROM notifications_notification
             WHERE route_id = route.id AND state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}',
                 '{Notification.State.AMBIGUOUS}') AND grade <> ''
@@ -163,7 +165,8 @@ _FIND_DEVICES = f"""
 
 
 def _find_devices(ids: Iterable[UUID], *, now: datetime) -> dict[UUID, Known]:
-    rows = fetch(_FIND_DEVICES, {"ids": list(ids), "today": now - timedelta(days=1)})
+    times = {"today": now - timedelta(days=1), "still_at": now + STILL_WAITING}
+    rows = fetch(_FIND_DEVICES, {"ids": list(ids), **times})
     return {row[0]: Known._make(row) for row in rows}
 
 
@@ -211,13 +214,20 @@ def _is_news(item: Item) -> bool:
 
 
 _NOTE_USE = """
+    WITH free AS (
+        SELECT id FROM xmpp_bridge_device WHERE id = ANY (%(ids)b::uuid[])
+        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    )
     UPDATE xmpp_bridge_device AS device SET pushed_at = %(now)s, announced_from = item.announced_from
-    FROM unnest(%(ids)b::uuid[], %(froms)b::text[]) AS item (id, announced_from) WHERE device.id = item.id
+    FROM unnest(%(ids)b::uuid[], %(froms)b::text[]) AS item (id, announced_from) JOIN free USING (id)
+    WHERE device.id = item.id
 """
 
 
 def _note_use(items: Sequence[Item], *, now: datetime) -> None:
-    """Note that these devices are pushed to, and from where their end is announced to the server that pushes."""
+    """Note that these devices are pushed to, and from where their end is announced to the server that pushes. Where
+    somebody holds the row, the next push notes it.
+    """
     newest = {item.device_id: _announced_from(item) for item in items}
     if newest:
         write(_NOTE_USE, {"now": now, "ids": list(newest), "froms": list(newest.values())})

@@ -227,6 +227,7 @@ def _register(device: Device, action: Action, address: DeviceAddress, *, now: da
     route = device.route or Route(generation=0, created_at=now)
     apn_topic = device.app.apn_topic if action.token_type == TokenType.APN else ""
     kind = _what_changed(route, action, apn_topic, address)
+    was_active = route.state == Route.State.ACTIVE
     point(
         route,
         gateway=settings.XMPP_GATEWAY,
@@ -238,7 +239,9 @@ def _register(device: Device, action: Action, address: DeviceAddress, *, now: da
     route.front_door = FRONT_DOOR
     route.pseudonym = route.pseudonym or uuid4()
     route.save()
-    _record(route, kind, now=now)
+    # Reports count who is there on a day, so one refresh in a day says all.
+    if kind is not Kind.REFRESHED or not was_active or device.registered_at.date() < now.date():
+        _record(route, kind, now=now)
     device.route = route
     device.registered_at = now
     device.save()

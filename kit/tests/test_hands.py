@@ -59,6 +59,15 @@ def test_a_death_is_forgotten_once_all_that_was_held_is_over(tmp_path: Path, lef
     assert not left_behind.count()
 
 
+def test_a_folder_that_cannot_be_read_stops_nobodys_work(tmp_path: Path) -> None:
+    die_with(tmp_path, A)
+    (tmp_path / "loop").symlink_to("loop")
+    assert LeftBehind(tmp_path).count() == {A: 1}
+    gone = LeftBehind(tmp_path / "gone")
+    gone.forget([A])
+    assert not gone.count()
+
+
 def test_nothing_is_made_of_a_file_that_is_being_made(tmp_path: Path, left_behind: LeftBehind) -> None:
     (tmp_path / "1-new").touch()
     assert not left_behind.count()

@@ -43,6 +43,7 @@ class Claim:
     route_id: int
     route_generation: int
     attempt_id: int
+    started_at: datetime  # its attempt
     ambiguous_count: int
     expires_at: datetime
     gateway: str
@@ -368,7 +369,7 @@ def _write(claimable: Sequence[Claimable], *, now: datetime, lease: timedelta) -
     first = [c.due for c in claimable if not c.due.attempt_count]
     waited = ((now - due.created_at).total_seconds() for due in first)
     observe(DISPATCH_SECONDS, waited, of=(keys.get(due.request_id, b"") for due in first))
-    return [_claim(c, ids[c.due.notification_id], keys.get(c.due.request_id, b"")) for c in claimable]
+    return [_claim(c, ids[c.due.notification_id], keys.get(c.due.request_id, b""), now=now) for c in claimable]
 
 
 _FIND_SOURCE_KEYS = "SELECT id, source_key FROM notifications_notificationrequest WHERE id = ANY (%b::bigint[])"
@@ -379,7 +380,7 @@ def _source_keys(claimable: Sequence[Claimable]) -> dict[int, bytes]:
     return dict(fetch(_FIND_SOURCE_KEYS, [list({c.due.request_id for c in claimable})]))
 
 
-def _claim(claimable: Claimable, attempt_id: int, source_key: bytes) -> Claim:
+def _claim(claimable: Claimable, attempt_id: int, source_key: bytes, *, now: datetime) -> Claim:
     due = claimable.due
     return Claim(
         notification_id=due.notification_id,
@@ -387,6 +388,7 @@ def _claim(claimable: Claimable, attempt_id: int, source_key: bytes) -> Claim:
         route_id=due.route_id,
         route_generation=due.route_generation,
         attempt_id=attempt_id,
+        started_at=now,
         ambiguous_count=due.ambiguous_count,
         expires_at=due.expires_at,
         gateway=due.gateway,

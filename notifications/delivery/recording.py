@@ -122,23 +122,31 @@ _COMPLETE = """
     UPDATE notifications_attempt AS attempt
     SET outcome = result.outcome, code = result.code, latency_ms = result.latency_ms, is_guarded = result.is_guarded,
         error = result.error
-    FROM unnest(%b::bigint[], %b::text[], %b::text[], %b::integer[], %b::boolean[], %b::text[])
-        AS result (id, outcome, code, latency_ms, is_guarded, error)
-    WHERE attempt.id = result.id
+    FROM unnest(%(ids)b::bigint[], %(outcomes)b::text[], %(codes)b::text[], %(latencies)b::integer[],
+                %(guarded)b::boolean[], %(errors)b::text[], %(started)b::timestamptz[])
+        AS result (id, outcome, code, latency_ms, is_guarded, error, started_at)
+    WHERE attempt.id = result.id AND attempt.started_at = result.started_at
+        AND attempt.started_at BETWEEN %(first)s AND %(last)s  -- so that one or two days are planned
 """
 
 
 def _complete_attempts(results: Sequence[Done]) -> None:
+    if not results:
+        return
+    started = [claim.started_at for claim, _ in results]
     write(
         _COMPLETE,
-        [
-            [claim.attempt_id for claim, _ in results],
-            [result.outcome.value for _, result in results],
-            [result.code for _, result in results],
-            [result.latency_ms for _, result in results],
-            [result.is_guarded for _, result in results],
-            [result.error for _, result in results],
-        ],
+        {
+            "ids": [claim.attempt_id for claim, _ in results],
+            "outcomes": [result.outcome.value for _, result in results],
+            "codes": [result.code for _, result in results],
+            "latencies": [result.latency_ms for _, result in results],
+            "guarded": [result.is_guarded for _, result in results],
+            "errors": [result.error for _, result in results],
+            "started": started,
+            "first": min(started),
+            "last": max(started),
+        },
     )
 
 
@@ -177,7 +185,7 @@ def _change(claim: Claim, result: Result, *, now: datetime) -> Change:
         claim.push.attempt_number,
         jitter=jitter,
         base_seconds=retry_base_seconds(result),
-        max_seconds=retry_max_seconds(result),
+        max_seconds=retry_max_seconds(result, is_proven=claim.is_route_proven),
         after_seconds=result.retry_after_seconds,
     )
     return _retry(claim, State.RETRYING, next_attempt_at)

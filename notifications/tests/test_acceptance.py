@@ -3,9 +3,11 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
+from kit.db.connections import connection_parameters
 from kit.db.statements import fetch
 from notifications import acceptance, halts, queues
 from notifications.acceptance import Incoming, Sending, dedup_key, withdraw
@@ -127,7 +129,9 @@ def test_what_is_claimed_at_acceptance_is_what_any_worker_would_claim():
     take_up_lost(now=NOW + LEASE, limit=10)
     [stored] = take(now=NOW + LEASE)
     assert straight.push == replace(stored.push, attempt_number=1)
-    assert straight == replace(stored, push=straight.push, attempt_id=straight.attempt_id)
+    assert straight == replace(
+        stored, push=straight.push, attempt_id=straight.attempt_id, started_at=straight.started_at
+    )
     assert bytes(Notification.objects.get().collapse_id).hex() == straight.push.collapse_id
     assert (straight.push.address, straight.push.channel.apn_topic) == (b"device", APP)
     assert straight.route_id == registration.route_id
@@ -425,6 +429,25 @@ def test_loads_only_the_installations_asked_for_and_not_every_combination():
     [sql] = [sql for sql in sent if "access_token_digest" in sql]
     assert "unnest" in sql
     assert {told_error for _, told_error in told(accept([incoming(*pushes)], now=NOW).answers[0])} == {1}
+
+
+@pytest.mark.django_db
+def test_of_a_request_that_comes_twice_in_a_batch_the_first_is_answered():
+    """A stranger may publish a copy elsewhere, from where the answer would not be heard."""
+    copy = replace(incoming(push(NOBODY)), source_key=b"\x0f" * 32, reply_address=b"elsewhere")
+    [answer] = accept([incoming(push(NOBODY)), copy], now=NOW).answers
+    assert answer.reply_address == ADDRESS
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_removes_a_route_waits_for_what_is_accepted_for_it():
+    route = make_recipient().route
+    with transaction.atomic():
+        accept([incoming(push())], now=NOW)
+        with psycopg.connect(**connection_parameters()) as other:
+            other.execute("SET lock_timeout = '50ms'")
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                other.execute("DELETE FROM registrations_route WHERE id = %s", [route.pk])
 
 
 # Withdrawing ----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import threading
 from datetime import timedelta
 from math import inf
 
+import psycopg
 import pytest
 from django.db import IntegrityError, OperationalError, connection
 from django.utils import timezone
@@ -29,7 +30,8 @@ from tests.delivering import (
     other_session,
     prove,
 )
-from tests.factories import make_attempt, make_registration, make_route
+from tests.factories import make_registration, make_route
+from tests.statements import before_each_statement
 
 APPLE, GOOGLE = ChannelKey(1, "im.status"), ChannelKey(2, "")
 State = Notification.State
@@ -391,16 +393,20 @@ def test_only_what_was_delivered_to_before_has_queues_of_its_own():
 
 @pytest.mark.django_db(transaction=True)
 def test_a_claim_that_fails_gives_its_room_back(gateway, desk):
+    def collide(statement):
+        if "INSERT INTO notifications_attempt" in statement:
+            raise psycopg.errors.UniqueViolation
+
     for number in range(3):
-        due = make_due(at=LONG_AGO + timedelta(seconds=number))
-        make_attempt(due, number=1 + number // 2)  # two have the number that a claim would give its own
+        make_due(at=LONG_AGO + timedelta(seconds=number))
     collisions = 0
-    while collisions < 10 * WAITS:
-        try:
-            desk.turn()
-            break
-        except IntegrityError:  # it may be another worker's row, for a while
-            collisions += 1
+    with before_each_statement(collide):
+        while collisions < 10 * WAITS:
+            try:
+                desk.turn()
+                break
+            except IntegrityError:  # it may be another worker's row, for a while
+                collisions += 1
     assert room_in(desk.delivery.limits, queue_id(GOOGLE)) == 3
     assert gateway.pushes == []
     assert 0 < collisions < 10 * WAITS

@@ -188,7 +188,11 @@ def test_overload_is_told_only_to_whom_we_would_have_delivered():
 )
 def test_a_quota_error_starts_its_backoff_where_it_asks_for(result, seconds):
     latest = retry_at(
-        NOW, 1, jitter=1.0, base_seconds=retry_base_seconds(result), max_seconds=retry_max_seconds(result)
+        NOW,
+        1,
+        jitter=1.0,
+        base_seconds=retry_base_seconds(result),
+        max_seconds=retry_max_seconds(result, is_proven=True),
     )
     assert latest - NOW == timedelta(seconds=seconds)
 
@@ -203,8 +207,21 @@ def test_a_quota_error_starts_its_backoff_where_it_asks_for(result, seconds):
     ],
 )
 def test_a_gateway_that_is_away_is_tried_often_so_that_the_queue_is_empty_soon_after_it_is_back(outcome, code, seconds):
-    latest = retry_at(NOW, 12, jitter=1.0, max_seconds=retry_max_seconds(Result(outcome, code)))
+    latest = retry_at(NOW, 12, jitter=1.0, max_seconds=retry_max_seconds(Result(outcome, code), is_proven=True))
     assert latest - NOW == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CONFIG, Outcome.TRANSIENT])
+def test_an_address_that_nothing_was_delivered_to_makes_few_rows_in_a_day(outcome):
+    result, at, attempts = Result(outcome), NOW, 0
+    while at < NOW + timedelta(days=1):
+        attempts += 1
+        options = {
+            "base_seconds": retry_base_seconds(result),
+            "max_seconds": retry_max_seconds(result, is_proven=False),
+        }
+        at = retry_at(at, attempts, jitter=0.5, **options)
+    assert attempts <= 25
 
 
 PUSH = Push(1, 1, ChannelKey(2, ""), b"token", 1, b"key", b"chat", b"message", "c" * 32)

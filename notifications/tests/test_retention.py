@@ -17,12 +17,24 @@ OLD = NOW - KEEP - timedelta(days=1)
 pytestmark = pytest.mark.django_db
 
 
-def test_an_old_request_goes_with_its_notifications_and_attempts() -> None:
+def test_an_old_request_goes_with_its_notifications() -> None:
     request = factories.make_answered_request(at=OLD)
-    factories.make_attempt(factories.make_notification(request=request, state=Notification.State.DELIVERED, at=OLD))
+    factories.make_notification(request=request, state=Notification.State.DELIVERED, at=OLD)
 
     assert sum(retention.purge(now=NOW, keep=KEEP)) == 1
-    assert [model.objects.count() for model in (NotificationRequest, Notification, Attempt)] == [0, 0, 0]
+    assert [model.objects.count() for model in (NotificationRequest, Notification)] == [0, 0]
+
+
+def test_attempts_go_with_their_day_and_new_ones_have_a_partition() -> None:
+    retention.ATTEMPTS.make_from(OLD, to=NOW - KEEP)
+    attempts = [factories.make_attempt(started_at=at) for at in (OLD, NOW - KEEP, NOW)]
+    far = NOW + timedelta(days=5)
+
+    list(retention.purge_attempts(now=far, keep=KEEP + timedelta(days=5)))
+
+    assert list(Attempt.objects.order_by("pk")) == attempts[1:]
+    assert {NOW.date(), (far + timedelta(days=7)).date()} <= retention.ATTEMPTS.days()
+    assert min(retention.ATTEMPTS.days()) == (NOW - KEEP).date()
 
 
 def test_a_young_request_stays() -> None:

@@ -5,7 +5,7 @@
     no place ──▶ is refused
 
 So somebody who guesses from many networks, or sends forms that never end, holds three threads of each web process at
-most, and keeps nobody out who was there before; a login from elsewhere may have to be sent again meanwhile.
+most, and keeps nobody out who has logged in there before; a login from elsewhere may have to be sent again meanwhile.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from threading import Lock
 
 from django.http import HttpRequest, HttpResponse
+from django.urls import Resolver404, resolve
 
 from pushserver.console.addresses import client_network
 from pushserver.console.refusals import too_many_logins
@@ -21,7 +22,6 @@ MOST_STRANGERS = 2
 MOST_REMEMBERED = 100
 PATIENCE_SECONDS = 5.0
 SAFE = {"GET", "HEAD", "OPTIONS"}  # they have no form
-OF_PROGRAMS = ("/api/", "/hooks/")  # exempt from the check against forgeries, and refused without their secret
 
 
 class LoginTurns:
@@ -78,14 +78,22 @@ LOGINS = LoginTurns()
 
 class StrangersFormsMiddleware:
     """Reads what somebody who is not logged in sends only when there is a place for it, to whichever page: Django reads
-    a form to check it against forgeries before the page refuses it. Programs show a secret before anything is read.
+    a form to check it against forgeries before the page refuses it. Pages of programs are exempt from that check, and
+    refuse who shows no secret before they read anything.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        if request.method in SAFE or request.path.startswith(OF_PROGRAMS) or request.user.is_authenticated:
+        if request.method in SAFE or _is_for_programs(request) or request.user.is_authenticated:
             return self._get_response(request)
         with LOGINS.place(client_network(request) or "") as has_place:
             return self._get_response(request) if has_place else too_many_logins(request)
+
+
+def _is_for_programs(request: HttpRequest) -> bool:
+    try:
+        return getattr(resolve(request.path_info).func, "csrf_exempt", False)
+    except Resolver404:
+        return False

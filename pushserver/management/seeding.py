@@ -7,6 +7,7 @@ row by row they would take most of the time. All of it is one transaction, so wh
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from coincurve import PrivateKey
 from django.apps import apps
 from django.core.management.color import no_style
 from django.db import connection, transaction
+from django.utils import timezone
 from psycopg import sql
 
+from notifications.retention import ATTEMPTS
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from waku_bridge.codec.keys import key_hash
@@ -25,6 +28,7 @@ STATEMENTS = [
     part.strip() for part in Path(__file__).with_suffix(".sql").read_text("utf-8").split(";\n") if part.strip()
 ]
 TABLES = list(dict.fromkeys(re.findall(r"^INSERT INTO (\w+)", ";\n".join(STATEMENTS), re.MULTILINE)))
+PAST = timedelta(days=31)
 # Users whose chat keys are known, so that a search by them can be measured. The first two have a very long history.
 KNOWN_USERS = 40
 SAMPLES = {
@@ -72,6 +76,7 @@ def fill(registrations: int, attempts: int, progress: Progress) -> None:
         for table in TABLES:
             cursor.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(table)))
         _refuse_if_not_empty(cursor)
+        ATTEMPTS.make_from(timezone.now() - PAST, to=timezone.now())
         _define_functions(cursor, registrations, attempts)
         definitions = list(_definitions(cursor))
         for definition in definitions:
@@ -142,4 +147,6 @@ def _definitions(cursor: Any) -> Iterator[Definition]:
         )
     cursor.execute(INDEXES, tables)
     for name, definition in cursor.fetchall():
-        yield Definition(sql.SQL("DROP INDEX {}").format(sql.Identifier(name)), sql.Composed([sql.SQL(definition)]))
+        # PostgreSQL names the index of a partitioned table without those of its partitions.
+        create = sql.SQL(definition.replace(" ON ONLY ", " ON "))
+        yield Definition(sql.SQL("DROP INDEX {}").format(sql.Identifier(name)), sql.Composed([create]))

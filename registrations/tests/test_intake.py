@@ -154,6 +154,15 @@ def test_hundreds_of_refreshes_are_one_event_and_soon_refused():
 
 
 @pytest.mark.django_db
+def test_a_refresh_after_the_token_died_is_an_event_of_its_own():
+    """Reports would otherwise take the phone for gone."""
+    register(submission(version=1))
+    Route.objects.update(state=Route.State.DISABLED)
+    register(submission(version=2))
+    assert kinds() == [Kind.REGISTERED, Kind.REFRESHED]
+
+
+@pytest.mark.django_db
 def test_who_repeats_what_somebody_said_keeps_nobody_from_saying_something_new():
     """Registrations are public: anybody can send a recorded one again, under another date, without any key."""
     register(submission(version=3))

@@ -13,8 +13,10 @@ from tests.flows.fleet import Fleet
 
 EVERY_SECONDS = 2.0
 TABLES = """
-    SELECT relname, pg_total_relation_size(oid) FROM pg_class
+    SELECT coalesce(inhparent::regclass::text, relname), sum(pg_total_relation_size(oid))::bigint
+    FROM pg_class LEFT JOIN pg_inherits ON inhrelid = oid
     WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname !~ '^(django|auth|tests)'
+    GROUP BY 1
 """
 
 

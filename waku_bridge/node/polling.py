@@ -86,6 +86,7 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._answer: asyncio.Future[PlainAnswer] | None = None
         self._heard_at = 0.0
+        self._watching: asyncio.TimerHandle
         self._begin()
 
     def _begin(self) -> None:
@@ -101,11 +102,11 @@ class _Connection(asyncio.Protocol):
         self._answer = loop.create_future()
         self._heard_at = loop.time()
         self._transport.write(request)
-        watching = loop.call_later(self._timeout_seconds, self._look_for_life)
+        self._watching = loop.call_later(self._timeout_seconds, self._look_for_life)
         try:
             return await self._answer
         finally:
-            watching.cancel()
+            self._watching.cancel()
             self._answer = None
 
     def close(self) -> None:
@@ -152,9 +153,10 @@ class _Connection(asyncio.Protocol):
         self._begin()
 
     def _look_for_life(self) -> None:
-        silent_seconds = asyncio.get_running_loop().time() - self._heard_at
+        loop = asyncio.get_running_loop()
+        silent_seconds = loop.time() - self._heard_at
         if silent_seconds < self._timeout_seconds:
-            asyncio.get_running_loop().call_later(self._timeout_seconds - silent_seconds, self._look_for_life)
+            self._watching = loop.call_later(self._timeout_seconds - silent_seconds, self._look_for_life)
         elif self._answer is not None:
             self._fail(httpx.ReadTimeout("silent"))
 

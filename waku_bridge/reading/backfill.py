@@ -93,18 +93,18 @@ class _StoreBackfill:
             await term.pause(None, unless=self._has_work)
             await term.pause(SETTLE_SECONDS)
             if not term.is_over:
-                await term.pause(await self._fill())
+                await term.pause(await self._fill(term))
 
-    async def _fill(self) -> float:
+    async def _fill(self, term: Term) -> float:
         """Ask for what waits; return how many seconds to leave the store alone."""
         self._has_work.clear()
         if self._everything_since and (rest := self._everything_again_at - monotonic()) > 0:
             self._has_work.set()
             return rest
         try:
-            await self._read_everything()
-            while self._waiting:
-                await self._read_some()
+            await self._read_everything(term)
+            while self._waiting and not term.is_over:
+                await self._read_some(term)
         except NodeError as error:
             STORE_ERRORS.labels(self._pages.reader.name, error.code).inc()
             return self._postpone(error)
@@ -119,26 +119,26 @@ class _StoreBackfill:
         self._has_work.set()
         return self._backoff.next() + (BUSY_SECONDS if isinstance(error, Busy) else 0)
 
-    async def _read_everything(self) -> None:
+    async def _read_everything(self, term: Term) -> None:
         since = self._everything_since
         if since is not None:
             self._everything_since = None
             try:
-                await self._read(since, ())
+                await self._read(since, (), term)
             except BaseException:
                 self._everything_since = since
                 raise
             self._everything_again_at = monotonic() + EVERYTHING_PERIOD_SECONDS
 
-    async def _read_some(self) -> None:
+    async def _read_some(self, term: Term) -> None:
         topics = list(islice(self._waiting, TOPICS_PER_QUERY))
-        await self._read(min(self._waiting[content_topic] for content_topic in topics), topics)
+        await self._read(min(self._waiting[content_topic] for content_topic in topics), topics, term)
         for content_topic in topics:
             self._waiting.pop(content_topic, None)
 
-    async def _read(self, since: datetime, content_topics: Sequence[str]) -> None:
+    async def _read(self, since: datetime, content_topics: Sequence[str], term: Term) -> None:
         window = Window(since - self._reach, clock.now() + AHEAD)
         cursor = await self._pages.read_again(window, "", content_topics)
-        while cursor:
+        while cursor and not term.is_over:
             cursor = await self._pages.read_again(window, cursor, content_topics)
         log.info("topics_backfilled", node=self._pages.reader.name, count=len(content_topics) or "all")

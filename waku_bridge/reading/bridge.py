@@ -75,21 +75,21 @@ class Bridge:
         ]
 
     async def run(self, stopped: asyncio.Event) -> None:
-        try:
-            await Leader(WAKU_BRIDGE, "push-bridge", LOCK_HELD).lead(stopped, self._read)
-        finally:
-            await self._session.close()
+        await Leader(WAKU_BRIDGE, "push-bridge", LOCK_HELD).lead(stopped, self._read)
 
     async def _read(self, term: Term) -> None:
         """Run all readers until the term is over, and return once they have returned."""
         walkers = [walker for walkers in self._walkers.values() for walker in walkers]
-        async with asyncio.TaskGroup() as group:
-            readers = [group.create_task(reader.run(term)) for reader in self._live]
-            readers += [group.create_task(walker.run(term)) for walker in walkers]
-            readers += [group.create_task(each.run(term)) for each in (self._backfill, self._bound)]
-            cutting = group.create_task(_cut_off(term.stopped, readers))
-            await asyncio.wait(readers)
-            cutting.cancel()
+        try:
+            async with asyncio.TaskGroup() as group:
+                readers = [group.create_task(reader.run(term)) for reader in self._live]
+                readers += [group.create_task(walker.run(term)) for walker in walkers]
+                readers += [group.create_task(each.run(term)) for each in (self._backfill, self._bound)]
+                cutting = group.create_task(_cut_off(term.stopped, readers))
+                await asyncio.wait(readers)
+                cutting.cancel()
+        finally:
+            await self._session.close()  # a session that listens and is not read holds up what is announced to others
 
     def _suspecting(self, pubsub_topic: str) -> Suspect:
         """Return what a live reader calls that may have lost something: every store of the shard is searched."""

@@ -173,18 +173,27 @@ class Intake:
     async def _store(
         self, page: Sequence[Any], reader: Reader, path: Path, received_at: datetime
     ) -> tuple[Selection, list[bytes]]:
-        """Select and insert, and once more when topics have become ours before the statement was sent."""
+        """Select and insert, and what were strangers' messages once more when topics have become ours before the
+        statement was sent.
+        """
         new: list[bytes] = []
+        whole = Selection(reader.pubsub_topic, [], [], list(page))
         number = await self.session.connect()
         while True:
             version = self.session.topics.version
-            selection = self._select(page, reader.pubsub_topic, received_at)
+            selection = self._select(whole.strangers, reader.pubsub_topic, received_at)
             if selection.rejected:
                 # This comes first, so that nothing fails between the commit of an envelope and its place in the queue.
                 await in_thread(self._dead_letters.keep, selection.rejected, reader, path=path, now=received_at)
             new += await self._insert(selection.envelopes, reader, path, received_at, number)
+            whole = Selection(
+                reader.pubsub_topic,
+                whole.envelopes + selection.envelopes,
+                whole.rejected + selection.rejected,
+                selection.strangers,
+            )
             if self.session.topics.version == version:
-                return selection, new
+                return whole, new
 
     async def _insert(
         self, envelopes: Sequence[Envelope], reader: Reader, path: Path, received_at: datetime, number: int

@@ -116,9 +116,21 @@ class StorePages:
         hashes = [entry.message_hash for entry in unknown]
         known = await self._intake.known(hashes)
         for batch in _batches([each for each in hashes if each not in known]):
-            texts = ",".join(f"0x{each.hex()}" for each in batch)
+            if withheld := await self._fetch_batch(batch):
+                log.warning("store_withholds_messages", node=self.reader.name, count=len(withheld))
+
+    async def _fetch_batch(self, wanted: Sequence[bytes]) -> Sequence[bytes]:
+        """Ask for these until the store gives nothing more, as it may give fewer at once, and return what is left."""
+        while wanted:
+            texts = ",".join(f"0x{each.hex()}" for each in wanted)
             page = await self._node.store_page(hashes=texts, includeData="true", pageSize=PAGE_SIZE)
             await self._take(page.entries)
+            given = {entry.message_hash for entry in page.entries}
+            left = [each for each in wanted if each not in given]
+            if len(left) == len(wanted):
+                return left
+            wanted = left
+        return ()
 
     async def _take(self, entries: Sequence[StoreEntry]) -> None:
         """Take in the messages of this shard, and remember the hashes by which only the store knows them."""

@@ -65,10 +65,11 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """A stanza that exceeded a limit: what its first tag said."""
+    """A stanza that exceeded a limit: what its first tag said, and how many bytes that had."""
 
     name: str
     attributes: Mapping[str, str]
+    size: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,11 @@ class Stream:
 
         Raises BrokenStream behind what came before the fault; nothing more can be read then.
         """
+        is_in_tag = len(self._data) - self._place > len(_SECTION)
         self._data += data
+        if is_in_tag and not (b"<" in data or b">" in data):  # it is not over, and is not read again for each piece
+            self._check_length()
+            return
         parts, fault = self._take()
         stanzas: list[bytes] = []
         for part in parts:
@@ -212,8 +217,9 @@ class Stream:
             self._skip()
         if not self._first:
             return stanza
+        size = len(self._first)
         first, self._first = self._parse_one(self._first + b"/>"), b""
-        return Unreadable() if first is None else TooLarge(local_name(first), first.attrib)
+        return Unreadable() if first is None else TooLarge(local_name(first), first.attrib, size)
 
     def _match(self, pattern: "re.Pattern[bytes]") -> "re.Match[bytes]":
         """Go on with a pattern that also matches nothing."""
@@ -238,9 +244,14 @@ class Stream:
 
     def _check_rest(self, also: bytes = b"") -> None:
         """Refuse what no more bytes make a tag, or what begins with ``also``, and a tag that no server passes on."""
+        self._check_length()
         rest = self._data[self._place :]
         is_other = bool(also) and also.startswith(rest[: len(also)])
-        if (rest and not (is_other or _UNFINISHED.fullmatch(rest))) or len(rest) > MAX_TAG_BYTES:
+        if rest and not (is_other or _UNFINISHED.fullmatch(rest)):
+            raise BrokenStream
+
+    def _check_length(self) -> None:
+        if len(self._data) - self._place > MAX_TAG_BYTES:
             raise BrokenStream
 
     def _drop(self) -> None:

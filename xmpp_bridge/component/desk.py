@@ -49,8 +49,9 @@ T = TypeVar("T")
 NAME = "Push service"
 # Another process may have written the same at the same moment. It is committed by the time this one fails on it.
 ATTEMPTS = 3
-# A database that hangs counts as away after this: users' servers are told so while they still wait.
-PATIENCE = Patience(statement_seconds=5, lock_seconds=5)
+# A database that hangs counts as away after this: users' servers are told so while they still wait. A row that somebody
+# holds is given up sooner, which tells the two apart.
+PATIENCE = Patience(statement_seconds=5, lock_seconds=1)
 CLOCK_SET_EVERY_SECONDS = 30.0
 # How long other stanzas than pushes may take before pushes have their turn again. A command takes two milliseconds.
 OTHERS_SECONDS = 0.05
@@ -76,7 +77,7 @@ class Arrived:
     @property
     def size(self) -> int:
         """Return how many bytes are kept of it."""
-        return self.event.size if isinstance(self.event, Received) else 0
+        return 0 if isinstance(self.event, Unreadable) else self.event.size
 
 
 class Away(Exception):  # noqa: N818 - says what is the case

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from notifications import disabling, operator_actions
 from registrations.models import RegistrationEvent, Route
@@ -28,6 +29,10 @@ def unregister(service: Service, platform: str = "apns") -> None:
 def test_each_registration_and_the_end_are_recorded_under_one_random_name() -> None:
     make_app()
     service = Service()
+    service.register()
+    service.register()
+    yesterday = timezone.now() - timedelta(days=1)
+    Device.objects.update(registered_at=yesterday)
     service.register()
     service.register()
     service.register(token="ef" * 32)

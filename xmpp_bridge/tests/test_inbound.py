@@ -264,6 +264,19 @@ def test_a_wake_up_that_waits_serves_later_ones_and_lives_as_long_as_they_do(
     assert same.expires_at - waiting.expires_at >= timedelta(minutes=30)
 
 
+def test_a_wake_up_that_is_about_to_expire_serves_no_later_one(
+    service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker may be closing it at this moment."""
+    service.say(push2(phone.client))
+    [waiting] = stored()
+    left = waiting.expires_at - waiting.created_at
+    pass_time(monkeypatch, seconds=left.total_seconds() - 30)
+    assert service.say(push2(phone.client)) is None
+    old, later = stored()
+    assert (old.expires_at, old.collapse_id) == (waiting.expires_at, later.collapse_id)
+
+
 def test_a_wake_up_that_may_have_reached_its_device_before_serves_no_later_one(
     service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,6 @@ import pytest
 from django.db import connection
 
 from kit.db.connections import connection_parameters
-from kit.patience import Patience
 from notifications.models import Notification
 from tests.statements import before_each_statement
 from xmpp_bridge.component import desk
@@ -116,17 +115,17 @@ def test_a_database_that_hangs_costs_a_batch_one_statement(service: Service) -> 
 
 
 def test_a_device_that_another_session_holds_keeps_nobody_else_waiting(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service,
 ) -> None:
     phone, tablet = service.register(), service.register(device_id="tablet")
     [key] = Device.objects.order_by("registered_at").values_list("pk")[:1]
-    monkeypatch.setattr(desk, "PATIENCE", Patience(statement_seconds=5, lock_seconds=1))
     with psycopg.connect(**connection_parameters()) as other:
         other.execute("SELECT FROM xmpp_bridge_device WHERE id = %s FOR UPDATE", key)
         connection.close()
         answer = service.command("register-push-apns", {"token": APN_TOKEN[::-1], "device-id": "phone"})
         assert error_of(answer) == TROUBLE
-        assert service.say(push2(tablet.client, encrypted())) is None, "at once"
+        pushes = [push2(each.client, encrypted()) for each in (phone, tablet)]
+        assert service.hear(*pushes) == [], "at once, also to the phone"
     assert service.register() == phone
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.flows import fleet as processes
@@ -89,6 +90,13 @@ class World:
         found = self.pushes(token)
         assert len(found) == count, [(push["received_ms"], push["collapse_id"], push["data"]) for push in found]
         return found
+
+    def count_requests(self, message_id: str) -> int:
+        """Return how many requests to notify about a message the server has stored."""
+        with psycopg.connect(self.server.environment["DATABASE_URL"]) as connection:
+            sql = "SELECT count(*) FROM notifications_notificationrequest WHERE message_id = decode(%s, 'hex')"
+            row = connection.execute(sql, [message_id.removeprefix("0x")]).fetchone()
+        return int(row[0]) if row else 0
 
     def settle(self) -> None:
         """Wait until nobody has sent a push for `QUIET_SECONDS`."""

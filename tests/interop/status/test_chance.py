@@ -103,6 +103,8 @@ def test_twenty_people_and_a_server_that_is_killed(world: World) -> None:
     done, deadline = Counter[str](), time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         action = chance.choice(actions)
+        if action != town.write:
+            print(f"{datetime.now(UTC):%T} {action.__name__}")
         action()
         done[action.__name__] += 1
         time.sleep(chance.random())
@@ -127,13 +129,21 @@ def check(world: World, town: Town) -> None:
         time.sleep(1)
     world.settle()
     untold = [
-        (at, writer.messenger.folder.name, reader.messenger.folder.name, message_id)
+        _describe(world, at, writer, reader, message_id)
         for writer in town.people
         for at, reader, message_id in writer.sent
         if not is_told(writer, message_id)
     ]
     missing, beyond = expected - counts(world), counts(world) - expected
-    assert (dict(missing), dict(beyond), untold) == ({}, {}, [])
+    failed = (dict(missing), dict(beyond), untold)
+    assert failed == ({}, {}, []), failed
+
+
+def _describe(world: World, at: datetime, writer: Person, reader: Person, message_id: str) -> str:
+    """Return what is known of a message whose writer was not told of a push."""
+    who = f"{writer.messenger.folder.name} to {reader.messenger.folder.name}"
+    requests = world.count_requests(message_id)
+    return f"{at:%T} {who}: {writer.messenger.reports(message_id)}, {requests} requests stored"
 
 
 def is_told(writer: Person, message_id: str) -> bool:

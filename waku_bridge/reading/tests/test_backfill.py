@@ -118,15 +118,15 @@ def test_under_a_flood_of_registrations_everything_is_read_now_and_then_and_not_
         [store] = Backfill([world.node], [PUBSUB_TOPIC], world.intake, reach=REACH)._stores
         wave = [of_number(number) for number in range(backfill.MANY_TOPICS + 1)]
         store.request(wave, timezone.now())
-        assert await store._fill() == 0.0
+        assert await store._fill(world.term) == 0.0
         asked = len(world.node.asked)
         for _ in range(10):
             store.request(wave, timezone.now())
-            assert 0 < await store._fill() <= backfill.EVERYTHING_PERIOD_SECONDS
+            assert 0 < await store._fill(world.term) <= backfill.EVERYTHING_PERIOD_SECONDS
         assert len(world.node.asked) == asked
         assert not store._waiting  # they are one reading, when its time has come
         store._everything_again_at = 0.0
-        assert await store._fill() == 0.0
+        assert await store._fill(world.term) == 0.0
         assert len(world.node.asked) == 2 * asked
 
     run(scenario)

@@ -82,6 +82,30 @@ def test_takes_a_query_for_somebody_who_registered_before_the_page_was_fetched(r
     run(scenario)
 
 
+def test_while_topics_become_ours_a_page_is_stored_once_and_what_is_new_of_it_later(run, monkeypatch):
+    """Strangers can register all the time."""
+
+    async def scenario(world):
+        inserted = []
+        insert = world.intake._insert
+
+        async def register_and_insert(envelopes, *args):
+            new = await insert(envelopes, *args)
+            inserted.append([envelope.hash for envelope in envelopes])
+            if len(inserted) == 1:
+                await asyncio.to_thread(listen_to, [CLIENT.key_hash], now=timezone.now())
+            await world.session.execute("SELECT 1")  # hears of it
+            return new
+
+        monkeypatch.setattr(world.intake, "_insert", register_and_insert)
+        own, query = world.publish(message(), message(QUERIED))
+        await world.live()._read_once(world.term)
+        assert inserted == [[own], [query]]
+        assert world.new == [own, query]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     ("broken", "reason"),
     [

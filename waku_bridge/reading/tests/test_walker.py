@@ -471,6 +471,33 @@ def test_what_one_store_misnames_is_taken_from_another_and_asked_of_the_first_on
     run(scenario)
 
 
+class Sparing(conftest.Watched):
+    """A store that gives ten messages of those that it is asked for, and one of them never."""
+
+    def __init__(self, world, withheld):
+        super().__init__(world.url, world.client)
+        self._withheld = withheld
+
+    async def store_page(self, **params):
+        page = await super().store_page(**params)
+        if "hashes" not in params:
+            return page
+        given = [entry for entry in page.entries if entry.message_hash != self._withheld]
+        return replace(page, entries=tuple(given[:10]))
+
+
+def test_a_store_that_gives_few_at_a_time_is_asked_until_it_gives_nothing_more(run):
+    async def scenario(world):
+        await watermark(world)
+        ours = world.archive(*messages(60))
+        with capture_logs() as logs:
+            await go(world, world.walker(Sparing(world, ours[30])))
+        assert set(await world.paths()) == {*ours} - {ours[30]}
+        assert [each["count"] for each in logs if each["event"] == "store_withholds_messages"] == [1]
+
+    run(scenario)
+
+
 def test_a_message_for_a_topic_that_became_ours_before_the_page_was_read_is_taken(run):
     async def scenario(world):
         await watermark(world)

@@ -5,6 +5,7 @@ import sys
 from contextlib import suppress
 from itertools import chain
 from typing import Any
+from unittest.mock import patch
 from xml.etree.ElementTree import Element, ParseError, fromstring, tostring
 
 import pytest
@@ -114,7 +115,20 @@ def test_a_stanza_beyond_the_limits_is_not_built_and_the_next_one_comes(filling:
     data = HEADER + large + b"<message id='next'/>"
     [_, too_large, received] = feed(data, *range(0, len(data), 4096))
     assert too_large == TooLarge("message", {"id": "big", "from": "a.test", "to": "b.test"})
+    assert isinstance(too_large, TooLarge)
+    assert too_large.size == len("<message id='big' from='a.test' to='b.test'")
     assert isinstance(received, Received)
+
+
+def test_a_tag_that_comes_in_small_pieces_is_not_read_again_for_each() -> None:
+    stream = Stream()
+    with patch.object(Stream, "_take", autospec=True, side_effect=Stream._take) as take:
+        events = [*stream.feed(HEADER + b"<message id='")]
+        for _ in range(300):
+            events += stream.feed(b"x" * 1400)
+        events += stream.feed(b"'/>")
+    assert take.call_count == 2
+    assert [type(event) for event in events] == [Opened, TooLarge]
 
 
 def test_a_stanza_at_the_limit_is_built() -> None:

@@ -1,0 +1,196 @@
+"""Tables that PostgreSQL keeps in a partition for each UTC day, so that a day is dropped whole.
+
+The partition of a day is made a week before. While one is missing, because a disk was full or somebody held a lock,
+rows go to the default partition and are moved when it is made: nothing waits for a partition.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
+from typing import Any, LiteralString
+
+import structlog
+from django.db import OperationalError, connection, transaction
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations.operations.base import Operation
+from django.db.migrations.state import ProjectState
+
+from kit.db.deleting import SET_SIZE, remove
+from kit.db.reasons import is_lock_timeout, reason
+from kit.db.statements import fetch
+
+log = structlog.get_logger(__name__)
+
+DAY = timedelta(days=1)
+MADE_AHEAD = 7  # days
+# To attach or drop a partition PostgreSQL locks the whole table, and whoever comes meanwhile waits behind that.
+LOCK_TIMEOUT = "100ms"
+# Rows of the default partition that are moved while others wait for them, in a second or two. A day with more stays.
+MAX_MOVED = 100_000
+STORAGE = "fillfactor = 80"  # room for the changes of a row beside it
+_NAME = re.compile(r"_d(\d{8})$")
+_PARTITIONS: LiteralString = """
+    SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = %s::regclass
+"""
+# Transactions that would make us wait, and others behind us. A moment later they are most likely over.
+_IN_USE: LiteralString = """
+    SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+    WHERE relation = %s::regclass AND granted AND pid <> pg_backend_pid()
+        AND xact_start < clock_timestamp() - interval '1 second'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DayTable:
+    """A table that is partitioned by range of a column of times, its ``key``."""
+
+    name: LiteralString
+    key: LiteralString
+
+    def partition(self, day: date) -> str:
+        """Return the name of a day's partition."""
+        return f"{self.name}_d{day:%Y%m%d}"
+
+    def days(self) -> set[date]:
+        """Return the days that have a partition."""
+        found = (_NAME.search(name) for (name,) in fetch(_PARTITIONS, [self.name]))
+        return {date.fromisoformat(match[1]) for match in found if match}
+
+    def make_ahead(self, *, now: datetime) -> int:
+        """Make the partitions that are missing from yesterday's on. Return how many were made.
+
+        What cannot be made now, as others work with the table, is left for the next time.
+        """
+        existing = self.days()
+        return sum(self._change(partial(self.make, day)) for day in _days_ahead(now) if day not in existing)
+
+    def make_from(self, first: datetime, *, to: datetime) -> None:
+        """Make the partitions of all days between two times that have none, in the caller's transaction: for what fills
+        a table with a past.
+        """
+        days = {_day(first) + number * DAY for number in range((_day(to) - _day(first)).days + 1)}
+        for day in sorted(days - self.days()):
+            self.make(day)
+
+    def drop_before(self, at: datetime) -> Iterator[int]:
+        """Drop the partitions of days that were over at that time, and delete the rows of such days that are in the
+        default partition. Yield how many rows each step removed, as far as that is known.
+        """
+        for day in sorted(day for day in self.days() if day < _day(at)):
+            if self._change(partial(self._drop, day)):
+                log.info("partition_dropped", table=self.name, day=day.isoformat())
+                yield 0
+        yield from remove(
+            f"""
+                WITH gone AS (
+                    DELETE FROM {self.name}_default WHERE ctid = ANY (ARRAY(
+                        SELECT ctid FROM {self.name}_default WHERE {self.key} < %(before)s LIMIT {SET_SIZE}
+                    )) RETURNING 1
+                )
+                SELECT count(*) FROM gone
+            """,
+            before=datetime.combine(_day(at), time(), UTC),
+        )
+
+    def _change(self, change: Callable[[], bool]) -> bool:
+        """Change the partitions in a transaction of its own, unless somebody works with the table for longer. Return
+        whether it was changed.
+        """
+        [(users,)] = fetch(_IN_USE, [self.name])
+        if users:
+            return False
+        try:
+            with transaction.atomic(durable=True), connection.cursor() as cursor:
+                cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+                return change()
+        except OperationalError as error:
+            if not is_lock_timeout(error):
+                log.warning("partition_not_changed", table=self.name, reason=reason(error))
+            return False
+
+    def make(self, day: date) -> bool:
+        """Make the partition of a day and move what the default partition has of it, in the caller's transaction.
+        Return whether it was made.
+        """
+        partition = self.partition(day)
+        within = f"{self.key} >= '{day} 00:00+00' AND {self.key} < '{day + DAY} 00:00+00'"
+        with connection.cursor() as cursor:
+            cursor.execute(f"LOCK TABLE {self.name}_default IN ACCESS EXCLUSIVE MODE")
+            cursor.execute(
+                f"SELECT count(*) FROM (SELECT FROM {self.name}_default WHERE {within} LIMIT {MAX_MOVED + 1}) AS found"
+            )
+            if cursor.fetchone()[0] > MAX_MOVED:
+                log.warning("partition_left_out", table=self.name, day=day.isoformat())
+                return False
+            cursor.execute(f"CREATE TABLE {partition} (LIKE {self.name} INCLUDING ALL) WITH ({STORAGE})")
+            cursor.execute(f"""
+                WITH moved AS (DELETE FROM {self.name}_default WHERE {within} RETURNING *)
+                INSERT INTO {partition} SELECT * FROM moved
+            """)
+            cursor.execute(f"ALTER TABLE {self.name} ATTACH PARTITION {partition} {_bounds(day)}")
+        return True
+
+    def _drop(self, day: date) -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(f"DROP TABLE {self.partition(day)}")
+        return True
+
+
+def _day(at: datetime) -> date:
+    return at.astimezone(UTC).date()
+
+
+def _days_ahead(now: datetime) -> list[date]:
+    return [_day(now) + number * DAY for number in range(-1, MADE_AHEAD + 1)]
+
+
+def _bounds(day: date) -> str:
+    return f"FOR VALUES FROM ('{day} 00:00+00') TO ('{day + DAY} 00:00+00')"
+
+
+# Of a table that becomes partitioned: its rows, indexes and the sequence of its ids stay, under their names. Keys of
+# other tables that refer to it go.
+_INDEXES: LiteralString = """
+    SELECT pg_get_indexdef(indexrelid) FROM pg_index
+    WHERE indrelid = %s::regclass AND NOT indisprimary AND NOT indisunique
+"""
+
+
+class PartitionByDay(Operation):
+    """An operation that has a table kept in a partition for each day, with those from yesterday on."""
+
+    reversible = False
+
+    def __init__(self, table: DayTable) -> None:
+        self.table = table
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        """Change nothing: a model knows nothing of partitions."""
+
+    def describe(self) -> str:
+        return f"Partition {self.table.name} by day"
+
+    def database_forwards(
+        self, _app_label: str, schema_editor: BaseDatabaseSchemaEditor, _from_state: Any, _to_state: Any
+    ) -> None:
+        """Copy the rows into a new table of the same name."""
+        name, key = self.table.name, self.table.key
+        indexes = [definition for (definition,) in fetch(_INDEXES, [name])]
+        [(first_id, now)] = fetch(f"SELECT coalesce(max(id), 0) + 1, now() FROM {name}")
+        for sql in (
+            f"ALTER TABLE {name} RENAME TO {name}_before",
+            f"CREATE TABLE {name} (LIKE {name}_before INCLUDING DEFAULTS) PARTITION BY RANGE ({key})",
+            f"CREATE TABLE {name}_default PARTITION OF {name} DEFAULT WITH ({STORAGE})",
+            *(
+                f"CREATE TABLE {self.table.partition(day)} PARTITION OF {name} {_bounds(day)} WITH ({STORAGE})"
+                for day in _days_ahead(now)
+            ),
+            f"INSERT INTO {name} SELECT * FROM {name}_before",
+            f"DROP TABLE {name}_before CASCADE",
+            f"CREATE SEQUENCE {name}_id_seq START {first_id} OWNED BY {name}.id",
+            f"ALTER TABLE {name} ALTER id SET DEFAULT nextval('{name}_id_seq'), ADD PRIMARY KEY (id, {key})",
+            *indexes,
+        ):
+            schema_editor.execute(sql)
