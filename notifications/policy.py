@@ -24,8 +24,10 @@ from notifications.messages import (
 FIRST_RETRY_SECONDS = 2.0
 MAX_RETRY_SECONDS = 600.0
 MAX_SHORT_RETRY_SECONDS = 20.0
-# Anybody can register an address at which each attempt fails, and each attempt is a row.
-MAX_UNPROVEN_RETRY_SECONDS = 4 * 3600.0
+# Anybody can register an address at which each attempt fails, and each attempt is a row. So the pauses of an address
+# that nothing was delivered to grow on after these attempts, which an outage of half an hour takes.
+MAX_UNPROVEN_RETRY_SECONDS = 3600.0
+USUAL_ATTEMPTS = 15
 # What only an operator can mend is attempted less often from the start.
 CONFIG_RETRY_SECONDS = 60.0
 # A push that may have arrived is sent again with the same collapse id, this often at most, after pauses that double.
@@ -176,16 +178,19 @@ def retry_base_seconds(result: Result) -> float:
     return result.retry_base_seconds or usual
 
 
-def retry_max_seconds(result: Result, *, is_proven: bool) -> float:
+def retry_max_seconds(result: Result, attempt_count: int, *, is_proven: bool, left_seconds: float) -> float:
     """Return how long the backoff of this result may become, never shorter than what its error asks for.
 
     While the gateway itself is away everything waits for it (`halts`), so the pause stays short. An interrupted
     attempt says nothing about the next. ``is_proven`` says whether something was delivered to this address before.
+    ``left_seconds`` is what is left of the notification's life: no long pause takes more than a quarter of it.
     """
+    longest = MAX_RETRY_SECONDS
     if result.code == UNREACHABLE or result.code in INTERRUPTIONS:
         longest = MAX_SHORT_RETRY_SECONDS
-    else:
-        longest = MAX_RETRY_SECONDS if is_proven else MAX_UNPROVEN_RETRY_SECONDS
+    elif not is_proven and attempt_count > USUAL_ATTEMPTS:
+        grown = MAX_RETRY_SECONDS * 2 ** min(attempt_count - USUAL_ATTEMPTS, MAX_DOUBLINGS)
+        longest = max(longest, min(grown, MAX_UNPROVEN_RETRY_SECONDS, left_seconds / 4))
     return max(longest, result.retry_base_seconds)
 
 

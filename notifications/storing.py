@@ -265,6 +265,7 @@ _RELEASE: LiteralString = f"""
         created_at <= %(until)s OR {_MAY_HAVE_REACHED_NOBODY} AND NOT EXISTS (
             SELECT FROM notifications_attempt
             WHERE notification_id = notification.id AND outcome = '{Attempt.Outcome.AMBIGUOUS}'
+                AND started_at > %(until)s
         )
     )
 """

@@ -328,7 +328,8 @@ if WAKU_STORE_RECOVERY_HOURS > ENVELOPE_RETENTION_DAYS * 24 - 12:
         "WAKU_STORE_RECOVERY_HOURS reaches further back than ENVELOPE_RETENTION_DAYS, less half a day.",
         "What is read again must still be known, or it would be processed twice. Keep envelopes for longer.",
     )
-NOTIFICATION_RETENTION_DAYS = env.count("NOTIFICATION_RETENTION_DAYS", 30, minimum=2, maximum=3650)
+# Each day is a partition, and what looks at all days locks all of them.
+NOTIFICATION_RETENTION_DAYS = env.count("NOTIFICATION_RETENTION_DAYS", 30, minimum=2, maximum=400)
 # What is left of a request that is removed, so that its recording is not carried out again: 16 bytes.
 REQUEST_KEY_RETENTION_DAYS = env.count("REQUEST_KEY_RETENTION_DAYS", 90, minimum=2, maximum=3650)
 EVENT_RETENTION_DAYS = env.count("EVENT_RETENTION_DAYS", 400, minimum=2, maximum=3650)

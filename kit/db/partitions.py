@@ -12,28 +12,35 @@ from functools import partial
 from typing import Any, LiteralString
 
 import structlog
-from django.db import OperationalError, connection, transaction
+from django.db import Error, connection, transaction
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
 from kit.db.deleting import SET_SIZE, remove
+from kit.db.patience import patience
 from kit.db.reasons import is_lock_timeout, reason
 from kit.db.statements import fetch
+from kit.patience import Patience
 
 log = structlog.get_logger(__name__)
 
 DAY = timedelta(days=1)
 MADE_AHEAD = 7  # days
+MAX_PAST = 400  # days
 # To attach or drop a partition PostgreSQL locks the whole table, and whoever comes meanwhile waits behind that.
 LOCK_TIMEOUT = "100ms"
-# Rows of the default partition that are moved while others wait for them, in a second or two. A day with more stays.
+# Rows of the default partition that are read and moved while others wait for them, in a second or two.
 MAX_MOVED = 100_000
+EXCLUDED = "nothing_of_this_day"
+# To read a default partition that has grown large, while others work.
+MAKING = Patience(statement_seconds=600, lock_seconds=1)
 STORAGE = "fillfactor = 80"  # room for the changes of a row beside it
 _NAME = re.compile(r"_d(\d{8})$")
 _PARTITIONS: LiteralString = """
     SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = %s::regclass
 """
+_LEFT_OVER: LiteralString = "SELECT conname FROM pg_constraint WHERE conrelid = %s::regclass AND conname = %s"
 # Transactions that would make us wait, and others behind us. A moment later they are most likely over.
 _IN_USE: LiteralString = """
     SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
@@ -64,7 +71,11 @@ class DayTable:
         What cannot be made now, as others work with the table, is left for the next time.
         """
         existing = self.days()
-        return sum(self._change(partial(self.make, day)) for day in _days_ahead(now) if day not in existing)
+        missing = [day for day in _days_ahead(now) if day not in existing]
+        with patience(MAKING):
+            if missing and fetch(_LEFT_OVER, [f"{self.name}_default", EXCLUDED]):
+                self._include()
+            return sum(self._make_unless_large(day, is_to_come=day > _day(now) + DAY) for day in missing)
 
     def make_from(self, first: datetime, *, to: datetime) -> None:
         """Make the partitions of all days between two times that have none, in the caller's transaction: for what fills
@@ -94,6 +105,34 @@ class DayTable:
             before=datetime.combine(_day(at), time(), UTC),
         )
 
+    def _make_unless_large(self, day: date, *, is_to_come: bool) -> bool:
+        """Make the partition of a day. To attach it PostgreSQL reads the default partition while everybody waits, so
+        that of a large one it is told before that nothing of the day is in there. Meanwhile nothing of it can come in,
+        so that is done for days that are far enough away.
+        """
+        sql = f"SELECT count(*) FROM (SELECT FROM {self.name}_default LIMIT {MAX_MOVED + 1}) AS found"
+        [(rows,)] = fetch(sql)
+        if rows <= MAX_MOVED:
+            return self._change(partial(self.make, day))
+        if not is_to_come:
+            log.warning("partition_left_out", table=self.name, day=day.isoformat())
+            return False
+        try:
+            return self._exclude(day) and self._change(partial(self.make, day))
+        finally:
+            self._include()
+
+    def _exclude(self, day: date) -> bool:
+        """Have PostgreSQL find out, while others work, that the default partition has nothing of a day."""
+        alter = f"ALTER TABLE {self.name}_default"
+        check = f"CHECK ({self.key} < '{day} 00:00+00' OR {self.key} >= '{day + DAY} 00:00+00') NOT VALID"
+        added = self._change(partial(_execute, f"{alter} ADD CONSTRAINT {EXCLUDED} {check}"))
+        return added and self._change(partial(_execute, f"{alter} VALIDATE CONSTRAINT {EXCLUDED}"))
+
+    def _include(self) -> None:
+        """Let the default partition have rows of every day again, also after somebody who excluded one was killed."""
+        self._change(partial(_execute, f"ALTER TABLE {self.name}_default DROP CONSTRAINT IF EXISTS {EXCLUDED}"))
+
     def _change(self, change: Callable[[], bool]) -> bool:
         """Change the partitions in a transaction of its own, unless somebody works with the table for longer. Return
         whether it was changed.
@@ -105,7 +144,7 @@ class DayTable:
             with transaction.atomic(durable=True), connection.cursor() as cursor:
                 cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
                 return change()
-        except OperationalError as error:
+        except Error as error:  # also when another process has just made it
             if not is_lock_timeout(error):
                 log.warning("partition_not_changed", table=self.name, reason=reason(error))
             return False
@@ -118,12 +157,6 @@ class DayTable:
         within = f"{self.key} >= '{day} 00:00+00' AND {self.key} < '{day + DAY} 00:00+00'"
         with connection.cursor() as cursor:
             cursor.execute(f"LOCK TABLE {self.name}_default IN ACCESS EXCLUSIVE MODE")
-            cursor.execute(
-                f"SELECT count(*) FROM (SELECT FROM {self.name}_default WHERE {within} LIMIT {MAX_MOVED + 1}) AS found"
-            )
-            if cursor.fetchone()[0] > MAX_MOVED:
-                log.warning("partition_left_out", table=self.name, day=day.isoformat())
-                return False
             cursor.execute(f"CREATE TABLE {partition} (LIKE {self.name} INCLUDING ALL) WITH ({STORAGE})")
             cursor.execute(f"""
                 WITH moved AS (DELETE FROM {self.name}_default WHERE {within} RETURNING *)
@@ -133,9 +166,13 @@ class DayTable:
         return True
 
     def _drop(self, day: date) -> bool:
-        with connection.cursor() as cursor:
-            cursor.execute(f"DROP TABLE {self.partition(day)}")
-        return True
+        return _execute(f"DROP TABLE {self.partition(day)}")
+
+
+def _execute(sql: str) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+    return True
 
 
 def _day(at: datetime) -> date:
@@ -178,14 +215,18 @@ class PartitionByDay(Operation):
         """Copy the rows into a new table of the same name."""
         name, key = self.table.name, self.table.key
         indexes = [definition for (definition,) in fetch(_INDEXES, [name])]
-        [(first_id, now)] = fetch(f"SELECT coalesce(max(id), 0) + 1, now() FROM {name}")
+        [(first_id, first, now)] = fetch(
+            f"SELECT coalesce(max(id), 0) + 1, coalesce(min({key}), now()), now() FROM {name}"
+        )
+        past = [_day(first) + number * DAY for number in range((_day(now) - _day(first)).days)][-MAX_PAST:]
+        columns = f"(LIKE {name}_before INCLUDING DEFAULTS INCLUDING CONSTRAINTS)"
         for sql in (
             f"ALTER TABLE {name} RENAME TO {name}_before",
-            f"CREATE TABLE {name} (LIKE {name}_before INCLUDING DEFAULTS) PARTITION BY RANGE ({key})",
+            f"CREATE TABLE {name} {columns} PARTITION BY RANGE ({key})",
             f"CREATE TABLE {name}_default PARTITION OF {name} DEFAULT WITH ({STORAGE})",
             *(
                 f"CREATE TABLE {self.table.partition(day)} PARTITION OF {name} {_bounds(day)} WITH ({STORAGE})"
-                for day in _days_ahead(now)
+                for day in sorted({*past, *_days_ahead(now)})
             ),
             f"INSERT INTO {name} SELECT * FROM {name}_before",
             f"DROP TABLE {name}_before CASCADE",

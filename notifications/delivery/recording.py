@@ -170,6 +170,18 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
         )
     for claim, code in dead:
         disabling.disable_dead(claim.route_id, claim.route_generation, claim.address_digest, code, now=now)
+    proven = {c.route_id for c, r in results if r.outcome is Outcome.DELIVERED and not c.is_route_proven}
+    if proven:
+        write(_BRING_FORWARD, {"now": now, "routes": list(proven)})
+
+
+# What was tried in vain while nothing was known of an address may wait for an hour. What was planned for later and not
+# tried yet keeps its time.
+_BRING_FORWARD = f"""
+    UPDATE notifications_notification SET next_attempt_at = %(now)s
+    WHERE route_id = ANY (%(routes)b::bigint[]) AND state = '{State.RETRYING}' AND attempt_count > 0
+        AND next_attempt_at > %(now)s
+"""
 
 
 def _change(claim: Claim, result: Result, *, now: datetime) -> Change:
@@ -180,12 +192,13 @@ def _change(claim: Claim, result: Result, *, now: datetime) -> Change:
     jitter = random.random()  # noqa: S311 - spreads load, guards nothing
     if result.outcome is Outcome.AMBIGUOUS:
         return _send_again(claim, result, jitter=jitter, now=now)
+    count, left_seconds = claim.push.attempt_number, (claim.expires_at - now).total_seconds()
     next_attempt_at = retry_at(
         now,
-        claim.push.attempt_number,
+        count,
         jitter=jitter,
         base_seconds=retry_base_seconds(result),
-        max_seconds=retry_max_seconds(result, is_proven=claim.is_route_proven),
+        max_seconds=retry_max_seconds(result, count, is_proven=claim.is_route_proven, left_seconds=left_seconds),
         after_seconds=result.retry_after_seconds,
     )
     return _retry(claim, State.RETRYING, next_attempt_at)
@@ -317,7 +330,8 @@ _TAKE_UP_LOST = f"""
         ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     ), completed AS (
         UPDATE notifications_attempt AS attempt SET outcome = '{Attempt.Outcome.AMBIGUOUS}', code = %(code)s
-        FROM lost WHERE attempt.notification_id = lost.id AND attempt.outcome IS NULL
+        FROM lost
+        WHERE attempt.notification_id = lost.id AND attempt.outcome IS NULL AND attempt.started_at >= %(since)s
     )
     UPDATE notifications_notification AS n SET state = '{State.AMBIGUOUS}', next_attempt_at = %(now)s,
         lease_until = NULL
@@ -331,6 +345,9 @@ _POSTPONE_FIRST_LOST = f"""
         ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
     )
 """
+_FIRST_LOST = f"""
+    SELECT min(lease_until) FROM notifications_notification WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s
+"""
 LOST = f"SELECT FROM notifications_notification WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s"
 
 
@@ -341,4 +358,8 @@ def postpone_first_lost(*, now: datetime) -> None:
 
 def take_up_lost(*, now: datetime, limit: int) -> int:
     """Make what a dead worker held ambiguous and due, because its pushes may have left. Return how many there were."""
-    return len(fetch(_TAKE_UP_LOST, {"now": now, "limit": limit, "code": WORKER_LOST}))
+    [(first_until,)] = fetch(_FIRST_LOST, {"now": now})
+    if first_until is None:
+        return 0
+    since = first_until - timedelta(days=1)  # a lease takes minutes, and each day more is another partition
+    return len(fetch(_TAKE_UP_LOST, {"now": now, "limit": limit, "code": WORKER_LOST, "since": since}))

@@ -423,6 +423,22 @@ def test_other_gateways_go_on(gateway):
     assert (fresh(waiting).state, fresh(other).state) == (State.PENDING, State.DELIVERED)
 
 
+def test_what_was_tried_in_vain_is_brought_forward_when_its_address_is_proven(gateway):
+    now = timezone.now()
+    later = now + timedelta(hours=1)
+    route = make_registration().route
+    tried = make_due(route=route, state=State.RETRYING, attempt_count=20, next_attempt_at=later)
+    planned = make_due(route=route, state=State.RETRYING, next_attempt_at=later)
+    others = make_due(state=State.RETRYING, attempt_count=20, next_attempt_at=later)
+    make_due(route=route)
+    gateway.answer = lambda _: DELIVERED
+    Desk(gateway).work_off()
+    assert fresh(tried).next_attempt_at < later
+    Desk(gateway).work_off()
+    assert (fresh(tried).state, fresh(planned).next_attempt_at) == (State.DELIVERED, later)
+    assert fresh(others).next_attempt_at == later
+
+
 def test_each_attempt_has_its_own_row_also_one_that_fails_as_the_one_before(gateway):
     row = make_due()
     for answer in (BUSY, BUSY, BUSY, Result(Outcome.TRANSIENT, "http_429"), BUSY):

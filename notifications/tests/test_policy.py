@@ -192,7 +192,7 @@ def test_a_quota_error_starts_its_backoff_where_it_asks_for(result, seconds):
         1,
         jitter=1.0,
         base_seconds=retry_base_seconds(result),
-        max_seconds=retry_max_seconds(result, is_proven=True),
+        max_seconds=retry_max_seconds(result, 1, is_proven=True, left_seconds=86_400),
     )
     assert latest - NOW == timedelta(seconds=seconds)
 
@@ -207,21 +207,34 @@ def test_a_quota_error_starts_its_backoff_where_it_asks_for(result, seconds):
     ],
 )
 def test_a_gateway_that_is_away_is_tried_often_so_that_the_queue_is_empty_soon_after_it_is_back(outcome, code, seconds):
-    latest = retry_at(NOW, 12, jitter=1.0, max_seconds=retry_max_seconds(Result(outcome, code), is_proven=True))
+    longest = retry_max_seconds(Result(outcome, code), 12, is_proven=True, left_seconds=86_400)
+    latest = retry_at(NOW, 12, jitter=1.0, max_seconds=longest)
     assert latest - NOW == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.CONFIG, Outcome.TRANSIENT])
-def test_an_address_that_nothing_was_delivered_to_makes_few_rows_in_a_day(outcome):
-    result, at, attempts = Result(outcome), NOW, 0
-    while at < NOW + timedelta(days=1):
-        attempts += 1
-        options = {
-            "base_seconds": retry_base_seconds(result),
-            "max_seconds": retry_max_seconds(result, is_proven=False),
-        }
-        at = retry_at(at, attempts, jitter=0.5, **options)
-    assert attempts <= 25
+def attempts_of(result, life, *, jitter, is_proven=False):
+    """When a push is tried until its life is over, in seconds after it came."""
+    at, tried, base = NOW, [], retry_base_seconds(result)
+    while at < NOW + life:
+        tried.append((at - NOW).total_seconds())
+        left = (NOW + life - at).total_seconds()
+        longest = retry_max_seconds(result, len(tried), is_proven=is_proven, left_seconds=left)
+        at = retry_at(at, len(tried), jitter=jitter, base_seconds=base, max_seconds=longest)
+    return tried
+
+
+@pytest.mark.parametrize("result", [Result(Outcome.CONFIG), Result(Outcome.TRANSIENT)])
+def test_an_address_that_nothing_was_delivered_to_makes_few_rows_in_a_day(result):
+    usual = attempts_of(result, timedelta(days=1), jitter=0.5, is_proven=True)
+    assert len(attempts_of(result, timedelta(days=1), jitter=0.5)) < 80
+    assert len(usual) > 280
+
+
+@pytest.mark.parametrize("life", [timedelta(hours=1), timedelta(days=1)])
+@pytest.mark.parametrize("jitter", [0.1, 0.5, 1.0])
+def test_a_push_to_a_new_address_is_tried_until_a_few_minutes_before_its_end(life, jitter):
+    tried = attempts_of(Result(Outcome.TRANSIENT), life, jitter=jitter)
+    assert life.total_seconds() - tried[-1] <= MAX_RETRY_SECONDS
 
 
 PUSH = Push(1, 1, ChannelKey(2, ""), b"token", 1, b"key", b"chat", b"message", "c" * 32)

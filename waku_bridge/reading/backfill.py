@@ -110,6 +110,8 @@ class _StoreBackfill:
             return self._postpone(error)
         except (DjangoDatabaseError, psycopg.Error) as error:
             return self._postpone(error)
+        if self._waiting or self._everything_since:  # the term ended
+            self._has_work.set()
         self._backoff.reset()
         return 0.0
 
@@ -123,22 +125,27 @@ class _StoreBackfill:
         since = self._everything_since
         if since is not None:
             self._everything_since = None
+            is_whole = False
             try:
-                await self._read(since, (), term)
-            except BaseException:
-                self._everything_since = since
-                raise
-            self._everything_again_at = monotonic() + EVERYTHING_PERIOD_SECONDS
+                is_whole = await self._read(since, (), term)
+            finally:
+                if is_whole:
+                    self._everything_again_at = monotonic() + EVERYTHING_PERIOD_SECONDS
+                else:
+                    self._everything_since = since
 
     async def _read_some(self, term: Term) -> None:
         topics = list(islice(self._waiting, TOPICS_PER_QUERY))
-        await self._read(min(self._waiting[content_topic] for content_topic in topics), topics, term)
-        for content_topic in topics:
-            self._waiting.pop(content_topic, None)
+        if await self._read(min(self._waiting[content_topic] for content_topic in topics), topics, term):
+            for content_topic in topics:
+                self._waiting.pop(content_topic, None)
 
-    async def _read(self, since: datetime, content_topics: Sequence[str], term: Term) -> None:
+    async def _read(self, since: datetime, content_topics: Sequence[str], term: Term) -> bool:
+        """Read all pages, unless the term ends meanwhile. Return whether these were all."""
         window = Window(since - self._reach, clock.now() + AHEAD)
         cursor = await self._pages.read_again(window, "", content_topics)
         while cursor and not term.is_over:
             cursor = await self._pages.read_again(window, cursor, content_topics)
-        log.info("topics_backfilled", node=self._pages.reader.name, count=len(content_topics) or "all")
+        if not cursor:
+            log.info("topics_backfilled", node=self._pages.reader.name, count=len(content_topics) or "all")
+        return not cursor

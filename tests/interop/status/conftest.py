@@ -6,6 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,10 +135,17 @@ def gorush(servers: Servers) -> Server:
     return servers.real(GORUSH)
 
 
+@contextmanager
+def serving(node_url: str, gorush: Server, start_server: StartServer, **settings: str) -> Iterator[Fleet]:
+    """Start a server that reads this node and sends to this gorush, and wait until it reads."""
+    with start_server(node_url, GORUSH_URL=gorush.url, REPLY_DEADLINE_SECONDS="2", **settings) as fleet:
+        wait_until(lambda: "query_topics_loaded" in fleet.log("bridge"), what="the bridge reads")
+        yield fleet
+
+
 @pytest.fixture(scope="module")
 def server(node_url: str, gorush: Server, start_server: StartServer) -> Iterator[Fleet]:
-    with start_server(node_url, GORUSH_URL=gorush.url, REPLY_DEADLINE_SECONDS="2") as fleet:
-        wait_until(lambda: "query_topics_loaded" in fleet.log("bridge"), what="the bridge reads")
+    with serving(node_url, gorush, start_server) as fleet:
         yield fleet
 
 

@@ -13,7 +13,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.interop.status.conftest import PROCESSES, SERVER_KEY, World, new_token
+from tests.flows.fleet import Fleet
+from tests.interop.conftest import StartServer
+from tests.interop.nodes import Nodes
+from tests.interop.servers import Server
+from tests.interop.status.conftest import PROCESSES, SERVER_KEY, World, new_token, serving
 from tests.interop.status.messengers import APN, FIREBASE, Messenger
 
 pytestmark = pytest.mark.status
@@ -21,6 +25,16 @@ SECONDS = 600 if os.environ.get("LONG") == "1" else int(os.environ.get("LONG") o
 PEOPLE = 20
 PATIENCE_SECONDS = 60
 SEED = int(os.environ.get("SEED") or time.time())
+
+
+@pytest.fixture(scope="module")
+def server(node_url: str, real_nodes: Nodes, gorush: Server, start_server: StartServer) -> Iterator[Fleet]:
+    """The server with a store beside its node: a bridge that is killed loses what it has just drained."""
+    with (
+        real_nodes.store_beside(node_url) as store,
+        serving(node_url, gorush, start_server, WAKU_STORE_NODES=store) as fleet,
+    ):
+        yield fleet
 
 
 @dataclass(slots=True, eq=False)
