@@ -10,11 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
-from coincurve import PublicKey
 
 from tests.flows.fleet import Fleet
 from tests.interop.conftest import StartServer
@@ -22,13 +21,13 @@ from tests.interop.nodes import Nodes
 from tests.interop.servers import Server, ask
 from tests.interop.status.conftest import PROCESSES, SERVER_KEY, World, new_token, serving
 from tests.interop.status.messengers import APN, FIREBASE, Messenger
-from waku_bridge.codec.topics import content_topic, personal_name
+from waku_bridge.identity import own_content_topics
 
 pytestmark = pytest.mark.status
 SECONDS = 600 if os.environ.get("LONG") == "1" else int(os.environ.get("LONG") or 0)
 PEOPLE = 20
 PATIENCE_SECONDS = 60
-PERSONAL_TOPIC = content_topic(personal_name(PublicKey(bytes.fromhex(SERVER_KEY.removeprefix("0x"))).format()))
+APART = timedelta(seconds=3)
 SEED = int(os.environ.get("SEED") or time.time())
 
 
@@ -71,6 +70,12 @@ class Town:
         self._write(*self.chance.sample(self.people, 2))
 
     def _write(self, writer: Person, reader: Person) -> None:
+        """Have somebody write. What status-go writes to one reader within a moment is sent as one, and notified about
+        by the first message alone.
+        """
+        before = [at for at, to, _ in writer.sent if to is reader]
+        if before:
+            time.sleep(max((before[-1] + APART - datetime.now(UTC)).total_seconds(), 0))
         message_id = writer.messenger.ask("send", key=reader.messenger.key, text=f"{self.chance.random()}")
         reader.expected[reader.token] += 1
         writer.firsts.setdefault(reader, (message_id, reader.token))
@@ -155,27 +160,44 @@ def check(world: World, town: Town) -> None:
         if not is_told(writer, message_id)
     ]
     missing, beyond = expected - counts(world), counts(world) - expected
-    unread = published(world) - inbox(world)
+    sent = {each.hash for each in published(world)}
+    unread = sent - inbox(world).keys()
     unstored = unread - stored(world, unread)
-    print(f"{len(published(world))} messages to the server, of which the network lost {len(unstored)}", missing, untold)
+    print(
+        f"{len(sent)} messages to the server, of which the network lost {len(unstored)}",
+        dict(missing),
+        *untold,
+        sep="\n",
+    )
     assert unread == unstored, "the server has all that its store has"
     assert not beyond
     assert max(missing.total(), len(untold)) <= len(unstored), (dict(missing), untold)
 
 
-def published(world: World) -> set[str]:
-    """Return the hashes of what the Messengers have sent to the server, by their own logs."""
-    found = set()
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a Messenger has sent to the server, by its own log."""
+
+    at: datetime
+    folder: str
+    hash: str
+
+
+def published(world: World) -> Iterator[Published]:
     for log in world.folder.glob("*/log"):
         for line in log.read_text(encoding="utf-8").splitlines():
-            if "publishing message via relay" in line and f'"{PERSONAL_TOPIC}"' in line:
-                found.add(json.loads(line[line.index("{") :])["envelopeHash"].removeprefix("0x"))
-    return found
+            if "publishing message via relay" in line:
+                facts = json.loads(line[line.index("{") :])
+                if facts["contentTopic"] in own_content_topics():
+                    at = datetime.fromisoformat(line.split("\t")[0])
+                    yield Published(at, log.parent.name, facts["envelopeHash"].removeprefix("0x"))
 
 
-def inbox(world: World) -> set[str]:
+def inbox(world: World) -> dict[str, str]:
+    """Return what became of each envelope that the server has, by its hash."""
+    sql = "SELECT encode(hash, 'hex'), concat_ws(' ', state, reason, message_type) FROM waku_bridge_inboundenvelope"
     with psycopg.connect(world.server.environment["DATABASE_URL"]) as connection:
-        return {row[0] for row in connection.execute("SELECT encode(hash, 'hex') FROM waku_bridge_inboundenvelope")}
+        return dict(connection.execute(sql).fetchall())
 
 
 def stored(world: World, hashes: Iterable[str]) -> set[str]:
@@ -187,9 +209,15 @@ def stored(world: World, hashes: Iterable[str]) -> set[str]:
 
 def _describe(world: World, at: datetime, writer: Person, reader: Person, message_id: str) -> str:
     """Return what is known of a message whose writer was not told of a push."""
-    who = f"{writer.messenger.folder.name} to {reader.messenger.folder.name}"
+    folder, fates = writer.messenger.folder.name, inbox(world)
+    around = [
+        f"{each.at:%T.%f} {each.hash[:8]} {fates.get(each.hash, 'not in the inbox')}"
+        for each in published(world)
+        if each.folder == folder and -2 < (each.at - at).total_seconds() < 5
+    ]
+    who = f"{folder} to {reader.messenger.folder.name}"
     requests = world.count_requests(message_id)
-    return f"{at:%T} {who}: {writer.messenger.reports(message_id)}, {requests} requests stored"
+    return f"{at:%T.%f} {who} {writer.messenger.reports(message_id)}, {requests} requests stored; {around}"
 
 
 def is_told(writer: Person, message_id: str) -> bool:
