@@ -262,8 +262,6 @@ def _look_up(
     return read_known(stored), addressees, Ids._make(ids), queues.read_queues(waiting)
 
 
-# Whoever removes a route waits for the notifications that are accepted for it, and withdraws or erases them. Nobody
-# waits for a route that is being removed: its owner is not registered any more.
 _FIND_ADDRESSEES = f"""
     SELECT registration.public_key_hash, registration.installation_id, enabled, block_mentions,
            blocked_chat_list, muted_chat_list, allowed_mentions_chat_list, access_token_digest,
@@ -279,7 +277,6 @@ _FIND_ADDRESSEES = f"""
     JOIN registrations_registration AS registration USING (public_key_hash, installation_id)
     JOIN registrations_route AS route ON route.id = registration.route_id
     WHERE registration.state = '{Registration.State.ACTIVE}' AND route.state = '{Route.State.ACTIVE}'
-    FOR KEY SHARE OF route SKIP LOCKED
 """
 
 

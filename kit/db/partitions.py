@@ -40,6 +40,9 @@ _NAME = re.compile(r"_d(\d{8})$")
 _PARTITIONS: LiteralString = """
     SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = %s::regclass
 """
+# Purges may overlap, and one must not include what another excludes. The lock ends with the session.
+_TRY: LiteralString = "SELECT pg_try_advisory_lock(hashtext(%s))"
+_RELEASE: LiteralString = "SELECT pg_advisory_unlock(hashtext(%s))"
 _LEFT_OVER: LiteralString = "SELECT conname FROM pg_constraint WHERE conrelid = %s::regclass AND conname = %s"
 # Transactions that would make us wait, and others behind us. A moment later they are most likely over.
 _IN_USE: LiteralString = """
@@ -70,12 +73,21 @@ class DayTable:
 
         What cannot be made now, as others work with the table, is left for the next time.
         """
+        [(is_alone,)] = fetch(_TRY, [self.name])
+        if not is_alone:
+            return 0
+        try:
+            with patience(MAKING):
+                return self._make_missing(now)
+        finally:
+            fetch(_RELEASE, [self.name])
+
+    def _make_missing(self, now: datetime) -> int:
+        if fetch(_LEFT_OVER, [f"{self.name}_default", EXCLUDED]):
+            self._include()
         existing = self.days()
         missing = [day for day in _days_ahead(now) if day not in existing]
-        with patience(MAKING):
-            if missing and fetch(_LEFT_OVER, [f"{self.name}_default", EXCLUDED]):
-                self._include()
-            return sum(self._make_unless_large(day, is_to_come=day > _day(now) + DAY) for day in missing)
+        return sum(self._make_unless_large(day, is_to_come=day > _day(now) + DAY) for day in missing)
 
     def make_from(self, first: datetime, *, to: datetime) -> None:
         """Make the partitions of all days between two times that have none, in the caller's transaction: for what fills
@@ -131,14 +143,15 @@ class DayTable:
 
     def _include(self) -> None:
         """Let the default partition have rows of every day again, also after somebody who excluded one was killed."""
-        self._change(partial(_execute, f"ALTER TABLE {self.name}_default DROP CONSTRAINT IF EXISTS {EXCLUDED}"))
+        sql = f"ALTER TABLE {self.name}_default DROP CONSTRAINT IF EXISTS {EXCLUDED}"
+        self._change(partial(_execute, sql), is_urgent=True)
 
-    def _change(self, change: Callable[[], bool]) -> bool:
-        """Change the partitions in a transaction of its own, unless somebody works with the table for longer. Return
-        whether it was changed.
+    def _change(self, change: Callable[[], bool], *, is_urgent: bool = False) -> bool:
+        """Change the partitions in a transaction of its own, unless somebody works with the table for longer and it is
+        not urgent. Return whether it was changed.
         """
         [(users,)] = fetch(_IN_USE, [self.name])
-        if users:
+        if users and not is_urgent:
             return False
         try:
             with transaction.atomic(durable=True), connection.cursor() as cursor:

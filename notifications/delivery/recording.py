@@ -8,7 +8,7 @@ gives their numbers to others, while the results are still in memory.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from notifications.metrics import ATTEMPTS, FINISHED, GATEWAY_SECONDS
 from notifications.models import Attempt, Notification
 from notifications.policy import (
     CONFIG_RETRY_SECONDS,
+    USUAL_ATTEMPTS,
     WORKER_LOST,
     Standing,
     ambiguous_retry_at,
@@ -87,7 +88,8 @@ def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
     queues.note_success({claim.channel for claim, result in believed if _proves(result)}, known, now=now)
     # Routes are written before notifications, as in unregistering: the other way round they would dead-lock.
     _note_routes(believed, known, now=now)
-    changes = [_change(claim, result, now=now) for claim, result in believed]
+    proven = _bring_forward(believed, now=now)
+    changes = [_change(claim, result, proven, now=now) for claim, result in believed]
     _finish([change for change in changes if change.is_end], now=now)
     _schedule([change for change in changes if not change.is_end])
     _measure(results, known)
@@ -170,21 +172,25 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
         )
     for claim, code in dead:
         disabling.disable_dead(claim.route_id, claim.route_generation, claim.address_digest, code, now=now)
-    proven = {c.route_id for c, r in results if r.outcome is Outcome.DELIVERED and not c.is_route_proven}
-    if proven:
-        write(_BRING_FORWARD, {"now": now, "routes": list(proven)})
 
 
-# What was tried in vain while nothing was known of an address may wait for an hour. What was planned for later and not
-# tried yet keeps its time.
+# Only these have pauses that have grown to more than the usual ones.
 _BRING_FORWARD = f"""
     UPDATE notifications_notification SET next_attempt_at = %(now)s
-    WHERE route_id = ANY (%(routes)b::bigint[]) AND state = '{State.RETRYING}' AND attempt_count > 0
+    WHERE route_id = ANY (%(routes)b::bigint[]) AND state = '{State.RETRYING}' AND attempt_count > %(usual)s
         AND next_attempt_at > %(now)s
 """
 
 
-def _change(claim: Claim, result: Result, *, now: datetime) -> Change:
+def _bring_forward(results: Sequence[Done], *, now: datetime) -> set[int]:
+    """Have what waits long for addresses that are proven by now be sent, and return their routes."""
+    proven = {c.route_id for c, r in results if r.outcome is Outcome.DELIVERED and not c.is_route_proven}
+    if proven:
+        write(_BRING_FORWARD, {"now": now, "routes": list(proven), "usual": USUAL_ATTEMPTS})
+    return proven
+
+
+def _change(claim: Claim, result: Result, proven: Collection[int], *, now: datetime) -> Change:
     if result.outcome is Outcome.PAYLOAD and may_help_to_drop_payload(claim.push, result):
         return _retry(claim, State.RETRYING, now, is_payload_dropped=True)
     if result.outcome in FINISHED_BY:
@@ -193,12 +199,13 @@ def _change(claim: Claim, result: Result, *, now: datetime) -> Change:
     if result.outcome is Outcome.AMBIGUOUS:
         return _send_again(claim, result, jitter=jitter, now=now)
     count, left_seconds = claim.push.attempt_number, (claim.expires_at - now).total_seconds()
+    is_proven = claim.is_route_proven or claim.route_id in proven
     next_attempt_at = retry_at(
         now,
         count,
         jitter=jitter,
         base_seconds=retry_base_seconds(result),
-        max_seconds=retry_max_seconds(result, count, is_proven=claim.is_route_proven, left_seconds=left_seconds),
+        max_seconds=retry_max_seconds(result, count, is_proven=is_proven, left_seconds=left_seconds),
         after_seconds=result.retry_after_seconds,
     )
     return _retry(claim, State.RETRYING, next_attempt_at)
@@ -346,7 +353,7 @@ _POSTPONE_FIRST_LOST = f"""
     )
 """
 _FIRST_LOST = f"""
-    SELECT min(lease_until) FROM notifications_notification WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s
+    SELECT min(created_at) FROM notifications_notification WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s
 """
 LOST = f"SELECT FROM notifications_notification WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s"
 
@@ -358,8 +365,8 @@ def postpone_first_lost(*, now: datetime) -> None:
 
 def take_up_lost(*, now: datetime, limit: int) -> int:
     """Make what a dead worker held ambiguous and due, because its pushes may have left. Return how many there were."""
-    [(first_until,)] = fetch(_FIRST_LOST, {"now": now})
-    if first_until is None:
+    [(first,)] = fetch(_FIRST_LOST, {"now": now})
+    if first is None:
         return 0
-    since = first_until - timedelta(days=1)  # a lease takes minutes, and each day more is another partition
+    since = first - timedelta(minutes=1)  # clocks differ by less, and each day more is another partition
     return len(fetch(_TAKE_UP_LOST, {"now": now, "limit": limit, "code": WORKER_LOST, "since": since}))

@@ -137,6 +137,13 @@ def test_while_somebody_works_with_the_table_it_is_left_for_later(seconds_ago: i
     assert sum(1 for _ in TABLE.drop_before(NOON + 10 * DAY)) == MADE_AHEAD + 5, "the days, and a last look for rows"
 
 
+def test_one_makes_partitions_at_a_time() -> None:
+    with psycopg.connect(**connection_parameters()) as other:
+        other.execute("SELECT pg_advisory_lock(hashtext('made_up'))")
+        assert TABLE.make_ahead(now=NOON) == 0
+    assert TABLE.make_ahead(now=NOON) == MADE_AHEAD + 2
+
+
 def test_days_that_are_over_are_dropped_whole() -> None:
     TABLE.make_ahead(now=NOON)
     put(NOON, 2)

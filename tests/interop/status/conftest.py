@@ -131,8 +131,9 @@ def node_url(real_nodes: Nodes) -> str:
 
 
 @pytest.fixture(scope="module")
-def gorush(servers: Servers) -> Server:
-    return servers.real(GORUSH)
+def gorush(servers: Servers) -> Iterator[Server]:
+    yield servers.real(GORUSH)
+    servers.fleet.kill(GORUSH)
 
 
 @contextmanager
