@@ -83,8 +83,7 @@ class DayTable:
             fetch(_RELEASE, [self.name])
 
     def _make_missing(self, now: datetime) -> int:
-        if fetch(_LEFT_OVER, [f"{self.name}_default", EXCLUDED]):
-            self._include()
+        self._include()
         existing = self.days()
         missing = [day for day in _days_ahead(now) if day not in existing]
         return sum(self._make_unless_large(day, is_to_come=day > _day(now) + DAY) for day in missing)
@@ -143,8 +142,11 @@ class DayTable:
 
     def _include(self) -> None:
         """Let the default partition have rows of every day again, also after somebody who excluded one was killed."""
+        if not fetch(_LEFT_OVER, [f"{self.name}_default", EXCLUDED]):
+            return
         sql = f"ALTER TABLE {self.name}_default DROP CONSTRAINT IF EXISTS {EXCLUDED}"
-        self._change(partial(_execute, sql), is_urgent=True)
+        if not self._change(partial(_execute, sql), is_urgent=True):
+            log.warning("partition_still_excludes_a_day", table=self.name)
 
     def _change(self, change: Callable[[], bool], *, is_urgent: bool = False) -> bool:
         """Change the partitions in a transaction of its own, unless somebody works with the table for longer and it is

@@ -353,7 +353,10 @@ _POSTPONE_FIRST_LOST = f"""
     )
 """
 _FIRST_LOST = f"""
-    SELECT min(created_at) FROM notifications_notification WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s
+    SELECT min(created_at) FROM (
+        SELECT created_at FROM notifications_notification
+        WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s OFFSET 0
+    ) AS lost
 """
 LOST = f"SELECT FROM notifications_notification WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s"
 

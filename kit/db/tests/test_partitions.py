@@ -139,7 +139,7 @@ def test_while_somebody_works_with_the_table_it_is_left_for_later(seconds_ago: i
 
 def test_one_makes_partitions_at_a_time() -> None:
     with psycopg.connect(**connection_parameters()) as other:
-        other.execute("SELECT pg_advisory_lock(hashtext('made_up'))")
+        other.execute("SELECT pg_advisory_xact_lock(hashtext('made_up'))")  # ends with the commit, not a moment later
         assert TABLE.make_ahead(now=NOON) == 0
     assert TABLE.make_ahead(now=NOON) == MADE_AHEAD + 2
 
