@@ -204,11 +204,7 @@ def accept(front_door: str, batch: Sequence[Incoming], *, sending: Sending, now:
     commit.
     """
     known, addressees, free_ids, all_queues = _look_up(front_door, batch, now=now)
-    # Of a request that comes twice the first copy counts: it is answered where its sender asked.
-    fresh: dict[bytes, Incoming] = {}
-    for i in batch:
-        if i.request_key not in known.requests and not known.is_replayed(front_door, i.request_key):
-            fresh.setdefault(i.request_key, i)
+    fresh = _choose_fresh(front_door, batch, known)
     own_admission().refresh()
     own_senders().refresh(now=now)
     taken = release_old(known.dedup_keys, until=now - DEDUP_WINDOW)
@@ -235,6 +231,18 @@ def accept(front_door: str, batch: Sequence[Incoming], *, sending: Sending, now:
         waiting=[_waiting(front_door, request, now=now) for request in requests if not request.is_answered],
         replayed=replayed,
     )
+
+
+def _choose_fresh(front_door: str, batch: Sequence[Incoming], known: Known) -> dict[bytes, Incoming]:
+    """Return the requests that are new by their keys. Of one that comes twice the first counts: it is answered where
+    its sender asked.
+    """
+    fresh: dict[bytes, Incoming] = {}
+    for incoming in batch:
+        key = incoming.request_key
+        if key not in known.requests and not known.is_replayed(front_door, key):
+            fresh.setdefault(key, incoming)
+    return fresh
 
 
 def withdraw(route_ids: Collection[int], *, now: datetime) -> None:

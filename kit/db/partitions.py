@@ -77,8 +77,7 @@ class DayTable:
         if not is_alone:
             return 0
         try:
-            with patience(MAKING):
-                return self._make_missing(now)
+            return self._make_missing(now)
         finally:
             fetch(_RELEASE, [self.name])
 
@@ -86,15 +85,19 @@ class DayTable:
         self._include()
         existing = self.days()
         missing = [day for day in _days_ahead(now) if day not in existing]
-        return sum(self._make_unless_large(day, is_to_come=day > _day(now) + DAY) for day in missing)
+        if not missing:
+            return 0
+        with patience(MAKING):
+            return sum(self._make_unless_large(day, is_to_come=day > _day(now) + DAY) for day in missing)
 
     def make_from(self, first: datetime, *, to: datetime) -> None:
         """Make the partitions of all days between two times that have none, in the caller's transaction: for what fills
         a table with a past.
         """
-        days = {_day(first) + number * DAY for number in range((_day(to) - _day(first)).days + 1)}
-        for day in sorted(days - self.days()):
-            self.make(day)
+        existing = self.days()
+        for day in _days(_day(first), _day(to)):
+            if day not in existing:
+                self.make(day)
 
     def drop_before(self, at: datetime) -> Iterator[int]:
         """Drop the partitions of days that were over at that time, and delete the rows of such days that are in the
@@ -117,9 +120,12 @@ class DayTable:
         )
 
     def _make_unless_large(self, day: date, *, is_to_come: bool) -> bool:
-        """Make the partition of a day. To attach it PostgreSQL reads the default partition while everybody waits, so
-        that of a large one it is told before that nothing of the day is in there. Meanwhile nothing of it can come in,
-        so that is done for days that are far enough away.
+        """Make the partition of a day, unless the default partition is large and the day has begun or begins soon.
+        Return whether it was made.
+
+        PostgreSQL reads the default partition under a lock for everybody before it attaches another one. A validated
+        CHECK that excludes the day spares that. While it is there the day has no place at all, so it is used for days
+        that are far enough away.
         """
         sql = f"SELECT count(*) FROM (SELECT FROM {self.name}_default LIMIT {MAX_MOVED + 1}) AS found"
         [(rows,)] = fetch(sql)
@@ -148,7 +154,7 @@ class DayTable:
         if not self._change(partial(_execute, sql), is_urgent=True):
             log.warning("partition_still_excludes_a_day", table=self.name)
 
-    def _change(self, change: Callable[[], bool], *, is_urgent: bool = False) -> bool:
+    def _change(self, change: Callable[[], None], *, is_urgent: bool = False) -> bool:
         """Change the partitions in a transaction of its own, unless somebody works with the table for longer and it is
         not urgent. Return whether it was changed.
         """
@@ -158,16 +164,15 @@ class DayTable:
         try:
             with transaction.atomic(durable=True), connection.cursor() as cursor:
                 cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-                return change()
+                change()
         except Error as error:  # also when another process has just made it
             if not is_lock_timeout(error):
                 log.warning("partition_not_changed", table=self.name, reason=reason(error))
             return False
+        return True
 
-    def make(self, day: date) -> bool:
-        """Make the partition of a day and move what the default partition has of it, in the caller's transaction.
-        Return whether it was made.
-        """
+    def make(self, day: date) -> None:
+        """Make the partition of a day and move what the default partition has of it, in the caller's transaction."""
         partition = self.partition(day)
         within = f"{self.key} >= '{day} 00:00+00' AND {self.key} < '{day + DAY} 00:00+00'"
         with connection.cursor() as cursor:
@@ -178,32 +183,34 @@ class DayTable:
                 INSERT INTO {partition} SELECT * FROM moved
             """)
             cursor.execute(f"ALTER TABLE {self.name} ATTACH PARTITION {partition} {_bounds(day)}")
-        return True
 
-    def _drop(self, day: date) -> bool:
-        return _execute(f"DROP TABLE {self.partition(day)}")
+    def _drop(self, day: date) -> None:
+        _execute(f"DROP TABLE {self.partition(day)}")
 
 
-def _execute(sql: str) -> bool:
+def _execute(sql: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(sql)
-    return True
 
 
 def _day(at: datetime) -> date:
     return at.astimezone(UTC).date()
 
 
+def _days(first: date, last: date) -> list[date]:
+    return [first + number * DAY for number in range((last - first).days + 1)]
+
+
 def _days_ahead(now: datetime) -> list[date]:
-    return [_day(now) + number * DAY for number in range(-1, MADE_AHEAD + 1)]
+    return _days(_day(now) - DAY, _day(now) + MADE_AHEAD * DAY)
 
 
 def _bounds(day: date) -> str:
     return f"FOR VALUES FROM ('{day} 00:00+00') TO ('{day + DAY} 00:00+00')"
 
 
-# Of a table that becomes partitioned: its rows, indexes and the sequence of its ids stay, under their names. Keys of
-# other tables that refer to it go.
+# Of a table that becomes partitioned its rows, checks, indexes and the sequence of its ids stay, under their names.
+# Unique and foreign keys go, its own and those of other tables that refer to it.
 _INDEXES: LiteralString = """
     SELECT pg_get_indexdef(indexrelid) FROM pg_index
     WHERE indrelid = %s::regclass AND NOT indisprimary AND NOT indisunique
@@ -211,7 +218,7 @@ _INDEXES: LiteralString = """
 
 
 class PartitionByDay(Operation):
-    """An operation that has a table kept in a partition for each day, with those from yesterday on."""
+    """An operation that has a table kept in a partition for each day: those of its rows, and those to come."""
 
     reversible = False
 
@@ -233,7 +240,7 @@ class PartitionByDay(Operation):
         [(first_id, first, now)] = fetch(
             f"SELECT coalesce(max(id), 0) + 1, coalesce(min({key}), now()), now() FROM {name}"
         )
-        past = [_day(first) + number * DAY for number in range((_day(now) - _day(first)).days)][-MAX_PAST:]
+        past = _days(max(_day(first), _day(now) - MAX_PAST * DAY), _day(now))
         columns = f"(LIKE {name}_before INCLUDING DEFAULTS INCLUDING CONSTRAINTS)"
         for sql in (
             f"ALTER TABLE {name} RENAME TO {name}_before",

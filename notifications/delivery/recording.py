@@ -174,7 +174,7 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
         disabling.disable_dead(claim.route_id, claim.route_generation, claim.address_digest, code, now=now)
 
 
-# Only these have pauses that have grown to more than the usual ones.
+# Only after that many attempts pauses grow beyond the usual ones.
 _BRING_FORWARD = f"""
     UPDATE notifications_notification SET next_attempt_at = %(now)s
     WHERE route_id = ANY (%(routes)b::bigint[]) AND state = '{State.RETRYING}' AND attempt_count > %(usual)s

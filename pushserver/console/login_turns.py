@@ -5,7 +5,7 @@
     no place ──▶ is refused
 
 So somebody who guesses from many networks, or sends forms that never end, holds three threads of each web process at
-most, and keeps nobody out who has logged in there before; a login from elsewhere may have to be sent again meanwhile.
+most, and keeps out no network that its process saw log in; a login from elsewhere may have to be sent again meanwhile.
 """
 
 from collections.abc import Callable, Iterator
