@@ -250,12 +250,12 @@ def release_old(dedup_keys: Mapping[bytes, datetime], *, until: datetime) -> set
     """Return the dedup keys in use. Release those in use since ``until`` or longer, so that they may be used again;
     belongs into the transaction that stores the others.
     """
-    old = [key for key, created_at in dedup_keys.items() if created_at <= until]
+    old = {key for key, created_at in dedup_keys.items() if created_at <= until}
     if not old:
         return set(dedup_keys)
-    write(_RELEASE, {"keys": old, "until": until})
-    kept = {key for (key,) in fetch(_FIND_IN_USE, {"keys": old})}
-    return {key for key in dedup_keys if key in kept or key not in old}
+    write(_RELEASE, {"keys": list(old), "until": until})
+    kept = {key for (key,) in fetch(_FIND_IN_USE, {"keys": list(old)})}
+    return dedup_keys.keys() - old | kept
 
 
 # Another worker may have released a key and stored another notification under it meanwhile: that one keeps it.
