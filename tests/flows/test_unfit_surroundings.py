@@ -18,7 +18,9 @@ from pushserver.embedded import installed
 from pushserver.embedded.accounts import own_folder
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
+from pushserver.stack import plan
 from pushserver.supervisor.guard import Guard
+from pushserver.supervisor.processes import Stage
 from tests.clusters import UNSYNCED, Cluster
 from tests.flows import fleet as processes
 from tests.flows.conftest import SERVER, environment_of, network_of, start
@@ -30,14 +32,16 @@ from waku_bridge.client import Destination
 from waku_bridge.messages import WakuMessage
 
 PROCESSES = ("bridge", "batches", "tasks", "reports", "beat")
-# As a migration leaves it that was interrupted in the middle.
-HALF_DONE = """
-    DROP INDEX notification_expiring;
-    ALTER TABLE notifications_queue DROP COLUMN counted_at;
-    DROP TABLE notifications_requestdigest;
-    DELETE FROM django_migrations WHERE app = 'notifications' AND name >= '0019';
+# Interrupted in the middle of the migration behind this one, and before what ends `manage.py migrate`.
+HALF = """
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+executor = MigrationExecutor(connection)
+others = [leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0] != "notifications"]
+executor.migrate([*others, ("notifications", "0021_all_attempts")])
+connection.cursor().execute("DROP INDEX notification_for_route")
 """
-MISSING = "2 migrations are missing, the first is notifications.0019_expiring: run `manage.py migrate`"
+MISSING = re.compile(r"\d+ migrations are missing, the first is notifications.0022_by_route: run `manage.py migrate`")
 LOOK_SECONDS = 3
 DISK_MIB = 160
 FULL = "the disk of PostgreSQL is full"
@@ -126,16 +130,12 @@ def wholly_on_the_disk(disk: Path, guard: Guard) -> Iterator[Cluster]:
 
 
 @pytest.mark.nightly
-def test_on_a_half_done_migration_nothing_is_taken_before_it_is_done(
-    postgres: EmbeddedPostgres, new_database: Callable[[str], str], new_fleet: NewFleet
-) -> None:
-    url = postgres.url(new_database("half_done"))
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(HALF_DONE)
-    fleet = new_fleet(url)
+def test_on_a_half_done_migration_nothing_is_taken_before_it_is_done(cluster: Cluster, new_fleet: NewFleet) -> None:
+    fleet = new_fleet(cluster.server.url("postgres"))
+    fleet.run(plan.manage("half", "shell", "--command", HALF, stage=Stage.FRONT))
     start(fleet)
     for name in PROCESSES:
-        wait_until(lambda name=name: MISSING in fleet.log(name), what=f"{name} says what is wrong")
+        wait_until(lambda name=name: MISSING.search(fleet.log(name)), what=f"{name} says what is wrong")
     with closing(network_of(fleet)) as network:
         (envelope,) = network.publish(_request())
         time.sleep(LOOK_SECONDS)

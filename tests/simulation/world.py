@@ -471,7 +471,8 @@ class Simulation:
             if self._world is None:
                 commit(connection)
             else:
-                self.world.commit(lambda: commit(connection))
+                with connection.wrap_database_errors:  # as Django does for the statements
+                    self.world.commit(lambda: commit(connection))
 
         patch.setattr(psycopg.Cursor, "execute", executed)
         patch.setattr(DatabaseWrapper, "_commit", committed)
