@@ -22,6 +22,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, LiteralString
 
 import psycopg
@@ -31,6 +32,7 @@ from prometheus_client import Gauge
 from kit.db.connections import connection_parameters
 from kit.db.reasons import reason
 from kit.db.statements import fetch
+from kit.status_cache import StatusCache
 from kit.told import Told
 
 log = structlog.get_logger(__name__)
@@ -60,6 +62,11 @@ POOLED = "a pool between this process and PostgreSQL exchanges sessions: DATABAS
 BEAT_SECONDS = 1.0
 LEADER_TIMEOUT_SECONDS = 4.0
 SERVER_TIMEOUT_SECONDS = 6
+# How long a leader that works on without the database needs at most to take the lock again.
+RETURN_SECONDS = LEADER_TIMEOUT_SECONDS + BEAT_SECONDS
+# Which process leads, for one that survives outages. It says so every few seconds while it has its session.
+LEADS = StatusCache("leads", str, ttl_seconds=15)
+SAY_SECONDS = 5.0
 # The session's own timeout covers most cases; the others cover a server that is sending to a host that is gone.
 SERVER_OPTIONS = (
     f"-c idle_session_timeout={SERVER_TIMEOUT_SECONDS}s -c statement_timeout={SERVER_TIMEOUT_SECONDS}s "
@@ -146,7 +153,8 @@ Work = Callable[[Term], Awaitable[None]]
 class Leader:
     """The wish to lead, and a session for the lock. ``name`` and the process are what the database knows it by.
 
-    ``survives_outage`` says that the work goes on while the database is away, until another process has the lock.
+    ``survives_outage`` says that the work goes on while the database is away, until another process has the lock. After
+    an outage it is the first to get it again.
     """
 
     def __init__(self, key: int, name: str, is_leading: Gauge, *, survives_outage: bool = False) -> None:
@@ -156,6 +164,8 @@ class Leader:
         self._survives_outage = survives_outage
         self._session: psycopg.AsyncConnection | None = None
         self._told = Told()  # why there is no session
+        self._process = f"{name} {socket.gethostname()[:40]} {os.getpid()}"
+        self._say_at = float("-inf")  # monotonic
 
     async def lead(self, stopped: asyncio.Event, work: Work) -> None:
         """Do the work whenever the lock is ours, until ``stopped``.
@@ -167,6 +177,8 @@ class Leader:
             while not stopped.is_set():
                 if await self._take():
                     await self._work(stopped, work)
+                elif self._session is None and self._survives_outage:
+                    await self._give_way(stopped)
                 await wait(stopped, BEAT_SECONDS)
         finally:
             await self._hang_up()
@@ -187,15 +199,25 @@ class Leader:
             await working
         await self._hang_up()
 
+    async def _give_way(self, stopped: asyncio.Event) -> None:
+        """Wait until the database is back, and then until whoever led before has had time to take the lock again: its
+        work goes on, and would be cut off.
+        """
+        while not (stopped.is_set() or await self._is_connected()):
+            await wait(stopped, BEAT_SECONDS)
+        await wait(stopped, RETURN_SECONDS)
+
     async def _may_stay(self, working: "asyncio.Future[None]") -> bool:
         """Wait for a second, or until the work is over, and return whether we still lead."""
-        if self._session is None:  # While the database is away nobody can have taken the lock.
+        if self._session is None:
             await asyncio.wait([working], timeout=BEAT_SECONDS)
-            return await self._take() or self._session is None
+            # The database may be away for this process alone, and another one leads: then it has said so.
+            return await self._take() or (self._session is None and not await self._is_followed())
         try:
             if not await self._ask(HELD):
                 self._tell(POOLED)
                 return False
+            await self._say_who_leads()
             await self._listen(self._session, working)
         except (psycopg.Error, TimeoutError) as error:
             self._tell(reason(error))
@@ -214,11 +236,20 @@ class Leader:
             listening.cancel()
             await asyncio.wait([listening])
 
+    async def _say_who_leads(self) -> None:
+        if self._survives_outage and monotonic() >= self._say_at:
+            self._say_at = monotonic() + SAY_SECONDS
+            await asyncio.to_thread(LEADS.save, self._process, str(self._key))
+
+    async def _is_followed(self) -> bool:
+        leader = await asyncio.to_thread(LEADS.read, str(self._key))
+        return leader not in {None, self._process}
+
     async def _take(self) -> bool:
         """Take the lock if it is free, and return whether it is ours."""
+        if not await self._is_connected():
+            return False
         try:
-            if self._session is None:
-                self._session = await self._connect()
             is_ours = await self._ask(TAKE)
         except (psycopg.Error, TimeoutError) as error:
             self._tell(reason(error))
@@ -227,10 +258,18 @@ class Leader:
         self._told.is_news("")
         return is_ours
 
+    async def _is_connected(self) -> bool:
+        """Connect unless there is a session, and return whether there is one."""
+        try:
+            if self._session is None:
+                self._session = await self._connect()
+        except (psycopg.Error, TimeoutError) as error:
+            self._tell(reason(error))
+        return self._session is not None
+
     async def _connect(self) -> psycopg.AsyncConnection:
-        process = f"{self._name} {socket.gethostname()[:40]} {os.getpid()}"
         async with asyncio.timeout(LEADER_TIMEOUT_SECONDS):
-            parameters = {**session_parameters(), "application_name": process}
+            parameters = {**session_parameters(), "application_name": self._process}
             return await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
 
     async def _ask(self, condition: LiteralString) -> bool:

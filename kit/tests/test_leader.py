@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.core.cache import cache
 from django.db import connection
 from prometheus_client import Gauge
 from structlog.testing import capture_logs
@@ -107,6 +108,7 @@ def play(story: Callable[[], Coroutine[Any, Any, None]]) -> list[str]:
 @pytest.fixture
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader, "BEAT_SECONDS", 0.05)
+    cache.delete(leader.LEADS.key(str(KEY)))
 
 
 fast = pytest.mark.usefixtures("_fast")
@@ -208,6 +210,52 @@ def test_who_lost_the_lock_to_another_during_an_outage_stops() -> None:
                     assert one.leads
                     patch.setattr(one.leader, "_take", take)
                     await until(lambda: not one.leads)
+
+    play(story)
+
+
+@fast
+def test_after_an_outage_who_led_before_gets_the_lock_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its work has gone on: an XMPP server refuses another component while this one is connected."""
+
+    async def slowly() -> psycopg.AsyncConnection:
+        await asyncio.sleep(0.3)
+        return await psycopg.AsyncConnection.connect(**session_parameters(), autocommit=True)
+
+    async def story() -> None:
+        async with process(survives_outage=True) as one:
+            await until(lambda: one.leads)
+            async with process(survives_outage=True) as two:
+                await until(lambda: two.leader._session is not None)
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(leader, "session_parameters", lambda: NOWHERE)
+                    for each in (one, two):
+                        assert each.leader._session is not None
+                        await each.leader._session.close()
+                    await until(lambda: (one.leader._session, two.leader._session) == (None, None))
+                monkeypatch.setattr(one.leader, "_connect", slowly)
+                await until(lambda: one.leader._session is not None)
+                await asyncio.sleep(0.3)
+                assert (one.leads, len(one.terms), two.terms) == (True, 1, [])
+
+    monkeypatch.setattr(leader, "RETURN_SECONDS", 1.0)
+    play(story)
+
+
+@fast
+def test_who_alone_is_without_the_database_stops_when_another_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with process(survives_outage=True) as one:
+            await until(lambda: one.leads)
+            async with process(survives_outage=True) as two:
+                await until(lambda: two.leader._session is not None)
+                two.leader._process = "of another host"
+                monkeypatch.setattr(one.leader, "_connect", away)
+                await end_session()
+                await until(lambda: two.leads and not one.leads)
+
+    async def away() -> psycopg.AsyncConnection:
+        raise psycopg.OperationalError
 
     play(story)
 

@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Any
 from uuid import uuid4
 
 import structlog
@@ -92,29 +93,26 @@ class Connection:
         except (OSError, TimeoutError):
             return "refused"
         try:
-            return await self._serve(reader, self._writer, stopped)
+            return await self._serve(reader, stopped)
         finally:
             self._writer.close()
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(1):
                     await self._writer.wait_closed()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stopped: asyncio.Event) -> str:
-        writer.write(opening(self._address.domain))
-        reading = asyncio.create_task(self._read(reader))
-        working = [
-            asyncio.create_task(each)
-            for each in (self._answer(), self._keep_alive(), self._announce(), self._run_errands())
-        ]
+    async def _serve(self, reader: asyncio.StreamReader, stopped: asyncio.Event) -> str:
+        await self._send(opening(self._address.domain))
+        reading, answering = asyncio.create_task(self._read(reader)), asyncio.create_task(self._answer())
+        others = [asyncio.create_task(each) for each in (self._keep_alive(), self._announce(), self._run_errands())]
+        working = [answering, *others]
         stopping = asyncio.create_task(stopped.wait())
         try:
             await asyncio.wait([reading, stopping, *working], return_when=asyncio.FIRST_COMPLETED)
             if stopping.done():
                 await self._finish(reading)
                 return "stopped"
-            end = _end_of([reading, *working])
-            await self._store_rest(stopping)
-            return end
+            await self._store_rest(answering, stopping)
+            return _end_of([reading, *working])
         finally:
             for task in (reading, stopping, *working):
                 task.cancel()
@@ -136,15 +134,18 @@ class Connection:
                 await asyncio.wait([reading])
                 await self._waiting.join()
 
-    async def _store_rest(self, stopping: "asyncio.Task[bool]") -> None:
-        """Store what was read before the connection ended, and answer it while the server still listens."""
+    async def _store_rest(self, answering: "asyncio.Task[None]", stopping: "asyncio.Task[bool]") -> None:
+        """Store what was read before the connection ended, and answer it while the server still listens. Where what
+        answers has ended by a fault, nothing is stored any more.
+        """
         storing = asyncio.create_task(self._waiting.join())
-        await asyncio.wait([storing], timeout=FINISH_SECONDS)
+        over: list[asyncio.Future[Any]] = [storing, answering]
+        await asyncio.wait(over, timeout=FINISH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         self._is_closed = True
         if self._writer:
             self._writer.transport.abort()  # nothing waits any more for a server that does not read
-        await asyncio.wait([storing, stopping], return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait([storing], timeout=FINISH_SECONDS)
+        await asyncio.wait([*over, stopping], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(over, timeout=FINISH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         storing.cancel()
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
@@ -252,6 +253,8 @@ class Connection:
     async def _send(self, data: bytes) -> None:
         writer = self._writer
         assert writer is not None  # noqa: S101 - nothing is sent before there is a connection
+        # A transport of uvloop that was reset raises RuntimeError where asyncio's takes what is written.
+        self._is_closed |= writer.transport.is_closing()
         if self._is_closed:
             return
         try:

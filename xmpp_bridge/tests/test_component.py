@@ -1,11 +1,16 @@
-"""The component, connected to a server in this process: handshake, answers, errors of the stream, ends."""
+"""The component, connected to a server in this process: handshake, answers, errors of the stream, ends.
+
+All on the event loop of `run_xmpp_bridge`, whose transports behave differently at their end.
+"""
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 from django.core.cache import cache
 
 from xmpp_bridge.codec.answers import write_ping
@@ -82,7 +87,7 @@ def test_it_proves_the_secret_and_is_noted_as_connected() -> None:
             assert board.read().is_connected
         assert server.ends == ["closed"]
 
-    asyncio.run(story())
+    uvloop.run(story())
 
 
 @pytest.mark.parametrize("condition", sorted(HOPELESS))
@@ -95,7 +100,7 @@ def test_what_only_an_operator_can_mend_is_said_and_not_hammered_at(condition: s
             assert board.read().reason == board.WORDS[condition]
             assert server.connections == 1
 
-    asyncio.run(story())
+    uvloop.run(story())
 
 
 def test_it_connects_again_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +115,7 @@ def test_it_connects_again_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
                 cache.delete(board.END.key())
                 server.drop()
 
-    asyncio.run(story())
+    uvloop.run(story())
 
 
 def test_a_server_that_is_away_is_waited_for() -> None:
@@ -122,7 +127,7 @@ def test_a_server_that_is_away_is_waited_for() -> None:
         stopped.set()
         await work
 
-    asyncio.run(story())
+    uvloop.run(story())
 
 
 def test_a_link_without_an_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +141,7 @@ def test_a_link_without_an_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -
         assert [each.get("type") for each in server.heard] == ["get"]
         assert server.heard[0].get("to") == SERVICE
 
-    asyncio.run(story())
+    uvloop.run(story())
 
 
 def test_a_link_that_answers_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +156,7 @@ def test_a_link_that_answers_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
                 server.say(write_ping("back", sender=SERVICE, to=SERVICE))
             assert server.connections == 1
 
-    asyncio.run(story())
+    uvloop.run(story())
 
 
 def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +181,7 @@ def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch)
         await hung_up.wait()
         silent.close()
 
-    asyncio.run(story())
+    uvloop.run(story())
 
 
 def test_what_is_in_hand_is_answered_before_it_stops() -> None:
@@ -187,7 +192,7 @@ def test_what_is_in_hand_is_answered_before_it_stops() -> None:
 
         def slowly(batch: Sequence[Arrived]) -> list[bytes]:
             loop.call_soon_threadsafe(answering.set)
-            asyncio.run(asyncio.sleep(0.2))
+            time.sleep(0.2)
             return [b"<message id='answer'/>"] * len(batch)
 
         async with connected(server, IdleDesk(slowly)) as stopped:
@@ -199,7 +204,7 @@ def test_what_is_in_hand_is_answered_before_it_stops() -> None:
         assert [each.get("id") for each in server.heard] == ["answer"]
         assert server.ends == ["closed"]
 
-    asyncio.run(story())
+    uvloop.run(story())
 
 
 def test_what_arrives_meanwhile_is_answered_together() -> None:
@@ -212,7 +217,7 @@ def test_what_arrives_meanwhile_is_answered_together() -> None:
         assert len(desk.batches) < 100
         assert max(desk.batches) <= connection.MAX_BATCH
 
-    asyncio.run(story())
+    uvloop.run(story())
 
 
 ENDS = {
@@ -223,9 +228,11 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_what_was_read_is_stored_before_the_connection_ends(end: str) -> None:
-    """Messages have no acknowledgement: nobody would send them again."""
+@pytest.mark.parametrize(("end", "is_reset"), [*((end, False) for end in ENDS), ("lost", True)])
+def test_what_was_read_is_stored_before_the_connection_ends(end: str, is_reset: bool) -> None:
+    """Messages have no acknowledgement: nobody would send them again. A server that was killed resets the connection:
+    answers can be sent no more.
+    """
     stored: list[str | None] = []
     is_read = threading.Event()
 
@@ -240,13 +247,18 @@ def test_what_was_read_is_stored_before_the_connection_ends(end: str) -> None:
             await until(ready)
             server.say("".join(f"<message id='{number}'/>" for number in range(400)))
             server.say(ENDS[end])
-            server.hang_up()
+            if not is_reset:
+                server.hang_up()
             await asyncio.sleep(0.1)  # it has come by then, in whatever pieces
+            if is_reset:
+                server.reset()
+                await asyncio.sleep(0.1)
             is_read.set()
             await until(lambda: ready(end))
+            await server.until(lambda: server.connections == 2)
         assert stored == [str(number) for number in range(400)]
 
-    asyncio.run(story())
+    uvloop.run(story())
 
 
 @pytest.mark.parametrize(
@@ -273,7 +285,7 @@ def test_what_waits_is_bounded_in_bytes_and_in_stanzas(
             is_back.set()
             await server.until(lambda: len(server.heard) == count)
 
-    asyncio.run(story())
+    uvloop.run(story())
 
 
 @pytest.mark.django_db
@@ -311,7 +323,7 @@ def test_pushes_are_answered_over_the_wire_and_nothing_breaks_the_stream() -> No
             assert {told["good"].get("type"), told["ping"].get("type")} == {"result"}
             assert server.connections == 1
 
-    asyncio.run(story())
+    uvloop.run(story())
 
 
 def test_backoff() -> None:

@@ -4,6 +4,8 @@ It says what it is told to, and keeps what it hears.
 """
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from xml.etree.ElementTree import Element, tostring
@@ -51,6 +53,13 @@ class XmppServer:
         """Close the connection, once all that was said is sent."""
         assert self._writer is not None
         self._writer.close()
+
+    def reset(self) -> None:
+        """End the connection as the system does for a process that was killed with something unread."""
+        assert self._writer is not None
+        linger = struct.pack("ii", 1, 0)
+        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self._writer.transport.abort()
 
     def drop(self) -> None:
         """Cut the connection off."""
