@@ -43,6 +43,7 @@ class Supervisor:
         self._guard = guard
         self._children: list[Child] = []
         self._keepers: list[asyncio.Task[None]] = []
+        self._kept: dict[str, ProcessSpec] = {}  # by name, what is started again
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
 
@@ -52,7 +53,8 @@ class Supervisor:
 
     async def start(self, spec: ProcessSpec) -> None:
         """Start a process and keep it running until `stop`. Raises StartError when the first start is impossible."""
-        self._keepers.append(asyncio.create_task(self._keep(await self._launch(_alone(spec)))))
+        spec = self._kept[spec.name] = _alone(spec)
+        self._keepers.append(asyncio.create_task(self._keep(await self._launch(spec))))
 
     async def replace(self, spec: ProcessSpec) -> None:
         """Start a process in place of the one with the same name.
@@ -60,20 +62,23 @@ class Supervisor:
         One that tells when it is ready is started beside the old one, which is stopped only then, so that there is
         always one. Raises StartError and keeps the old one when the new one cannot be started.
         """
-        old = [child for child in self._children if child.spec.name == spec.name]
         if not spec.tells_ready:
-            await self._dismiss(old)
+            self._kept[spec.name] = spec  # also for an old one that is just to be started again
+            await self._dismiss(self._named(spec.name))
             await self.start(spec)
             return
         new = await self._launch(spec)
-        new.spec = _alone(spec)
+        new.spec = self._kept[spec.name] = _alone(spec)
         self._keepers.append(asyncio.create_task(self._keep(new)))
-        await self._dismiss(old)
+        await self._dismiss([child for child in self._named(spec.name) if child is not new])
 
     async def _dismiss(self, children: list[Child]) -> None:
         for child in children:
             child.is_replaced = True
         await asyncio.gather(*map(self._stop, children))
+
+    def _named(self, name: str) -> list[Child]:
+        return [child for child in self._children if child.spec.name == name]
 
     async def run(self, spec: ProcessSpec) -> int:
         """Run a process once, to its end, and return its exit code."""
@@ -145,17 +150,24 @@ class Supervisor:
             child = await self._start_again(first.spec, describe_exit(code), failures)
 
     async def _start_again(self, spec: ProcessSpec, reason: str, failures: int) -> Child | None:
-        """Start a process again after a delay, and return its new child, or None when everything is being stopped."""
+        """Start a process again after a delay, and return its new child, or None when another one has replaced it or
+        everything is being stopped.
+        """
         while not self._stopping.is_set():
             delay = restart_delay_seconds(failures)
             self.say(f"{spec.name} {reason}, starting it again in {delay:g} s")
-            if await _happens_within(self._stopping, delay):
+            if await _happens_within(self._stopping, delay) or self._kept[spec.name] is not spec:
                 break
             try:
-                return await self._launch(spec)
+                child = await self._launch(spec)
             except StartError as exc:
                 reason = f"cannot be started ({exc})"
                 failures += 1
+            else:
+                child.is_replaced = self._kept[spec.name] is not spec  # while it was being started
+                if child.is_replaced:
+                    await self._stop(child)
+                return child
         return None
 
     async def _stop(self, child: Child) -> None:

@@ -445,6 +445,23 @@ def test_who_was_replaced_is_not_started_again_and_who_replaced_it_is(monkeypatc
     assert asyncio.run(scenario()).count("old starts") == 1
 
 
+@pytest.mark.parametrize("tells_ready", [True, False])
+def test_who_is_replaced_while_it_waits_to_be_started_again_stays_away(monkeypatch, tells_ready):
+    """What crashes again and again is nearly always waiting, and to replace it is why an operator upgrades."""
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 1.0)
+
+    async def scenario():
+        async with supervised() as (supervisor, stream):
+            await supervisor.start(script("worker", "print('old starts')"))
+            await appears(stream, "starting it again in 1 s")
+            await supervisor.replace(who("new", tells_ready=tells_ready))
+            await asyncio.sleep(1.2)
+            assert len(supervisor._children) == 1
+            return stream.getvalue()
+
+    assert asyncio.run(scenario()).count("old starts") == 1
+
+
 def test_who_cannot_be_replaced_stays():
     async def scenario():
         async with supervised() as (supervisor, stream):
