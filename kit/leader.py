@@ -63,7 +63,7 @@ BEAT_SECONDS = 1.0
 LEADER_TIMEOUT_SECONDS = 4.0
 SERVER_TIMEOUT_SECONDS = 6
 # How long a leader that works on without the database needs at most to take the lock again.
-RETURN_SECONDS = LEADER_TIMEOUT_SECONDS + BEAT_SECONDS
+RETURN_SECONDS = LEADER_TIMEOUT_SECONDS + 2 * BEAT_SECONDS
 # Which process leads, for one that survives outages. It says so every few seconds while it has its session.
 LEADS = StatusCache("leads", str, ttl_seconds=15)
 SAY_SECONDS = 5.0
@@ -205,6 +205,7 @@ class Leader:
         """
         while not (stopped.is_set() or await self._is_connected()):
             await wait(stopped, BEAT_SECONDS)
+        await self._hang_up()  # PostgreSQL would end a session that says nothing meanwhile
         await wait(stopped, RETURN_SECONDS)
 
     async def _may_stay(self, working: "asyncio.Future[None]") -> bool:

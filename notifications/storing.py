@@ -301,15 +301,16 @@ def push_request(push: NewNotification, *, sender: bytes, now: datetime) -> NewR
     then, as what is pending may go out a few seconds early. Without a collapse id it stands for itself.
     """
     is_later = push.next_attempt_at is not None and push.next_attempt_at > now
+    # The dedup key may be used again when it is released, the name of a request and of what it shows may not.
+    request_key = push.dedup_key + round(now.timestamp() * 10**6).to_bytes(8)
     notification = replace(
         push,
         state=(State.RETRYING if is_later else State.PENDING).value,
-        collapse_id=push.collapse_id or push.dedup_key[:16],
+        collapse_id=push.collapse_id or hashlib.sha256(request_key).digest()[:16],
         report=Notification.Reports.SUCCESS.value,
     )
     return NewRequest(
-        # The key may be used again when it is released, the name of a request may not.
-        request_key=push.dedup_key + round(now.timestamp() * 10**6).to_bytes(8),
+        request_key=request_key,
         source_key=push.dedup_key,
         reply_address=None,
         sender_digest=keyring().digest(Purpose.SENDER, sender),

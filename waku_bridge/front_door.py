@@ -18,6 +18,8 @@ from waku_bridge.tasks import want_keys
 
 # nwaku's relay answers within 5 seconds, or not at all. Identical bytes given to another node meanwhile do no harm.
 NODE_TIMEOUT_SECONDS = 5.0
+# A node that answers byte by byte is given up, and the next one asked.
+NODE_IN_ALL_SECONDS = 20.0
 
 
 class WakuDoor:
@@ -44,14 +46,14 @@ def open_door(delivery: Delivery, bell: Bell) -> WakuDoor:
 @once
 def _nodes() -> Nodes:
     """Return the nodes that replies are published through."""
-    client = lasting_client(timeout_seconds=NODE_TIMEOUT_SECONDS)
+    client = lasting_client(timeout_seconds=NODE_TIMEOUT_SECONDS, in_all_seconds=NODE_IN_ALL_SECONDS)
     return Nodes(WakuNode(url, client) for url in settings.WAKU_NODES)
 
 
 @once
 def _stores() -> Nodes:
     """Return the store nodes. They are kept apart because a node that publishes well may have a store that hangs."""
-    client = lasting_client(timeout_seconds=NODE_TIMEOUT_SECONDS)
+    client = lasting_client(timeout_seconds=NODE_TIMEOUT_SECONDS, in_all_seconds=NODE_IN_ALL_SECONDS)
     return Nodes(WakuNode(url, client) for url in settings.WAKU_STORE_NODES)
 
 

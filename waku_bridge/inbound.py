@@ -180,7 +180,7 @@ _RECALL = f"""
     WHERE hash = ANY (%b::bytea[]) AND state = '{State.POSTPONED}'
 """
 _STILL_WAITING = f"""
-    SELECT hash FROM waku_bridge_inboundenvelope
+    SELECT hash, state <> '{State.PENDING_KEY}' FROM waku_bridge_inboundenvelope
     WHERE hash = ANY (%b::bytea[]) AND state IN ('{State.RECEIVED}', '{State.PENDING_KEY}', '{State.POSTPONED}')
 """
 
@@ -214,9 +214,11 @@ def recall(envelope_hashes: Collection[bytes]) -> None:
         write(_RECALL, [list(envelope_hashes)])
 
 
-def still_waiting(envelope_hashes: Collection[bytes]) -> set[bytes]:
-    """Return those of these envelopes that nobody has decided about."""
-    return {envelope_hash for (envelope_hash,) in fetch(_STILL_WAITING, [list(envelope_hashes)])}
+def still_waiting(envelope_hashes: Collection[bytes]) -> dict[bytes, bool]:
+    """Return those of these envelopes that nobody has decided about, and whether they can be taken: without its key
+    none can.
+    """
+    return dict(fetch(_STILL_WAITING, [list(envelope_hashes)]))
 
 
 def _take(sql: LiteralString, limit: int, **hashes: list[bytes]) -> Taken:

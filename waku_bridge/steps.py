@@ -165,8 +165,9 @@ class InboxIntake:
         crashes = self._left_behind.count()
         if not crashes:
             return []
-        waiting = inbound.still_waiting(crashes.keys())
-        self._left_behind.forget(crashes.keys() - waiting)
+        found = inbound.still_waiting(crashes.keys())
+        self._left_behind.forget(crashes.keys() - found.keys())
+        waiting = [each for each, can_be_taken in found.items() if can_be_taken]
         inbound.give_up([each for each in waiting if crashes[each] > CRASHES_BEFORE_ALONE], now=now)
         suspects = [each for each in waiting if crashes[each] == CRASHES_BEFORE_ALONE]
         inbound.recall(suspects)

@@ -12,6 +12,7 @@ the batch is stored, or `take_back` when it is not: a push that was told `wait` 
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kit.buckets.bucket import CAPACITY, TOLERANCE, BucketLimits, Buckets, Charge, Limit, part, per_minute
 
@@ -21,8 +22,10 @@ HOUR_SECONDS = 3600.0
 MINUTES_SAVED_UP = 10
 # In a day there are no more than in so many minutes, so that it takes weeks to fill the table.
 MINUTES_A_DAY = 84
-# The same again within this time comes from several enabled clients of one device.
+# The same again within this time comes from several enabled clients of one device. Any wake-up is the same as another:
+# it must not be taken for one before which the device may have been woken, and have fetched what there was.
 SAME = (Limit(1, 2.0),)
+SAME_WAKE = (Limit(1, 0.5),)
 # The user's server is told so often that a route is no more; many go on pushing all the same.
 GONE = (Limit(1, 60.0),)
 # A zone is all domains with the same last two labels, as the owner of a domain can make any number of domains below it.
@@ -31,6 +34,15 @@ ZONE_PART = 0.6
 # What all names of a kind are charged to, and what is not verified.
 PUSHES, COMMANDS, ROUTES, UNVERIFIED = "pushes", "commands", "routes", "unverified"
 ROOTS = frozenset({PUSHES, COMMANDS, ROUTES, UNVERIFIED})
+
+
+class Content(NamedTuple):
+    """What a device is told: 32 bytes that are the same for the same, and whether that is more than that something
+    came.
+    """
+
+    digest: bytes
+    has_payload: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +125,13 @@ class Limits:
         limits = (Limit(self.rates.unknown_per_hour, HOUR_SECONDS),)
         return self._buckets.take(Charge(("unknown", domain), limits), now=now)
 
-    def is_same_again(self, route: Hashable, content: Hashable, now: float) -> bool:
+    def is_same_again(self, route: Hashable, content: Content, now: float) -> bool:
         """Return whether this route has just got the very same."""
-        return not self._buckets.has(Charge(("same", route, content), SAME), now=now)
+        return not self._buckets.has(_same(route, content), now=now)
 
-    def note_content(self, route: Hashable, content: Hashable, now: float) -> None:
+    def note_content(self, route: Hashable, content: Content, now: float) -> None:
         """Note what this route gets."""
-        self._buckets.spend(Charge(("same", route, content), SAME), now=now)
+        self._buckets.spend(_same(route, content), now=now)
 
     def tells_gone(self, route: Hashable, now: float) -> bool:
         """Return whether it is time to say again that this route is no more."""
@@ -145,6 +157,10 @@ class Limits:
         charge = Charge(("wake of", address), self.rates.wakes_of_address)
         self._buckets.spend(charge, now=now)
         return max(0.0, -self._buckets.left(charge, now=now) * charge.limits[0].token_seconds)
+
+
+def _same(route: Hashable, content: Content) -> Charge:
+    return Charge(("same", route, content), SAME if content.has_payload else SAME_WAKE)
 
 
 def _in_all(kind: str, domain: str, limits: BucketLimits) -> tuple[Charge, Charge]:

@@ -11,7 +11,7 @@ from uuid import UUID
 from notifications.messages import Grade
 from registrations.messages import TokenType
 from xmpp_bridge.content import Style
-from xmpp_bridge.limits import Limits
+from xmpp_bridge.limits import Content, Limits
 from xmpp_bridge.messages import Dialect, Kind, PushNotification, StanzaError
 
 
@@ -20,7 +20,7 @@ class Verdict(StrEnum):
 
     ACCEPTED = "accepted"
     MERGED = "merged"  # a wake-up that is on its way serves this one, too
-    REPEATED = "repeated"  # the same stanza, or the same again within two seconds
+    REPEATED = "repeated"  # the same stanza, or the same again at once
     UNKNOWN = "unknown"  # no such client, forged, or of another domain: nobody learns which
     IGNORED = "ignored"  # one unknown client too many
     GONE = "gone"  # the route is known to be no more
@@ -178,7 +178,7 @@ def _refusals(
         yield Verdict.REFUSED
     if is_full:
         yield Verdict.FULL
-    if limits.is_same_again(device.id, _content_key(push, device), seconds):
+    if limits.is_same_again(device.id, _content(push, device), seconds):
         yield Verdict.REPEATED
     if push.grade is Grade.VOIP and not limits.take_call(device.address, seconds):
         yield Verdict.BUSY_CALLS
@@ -187,7 +187,7 @@ def _refusals(
 def _send(push: PushNotification, device: Known, limits: Limits, *, has_room: bool, now: datetime) -> Decision:
     """Decide how a push goes to its device, by what the device has got lately."""
     seconds, has_payload = now.timestamp(), _has_payload(push, device)
-    limits.note_content(device.id, _content_key(push, device), seconds)
+    limits.note_content(device.id, _content(push, device), seconds)
     if push.grade is Grade.VOIP or (has_payload and has_room and limits.take_payload(device.address, seconds)):
         return Decision(Verdict.ACCEPTED, now, has_payload=has_payload)
     return _wake(push, device, limits, now=now)
@@ -209,11 +209,12 @@ def _has_payload(push: PushNotification, device: Known) -> bool:
     return push.payload is not None or is_text_passed
 
 
-def _content_key(push: PushNotification, device: Known) -> bytes:
-    """Return 32 bytes that two pushes share when the device would be told the same twice."""
-    text = push.payload.text if push.payload else push.body if _has_payload(push, device) else ""
+def _content(push: PushNotification, device: Known) -> Content:
+    """Return what two pushes share when the device would be told the same twice."""
+    has_payload = _has_payload(push, device)
+    text = push.payload.text if push.payload else push.body if has_payload else ""
     kind = push.grade if push.grade in {Grade.VOIP, Grade.LOW} else Grade.NORMAL
-    return hashlib.sha256(f"{kind} {text}".encode()).digest()
+    return Content(hashlib.sha256(f"{kind} {text}".encode()).digest(), has_payload or kind is Grade.VOIP)
 
 
 def answer_to(push: PushNotification, verdict: Verdict) -> StanzaError | None:

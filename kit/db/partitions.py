@@ -238,7 +238,10 @@ class PartitionByDay(Operation):
         name, key = self.table.name, self.table.key
         indexes = [definition for (definition,) in fetch(_INDEXES, [name])]
         [(first_id, first, now)] = fetch(
-            f"SELECT coalesce(max(id), 0) + 1, coalesce(min({key}), now()), now() FROM {name}"
+            f"""
+                SELECT greatest(coalesce(max(id), 0), (SELECT last_value FROM {name}_id_seq)) + 1,
+                       coalesce(min({key}), now()), now() FROM {name}
+            """
         )
         past = _days(max(_day(first), _day(now) - MAX_PAST * DAY), _day(now))
         columns = f"(LIKE {name}_before INCLUDING DEFAULTS INCLUDING CONSTRAINTS)"

@@ -96,7 +96,7 @@ class PlainClient:
         comma in a value separates two values for nwaku.
         """
         if params:
-            url = str(httpx.URL(url, params=params))
+            url = _with(url, params)
         self._session = self._session or _new_session(self._timeout)
         try:
             async with self._session.request(
@@ -110,6 +110,8 @@ class PlainClient:
                 return PlainAnswer(response.status, response.headers, await self._read(response))
         except aiohttp.ClientError as error:
             raise _in_words_of_httpx(error) from error
+        except TimeoutError as error:  # of the whole answer
+            raise httpx.ReadTimeout(type(error).__name__) from error
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         if response.headers.get("Content-Encoding", "identity") != "identity":
@@ -132,6 +134,13 @@ class PlainClient:
 
     async def __aexit__(self, *_error: object) -> None:
         await self.aclose()
+
+
+def _with(url: str, params: Mapping[str, Any]) -> str:
+    try:
+        return str(httpx.URL(url, params=params))
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise httpx.LocalProtocolError("what is asked cannot be put into a URL") from error
 
 
 @lru_cache(maxsize=1024)
@@ -197,17 +206,24 @@ def _in_words_of_httpx(error: aiohttp.ClientError) -> httpx.TransportError:
             return httpx.ReadError(name)
 
 
-def new_client(*, timeout_seconds: float, max_answer_bytes: int = MAX_ANSWER_BYTES) -> PlainClient:
-    """Return a client. ``timeout_seconds`` is how long a peer may be silent, not how long it may take."""
+def new_client(
+    *, timeout_seconds: float, in_all_seconds: float | None = None, max_answer_bytes: int = MAX_ANSWER_BYTES
+) -> PlainClient:
+    """Return a client. ``timeout_seconds`` is how long a peer may be silent, and ``in_all_seconds`` how long a request
+    may take, waiting for a free connection included (None: as long as something comes).
+    """
     timeout = aiohttp.ClientTimeout(
-        connect=POOL_TIMEOUT_SECONDS, sock_connect=CONNECT_TIMEOUT_SECONDS, sock_read=timeout_seconds
+        total=in_all_seconds,
+        connect=POOL_TIMEOUT_SECONDS,
+        sock_connect=CONNECT_TIMEOUT_SECONDS,
+        sock_read=timeout_seconds,
     )
     return PlainClient(timeout, max_answer_bytes)
 
 
-def lasting_client(*, timeout_seconds: float) -> PlainClient:
+def lasting_client(*, timeout_seconds: float, in_all_seconds: float | None = None) -> PlainClient:
     """Return a client for the loop of this process, closed when the process ends."""
-    client = new_client(timeout_seconds=timeout_seconds)
+    client = new_client(timeout_seconds=timeout_seconds, in_all_seconds=in_all_seconds)
     atexit.register(lambda: submit(client.aclose()).result(CONNECT_TIMEOUT_SECONDS))
     return client
 

@@ -89,7 +89,8 @@ def record(results: Sequence[Done], *, now: datetime) -> list[Recorded]:
     # Routes are written before notifications, as in unregistering: the other way round they would dead-lock.
     _note_routes(believed, known, now=now)
     proven = _bring_forward(believed, now=now)
-    changes = [_change(claim, result, proven, now=now) for claim, result in believed]
+    renewed = _find_renewed(believed)
+    changes = [_change(claim, result, proven, renewed, now=now) for claim, result in believed]
     _finish([change for change in changes if change.is_end], now=now)
     _schedule([change for change in changes if not change.is_end])
     _measure(results, known)
@@ -190,9 +191,19 @@ def _bring_forward(results: Sequence[Done], *, now: datetime) -> set[int]:
     return proven
 
 
-def _change(claim: Claim, result: Result, proven: Collection[int], *, now: datetime) -> Change:
+def _find_renewed(results: Sequence[Done]) -> set[int]:
+    """Return the routes with a dead token that are active all the same: they were registered again meanwhile."""
+    dead = {claim.route_id for claim, result in results if result.outcome is Outcome.DEAD}
+    return disabling.active_of(dead) if dead else set()
+
+
+def _change(
+    claim: Claim, result: Result, proven: Collection[int], renewed: Collection[int], *, now: datetime
+) -> Change:
     if result.outcome is Outcome.PAYLOAD and may_help_to_drop_payload(claim.push, result):
         return _retry(claim, State.RETRYING, now, is_payload_dropped=True)
+    if result.outcome is Outcome.DEAD and claim.route_id in renewed:
+        return _retry(claim, State.RETRYING, now)
     if result.outcome in FINISHED_BY:
         return Change(claim, FINISHED_BY[result.outcome])
     jitter = random.random()  # noqa: S311 - spreads load, guards nothing

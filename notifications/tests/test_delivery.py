@@ -280,13 +280,18 @@ def test_a_dead_token_disables_its_route_and_is_told_to_the_churn_report():
 
 @pytest.mark.django_db
 def test_a_dead_token_does_not_disable_the_one_registered_meanwhile():
+    """The notification goes to the new one: its sender may have been told success."""
     notification = make_due()
     [held] = claimed(notification)
     Route.objects.update(generation=2)
-    record([(held, Result(Outcome.DEAD, "unregistered"))], now=NOW)
+    [recorded] = record([(held, Result(Outcome.DEAD, "unregistered"))], now=NOW)
     assert Route.objects.get().state == Route.State.ACTIVE
     assert not RegistrationEvent.objects.exists()
-    assert fresh(notification).state == State.DEAD_TOKEN
+    assert (fresh(notification).state, recorded.is_token_dead) == (State.RETRYING, False)
+    [again] = claimed(notification)
+    assert (again.push.attempt_number, again.route_generation) == (2, 2)
+    record([(again, Result(Outcome.DEAD, "unregistered"))], now=NOW)
+    assert (fresh(notification).state, Route.objects.get().state) == (State.DEAD_TOKEN, Route.State.DISABLED)
 
 
 @pytest.mark.django_db

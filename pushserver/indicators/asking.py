@@ -20,6 +20,7 @@ from django.core.cache import cache as shared_cache
 from django.db import connection
 
 from kit.canary import engine
+from kit.db.postgresql.base import PatientConnection
 from kit.db.postgresql.versions import TooOldError, refuse_too_old
 from kit.http.complaints import Complaint
 from kit.http.notices import Board, Notice
@@ -106,7 +107,8 @@ def _says_not_ready() -> bool:
 def _connect() -> psycopg.Connection[Any]:
     """Open a connection: an open one would hide that no new one can be made, and may hang."""
     parameters = connection.get_connection_params() | {"connect_timeout": TIMEOUT_SECONDS}
-    own = psycopg.connect(**parameters)
+    own = PatientConnection.connect(**parameters)
+    own.patience_seconds = 2 * TIMEOUT_SECONDS  # the server may freeze before it hears of its own timeout
     own.execute(f"SET LOCAL statement_timeout = '{TIMEOUT_SECONDS}s'")
     return own
 

@@ -22,11 +22,13 @@ from notifications import halts
 from notifications.gateways.gorush.config_check.board import BOARD as GORUSH_BOARD
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.embedded.ports import free_port
-from pushserver.embedded.postgres import EmbeddedPostgres
+from pushserver.embedded.postgres import SOCKET_NAME, EmbeddedPostgres
+from pushserver.indicators import asking
 from pushserver.indicators.asking import NEEDED_QUEUES, RECENT
 from pushserver.indicators.snapshot import take_snapshot
 from tests import factories
 from tests.gorush import serve_gorush
+from tests.silent import SilentProxy
 from waku_bridge.canary import canary
 from waku_bridge.node.config_check.board import BOARD as NODE_BOARD
 from waku_bridge.reading.live import LAST_READ
@@ -400,6 +402,27 @@ def test_a_database_that_went_away_is_no_fault_of_whoever_asks(monkeypatch: pyte
 
     assert (found["database"].state, found["database-speed"].state) == (State.GREEN, State.RED)
     assert found["sending"].state == State.GREY
+
+
+class FreezingProxy(SilentProxy):
+    """Falls silent at the first statement of a connection."""
+
+    def passed_on(self, data: bytes) -> bytes:
+        if b"statement_timeout" in data:
+            self.speaks.clear()
+        return data
+
+
+def test_a_database_that_freezes_once_it_was_reached_is_not_waited_for(
+    postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = FreezingProxy(postgres.socket_dir / SOCKET_NAME)
+    facts = {"host": "127.0.0.1", "port": proxy.port, "dbname": "postgres", "user": "postgres"}
+    monkeypatch.setattr(asking.connection, "get_connection_params", lambda: facts)
+    monkeypatch.setattr(asking, "TIMEOUT_SECONDS", 1)
+    assert asking.ask_database() == ("PostgreSQL does not answer", {})
+    assert not proxy.speaks.is_set()
+    proxy.close()
 
 
 def lose_connection(*_: object, **__: object) -> None:

@@ -27,6 +27,8 @@ HTTP_TOO_MANY_REQUESTS = 429
 URL_SAFE_TO_STANDARD, STANDARD_TO_URL_SAFE = str.maketrans("-_", "+/"), str.maketrans("+/", "-_")
 # "Message size exceeded maximum of 153600 bytes", with a colon in some versions.
 TOO_LARGE = re.compile(r"size exceeded maximum(?:\D{1,8}(\d{1,12}))?")
+# Those of go-waku and nwaku are hashes, as text.
+CURSOR = re.compile(r"[!-~]{0,1024}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +172,14 @@ def _hex(text: str) -> bytes | None:
 def _cursor(text: Any) -> str:
     """Return a cursor in the form that the node takes. go-waku gives it in standard base64 and takes it in URL-safe
     base64; hex is unchanged.
+
+    Raises NodeError when it cannot be sent back.
     """
-    return text.translate(STANDARD_TO_URL_SAFE) if isinstance(text, str) else ""
+    if not isinstance(text, str):
+        return ""
+    if not CURSOR.fullmatch(text):
+        raise NodeError("the store answered with a cursor that is none")
+    return text.translate(STANDARD_TO_URL_SAFE)
 
 
 def refusal(status: int, text: str, *, where: str) -> NodeError:

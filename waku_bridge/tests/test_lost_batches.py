@@ -98,3 +98,16 @@ def test_a_turn_that_ends_holds_nothing(hands: Hands) -> None:
     factories.make_envelope(payload=b"x")
     Process().turn(now=timezone.now())
     assert hands.path.read_bytes()[:4] == bytes(4)
+
+
+def test_nobody_looks_for_one_that_waits_for_its_key_in_every_turn(hands: Hands) -> None:
+    envelope = factories.make_envelope(payload=b"x")
+    hands.hold([bytes(envelope.hash)])
+    for _ in range(2):
+        kill_a_process_with(hands)
+    hands.let_go()
+    InboundEnvelope.objects.update(state="pending_key")
+    assert [Process().turn(now=timezone.now()) for _ in range(4)] == [False] * 4
+    InboundEnvelope.objects.update(state="received")
+    Process().turn(now=timezone.now())
+    assert [state for state, _ in states()] == ["dropped"]

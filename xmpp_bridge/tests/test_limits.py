@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.buckets.bucket import Limit
-from xmpp_bridge.limits import ROOTS, Limits, Rates
+from xmpp_bridge.limits import ROOTS, Content, Limits, Rates
 
 
 def test_what_a_batch_counted_can_be_taken_back() -> None:
@@ -18,8 +18,8 @@ def test_what_a_batch_counted_can_be_taken_back() -> None:
         assert limits.hears_stranger("domain", 0)
         assert limits.wake_at("route", "address", 0) == 0
         assert limits.tells_gone("route", 0)
-        assert not limits.is_same_again("route", "content", 0)
-        limits.note_content("route", "content", 0)
+        assert not limits.is_same_again("route", Content(b"content", True), 0)
+        limits.note_content("route", Content(b"content", True), 0)
         limits.take_back()
     assert limits.take_call("route", 0)
     limits.keep()

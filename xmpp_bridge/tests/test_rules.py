@@ -235,14 +235,33 @@ def test_a_wake_up_that_this_batch_has_planned_serves_later_ones() -> None:
         (FORWARD, replace(FORWARD, body="other"), {}, Verdict.REPEATED),  # a wake-up either way
         (FORWARD, WAKE, {}, Verdict.REPEATED),
         (FORWARD, replace(FORWARD, body="other"), {"passes_texts": True}, Verdict.ACCEPTED),
+        (FORWARD, FORWARD, {"passes_texts": True}, Verdict.REPEATED),
     ],
 )
 def test_a_device_is_told_the_same_once(
     first: PushNotification, second: PushNotification, changes: dict[str, Any], verdict: Verdict
 ) -> None:
     limits, device = Limits(Rates()), DEVICE._replace(**changes)
-    said = [decided(each, device, limits, now=NOW + timedelta(seconds=at)) for at, each in enumerate((first, second))]
+    said = [decided(each, device, limits, now=NOW + timedelta(seconds=at)) for at, each in ((0, first), (0.4, second))]
     assert [decision.verdict for decision in said] == [Verdict.ACCEPTED, verdict]
+
+
+@pytest.mark.parametrize(
+    ("pushed", "changes", "decision"),
+    [
+        # The device may have been woken, have fetched what there was and be away again.
+        (WAKE, {}, Decision(Verdict.ACCEPTED, NOW + timedelta(seconds=5))),
+        (FORWARD, {}, Decision(Verdict.ACCEPTED, NOW + timedelta(seconds=5))),
+        (FORWARD, {"passes_texts": True}, Decision(Verdict.REPEATED)),
+        (CALL, {}, Decision(Verdict.REPEATED)),
+    ],
+)
+def test_a_wake_up_is_not_the_same_as_one_a_second_ago(
+    pushed: PushNotification, changes: dict[str, Any], decision: Decision
+) -> None:
+    limits, device = Limits(Rates(wake_seconds=5.0)), DEVICE._replace(**changes)
+    decided(pushed, device, limits, now=NOW)
+    assert decided(pushed, device, limits, now=NOW + timedelta(seconds=1)) == decision
 
 
 def test_each_domain_has_limits_of_its_own_and_what_names_no_client_of_ours_uses_none_of_them() -> None:

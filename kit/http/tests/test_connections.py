@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -14,13 +15,22 @@ from kit.http.connections import Answer, new_client, submit, was_never_sent
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def _answered(handler: Handler, *, max_answer_bytes: int = 100, timeout_seconds: float = 5, **options) -> Answer:
+def _answered(
+    handler: Handler,
+    *,
+    max_answer_bytes: int = 100,
+    timeout_seconds: float = 5,
+    in_all_seconds: float | None = None,
+    **options,
+) -> Answer:
     """What a server with this handler answers to a POST."""
 
     async def ask() -> Answer:
         app = web.Application()
         app.router.add_post("/path", handler)
-        client = new_client(timeout_seconds=timeout_seconds, max_answer_bytes=max_answer_bytes)
+        client = new_client(
+            timeout_seconds=timeout_seconds, in_all_seconds=in_all_seconds, max_answer_bytes=max_answer_bytes
+        )
         async with TestServer(app) as server, client:
             return await client.request("POST", f"http://127.0.0.1:{server.port}/path", **options)
 
@@ -200,6 +210,27 @@ def test_a_request_whose_connection_broke_is_not_repeated_behind_our_back():
 
     asyncio.run(main())
     assert asked == ["GET", "GET"]
+
+
+def test_a_peer_that_answers_byte_by_byte_is_given_up():
+    async def trickle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        with suppress(ConnectionError):
+            while True:
+                await response.write(b"x")
+                await asyncio.sleep(0.05)
+        return response
+
+    with pytest.raises(httpx.ReadTimeout) as caught:
+        _answered(trickle, timeout_seconds=5, in_all_seconds=0.3, max_answer_bytes=10**6, content=b"question")
+    assert not was_never_sent(caught.value)
+
+
+@pytest.mark.parametrize("value", ["\ud800", "x" * 70_000], ids=["surrogate", "too_long"])
+def test_what_cannot_be_put_into_a_url_is_an_error_of_the_request(value: str):
+    with pytest.raises(httpx.LocalProtocolError):
+        _answered(_saying(), params={"cursor": value})
 
 
 def _failing(url: str) -> httpx.TransportError:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import BadNodeMessage, StoreEntry, StorePage, from_json, to_json
 from waku_bridge.node.dialect import read_base64, read_store_page
+from waku_bridge.node.errors import NodeError
 
 MESSAGE = WakuMessage(b"payload", "/waku/1/0x01020304/rfc26", 1_700_000_000_000_000_000)
 SHARD = "/waku/2/rs/16/32"
@@ -110,6 +111,12 @@ def test_a_page_of_the_store_in_both_dialects(answer):
     page = read_store_page(answer)
     assert page.entries == (StoreEntry(DIGEST, SHARD, {"contentTopic": "t"}),)
     assert page.cursor in ("0x" + DIGEST.hex(), URL_SAFE)
+
+
+@pytest.mark.parametrize("cursor", ["\ud800", "\x00", "a b", "é", "0" * 1025], ids=ascii)
+def test_a_cursor_that_cannot_be_sent_back_is_an_error_of_the_node(cursor):
+    with pytest.raises(NodeError, match="cursor"):
+        read_store_page({"messages": [], "paginationCursor": cursor})
 
 
 @pytest.mark.parametrize("nothing", [{"messages": None}, {"messages": []}, {}])
