@@ -34,8 +34,6 @@ NAMES = {
     "celeryd: tasks@": "tasks",
     "pushserver reports": "reports",
     "celeryd: reports@": "reports",
-    "pushserver beat": "beat",
-    "celery beat": "beat",
     "granian": "web",
     "postgres": "postgres",
     "pgserver": "postgres",

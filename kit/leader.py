@@ -63,7 +63,7 @@ BEAT_SECONDS = 1.0
 LEADER_TIMEOUT_SECONDS = 4.0
 SERVER_TIMEOUT_SECONDS = 6
 # How long a leader that works on without the database needs at most to take the lock again.
-RETURN_SECONDS = LEADER_TIMEOUT_SECONDS + 2 * BEAT_SECONDS
+RETURN_SECONDS = LEADER_TIMEOUT_SECONDS + 3 * BEAT_SECONDS
 # Which process leads, for one that survives outages. It says so every few seconds while it has its session.
 LEADS = StatusCache("leads", str, ttl_seconds=15)
 SAY_SECONDS = 5.0
@@ -166,6 +166,7 @@ class Leader:
         self._told = Told()  # why there is no session
         self._process = f"{name} {socket.gethostname()[:40]} {os.getpid()}"
         self._say_at = float("-inf")  # monotonic
+        self._saying: asyncio.Future[None] | None = None
 
     async def lead(self, stopped: asyncio.Event, work: Work) -> None:
         """Do the work whenever the lock is ours, until ``stopped``.
@@ -186,6 +187,7 @@ class Leader:
     async def _work(self, stopped: asyncio.Event, work: Work) -> None:
         log.info("lock_taken", name=self._name)
         self._is_leading.set(1)
+        self._say_at = float("-inf")
         term = Term(stopped)
         working = asyncio.ensure_future(work(term))
         stopping = asyncio.ensure_future(_end_with(stopped, term))
@@ -218,7 +220,7 @@ class Leader:
             if not await self._ask(HELD):
                 self._tell(POOLED)
                 return False
-            await self._say_who_leads()
+            self._say_who_leads()
             await self._listen(self._session, working)
         except (psycopg.Error, TimeoutError) as error:
             self._tell(reason(error))
@@ -237,13 +239,17 @@ class Leader:
             listening.cancel()
             await asyncio.wait([listening])
 
-    async def _say_who_leads(self) -> None:
-        if self._survives_outage and monotonic() >= self._say_at:
+    def _say_who_leads(self) -> None:
+        """Say it from a thread, so that a cache that hangs does not keep the leader from its session."""
+        if self._survives_outage and monotonic() >= self._say_at and (self._saying is None or self._saying.done()):
             self._say_at = monotonic() + SAY_SECONDS
-            await asyncio.to_thread(LEADS.save, self._process, str(self._key))
+            self._saying = asyncio.ensure_future(asyncio.to_thread(LEADS.save, self._process, str(self._key)))
 
     async def _is_followed(self) -> bool:
-        leader = await asyncio.to_thread(LEADS.read, str(self._key))
+        leader = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BEAT_SECONDS):
+                leader = await asyncio.to_thread(LEADS.read, str(self._key))
         return leader not in {None, self._process}
 
     async def _take(self) -> bool:

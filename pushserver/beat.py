@@ -1,14 +1,17 @@
-"""The scheduler of beat. Two that work at once would ask for everything twice: canaries, reports, looks at gorush.
+"""Beat: has done what is due by the clock, from a thread of each worker that serves maintenance.
 
-Any number may run: the one that has the leader lock works, and the others stand by. A beat that was killed is followed
-by another one within seconds.
+Two that work at once would ask for everything twice: canaries, reports, looks at gorush. So the one that has the leader
+lock works, and the others stand by. A beat that was killed is followed by another one within seconds.
 """
 
+from datetime import timedelta
+from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
 import structlog
-from celery.beat import PersistentScheduler
+from celery import Celery
+from celery.beat import Scheduler
 from django.db import InterfaceError, OperationalError, connection
 
 from kit.db.reasons import reason
@@ -20,15 +23,25 @@ log = structlog.get_logger(__name__)
 STAND_BY_SECONDS = 1.0
 # How soon PostgreSQL ends the session of a beat whose host died. One that works asks more often than that.
 SESSION_SECONDS = 30
+# When things were done last is not kept beyond a process: what is done rarely is done so soon after its start.
+FIRST_AFTER = timedelta(minutes=5)
+AFTER_FAULT_SECONDS = 5.0
 ANOTHER = "another beat works, and this one follows it when it ends"
 
 
-class OneBeat(PersistentScheduler):
+class OneBeat(Scheduler):
     """Sends what is due while no other beat does."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._told = Told()
         super().__init__(*args, **kwargs)
+
+    def setup_schedule(self) -> None:
+        """Make the schedule of the settings."""
+        super().setup_schedule()
+        for name, entry in self.schedule.items():
+            every = timedelta(seconds=self.app.conf.beat_schedule[name]["schedule"])
+            entry.last_run_at -= max(every - FIRST_AFTER, timedelta())
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send all that is due, and return how many seconds may pass until the next tick."""
@@ -51,6 +64,34 @@ class OneBeat(PersistentScheduler):
             now = entry.default_now()
             if entry.last_run_at and entry.last_run_at > now:
                 entry.last_run_at, self._heap = now, None
+
+
+class Beat(Thread):
+    """The thread of a worker that runs a beat until it is stopped, whatever happens to it."""
+
+    def __init__(self, app: Celery) -> None:
+        super().__init__(name="beat", daemon=True)
+        self._app = app
+        self._stopped = Event()
+
+    def stop(self) -> None:
+        """Let another beat follow. It does not wait."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._work()
+            except Exception as error:  # noqa: BLE001 - nobody would start this thread again
+                log.error("beat_failed", error=type(error).__name__)  # noqa: TRY400 - it may quote what it sent
+            finally:
+                connection.close()  # and the lock with it
+            self._stopped.wait(AFTER_FAULT_SECONDS)
+
+    def _work(self) -> None:
+        scheduler = OneBeat(self._app)
+        while not self._stopped.wait(scheduler.tick()):
+            pass
 
 
 def _why_not() -> str:

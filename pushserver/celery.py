@@ -1,4 +1,4 @@
-"""The Celery application: `celery -A pushserver worker`, `celery -A pushserver beat`."""
+"""The Celery application: `celery -A pushserver worker`."""
 
 import contextlib
 import os
@@ -84,7 +84,6 @@ def refuse_other_work(sender: Any, **_kwargs: Any) -> None:
 
 
 @signals.worker_init.connect
-@signals.beat_init.connect
 def wait_for_what_fits(**_kwargs: Any) -> None:
     """Take no message, and call nobody, before database, keys and code fit each other."""
     from kit.starting import wait_until_fit  # noqa: PLC0415 - possible once apps are loaded
@@ -93,19 +92,33 @@ def wait_for_what_fits(**_kwargs: Any) -> None:
 
 
 @signals.worker_ready.connect
+def start_beat(**_kwargs: Any) -> None:
+    """Run beat beside what it calls for. It ends first, as what it sends then would have to wait."""
+    from pushserver.beat import Beat  # noqa: PLC0415 - possible once apps are loaded
+
+    if _serves_maintenance():
+        beat = Beat(app)
+        signals.worker_shutting_down.connect(lambda **_: beat.stop(), weak=False)
+        beat.start()
+
+
+def _serves_maintenance() -> bool:
+    return app.conf.task_default_queue in app.amqp.queues.consume_from
+
+
+@signals.worker_ready.connect
 def watch_at_start(**_kwargs: Any) -> None:
     """Check gorush and the nodes soon after the start, as beat does so only minutes later.
 
     The checks wait some seconds because gorush and the node may be starting, too.
     """
-    if app.conf.task_default_queue in app.amqp.queues.consume_from:
+    if _serves_maintenance():
         with contextlib.suppress(OperationalError):  # the broker is away again: beat will ask
             for task in ("notifications.gateways.gorush.tasks.check_gorush", "waku_bridge.tasks.check_nodes"):
                 app.send_task(task, countdown=WATCH_AFTER_SECONDS, expires=60)
 
 
 @signals.worker_ready.connect
-@signals.beat_init.connect
 def serve_metrics(**_kwargs: Any) -> None:
     """Serve metrics on METRICS_PORT. The children of a worker count in files beside their parent's, so the parent tells
     the figures of all of them.

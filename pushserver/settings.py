@@ -403,7 +403,6 @@ CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 3, "interval_start": 0.1, "in
 CELERY_WORKER_DISABLE_PREFETCH = True  # a worker takes what it can begin at once, and leaves the rest to others
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TASK_DEFAULT_QUEUE = "maintenance"
-CELERY_BEAT_SCHEDULER = "pushserver.beat.OneBeat"
 CELERY_BEAT_SCHEDULE = {
     "derive_topic_keys": {"task": "waku_bridge.tasks.derive_topic_keys", "schedule": 5.0, "options": {"expires": 5}},
     # Purges run often and briefly, so that the rows of a whole day never accumulate.

@@ -78,5 +78,5 @@ def beat(counted_until: datetime | None, queues: Sequence[Queue], now: datetime)
         return Indicator(BEAT, State.GREEN, "runs")
     if any(queue.name == "maintenance" and not queue.has_worker for queue in queues):
         return Indicator(BEAT, State.GREY, "not known while nobody works on maintenance")
-    first_step = "Start `celery -A pushserver beat`: without it nothing is watched or forgotten, no reports are made."
+    first_step = "Start the worker for `maintenance` again, which has beat: nothing is watched, forgotten or reported."
     return Indicator(BEAT, State.RED, "has had nothing done since", first_step, counted_until)

@@ -23,7 +23,7 @@ def preload() -> None:
     """Import what all children need before they are forked, so that it is imported and kept in memory once."""
     os.environ["CELERY_SKIP_CHECKS"] = "1"  # they were shown at the start, and every worker would repeat them
     app.loader.import_default_modules()
-    for module in ("celery.bin.celery", "celery.apps.worker", "celery.apps.beat", "kombu.transport.redis"):
+    for module in ("celery.bin.celery", "celery.apps.worker", "celery.beat", "kombu.transport.redis"):
         importlib.import_module(module)
     commands = [("waku_bridge", "run_waku_bridge"), ("pushserver", "first_admin")]
     for app_name, command in [

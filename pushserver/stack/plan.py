@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from pushserver.embedded.parts import EmbeddedPart
 from pushserver.embedded.postgres import EmbeddedPostgres
@@ -58,8 +57,8 @@ def database(embedded: EmbeddedPostgres | None) -> ProcessSpec:
     return replace(spec, target=partial(children.run_database, embedded))
 
 
-def services(*, data_dir: Path, cpus: int, has_xmpp: bool = False) -> list[ProcessSpec]:
-    """Describe the bridges, the workers and the scheduler. ``cpus`` is the number of processes that make batches."""
+def services(*, cpus: int, has_xmpp: bool = False) -> list[ProcessSpec]:
+    """Describe the bridges and the workers. ``cpus`` is the number of processes that make batches."""
     xmpp = shows_no_metrics(replace(manage("xmpp", "run_xmpp_bridge", stage=Stage.FRONT), tells_ready=True))
     return [
         replace(manage("bridge", "run_waku_bridge", stage=Stage.FRONT), tells_ready=True),
@@ -67,7 +66,6 @@ def services(*, data_dir: Path, cpus: int, has_xmpp: bool = False) -> list[Proce
         worker("batches", "batches", "--pool=prefork", f"--concurrency={cpus}"),
         worker("tasks", "maintenance,keys,canary", "--pool=threads", "--concurrency=8"),
         worker("reports", "reports", "--pool=threads", "--concurrency=1", stop_seconds=REPORTS_STOP_SECONDS),
-        celery("beat", "beat", f"--schedule={data_dir / 'celerybeat-schedule'}", stage=Stage.SCHEDULER),
     ]
 
 

@@ -17,10 +17,9 @@ class Stage(IntEnum):
 
     FRONT = 0  # web, bridge, clients: nothing new comes in
     WORKER = 1  # what has been taken is finished
-    SCHEDULER = 2
-    PEER = 3  # Waku node, gorush
-    BROKER = 4
-    DATABASE = 5
+    PEER = 2  # Waku node, gorush
+    BROKER = 3
+    DATABASE = 4
 
 
 class StartError(Exception):

@@ -1,25 +1,29 @@
-"""Two beats: one works, the other says so and follows it. Both are real, with the database between them."""
+"""Two workers with a beat: one works, the other says so and follows it. Both are real, and so is the database."""
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
+from threading import Event
 
 import psycopg
 import pytest
 from celery import Celery
 from django.conf import LazySettings
 from redis import Redis
+from structlog.testing import capture_logs
 
 from kit.leader import BEAT
-from pushserver.beat import OneBeat
+from pushserver.beat import FIRST_AFTER, Beat, OneBeat
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.stack.plan import services
 from pushserver.supervisor.guard import Guard
 from tests.flows.fleet import Fleet, wait_until
 from tests.statements import statements
 
+NUMBERS = count()
 HOLDERS = """
     SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -31,12 +35,13 @@ HOLDERS = """
 def fleet(
     postgres: EmbeddedPostgres, new_database: Callable[[str], str], guard: Guard, tmp_path: Path
 ) -> Iterator[Fleet]:
-    running = Fleet(tmp_path, {"DATABASE_URL": postgres.url(new_database("beats"))}, guard)
+    running = Fleet(tmp_path, {"DATABASE_URL": postgres.url(new_database(f"beats_{next(NUMBERS)}"))}, guard)
     yield running
     running.kill(*running.running)
 
 
-def test_a_second_beat_says_so_in_one_line_and_follows_the_first(fleet: Fleet) -> None:
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_a_second_beat_says_so_in_one_line_and_follows_the_first(fleet: Fleet, end: str) -> None:
     _start(fleet, "first")
     wait_until(lambda: _holders(fleet) == 1, what="the first beat works")
     _start(fleet, "second")
@@ -45,53 +50,92 @@ def test_a_second_beat_says_so_in_one_line_and_follows_the_first(fleet: Fleet) -
     assert fleet.log("second").count("beat_stands_by") == 1
     assert "another beat works, and this one follows it when it ends" in fleet.log("second")
     assert "beat_stands_by" not in fleet.log("first")
-    fleet.kill("first")
+    getattr(fleet, end)("first")
     wait_until(lambda: "beat_works" in fleet.log("second"), what="the second beat follows")
     assert _holders(fleet) == 1
 
 
-@pytest.mark.django_db(transaction=True)
-def test_the_lock_is_asked_for_once_for_all_that_is_due(tmp_path: Path, settings: LazySettings) -> None:
+@pytest.fixture
+def app(settings: LazySettings) -> Celery:
     app = Celery(broker=settings.REDIS_URL, set_as_current=False)
     due = {"task": "none", "schedule": 1000.0, "options": {"queue": "test_of_beat"}}
     app.conf.beat_schedule = {str(number): due for number in range(20)}
-    beat = OneBeat(app=app, schedule_filename=str(tmp_path / "schedule"))
-    for entry in beat.schedule.values():
-        entry.last_run_at -= timedelta(seconds=1000)
-    with statements() as sent:
-        assert beat.tick() > 0
-    beat.close()
-    assert sum("pg_locks" in each for each in sent) == 1
+    return app
+
+
+def _sent(settings: LazySettings) -> int:
+    """How many tasks were sent since this was asked for last."""
     with Redis.from_url(settings.REDIS_URL) as redis:
-        assert redis.llen("test_of_beat") == 20
+        sent = redis.llen("test_of_beat")
         redis.delete("test_of_beat")
+    return int(sent)
+
+
+def _pass(beat: OneBeat, seconds: float) -> None:
+    for entry in beat.schedule.values():
+        entry.last_run_at -= timedelta(seconds=seconds)
+    beat._heap = None
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_was_sent_in_the_future_is_sent_again_after_its_period(tmp_path: Path, settings: LazySettings) -> None:
-    """The clock of a machine was ahead by months, and was put right: also after a restart of beat."""
-    app = Celery(broker=settings.REDIS_URL, set_as_current=False)
-    app.conf.beat_schedule = {"it": {"task": "none", "schedule": 1000.0, "options": {"queue": "test_of_beat"}}}
-    schedule = str(tmp_path / "schedule")
-    ahead = OneBeat(app=app, schedule_filename=schedule)
-    ahead.schedule["it"].last_run_at += timedelta(days=180)
-    ahead.close()
-    beat = OneBeat(app=app, schedule_filename=schedule)
+def test_the_lock_is_asked_for_once_for_all_that_is_due(app: Celery, settings: LazySettings) -> None:
+    beat = OneBeat(app)
+    _pass(beat, 1000)
+    with statements() as sent:
+        assert beat.tick() > 0
+    assert sum("pg_locks" in each for each in sent) == 1
+    assert _sent(settings) == 20
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_done_rarely_is_done_soon_after_a_start(app: Celery, settings: LazySettings) -> None:
+    """When it was done last is not known, and servers that are started anew each hour have to forget, too."""
+    app.conf.beat_schedule["rare"] = {**app.conf.beat_schedule["0"], "schedule": 21_600.0}
+    beat = OneBeat(app)
     beat.tick()
-    beat.schedule["it"].last_run_at -= timedelta(seconds=1000)
-    beat._heap = None
+    assert _sent(settings) == 0
+    _pass(beat, FIRST_AFTER.total_seconds() + 1)
     beat.tick()
-    beat.close()
-    with Redis.from_url(settings.REDIS_URL) as redis:
-        assert redis.llen("test_of_beat") == 1
-        redis.delete("test_of_beat")
+    assert _sent(settings) == 21
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_was_sent_in_the_future_is_sent_again_after_its_period(app: Celery, settings: LazySettings) -> None:
+    """The clock of a machine was ahead by months, and was put right."""
+    beat = OneBeat(app)
+    _pass(beat, -180 * 86_400)
+    beat.tick()
+    assert _sent(settings) == 0
+    _pass(beat, 1000)
+    beat.tick()
+    assert _sent(settings) == 20
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_fault_ends_no_beat(app: Celery, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = iter([ZeroDivisionError])
+
+    def tick(beat: OneBeat) -> float:
+        for fault in faults:
+            raise fault
+        works.set()
+        return 1.0
+
+    works = Event()
+    monkeypatch.setattr("pushserver.beat.AFTER_FAULT_SECONDS", 0.01)
+    monkeypatch.setattr(OneBeat, "tick", tick)
+    beat = Beat(app)
+    with capture_logs() as logs:
+        beat.start()
+        assert works.wait(20)
+    beat.stop()
+    beat.join(20)
+    assert [line["error"] for line in logs] == ["ZeroDivisionError"]
 
 
 def _start(fleet: Fleet, name: str) -> None:
-    beat = services(data_dir=fleet.folder, cpus=1)[-1]
-    schedule = f"--schedule={fleet.folder / name}"
-    command = [*(part for part in beat.command if not part.startswith("--schedule")), schedule]
-    fleet.start(replace(beat, name=name, command=command))
+    [tasks] = [spec for spec in services(cpus=1) if spec.name == "tasks"]
+    fleet.start(replace(tasks, name=name))
 
 
 def _holders(fleet: Fleet) -> int:

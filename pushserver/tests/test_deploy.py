@@ -23,7 +23,7 @@ PATIENT = Retry(ConstantBackoff(0.05), 200, (NotConnected,))
 ROOT = settings.BASE_DIR
 SERVICES = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
 VALUES = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text(encoding="utf-8"))
-OURS = ("migrate", "bridge", "xmpp", "batches", "tasks", "reports", "beat")
+OURS = ("migrate", "bridge", "xmpp", "batches", "tasks", "reports")
 SECRETS = [Path(value).name for name, value in SERVICES["web"]["environment"].items() if name.endswith("_FILE")]
 
 
@@ -49,16 +49,10 @@ def started_by_image() -> list[str]:
     return list(yaml.safe_load(last.replace("\\\n", "")))
 
 
-def without_schedule(command: list[str]) -> list[str]:
-    """Where beat keeps its clock depends on what may be written to."""
-    return [word for word in command if not word.startswith("--schedule=")]
-
-
 @pytest.mark.parametrize("name", OURS)
 def test_unit_chart_and_compose_start_the_same(name: str) -> None:
-    composed = without_schedule(shlex.split(SERVICES[name]["command"]))
-    assert without_schedule(started_by_unit(name)) == composed
-    assert without_schedule(started_by_chart(name)) == composed
+    composed = shlex.split(SERVICES[name]["command"])
+    assert started_by_unit(name) == started_by_chart(name) == composed
 
 
 def test_the_web_server_is_that_of_the_image_but_for_its_address() -> None:

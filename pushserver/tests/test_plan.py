@@ -14,7 +14,7 @@ from pushserver.supervisor.processes import Stage
 
 
 def plan(**facts):
-    return services(**{"data_dir": settings.DATA_DIR, "cpus": 3} | facts)
+    return services(**{"cpus": 3} | facts)
 
 
 def queues_in(commands):
@@ -50,11 +50,10 @@ def test_as_many_processes_make_batches_as_are_asked_for():
     assert {"--pool=prefork", "--concurrency=5"} <= set(worker)
 
 
-def test_input_stops_before_work_and_work_before_the_scheduler():
+def test_input_stops_before_work():
     stages = {spec.name: spec.stage for spec in [web("::1", 1), *plan()]}
     assert stages["web"] == stages["bridge"] == Stage.FRONT
     assert stages["batches"] == stages["tasks"] == stages["reports"] == Stage.WORKER
-    assert stages["beat"] is Stage.SCHEDULER
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,7 @@ def test_demo_is_up_and_clients():
 
 def test_one_process_shows_what_all_have_counted():
     silent = {spec.name for spec in plan(has_xmpp=True) if spec.environment.get("METRICS_PORT") == "0"}
-    assert silent == {"xmpp", "batches", "tasks", "reports", "beat"}
+    assert silent == {"xmpp", "batches", "tasks", "reports"}
 
 
 def test_the_component_of_xmpp_runs_only_where_it_is_configured():

@@ -24,7 +24,7 @@ NOT_FOR_WORKERS = ("rest_framework", "unfold", "django.contrib.admin", "drf_spec
     "line",
     [
         "/srv/bin/celery --app=pushserver worker",
-        "/srv/site-packages/celery/__main__.py --app=pushserver beat",
+        "/srv/site-packages/celery/__main__.py --app=pushserver worker",
         "manage.py up",
         "/srv/manage.py run_waku_bridge",
         "./manage.py demo",

@@ -252,7 +252,7 @@ def test_stages_are_stopped_in_order():
         async with supervised() as (supervisor, stream):
             for stage in reversed(Stage):
                 await supervisor.start(script(stage.name.lower(), code, stage=stage))
-            await appears(stream, r"(?s)(\| up\n.*){6}")
+            await appears(stream, r"(?s)(\| up\n.*){5}")
             await supervisor.stop()
             return stream.getvalue()
 

@@ -23,7 +23,7 @@ from tests.interop.servers import ask
 
 NODES = ("node-a", "node-b")
 BRIDGES = ("bridge-a", "bridge-b")
-WORKERS = ("batches", "tasks", "beat")
+WORKERS = ("batches", "tasks")
 START_SECONDS = 60
 OWNERS = """
     SELECT split_part(application_name, ' ', 3) FROM pg_locks JOIN pg_stat_activity USING (pid)
@@ -60,11 +60,11 @@ class Bridges:
         wait_for_http(*(f"{self.urls[name]}/health" for name in names))
 
     def start_bridges(self, *names: str) -> None:
-        bridge = processes.services(self.fleet.folder)["bridge"]
+        bridge = processes.services()["bridge"]
         self.fleet.start(*(replace(bridge, name=name) for name in names))
 
     def start_workers(self) -> None:
-        services = processes.services(self.fleet.folder)
+        services = processes.services()
         self.fleet.start(*(services[name] for name in WORKERS if name not in self.fleet.running))
 
     def break_node(self, name: str, **faults: object) -> None:

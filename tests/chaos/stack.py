@@ -65,7 +65,7 @@ class Stack:
         self.fleet.run(processes.migrate())
         self.fleet.start(processes.node(int(node_url.rsplit(":", 1)[1])))
         self.start_gorush(*range(len(self.ports)))
-        self.start_workers(*processes.services(self.fleet.folder))
+        self.start_workers(*processes.services())
         wait_for_http(f"{node_url}/health")
 
     def start_gorush(self, *numbers: int) -> None:
@@ -79,7 +79,7 @@ class Stack:
         self.fleet.stop(*(f"gorush{number}" for number in numbers))
 
     def start_workers(self, *names: str) -> None:
-        services = processes.services(self.fleet.folder)
+        services = processes.services()
         self.fleet.start(*(services[name] for name in names))
 
     def break_providers(self, **faults: object) -> None:

@@ -87,7 +87,7 @@ def serving(peers: Fleet, cluster: EmbeddedPostgres, *, fill: int = 0) -> Iterat
         fleet.run(processes.migrate())
         if fill:
             _fill(fleet, cluster, fill)
-        fleet.start(*processes.services(peers.folder).values())
+        fleet.start(*processes.services().values())
         network = Network(environment["WAKU_NODES"], environment["GORUSH_URL"], cluster.url(), SERVER.pub33)
         with closing(network):
             yield network

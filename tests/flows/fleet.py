@@ -97,9 +97,9 @@ def migrate() -> ProcessSpec:
     return plan.manage("migrate", "migrate", "--verbosity=0", stage=Stage.FRONT)
 
 
-def services(folder: Path) -> dict[str, ProcessSpec]:
+def services() -> dict[str, ProcessSpec]:
     """Those of `manage.py up`, by name, but one process per kind of worker and no web server."""
-    planned = plan.services(data_dir=folder, cpus=1)
+    planned = plan.services(cpus=1)
     return {spec.name: spec for spec in planned}
 
 

@@ -60,7 +60,7 @@ def lone(
     ports = {name: int(environment[name].rsplit(":", 1)[1]) for name in ("WAKU_NODES", "GORUSH_URL")}
     try:
         start_broker(fleet, broker)
-        planned = services(fleet.folder)
+        planned = services()
         fleet.start(processes.node(ports["WAKU_NODES"]), processes.gorush(ports["GORUSH_URL"]))
         fleet.start(planned["bridge"], planned["tasks"], batches())
         yield fleet
@@ -154,7 +154,7 @@ def test_messages_beyond_the_free_children_start_nothing_not_even_when_the_worke
     assert (children(fleet), loops(network)) == (before, 1)
     fleet.stop("batches")
     assert (parent.returncode, loops(network), "Traceback" in fleet.log("batches")[logged:]) == (0, 0, False)
-    fleet.start(services(fleet.folder)["batches"])
+    fleet.start(services()["batches"])
     wait_until(lambda: loops(network) == 1, what="what nobody took is void, and what the new worker asks for is not")
 
 
@@ -164,7 +164,7 @@ def test_children_of_a_killed_parent_end_with_it(fleet: Fleet, network: Network)
     os.kill(fleet.running["batches"].pid, signal.SIGKILL)
     assert psutil.wait_procs(orphans, timeout=20)[1] == []
     fleet.kill("batches")
-    fleet.start(services(fleet.folder)["batches"])
+    fleet.start(services()["batches"])
     wait_until(lambda: loops(network) == 1, what="another one makes batches")
 
 

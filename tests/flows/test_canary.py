@@ -56,7 +56,7 @@ def without(fleet: Fleet, network: Network) -> Iterator[Callable[[str], None]]:
     urls = {"node": fleet.environment["WAKU_NODES"], "gorush": fleet.environment["GORUSH_URL"]}
     specs = {name: getattr(processes, name)(int(url.rsplit(":", 1)[1])) for name, url in urls.items()}
     for name in stopped:
-        fleet.start({**services(fleet.folder), **specs}[name])
+        fleet.start({**services(), **specs}[name])
     wait_for_http(f"{urls['node']}/health", f"{urls['gorush']}/healthz")
     network.phone()  # answered: everything works again
 
@@ -135,7 +135,7 @@ def test_an_answer_that_no_node_takes_is_told(
 ) -> None:
     without("batches")
     mute = replace(fleet, environment={**fleet.environment, "WAKU_NODES": f"http://127.0.0.1:{free_port()}"})
-    mute.start(replace(services(fleet.folder)["batches"], name="mute"))
+    mute.start(replace(services()["batches"], name="mute"))
     try:
         code, printed = canary()
     finally:

@@ -50,7 +50,7 @@ def test_what_a_killed_and_then_a_stopped_worker_held_is_not_lost_and_only_what_
 
 
 def _start(fleet: Fleet, *names: str) -> None:
-    fleet.start(*(services(fleet.folder)[name] for name in names))
+    fleet.start(*(services()[name] for name in names))
 
 
 def _fill_the_inbox(fleet: Fleet, network: Network) -> Load:

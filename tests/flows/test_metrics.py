@@ -122,7 +122,7 @@ def test_a_process_with_a_folder_of_its_own_tells_on_a_port_of_its_own(
     contained = replace(
         fleet, environment={**fleet.environment, "METRICS_PORT": str(port), "METRICS_DIR": str(tmp_path)}
     )
-    spec = services(fleet.folder)["batches"]
+    spec = services()["batches"]
     contained.start(replace(spec, name="contained", command=[*spec.command, "--hostname=contained@%h"]))
     url = f"http://127.0.0.1:{port}/metrics"
     try:

@@ -106,7 +106,7 @@ def test_a_clock_that_goes_back_stops_nothing_and_sends_nothing_twice(
 ) -> None:
     """Its pushes take longer than the other worker, which then comes back, needs to look for rows that are lost."""
     goes_back = tmp_path / "goes back"
-    arguments = services(fleet.folder)["batches"].command[-1:]
+    arguments = services()["batches"].command[-1:]
     fleet.stop("batches")
     lagging = ["--app=pushserver", "worker", "--hostname=lagging@%h", "--queues=batches", *arguments]
     fleet.start(python("lagging", "-m", "tests.flows.lagging", str(goes_back), *lagging, stage=Stage.WORKER))
@@ -125,4 +125,4 @@ def test_a_clock_that_goes_back_stops_nothing_and_sends_nothing_twice(
     finally:
         network.mend_gorush()
         fleet.stop("lagging")
-        fleet.start(services(fleet.folder)["batches"])
+        fleet.start(services()["batches"])

@@ -31,7 +31,7 @@ from tests.folders import open_folder
 from waku_bridge.client import Destination
 from waku_bridge.messages import WakuMessage
 
-PROCESSES = ("bridge", "batches", "tasks", "reports", "beat")
+PROCESSES = ("bridge", "batches", "tasks", "reports")
 # Interrupted in the middle of the migration behind this one, and before what ends `manage.py migrate`.
 HALF = """
 from django.db import connection
@@ -51,7 +51,7 @@ REASON = re.compile(r"reason='([^']*)'")
 WITHOUT_IT = {
     "bridge": ("page_not_stored", "lock_session_lost"),
     "batches": ("turn_postponed",),
-    "beat": ("beat_stands_by",),
+    "tasks": ("beat_stands_by",),
 }
 REQUESTS = 100
 # PostgreSQL prepares a few beforehand.
@@ -196,7 +196,7 @@ def test_a_node_of_another_network_and_a_gorush_that_does_not_start_have_a_line_
     fleet = new_fleet(postgres.url(new_database("odd_peers")))
     node = processes.node(int(fleet.environment["WAKU_NODES"].rsplit(":", 1)[1]))
     elsewhere = [part.replace(processes.PUBSUB_TOPIC, "/waku/2/rs/1/32") for part in node.command]
-    fleet.start(replace(node, command=elsewhere), processes.services(fleet.folder)["tasks"])
+    fleet.start(replace(node, command=elsewhere), processes.services()["tasks"])
     wait_until(lambda: "wrong_cluster" in fleet.log("tasks"), what="the node is told")
     wait_until(lambda: "unreachable" in fleet.log("tasks"), what="gorush is told")
     told = [line for line in fleet.log("tasks").splitlines() if "_deviates " in line]

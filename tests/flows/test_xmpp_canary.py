@@ -130,7 +130,7 @@ def gorush(service: Service) -> ProcessSpec:
 
 
 def batches(service: Service) -> ProcessSpec:
-    return processes.services(service.fleet.folder)["batches"]
+    return processes.services()["batches"]
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ SECRETS = {
 }
 OWNER = 10001  # as compose.yaml tells operators
 PEERS = Path(os.environ.get("PEERS", "")).resolve()
-PROCESSES = ("web", "bridge", "xmpp", "batches", "tasks", "reports", "beat")
+PROCESSES = ("web", "bridge", "xmpp", "batches", "tasks", "reports")
 # Of the same loopback.
 METRICS_PORTS = {name: str(9100 + number) for number, name in enumerate(PROCESSES)}
 INDICATORS = {"database", "broker", "workers", "node", "xmpp", "gorush"}

@@ -95,7 +95,7 @@ def start_server(
         }
         fleet = Fleet(tmp_path_factory.mktemp("interop-flow"), environment | settings, guard)
         fleet.run(processes.migrate())
-        fleet.start(*processes.services(fleet.folder).values())
+        fleet.start(*processes.services().values())
         yield fleet
         fleet.stop(*fleet.running)
 

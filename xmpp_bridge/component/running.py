@@ -8,7 +8,7 @@ from contextlib import suppress
 import structlog
 
 from xmpp_bridge.component import board
-from xmpp_bridge.component.backoff import HOPELESS, Backoff
+from xmpp_bridge.component.backoff import Backoff
 from xmpp_bridge.component.connection import Address, Connection
 from xmpp_bridge.component.desk import Desk
 from xmpp_bridge.metrics import CONNECTED, CONNECTIONS
@@ -46,7 +46,7 @@ class Component:
         CONNECTED.set(0)
         CONNECTIONS.labels(end).inc()
         self._show(end)
-        say = log.error if end in HOPELESS else log.info if end == "stopped" else log.warning
+        say = log.error if self._backoff.is_hopeless(end) else log.info if end == "stopped" else log.warning
         say("xmpp_disconnected", end=end, hint=board.WORDS.get(end, board.OTHERWISE))
         return end
 

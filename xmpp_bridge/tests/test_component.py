@@ -331,7 +331,12 @@ def test_backoff() -> None:
     assert [backoff.pause("lost", jitter=0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     backoff.succeeded()
     assert backoff.pause("lost", jitter=1) == 0.75
-    assert all(Backoff().pause(end, jitter=0) == MAX_SECONDS for end in HOPELESS)
+    assert all(Backoff().pause(end, jitter=0) == MAX_SECONDS for end in HOPELESS - {"conflict"})
+
+
+def test_a_component_that_has_the_lock_waits_for_the_other_to_leave() -> None:
+    backoff = Backoff()
+    assert [backoff.pause("conflict", jitter=0) for _ in range(6)] == [1, 2, 4, 8, 60, 60]
 
 
 def test_the_secret_is_in_no_repr() -> None:

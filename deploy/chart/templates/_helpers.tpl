@@ -7,8 +7,7 @@
   "xmpp" "python manage.py run_xmpp_bridge"
   "batches" "celery --app=pushserver --quiet worker --hostname=batches@%h --queues=batches --pool=prefork --without-gossip --without-mingle --heartbeat-interval=5"
   "tasks" "celery --app=pushserver --quiet worker --hostname=tasks@%h --queues=maintenance,keys,canary --pool=threads --concurrency=8 --without-gossip --without-mingle --heartbeat-interval=5"
-  "reports" "celery --app=pushserver --quiet worker --hostname=reports@%h --queues=reports --pool=threads --concurrency=1 --without-gossip --without-mingle --heartbeat-interval=5"
-  "beat" "celery --app=pushserver --quiet beat --schedule=/tmp/celerybeat-schedule" -}}
+  "reports" "celery --app=pushserver --quiet worker --hostname=reports@%h --queues=reports --pool=threads --concurrency=1 --without-gossip --without-mingle --heartbeat-interval=5" -}}
 {{- get $commands . -}}
 {{- end -}}
 

@@ -53,11 +53,7 @@ class Command(BaseCommand):
             sys.exit(1)
 
     def _plan(self, options: dict[str, Any]) -> Plan:
-        own = services(
-            data_dir=settings.DATA_DIR,
-            cpus=options["processes"],
-            has_xmpp=bool(settings.XMPP_COMPONENT_JID),
-        )
+        own = services(cpus=options["processes"], has_xmpp=bool(settings.XMPP_COMPONENT_JID))
         cluster = None if env.secret("DATABASE_URL") else EmbeddedPostgres(settings.EMBEDDED_POSTGRES_DIR)
         return Plan(
             host=settings.HOST,

@@ -22,7 +22,7 @@ from tests.interop.servers import Server, Servers
 from tests.interop.status.messengers import APN, Messenger, app_key
 
 collect_ignore = [] if os.environ.get("LONG") else ["test_chance.py"]  # ten minutes
-PROCESSES = ("bridge", "batches", "tasks", "beat")
+PROCESSES = ("bridge", "batches", "tasks")
 GORUSH = "status-gorush"  # the name of its process
 # SERVER_PRIVATE_KEY of the test session.
 SERVER_KEY = app_key(b"\x02" * 32)
@@ -65,7 +65,7 @@ class World:
         self.server.kill(*names)
 
     def start(self, *names: str) -> None:
-        services = processes.services(self.server.folder)
+        services = processes.services()
         self.server.start(*(services[name] for name in names))
 
     def restart(self, **settings: str) -> None:

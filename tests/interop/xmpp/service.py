@@ -193,7 +193,7 @@ def start(peer: Peer, fleet: Fleet) -> Service:
     service = Service(peer, fleet)
     service.add_app(APP)
     port = int(service.gorush_url.rsplit(":", 1)[1])
-    fleet.start(processes.gorush(port), processes.services(fleet.folder)["batches"], bridge())
+    fleet.start(processes.gorush(port), processes.services()["batches"], bridge())
     processes.wait_for_http(f"{service.gorush_url}/healthz")
     asyncio.run(service.wait_until_connected())
     return service
