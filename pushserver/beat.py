@@ -41,7 +41,7 @@ class OneBeat(Scheduler):
         super().setup_schedule()
         for name, entry in self.schedule.items():
             every = timedelta(seconds=self.app.conf.beat_schedule[name]["schedule"])
-            entry.last_run_at -= max(every - FIRST_AFTER, timedelta())
+            entry.last_run_at = entry.default_now() - max(every - FIRST_AFTER, timedelta())
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send all that is due, and return how many seconds may pass until the next tick."""
