@@ -24,7 +24,7 @@ from pushserver.supervisor.processes import ProcessSpec, StartError
 
 
 class Command(BaseCommand):
-    help = "Run the whole server: web, bridge, workers, scheduler, and embedded servers for what is not configured."
+    help = "Run the whole server: web, bridge, workers, and embedded servers for what is not configured."
     requires_system_checks = ()  # shown by ourselves, one line each
 
     def add_arguments(self, parser: CommandParser) -> None:
