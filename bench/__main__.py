@@ -24,6 +24,7 @@ from bench import (
     life,
     live,
     load,
+    month,
     path,
     reading_costs,
     reports,
@@ -54,6 +55,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
     "load": load.run,
     "reports": reports.run,
     "retention": retention.run,
+    "month": month.run,
     "console": console.run,
     "throughput": throughput.run,
     "databases": databases.run,
@@ -67,18 +69,23 @@ BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
 def main() -> None:
     """Run the benchmarks that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=f"which ones: {', '.join(BENCHMARKS)} (default: all)")
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"which ones: {', '.join(BENCHMARKS)} (default: all but month)"
+    )
     parser.add_argument("--events", type=reports.parse_sizes, help="sizes of the reports' days: 1m,5m,50m")
     parser.add_argument("--registrations", type=int, default=console.REGISTRATIONS, help="of the console's database")
     parser.add_argument("--attempts", type=int, default=console.ATTEMPTS, help="of the console's database")
+    parser.add_argument("--requests", type=int, default=month.REQUESTS, help="that a month has left")
+    parser.add_argument("--minutes", type=int, default=month.MINUTES, help="that messages come after a month")
     parser.add_argument("--keep", type=Path, metavar="folder", help="where the console's database stays, filled")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped."))  # so that servers are taken down
-    names = arguments.names or list(BENCHMARKS)
+    names = arguments.names or [name for name in BENCHMARKS if name != "month"]  # which takes an hour
     if unknown := set(names) - BENCHMARKS.keys():
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     sizes = arguments.registrations, arguments.attempts
     benchmarks = BENCHMARKS | {"console": partial(console.run, *sizes, arguments.keep)}
+    benchmarks["month"] = partial(month.run, arguments.requests, arguments.minutes)
     if arguments.events:
         benchmarks["reports"] = partial(reports.run, arguments.events)
     write({name: alone(benchmarks[name]) for name in names})

@@ -46,8 +46,8 @@ GOALS: Mapping[str, float] = {
     "restart_seconds": 12,
     "latest_reply_seconds": 3,
     "setup_cpu_seconds": 1,
-    "idle_percent": 2,
-    "idle_pss_mb": 600,
+    "idle_percent": 1,
+    "idle_pss_mb": 400,
 }
 # Stand-ins for servers that are not ours.
 NOT_COUNTED = ("waku_bridge.devnode", "gorush.devserver")

@@ -59,14 +59,14 @@ def run() -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="bench-") as name, ExitStack() as stack:
         folder = Path(name)
         url, database = stack.enter_context(servers.postgres(folder, max_wal_size="4GB"))
-        _set_up_django(folder, url)
-        stack.callback(_close_connections)
+        set_up_django(folder, url)
+        stack.callback(close_connections)
         result = _measure(database)
     _print(result)
     return result
 
 
-def _set_up_django(folder: Path, url: str) -> None:
+def set_up_django(folder: Path, url: str) -> None:
     os.environ |= {
         "DJANGO_SETTINGS_MODULE": "pushserver.settings",
         "DATA_DIR": str(folder / "data"),
@@ -81,7 +81,7 @@ def _set_up_django(folder: Path, url: str) -> None:
     call_command("migrate", verbosity=0)
 
 
-def _close_connections() -> None:
+def close_connections() -> None:
     """Close them, because PostgreSQL waits for it before it ends."""
     from django.db import connections  # noqa: PLC0415 - Django is set up only now
 
@@ -93,14 +93,14 @@ def _measure(database: psutil.Process) -> dict[str, object]:
 
     per_hour = AIM_PER_SECOND * 3600 // SCALE
     now = datetime.fromisoformat("2026-01-31T00:00:00+00:00")
-    _make_days(now)
-    _fill(1, 30 * 24 * per_hour, begin=now - timedelta(days=30), now=now, per_hour=per_hour)
+    make_days(now)
+    fill(1, 30 * 24 * per_hour, begin=now - timedelta(days=30), now=now, per_hour=per_hour)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
     removed, seconds, cpu = 0, 0.0, 0.0
     for hour in range(HOURS):
         first = (30 * 24 + hour) * per_hour + 1
-        _fill(first, first + per_hour - 1, begin=now, now=now, per_hour=per_hour)
+        fill(first, first + per_hour - 1, begin=now, now=now, per_hour=per_hour)
         now += timedelta(hours=1)
         began, cpu_before = perf_counter(), cpu_seconds(database)
         removed += _purge(now)
@@ -118,7 +118,7 @@ def _measure(database: psutil.Process) -> dict[str, object]:
     }
 
 
-def _fill(first: int, last: int, *, begin: datetime, now: datetime, per_hour: int) -> None:
+def fill(first: int, last: int, *, begin: datetime, now: datetime, per_hour: float) -> None:
     from django.db import connection  # noqa: PLC0415 - Django is set up only now
 
     step = 3600 / per_hour
@@ -129,7 +129,7 @@ def _fill(first: int, last: int, *, begin: datetime, now: datetime, per_hour: in
             cursor.execute(FILL, facts | {"first": start, "last": min(start + 199_999, last)})
 
 
-def _make_days(now: datetime) -> None:
+def make_days(now: datetime) -> None:
     from notifications.retention import ATTEMPTS  # noqa: PLC0415 - Django is set up only now
 
     ATTEMPTS.make_from(now - timedelta(days=30), to=now)

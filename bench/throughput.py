@@ -44,7 +44,7 @@ STEADY = (
 )
 WHY_MISSED = {
     "request_cpu_ms": SATURATED,
-    "efficiency": SATURATED,
+    "efficiency_crowded": SATURATED,
     "requests_per_second_alone": SATURATED,
     "registrations_per_second": "Registrations: the node, gorush and the sender of the run use the same cores.",
     "growth": "Growth: two worker processes share two cores with everything else, so wall-clock time says little.",
@@ -201,19 +201,19 @@ def _figures(name: str, paced_run: Paced) -> dict[str, object]:
 def _goals(floor: floors.Floor) -> dict[str, str]:
     return {
         "request_cpu_ms": f"≤ {2 * floor.total_ms:.2f}",
-        "efficiency": "≥ 0.5",
+        "efficiency_crowded": "≥ 0.5",
         "requests_per_second_alone": f"≥ {CORES * 1000 / (2 * floor.total_ms):.0f}",
-        "registrations_per_second": "≥ 1000",
+        "registrations_per_second": "≥ 2000",
         "growth_by_cpu": "≥ 1.8",
         "growth": "≥ 1.8 with a core for each",
-        "steady_100_p50_ms": "≤ 100",
-        "steady_100_p99_ms": "≤ 300",
+        "steady_100_p50_ms": "≤ 50",
+        "steady_100_p99_ms": "≤ 150",
         "steady_100_cpu_ms": "≤ 3",
         "steady_100_with_keys_p50_ms": "≤ 100",
         "steady_100_with_keys_p99_ms": "≤ 300",
         "steady_20_p50_ms": "≤ 60",
         "steady_20_p99_ms": "≤ 150",
-        "steady_20_cpu_ms": "≤ 5",
+        "steady_20_cpu_ms": f"≤ {8 * floor.total_ms:.2f}",
         "ring_50_at_250_p99_ms": "≤ 2000",
     }
 
