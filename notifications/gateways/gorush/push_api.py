@@ -192,7 +192,7 @@ def read_response(status: int, body: bytes, push: Push, rules: Sequence[ErrorRul
     gorush.
     """
     if status != HTTP_OK:
-        return _read_status(status, retry_after)
+        return _read_status(status, body, retry_after)
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -214,9 +214,9 @@ def read_dry_run(result: Result) -> Result:
     return Result(Outcome.DELIVERED, DRY_RUN, is_dry_run=True) if is_taken else result
 
 
-def _read_status(status: int, retry_after: str) -> Result:
+def _read_status(status: int, body: bytes, retry_after: str) -> Result:
     code = f"http_{status}"
-    if status == HTTP_BAD_REQUEST:
+    if status == HTTP_BAD_REQUEST and _is_of_gorush(body):
         return Result(Outcome.PAYLOAD, code)
     if status == HTTP_GATEWAY_TIMEOUT:  # it comes from a proxy: gorush has the push and may be sending it
         return Result(Outcome.AMBIGUOUS, code)
@@ -224,6 +224,17 @@ def _read_status(status: int, retry_after: str) -> Result:
         # A 500 means that the queue was full: with one notification per request, nothing of it was sent.
         return Result(Outcome.TRANSIENT, code, retry_after_seconds=_seconds(retry_after))
     return Result(Outcome.CONFIG, code)
+
+
+def _is_of_gorush(body: bytes) -> bool:
+    """Return whether gorush itself refused a request. A proxy or a port that wants TLS answers 400 to any, and no push
+    must end by that.
+    """
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(answer, dict) and answer.get("code") == HTTP_BAD_REQUEST
 
 
 def _seconds(retry_after: str) -> float:

@@ -123,7 +123,7 @@ def test_what_is_not_understood_may_have_been_sent(body):
 @pytest.mark.parametrize(
     ("status", "outcome"),
     [
-        (400, Outcome.PAYLOAD),
+        (400, Outcome.CONFIG),
         (429, Outcome.TRANSIENT),
         (500, Outcome.TRANSIENT),
         (502, Outcome.TRANSIENT),
@@ -137,6 +137,22 @@ def test_what_is_not_understood_may_have_been_sent(body):
 )
 def test_a_status_decides_whatever_the_body_says(status, outcome):
     assert read_response(status, OK, APPLE) == Result(outcome, f"http_{status}")
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        (b'{"code":400,"message":"Missing notifications field."}', Outcome.PAYLOAD),
+        (b"Client sent an HTTP request to an HTTPS server.\n", Outcome.CONFIG),
+        (b"<html><head><title>400 The plain HTTP request was sent to HTTPS port</title></head></html>", Outcome.CONFIG),
+        (b"", Outcome.CONFIG),
+        (b"400", Outcome.CONFIG),
+        (b'{"message":"bad request"}', Outcome.CONFIG),
+    ],
+)
+def test_only_gorush_itself_can_refuse_a_push_for_good(body, outcome):
+    """Whatever else stands at its address answers so to every push."""
+    assert read_response(400, body, APPLE) == Result(outcome, "http_400")
 
 
 @pytest.mark.parametrize(
