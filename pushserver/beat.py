@@ -58,6 +58,10 @@ class OneBeat(Scheduler):
             pass
         return min(seconds, SESSION_SECONDS / 3)
 
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+        """Send a task, and raise when the broker is away for this process: another beat may reach it."""
+        self.apply_async(entry, producer=producer, advance=False)
+
     def _notice_clock(self) -> None:
         """Go on from now with what was sent at a time that has not come yet: the clock of this machine was put back."""
         for entry in self.schedule.values():
@@ -73,6 +77,7 @@ class Beat(Thread):
         super().__init__(name="beat", daemon=True)
         self._app = app
         self._stopped = Event()
+        self._told = Told()  # why it does not work
 
     def stop(self) -> None:
         """Let another beat follow. It does not wait."""
@@ -83,7 +88,8 @@ class Beat(Thread):
             try:
                 self._work()
             except Exception as error:  # noqa: BLE001 - nobody would start this thread again
-                log.error("beat_failed", error=type(error).__name__)  # noqa: TRY400 - it may quote what it sent
+                if self._told.is_news(name := type(error).__name__):
+                    log.error("beat_failed", error=name)  # noqa: TRY400 - it may quote what it sent
             finally:
                 connection.close()  # and the lock with it
             self._stopped.wait(AFTER_FAULT_SECONDS)
@@ -91,7 +97,7 @@ class Beat(Thread):
     def _work(self) -> None:
         scheduler = OneBeat(self._app)
         while not self._stopped.wait(scheduler.tick()):
-            pass
+            self._told.is_news("")
 
 
 def _why_not() -> str:

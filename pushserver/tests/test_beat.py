@@ -7,11 +7,14 @@ from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from threading import Event
+from unittest import mock
 
 import psycopg
 import pytest
 from celery import Celery
+from celery.beat import SchedulingError
 from django.conf import LazySettings
+from kombu.exceptions import OperationalError
 from redis import Redis
 from structlog.testing import capture_logs
 
@@ -109,6 +112,20 @@ def test_what_was_sent_in_the_future_is_sent_again_after_its_period(app: Celery,
     _pass(beat, 1000)
     beat.tick()
     assert _sent(settings) == 20
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_does_not_reach_the_broker_leaves_the_work_to_another(
+    app: Celery, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beat = OneBeat(app)
+    beat.tick()
+    _pass(beat, 1000)
+    away = mock.Mock(side_effect=OperationalError("the broker is away"))
+    monkeypatch.setattr(beat, "send_task", away)
+    with pytest.raises(SchedulingError):
+        beat.tick()
+    assert (away.call_count, _sent(settings)) == (1, 0)
 
 
 @pytest.mark.django_db(transaction=True)

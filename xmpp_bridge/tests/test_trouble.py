@@ -1,18 +1,24 @@
 """While the database is away, and what goes wrong with one stanza only: whoever asked is answered, and told to wait."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import monotonic
+from time import monotonic, sleep
 
 import psycopg
 import pytest
+from django.conf import LazySettings
+from django.core.management import call_command
 from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
+from structlog.testing import capture_logs
 
 from kit.db.connections import connection_parameters
 from notifications.models import Notification
 from tests.statements import before_each_statement
 from xmpp_bridge.component import desk
 from xmpp_bridge.inbound import Inbound
+from xmpp_bridge.management.commands import run_xmpp_bridge
 from xmpp_bridge.models import Device
 from xmpp_bridge.rules import ANSWERS, Verdict
 from xmpp_bridge.tests.talking import APN_TOKEN, Service, encrypted, error_of, make_app, publish, push2
@@ -191,3 +197,22 @@ def test_only_what_is_true_for_good_is_told_with_a_cancel() -> None:
     cancels = {verdict for verdict, error in ANSWERS.items() if error and error.type == "cancel"}
     assert cancels == {Verdict.UNKNOWN, Verdict.IGNORED, Verdict.GONE, Verdict.GONE_BEFORE, Verdict.REFUSED}
     assert ANSWERS.keys() == set(Verdict)
+
+
+def test_before_keys_and_tables_fit_nobody_is_answered(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With keys of another database it would overwrite addresses that the right keys open."""
+    settings.XMPP_COMPONENT_JID = "push.montague.test"
+    recorder = MigrationRecorder(connection)
+    monkeypatch.setattr("kit.starting.RETRY_SECONDS", 0.05)
+    begun: list[object] = []
+    monkeypatch.setattr(run_xmpp_bridge.uvloop, "run", lambda work: begun.append(work.close()))
+    recorder.record_unapplied("notifications", "0017_ended_at")
+    with capture_logs() as logs:
+        starting = threading.Thread(target=call_command, args=["run_xmpp_bridge"])
+        starting.start()
+        while starting.is_alive() and not any(line["event"] == "start_waits" for line in logs):
+            sleep(0.02)
+        assert not begun
+        recorder.record_applied("notifications", "0017_ended_at")
+        starting.join(20)
+    assert len(begun) == 1

@@ -16,6 +16,7 @@ from django.db import connection
 from kit.leader import Leader, component_key
 from kit.metrics import port
 from kit.ready import tell_ready
+from kit.starting import wait_until_fit
 from xmpp_bridge.component.connection import Address
 from xmpp_bridge.component.desk import Desk
 from xmpp_bridge.component.running import Component
@@ -35,6 +36,7 @@ class Command(BaseCommand):
         if not settings.XMPP_COMPONENT_JID:
             raise CommandError("XMPP_COMPONENT_JID and XMPP_COMPONENT_SECRET are not set: docs/xmpp.md says how.")
         connection.settings_dict["OPTIONS"]["connect_timeout"] = DATABASE_CONNECT_SECONDS
+        wait_until_fit()
         port.serve()
         uvloop.run(_run(_component()))
 

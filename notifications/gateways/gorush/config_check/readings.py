@@ -15,6 +15,8 @@ import yaml
 from notifications.gateways.gorush.platforms import NAMES
 
 MAX_DEPTH = 8  # gorush's own configuration has three levels
+# Each value is kept with the keys above it.
+MAX_KEY_LENGTH = 100
 MAX_DIGITS = 18
 VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})(?!\d)")
 TRUE, FALSE = frozenset({"true", "yes", "on"}), frozenset({"false", "no", "off"})
@@ -81,8 +83,8 @@ def read_config(body: bytes) -> Config | None:
 def _flatten(events: Iterator[Any]) -> Iterator[tuple[str, str]]:
     """Yield every scalar with its dotted name. An item of a list has the list's name and a star.
 
-    Raises ValueError for what gorush never writes: anchors, aliases, tags, keys that are no text, several documents,
-    great depth.
+    Raises ValueError for what gorush never writes: anchors, aliases, tags, keys that are no text or long, several
+    documents, great depth.
     """
     place: list[_Collection] = []
     for event in events:
@@ -113,7 +115,7 @@ class _Collection:
 
     def name_of_value(self) -> str:
         key, self.key = ("*" if self.is_list else self.key), None
-        if key is None:
+        if key is None or len(key) > MAX_KEY_LENGTH:
             raise ValueError
         return f"{self.name}.{key}" if self.name else key
 

@@ -44,6 +44,7 @@ def test_lists_do_not_shift_what_follows() -> None:
         b"{core: " * 50_000,
         b"- " * 50_000,
         b"core: {sync: &a true, other: *a}",
+        b"core: {? %s : {sync: true}}" % (b"k" * 101),
         b"core: {sync: !!python/object/apply:os.abort []}",
         b"core: {[a, b]: c}",
         b"core: {sync: true",
