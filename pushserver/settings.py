@@ -404,7 +404,7 @@ CELERY_WORKER_DISABLE_PREFETCH = True  # a worker takes what it can begin at onc
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TASK_DEFAULT_QUEUE = "maintenance"
 CELERY_BEAT_SCHEDULE = {
-    "derive_topic_keys": {"task": "waku_bridge.tasks.derive_topic_keys", "schedule": 5.0, "options": {"expires": 5}},
+    "derive_topic_keys": {"task": "waku_bridge.tasks.derive_topic_keys", "schedule": 10.0, "options": {"expires": 10}},
     # Purges run often and briefly, so that the rows of a whole day never accumulate.
     "purge_envelopes": {"task": "waku_bridge.tasks.purge", "schedule": 30.0, "options": {"expires": 30}},
     "purge_requests": {"task": "notifications.tasks.purge", "schedule": 30.0, "options": {"expires": 30}},

@@ -21,8 +21,8 @@ from waku_bridge.query_topics import CpuBudget, derive_newest, urgent_budget
 # How many envelopes on topics without a key one run may take up.
 PENDING_LIMIT = 2000
 # `derive_topic_keys` runs this often, and may take this much CPU time for keys that envelopes wait for.
-KEYS_PERIOD_SECONDS = 5.0
-WANTED_KEYS_SECONDS = 1.25
+KEYS_PERIOD_SECONDS = 10.0
+WANTED_KEYS_SECONDS = 2.5
 # Held by the thread that asks the broker for keys, so that there is one at a time.
 ASKING_FOR_KEYS = threading.Lock()
 
