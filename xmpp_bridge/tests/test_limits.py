@@ -134,7 +134,7 @@ def test_a_million_names_leave_the_limits_bounded_and_honest_ones_served() -> No
     for number in range(1_000_000):
         now = number / 100_000
         limits.take_from_domain(f"{number}.example", now)
-        limits.note_content(number, b"content", now)
+        limits.note_content(number, Content(b"content", True), now)
         limits.take_call(number, now)
         limits.keep()
         assert number % 10_000 or limits.take_from_domain("honest.example", now)
