@@ -24,9 +24,7 @@ from kit.once import once
 CONNECT_TIMEOUT_SECONDS = 2.0
 # Waiting for a free connection ends well before the lease of what is to be sent does.
 POOL_TIMEOUT_SECONDS = 10.0
-# Who waits for a connection takes its server for unreachable. So more queues than there are must hang at once, with
-# `CHANNEL_IN_FLIGHT` pushes each, before others wait. A process may open 1024 files.
-MAX_CONNECTIONS = 768
+MAX_CONNECTIONS = 256
 KEPT_SECONDS = 30.0
 MAX_ANSWER_BYTES = 1024 * 1024
 MAX_BODY_IN_ONE_PIECE = 1024 * 1024
