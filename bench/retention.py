@@ -130,9 +130,12 @@ def fill(first: int, last: int, *, begin: datetime, now: datetime, per_hour: flo
 
 
 def make_days(now: datetime) -> None:
-    from notifications.retention import ATTEMPTS  # noqa: PLC0415 - Django is set up only now
+    from django.db import transaction  # noqa: PLC0415 - Django is set up only now
 
-    ATTEMPTS.make_from(now - timedelta(days=30), to=now)
+    from notifications.retention import ATTEMPTS  # noqa: PLC0415 - as above
+
+    with transaction.atomic():
+        ATTEMPTS.make_from(now - timedelta(days=30), to=now)
 
 
 def _purge(now: datetime) -> int:
