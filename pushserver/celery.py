@@ -94,9 +94,9 @@ def wait_for_what_fits(**_kwargs: Any) -> None:
 @signals.worker_ready.connect
 def start_beat(**_kwargs: Any) -> None:
     """Run beat beside what it calls for. It ends first, as what it sends then would have to wait."""
-    from pushserver.beat import Beat  # noqa: PLC0415 - possible once apps are loaded
-
     if _serves_maintenance():
+        from pushserver.beat import Beat  # noqa: PLC0415 - possible once apps are loaded
+
         beat = Beat(app)
         signals.worker_shutting_down.connect(lambda **_: beat.stop(), weak=False)
         beat.start()

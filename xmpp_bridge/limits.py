@@ -37,9 +37,7 @@ ROOTS = frozenset({PUSHES, COMMANDS, ROUTES, UNVERIFIED})
 
 
 class Content(NamedTuple):
-    """What a device is told: 32 bytes that are the same for the same, and whether that is more than that something
-    came.
-    """
+    """What a device is told: a digest of 32 bytes, and whether it is more than a mere wake-up."""
 
     digest: bytes
     has_payload: bool

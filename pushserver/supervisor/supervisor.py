@@ -43,7 +43,7 @@ class Supervisor:
         self._guard = guard
         self._children: list[Child] = []
         self._keepers: list[asyncio.Task[None]] = []
-        self._kept: dict[str, ProcessSpec] = {}  # by name, what is started again
+        self._kept: dict[str, ProcessSpec] = {}  # by name: what is started again when it ends
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
 
