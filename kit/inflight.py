@@ -16,6 +16,8 @@ from kit.http.connections import call_on_loop
 from kit.turns import Bell
 
 T = TypeVar("T")
+# A result that cannot be recorded yet is tried again after this.
+PUT_OFF_SECONDS = 10
 Timer = asyncio.TimerHandle
 # It never raises: what went wrong is its result, also when the timeout cancels it.
 Send = Callable[[], Coroutine[Any, Any, T]]
@@ -62,6 +64,14 @@ class InFlight(Generic[T]):
         self._under_way -= count
         self.first_result_at = monotonic()
 
+    def put_off(self, count: int) -> None:
+        """Have the oldest results come again some seconds later."""
+        call_on_loop(self._come_later, [self._results.popleft() for _ in range(count)])
+
+    def _come_later(self, results: Sequence[T]) -> None:
+        for result in results:
+            asyncio.get_running_loop().call_later(PUT_OFF_SECONDS, self._arrive, result)
+
     def _start(self, sends: Sequence[Send[T]]) -> None:
         loop = asyncio.get_running_loop()
         tasks = {loop.create_task(self._send(send)) for send in sends}
@@ -78,7 +88,9 @@ class InFlight(Generic[T]):
             timer.cancel()
 
     async def _send(self, send: Send[T]) -> None:
-        result = await send()
+        self._arrive(await send())
+
+    def _arrive(self, result: T) -> None:
         if not self._results:
             self.first_result_at = monotonic()
         self._results.append(result)

@@ -26,7 +26,10 @@ EVERY_SESSION: Mapping[str, str] = {"jit": "off", "random_page_cost": "1.1"}
 # (notifications/delivery/recording.py).
 # enable_bitmapscan: `_TAKE` (waku_bridge/inbound.py) and `EXPIRED` (notifications/queues.py) read and sort all that
 # waits, where next to nothing did when the statistics were made, instead of following the index as far as they need.
+#
+# lock_timeout, in ms: what another session keeps locked for longer, such as an operator's, is put off; the rest goes on.
 BATCH_WORKER: Mapping[str, str] = {
+    "lock_timeout": "1000",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",

@@ -17,7 +17,8 @@ are. The steps of a turn are the stages in their order; each returns what it dec
                            └── decided ──▶ its own `committed`, which sends it; dropped when the commit fails
 
 A turn that trips over one item is repeated stage by stage with half as many items, until the one to blame is alone and
-its stage sets it aside. What the database refuses because of another worker is simply done again.
+its stage sets it aside. What the database refuses because of another worker is simply done again. An item that another
+session keeps locked is found in the same way, and put off.
 """
 
 import os
@@ -37,7 +38,7 @@ from django.db import Error, connection, transaction
 from kit.backoff import Backoff
 from kit.buckets.share import COUNTED_EVERY_SECONDS, own_share
 from kit.db.clock import clock
-from kit.db.reasons import is_away, is_collision, is_conflict, reason
+from kit.db.reasons import is_away, is_collision, is_conflict, is_lock_timeout, reason, sqlstate
 from kit.db.statements import fetch, write
 from kit.leader import BATCHES, HELD, TRY, LeaderLock
 from kit.sessions import BATCH_WORKER, set_all
@@ -60,6 +61,8 @@ ATTEMPTS = 3
 # A conflict that one item meets alone is waited out. A row that is still in its way after so many waits, some 20 s, is
 # no other worker's: the item would stop all others for good.
 WAITS = 12
+# In a batch that has waited for a lock, each part of it waits no longer than this.
+LOCK_TIMEOUT = "100ms"
 MAX_BACKOFF_SECONDS = 2.0
 
 
@@ -124,6 +127,10 @@ class Stage(Protocol):
         """Give up the one item that `work` trips over, so that it does not stop the others."""
         ...
 
+    def put_off(self, batch: Batch) -> bool:
+        """Leave the one item whose row another session keeps locked, and return whether that can be done."""
+        ...
+
 
 class BaseStage:
     """Defaults of a stage that has nothing in memory and nothing to undo."""
@@ -147,6 +154,10 @@ class BaseStage:
 
     def set_aside(self, error: Exception, batch: Batch) -> None:  # noqa: ARG002 - the signature of a stage
         log.error("stage_failed", stage=type(self).__name__, error=type(error).__name__)
+
+    def put_off(self, batch: Batch) -> bool:  # noqa: ARG002 - the signature of a stage
+        """Put nothing off, unless a stage says otherwise."""
+        return False
 
 
 class Bell:
@@ -243,7 +254,7 @@ class Worker:
                 if is_away(error):
                     raise
                 if not is_conflict(error):
-                    log.warning("turn_split", error=type(error).__name__)
+                    log.warning("turn_split", error=type(error).__name__, sqlstate=sqlstate(error))
                     break
                 log.info("turn_collided", error=type(error).__name__)
         self._work_apart(now)
@@ -337,7 +348,7 @@ class Worker:
                     while not self._has_worked(stage, _Turn(limit, now)):
                         limit //= 2
                 except Exception as error:
-                    if not is_conflict(error):
+                    if not (is_conflict(error) or is_lock_timeout(error)):
                         raise
                     met = error
         if met:
@@ -347,18 +358,24 @@ class Worker:
         """Let one stage work, and those that follow it; return False when it is to be tried with fewer items."""
         try:
             with transaction.atomic(durable=True):
+                write(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
                 made.let_work(stage)
                 for follower in self._stages:
                     if follower.follows and made.concerns(follower):
                         made.let_work(follower)
         except Exception as error:
             made.undo()
-            if is_away(error) or (made.limit == 1 and self._is_waited_out(stage, error)):
+            if is_away(error):
                 raise
             if made.limit > 1:
                 return False
+            batch = made.batch_of(stage)
+            if is_lock_timeout(error) and stage.put_off(batch):
+                return True
+            if self._is_waited_out(stage, error):
+                raise
             with transaction.atomic(durable=True):
-                stage.set_aside(error, made.batch_of(stage))
+                stage.set_aside(error, batch)
         else:
             made.tell()
         del self._waits[stage]
@@ -366,7 +383,7 @@ class Worker:
 
     def _is_waited_out(self, stage: Stage, error: Exception) -> bool:
         """Return whether an error that one item met alone is the fault of another session."""
-        if is_collision(error):
+        if is_collision(error) or is_lock_timeout(error):
             return True
         self._waits[stage] += is_conflict(error)
         return is_conflict(error) and self._waits[stage] <= WAITS

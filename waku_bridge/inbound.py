@@ -173,7 +173,7 @@ _NEWEST: LiteralString = _TAKE.format(
     max_bytes="%(max_bytes)s * share",
 )
 _ONE: LiteralString = _take_in(_ARRIVAL, f"state = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])")
-_POSTPONED: LiteralString = _take_in(_REVERSED, f"state = '{State.POSTPONED}'")
+_POSTPONED: LiteralString = _take_in(_REVERSED, f"state = '{State.POSTPONED}' AND hash <> ALL (%(but)b::bytea[])")
 _POSTPONE = f"UPDATE waku_bridge_inboundenvelope SET state = '{State.POSTPONED}' WHERE hash = ANY (%b::bytea[])"
 _RECALL = f"""
     UPDATE waku_bridge_inboundenvelope SET state = '{State.RECEIVED}'
@@ -197,9 +197,9 @@ def take_one_of(suspects: Collection[bytes]) -> Taken:
     return _take(_ONE, 1, suspects=list(suspects))
 
 
-def take_postponed(limit: int) -> Taken:
+def take_postponed(limit: int, *, but: Collection[bytes] = ()) -> Taken:
     """Lock the newest of those that were postponed, as `take` does."""
-    return _take(_POSTPONED, limit)
+    return _take(_POSTPONED, limit, but=list(but))
 
 
 def postpone(items: Sequence[Item]) -> None:

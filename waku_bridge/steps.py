@@ -12,6 +12,7 @@ in batches that have room for whatever comes meanwhile.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime, timedelta
+from time import monotonic
 from typing import LiteralString
 
 from django.conf import settings
@@ -32,6 +33,8 @@ from waku_bridge.priority import SHARE, Chosen, Priority, cheapest, cost, named
 
 # Crashes after which an envelope is processed in a batch of its own.
 CRASHES_BEFORE_ALONE = 2
+# An envelope that needs a row which another session keeps locked is taken again after this.
+PUT_OFF_SECONDS = 10
 
 
 class InboxStep(BaseStage):
@@ -65,6 +68,11 @@ class InboxStep(BaseStage):
         for envelope in batch.taken:
             inbound.set_aside(envelope, error, now=batch.now)
 
+    def put_off(self, batch: Batch) -> bool:
+        """Take the envelope some seconds later."""
+        self._intake.put_off([envelope.hash for envelope in batch.taken])
+        return True
+
 
 class Inbox(InboxStep):
     """The step that takes envelopes as they come."""
@@ -96,10 +104,12 @@ class Inbox(InboxStep):
         After two deaths an envelope is taken alone, in every other batch, so that it neither takes neighbours with it
         nor makes all others wait. When a process dies with it then, it is given up.
         """
-        self._takes_one_alone = bool(suspects) and not self._takes_one_alone
+        later = self._intake.to_be_left()
+        alone = [each for each in suspects if each not in later]
+        self._takes_one_alone = bool(alone) and not self._takes_one_alone
         if self._takes_one_alone:
-            return inbound.take_one_of(suspects)
-        return inbound.take(limit, but=suspects, is_newest_first=self._intake.priority.is_behind)
+            return inbound.take_one_of(alone)
+        return inbound.take(limit, but=[*suspects, *later], is_newest_first=self._intake.priority.is_behind)
 
     def _choose(self, items: Sequence[Item], taken: Taken, *, now: datetime) -> Chosen:
         """Choose what is decided in this batch: everything, while it fits and the inbox keeps up."""
@@ -130,7 +140,7 @@ class Postponed(InboxStep):
         if self._intake.priority.is_behind:
             return Work(Processed())
         self._intake.suspects(now=batch.now)
-        taken = inbound.take_postponed(min(batch.limit, SHARE))
+        taken = inbound.take_postponed(min(batch.limit, SHARE), but=self._intake.to_be_left())
         batch.taken = taken.envelopes
         self._intake.hands.hold_also([envelope.hash for envelope in taken.envelopes])
         items = inbound.open_all(taken.envelopes, now=batch.now)
@@ -153,10 +163,21 @@ class InboxIntake:
         self.hands = hands
         self.priority = Priority(settings.ROUTE_LIMITS[:1], lambda: own_share().part)
         self._left_behind = LeftBehind(hands.path.parent)
+        self._left_until: dict[bytes, float] = {}  # monotonic; of envelopes that were put off
 
     def steps(self) -> list[Stage]:
         """Return new steps, in their order in a batch."""
         return [Inbox(self), Postponed(self)]
+
+    def put_off(self, envelope_hashes: Collection[bytes]) -> None:
+        """Leave these envelopes for a while."""
+        self._left_until |= dict.fromkeys(envelope_hashes, monotonic() + PUT_OFF_SECONDS)
+
+    def to_be_left(self) -> Collection[bytes]:
+        """Return the envelopes that were put off a moment ago."""
+        if self._left_until:
+            self._left_until = {each: until for each, until in self._left_until.items() if until > monotonic()}
+        return self._left_until.keys()
 
     def suspects(self, *, now: datetime) -> list[bytes]:
         """Return the envelopes that wait and must be taken alone, which `Inbox` does. Those that killed another process

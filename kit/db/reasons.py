@@ -56,14 +56,14 @@ def _unfit(error: BaseException) -> str:
 def is_away(error: BaseException) -> bool:
     """Return whether an error is about the database rather than about what it was asked to store.
 
-    A lock or an answer that did not come in time says nothing about an item either: it is worked off later, never set
-    aside. Neither does a table that was not migrated yet, nor a standby.
+    An answer that did not come in time says nothing about an item either: it is worked off later, never set aside.
+    Neither does a table that was not migrated yet, nor a standby.
     """
     code = sqlstate(error)
     if code in UNFIT | CLOSED:
         return True
     is_operational = isinstance(error, OperationalError | InterfaceError)
-    return is_operational and not code.startswith(TOO_LARGE) and code not in CONFLICTS
+    return is_operational and not code.startswith(TOO_LARGE) and code not in CONFLICTS | {LOCK_TIMEOUT}
 
 
 def is_collision(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 import select
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -38,6 +39,7 @@ class Numbers(BaseStage):
         self.told = []
         self.limits = []
         self.set_aside_numbers = []
+        self.put_off_numbers = []
 
     def next_at(self):
         return 0.0 if self.numbers else None
@@ -63,6 +65,12 @@ class Numbers(BaseStage):
         [number] = batch.taken
         self.numbers.remove(number)
         self.set_aside_numbers.append(number)
+
+    def put_off(self, batch):
+        [number] = batch.taken
+        self.numbers.remove(number)
+        self.put_off_numbers.append(number)
+        return True
 
 
 class Follower(BaseStage):
@@ -364,6 +372,38 @@ def test_a_row_that_another_worker_inserted_meanwhile_is_found_when_the_turn_is_
     stage.work, work = lambda batch: skip_known(stage, work, batch), stage.work
     assert turn(stage) is False
     assert (written(), stage.limits) == (names(1, 2), [LIMIT] * 2)
+
+
+@in_threads
+def test_an_item_whose_row_somebody_keeps_locked_is_put_off_and_all_others_go_on():
+    key = TopicKey.objects.create(name="held", topic=3, key_encrypted=b"", created_at=timezone.now())
+
+    def need(number):
+        if number == 3:
+            fetch("SELECT 1 FROM registrations_topickey WHERE id = %s FOR UPDATE", [key.pk])
+
+    stage, other = Numbers(*range(9), hook=need), Numbers(10)
+    worker = Worker([stage, other], Bell())
+    with other_session() as session:
+        session.execute("SELECT FROM registrations_topickey WHERE id = %s FOR UPDATE", [key.pk])
+        work_off(worker, stage, other)
+    assert (stage.put_off_numbers, stage.set_aside_numbers) == ([3], [])
+    assert written() == names(*set(range(11)) - {3, 9})
+
+
+@in_threads
+def test_what_cannot_be_put_off_waits_for_the_lock_however_long_that_takes_and_the_others_work(monkeypatch):
+    monkeypatch.setattr("kit.turns.LOCK_TIMEOUT", "1ms")
+    stage, busy, numbers = Numbers(1), Numbers(), count(100)
+    stage.put_off = lambda _: False
+    stage.hook = fails(refused("55P03"), times=10 * (WAITS + 3))
+    worker = Worker([stage, busy], Bell())
+    while not written() & names(1):
+        busy.numbers = [next(numbers)]
+        with suppress(OperationalError):
+            worker.turn(now=timezone.now())
+        assert not busy.numbers
+    assert stage.set_aside_numbers == []
 
 
 def skip_known(stage, work, batch):

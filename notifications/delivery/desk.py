@@ -248,6 +248,11 @@ class Results(BaseStage):
         log.error("result_not_stored", error=type(error).__name__)
         self._delivery.flights.recorded(len(batch.taken))
 
+    def put_off(self, batch: Batch) -> bool:
+        """Record the result some seconds later."""
+        self._delivery.flights.put_off(len(batch.taken))
+        return True
+
 
 class Settling(BaseStage):
     """Answers the requests of this process: those whose results are known, and those that are due."""

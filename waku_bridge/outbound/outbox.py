@@ -132,6 +132,11 @@ class Noting(BaseStage):
         super().set_aside(error, batch)
         self._publisher.recorded(len(self._publisher.peek(1)))
 
+    def put_off(self, batch: Batch) -> bool:
+        """Note the result some seconds later."""
+        self._publisher.put_off(len(self._publisher.peek(batch.limit)))
+        return True
+
 
 class Answered(NamedTuple):
     """How many answers of the stores were recorded, one at most, and which replies are to be asked for again."""
@@ -168,6 +173,11 @@ class Confirming(BaseStage):
         """Drop the verdicts. The stage that looks for unconfirmed replies finds these."""
         super().set_aside(error, batch)
         self._confirmations.recorded(len(self._confirmations.peek(1)))
+
+    def put_off(self, batch: Batch) -> bool:
+        """Record the verdicts some seconds later."""
+        self._confirmations.put_off(len(self._confirmations.peek(batch.limit)))
+        return True
 
 
 class TakingUp(BaseStage):

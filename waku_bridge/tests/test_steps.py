@@ -15,9 +15,10 @@ from kit.hands import Hands
 from kit.sessions import BATCH_WORKER, set_all
 from notifications import retention
 from notifications.models import Notification, NotificationRequest
-from registrations.models import Route
+from registrations.models import Registration, Route
 from tests import factories
 from tests.conversation import CLIENT, SENDER, STRANGER, put, replies_to, say
+from tests.delivering import other_session
 from tests.turns import Process
 from waku_bridge import front_door, inbound
 from waku_bridge.codec.keys import Identity
@@ -314,6 +315,26 @@ def test_one_that_trips_a_turn_up_is_set_aside_among_the_postponed(
     work_until_nothing_is_left(Process(), now)
     assert states() == {State.DROPPED: 4, State.FAILED: 1}
     assert InboundEnvelope.objects.get(state=State.FAILED).reason == "ArithmeticError"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("state", [State.RECEIVED, State.POSTPONED])
+def test_an_envelope_about_a_row_that_somebody_keeps_locked_is_processed_later_and_stops_no_others(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is an operator with an open transaction, or a command that changes many rows."""
+    monkeypatch.setattr("waku_bridge.steps.PUT_OFF_SECONDS", 1)
+    say(registration(CLIENT), now=timezone.now() - HOUR)
+    [held] = put(registration(CLIENT, version=2), now=timezone.now())
+    others = put(*registrations(5), now=timezone.now())
+    InboundEnvelope.objects.filter(hash__in=[held, *others]).update(state=state)
+    process = Process()
+    with other_session() as session:
+        session.execute("SELECT FROM registrations_registration FOR UPDATE")
+        process.turn_until(lambda: states()[State.PROCESSED] == 1 + len(others))
+        assert InboundEnvelope.objects.get(hash=held).state == state
+    process.turn_until(lambda: states() == {State.PROCESSED: 2 + len(others)})
+    assert Registration.objects.get(public_key_hash=CLIENT.key_hash).version == 2
 
 
 @pytest.mark.usefixtures("proven")

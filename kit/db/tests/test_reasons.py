@@ -7,7 +7,7 @@ import pytest
 from django import db
 from django.db import DataError, OperationalError, ProgrammingError
 
-from kit.db.reasons import AWAY, COLLISIONS, REASONS, UNFIT, is_away, is_closed, is_conflict, reason, words
+from kit.db.reasons import AWAY, COLLISIONS, LOCK_TIMEOUT, REASONS, UNFIT, is_away, is_closed, is_conflict, reason, words
 
 
 def error_of(code: str, kind: type[Exception] = OperationalError) -> Exception:
@@ -50,7 +50,7 @@ def django_error(code: str) -> Exception:
     [
         ("08000 08001 08003 08006 53000 53100 53200 53300 57014 57P01 57P02 57P03 57P05 58000 58030", True, False),
         ("25006", True, False),  # a standby
-        ("55P03", True, False),  # a lock that did not come in time
+        ("55P03", False, False),  # a lock that did not come in time: what waited for it is put off
         ("42P01 42703 42501", True, False),  # not migrated yet
         ("23505 40001 40P01", False, True),
         ("21000 22001 22003 22021 22P02 22P05 23000 23502 23503 23514 23P01 42601 54000 XX000 XX001", False, False),
@@ -65,11 +65,11 @@ def test_errors_are_told_apart_by_the_code_of_the_database(codes: str, *, away: 
 AWAY_CLASSES = {"08", "27", "28", "2F", "38", "39", "3B", "40", "53", "55", "57", "58", "F0", "HV"}
 
 
-def test_each_code_that_psycopg_knows_is_away_by_its_class_but_for_collisions_and_those_that_are_named() -> None:
+def test_each_code_that_psycopg_knows_is_away_by_its_class_but_for_locks_and_those_that_are_named() -> None:
     codes = [code for code in psycopg.errors._sqlcodes if re.fullmatch("[0-9A-Z]{5}", code)]
     assert len(codes) > 200
     for code in codes:
-        expected = (code[:2] in AWAY_CLASSES and code not in COLLISIONS) or code in UNFIT | {"25006"}
+        expected = (code[:2] in AWAY_CLASSES and code not in COLLISIONS | {LOCK_TIMEOUT}) or code in UNFIT | {"25006"}
         assert (code, is_away(django_error(code))) == (code, expected)
 
 
