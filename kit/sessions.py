@@ -27,7 +27,7 @@ EVERY_SESSION: Mapping[str, str] = {"jit": "off", "random_page_cost": "1.1"}
 # enable_bitmapscan: `_TAKE` (waku_bridge/inbound.py) and `EXPIRED` (notifications/queues.py) read and sort all that
 # waits, where next to nothing did when the statistics were made, instead of following the index as far as they need.
 #
-# lock_timeout, in ms: what another session keeps locked for longer, such as an operator's, is put off; the rest goes on.
+# lock_timeout, in ms: what another session keeps locked for longer, such as an operator's, is put off.
 BATCH_WORKER: Mapping[str, str] = {
     "lock_timeout": "1000",
     "enable_seqscan": "off",

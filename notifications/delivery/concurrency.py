@@ -6,6 +6,9 @@ starts slowly. An answer is quick when it takes not much longer than the quickes
 make answers slower, a larger limit brings nothing. But what is under way when a process dies is sent again, so that no
 more than is of use should be under way.
 
+All queues together take less than a process has connections. When several hang, each other queue still has the limit
+that it began with.
+
 What waited in a queue takes at most half of its limit. The other half is for fresh pushes, which are claimed as they
 are accepted, so that a backlog does not make them late.
 """
@@ -20,6 +23,9 @@ ANSWERS_TO_GROW = 24
 # An answer within this, or within some times the time of the quickest, is a quick one.
 QUICK_SECONDS = 0.25
 QUICK_TIMES = 4
+# Pushes of all queues of a process, beyond which none takes more than it may at first: three quarters of its
+# connections (`MAX_CONNECTIONS`) and of the workers that gorush has by our recipe.
+MAX_OF_ALL = 192
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,7 @@ class ConcurrencyLimits:
         self._maximum = maximum
         self._first = maximum if first is None else first
         self._taken: Counter[int] = Counter()
+        self._taken_by_all = 0
         self._backlog: Counter[int] = Counter()  # of those, what waited in the queue before
         self._answers: Counter[int] = Counter()  # quick ones that came while the queue was crowded
         self._quickest: dict[int, float] = {}  # of a queue while it was crowded, in seconds
@@ -51,6 +58,7 @@ class ConcurrencyLimits:
             self._crowded.add(slot.queue_id)
             return False
         self._taken[slot.queue_id] += 1
+        self._taken_by_all += 1
         self._backlog[slot.queue_id] += slot.is_backlog
         self._new.append(slot)
         return True
@@ -99,6 +107,7 @@ class ConcurrencyLimits:
 
     def _leave(self, slot: Slot) -> None:
         self._taken[slot.queue_id] -= 1
+        self._taken_by_all -= 1
         self._backlog[slot.queue_id] -= slot.is_backlog
 
     def _has_room(self, slot: Slot) -> bool:
@@ -107,7 +116,9 @@ class ConcurrencyLimits:
         return self._taken[slot.queue_id] < limit and is_half_free
 
     def _limit(self, queue_id: int) -> int:
-        return min(self._maximum, self._first + self._answers[queue_id] // ANSWERS_TO_GROW)
+        limit = min(self._maximum, self._first + self._answers[queue_id] // ANSWERS_TO_GROW)
+        left_by_others = MAX_OF_ALL - (self._taken_by_all - self._taken[queue_id])
+        return min(limit, max(left_by_others, self._first))
 
 
 def _half(limit: int) -> int:

@@ -10,9 +10,10 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection
 from django.utils import timezone
 
+from kit.http.connections import MAX_CONNECTIONS
 from kit.turns import WAITS, BaseStage, Worker
 from notifications import queues
-from notifications.delivery.concurrency import ANSWERS_TO_GROW, ConcurrencyLimits, Slot
+from notifications.delivery.concurrency import ANSWERS_TO_GROW, MAX_OF_ALL, ConcurrencyLimits, Slot
 from notifications.delivery.desk import Flights
 from notifications.delivery.recording import take_up_lost
 from notifications.messages import ChannelKey, Outcome, Push, QueueKey, Result, queue_key
@@ -372,6 +373,21 @@ def test_a_limit_grows_by_deliveries_that_take_not_much_longer_than_the_quickest
 def test_a_limit_that_has_room_for_what_comes_does_not_grow():
     limits = ConcurrencyLimits(5, first=2)
     assert {carry(limits, ONE, at_once=2) for _ in range(3 * ANSWERS_TO_GROW)} == {2}
+
+
+def test_queues_that_hang_together_leave_each_other_queue_the_limit_that_it_began_with():
+    limits = ConcurrencyLimits(128, first=32)
+    for queue in (ONE, TWO, 3):
+        for _ in range(128 * ANSWERS_TO_GROW // 32):
+            carry(limits, queue, at_once=256)
+    for queue in (ONE, TWO):
+        while limits.enter(Slot(queue)):
+            limits.keep()
+    assert MAX_OF_ALL == MAX_CONNECTIONS - 2 * 32
+    assert [room_in(limits, queue) for queue in (ONE, TWO, 3, 4)] == [0, 0, 32, 32]
+    for _ in range(64):
+        limits.complete(Slot(TWO))
+    assert [room_in(limits, queue) for queue in (ONE, TWO, 3, 4)] == [0, 64, 64, 32]
 
 
 def test_a_turn_that_fails_gives_back_what_it_took_and_nothing_else(limits):

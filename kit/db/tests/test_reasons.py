@@ -7,7 +7,18 @@ import pytest
 from django import db
 from django.db import DataError, OperationalError, ProgrammingError
 
-from kit.db.reasons import AWAY, COLLISIONS, LOCK_TIMEOUT, REASONS, UNFIT, is_away, is_closed, is_conflict, reason, words
+from kit.db.reasons import (
+    AWAY,
+    COLLISIONS,
+    LOCK_TIMEOUT,
+    REASONS,
+    UNFIT,
+    is_away,
+    is_closed,
+    is_conflict,
+    reason,
+    words,
+)
 
 
 def error_of(code: str, kind: type[Exception] = OperationalError) -> Exception:
