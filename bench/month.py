@@ -2,7 +2,7 @@
 
 The tables are filled as by thirty days of requests, fewer than a thousand a second, as the disk bears it. Then messages
 come at an even rate, while days are exported again and again, somebody keeps a snapshot open, and retention removes
-what gets too old. Each figure is taken at the beginning and at the end. There is no standby beside it.
+what gets too old, and a standby follows. Each figure is taken at the beginning and at the end.
 Run alone with ``python -m bench month``; it takes an hour (``--minutes``) and some 10 GB (``--requests``).
 """
 
@@ -22,7 +22,7 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from bench import retention, throughput
+from bench import retention, servers, throughput
 from bench.fleet import Fleet, fleet, name_of
 from bench.phones import Phones
 
@@ -52,7 +52,8 @@ def run(requests: int = REQUESTS, minutes: int = MINUTES) -> dict[str, object]:
         _fill(running, requests)
         _paced(running, phones)  # what is read for the first time comes from the disk
         before = _look(running) | _paced(running, phones)
-        with _exporting(Path(name)), _a_snapshot(running.database_url):
+        followed = servers.standby(Path(name) / "standby", running.database_url)
+        with followed, _exporting(Path(name)), _a_snapshot(running.database_url):
             for _ in range(max(minutes - 2, 1)):
                 _paced(running, phones)
             after = _look(running) | _paced(running, phones)

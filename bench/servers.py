@@ -3,6 +3,7 @@
 With DATABASE=system PostgreSQL is the one that Debian installs, with its defaults, instead of the embedded one.
 """
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,12 +15,14 @@ from typing import Any
 
 import httpx
 import psutil
+import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from bench.reading import SERVER_KEY
 from pushserver.embedded import installed
+from pushserver.embedded.accounts import own_folder
 from pushserver.embedded.ports import free_port, is_free
-from pushserver.embedded.postgres import EMBEDDED, SOCKET_NAME
+from pushserver.embedded.postgres import EMBEDDED, SOCKET_NAME, EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
 
 # Of an operator who sets DATABASE_URL. They protect nothing.
@@ -42,6 +45,30 @@ def postgres(folder: Path, **settings: str) -> Iterator[tuple[str, psutil.Proces
             yield server.url(), psutil.Process(running.pid)
         finally:
             running.send_signal(signal.SIGINT)  # at once, whoever is still connected
+
+
+@contextmanager
+def standby(folder: Path, url: str) -> Iterator[tuple[str, psutil.Process]]:
+    """Run a standby of the database that has a socket there, and have it say which rows its own queries need. The value
+    is its URL and its first process.
+    """
+    copy_of(installed.postgres(Path(str(conninfo_to_dict(url)["host"])), {}), folder / "postgres")
+    with psycopg.connect(url) as primary:
+        [(most,)] = primary.execute("SHOW max_connections").fetchall()  # a standby takes no fewer
+    with postgres(folder, hot_standby="on", hot_standby_feedback="on", max_connections=str(most)) as running:
+        yield running
+
+
+def copy_of(primary: EmbeddedPostgres, data_dir: Path) -> None:
+    """Make the data folder of a standby, with the program of PostgreSQL itself."""
+    shutil.rmtree(data_dir, ignore_errors=True)
+    source = f"host={primary.socket_dir} port={primary.settings.get('port', 5432)} user=postgres"
+    options = ["--write-recovery-conf", "--checkpoint=fast", "--wal-method=stream"]
+    command = [str(primary.programs / "pg_basebackup"), "--dbname", source, "--pgdata", str(data_dir), *options]
+    subprocess.run(command, check=True, capture_output=True)
+    for left_over in data_dir.glob(f"{SOCKET_NAME}*"):  # with it a copy of the same port takes itself for running
+        left_over.unlink()
+    own_folder(data_dir, primary.account)
 
 
 @contextmanager

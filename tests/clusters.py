@@ -1,6 +1,5 @@
 """PostgreSQL servers of single tests, for what the one that all tests share must not suffer."""
 
-import shutil
 import subprocess
 import time
 from dataclasses import dataclass
@@ -9,8 +8,8 @@ from signal import SIGQUIT
 
 import psycopg
 
+from bench.servers import copy_of
 from pushserver.embedded import installed
-from pushserver.embedded.accounts import own_folder
 from pushserver.embedded.ports import free_port
 from pushserver.embedded.postgres import DATABASE_NAME, EmbeddedPostgres
 from pushserver.supervisor.guard import Guard
@@ -121,15 +120,6 @@ def replicas(folder: Path, guard: Guard, *, is_synchronous: bool) -> Replicas:
         for settings in [{"listen_addresses": "127.0.0.1", "port": str(free_port()), "hot_standby": "on"}]
     )
     return Replicas(primary, standby, is_synchronous)
-
-
-def copy_of(primary: EmbeddedPostgres, data_dir: Path) -> None:
-    """Make the data folder of a standby, with the program of PostgreSQL itself."""
-    shutil.rmtree(data_dir, ignore_errors=True)
-    own_folder(data_dir, primary.account)
-    source = f"host={primary.socket_dir} port={primary.settings['port']} user=postgres"
-    options = ["--write-recovery-conf", "--checkpoint=fast", "--wal-method=stream"]
-    run_program(primary, "pg_basebackup", "--dbname", source, "--pgdata", str(data_dir), *options)
 
 
 def run_program(cluster: EmbeddedPostgres, program: str, *arguments: str) -> None:
