@@ -41,7 +41,7 @@ class Timed:
         self._stage = stage
         self._seconds = seconds
         self.next_at, self.is_under_way = stage.next_at, stage.is_under_way
-        self.undone, self.set_aside = stage.undone, stage.set_aside
+        self.undone, self.set_aside, self.put_off = stage.undone, stage.set_aside, stage.put_off
 
     def work(self, batch: Batch) -> Work[Any]:
         started = thread_time()

@@ -69,7 +69,7 @@ class Stages:
         stream.feed(HEADER)
         started = thread_time()
         arrived = [
-            Arrived(event, time.monotonic())
+            Arrived(event, time.monotonic(), event.size)
             for stanza in data
             for event in stream.feed(stanza)
             if isinstance(event, Received)

@@ -61,8 +61,11 @@ ATTEMPTS = 3
 # A conflict that one item meets alone is waited out. A row that is still in its way after so many waits, some 20 s, is
 # no other worker's: the item would stop all others for good.
 WAITS = 12
-# In a batch that has waited for a lock, each part of it waits no longer than this.
+# Whoever has just waited for a lock that another session keeps waits no longer than this for the next ones.
 LOCK_TIMEOUT = "100ms"
+WARY_SECONDS = 60
+# How long a stage works in parts, one after the other, while the others of the process wait.
+PARTS_SECONDS = 2.0
 MAX_BACKOFF_SECONDS = 2.0
 
 
@@ -77,6 +80,7 @@ class Batch:
     now: datetime
     handed: Sequence[object] = ()
     taken: Sequence[Any] = ()
+    is_part: bool = False  # of one over which the stage tripped
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +202,7 @@ class Worker:
         self._bell = bell
         self._with_rows: set[int] = set()  # positions of the stages that rows wait for
         self._look_at = self._count_at = 0.0
+        self._wary_until = 0.0
         self._waits: Counter[Stage] = Counter()  # of stages whose one item met a conflict
         self._listening: psycopg.Connection | None = None
         self._is_on_duty = False
@@ -253,6 +258,8 @@ class Worker:
             except Exception as error:
                 if is_away(error):
                     raise
+                if is_lock_timeout(error):
+                    self._wary_until = monotonic() + WARY_SECONDS
                 if not is_conflict(error):
                     log.warning("turn_split", error=type(error).__name__, sqlstate=sqlstate(error))
                     break
@@ -314,6 +321,8 @@ class Worker:
         left: set[int] = set()
         try:
             with transaction.atomic(durable=True):
+                if monotonic() < self._wary_until:
+                    write(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
                 for place, stage in self._active():
                     if made.concerns(stage, has_rows=place in waited) and made.let_work(stage):
                         left.add(place)
@@ -336,17 +345,15 @@ class Worker:
                 yield place, stage
 
     def _work_apart(self, now: datetime) -> None:
-        """Give each stage a transaction of its own, and fewer and fewer items while it trips. A conflict that is waited
-        out is raised once the others have worked.
+        """Give each stage transactions of its own. A conflict or lock that is waited out is raised once the others have
+        worked.
         """
         waited, self._with_rows = self._with_rows, set()
         met: Exception | None = None
         for place, stage in self._active():
-            limit = LIMIT
             if not stage.follows and (place in waited or _is_due(stage)):
                 try:
-                    while not self._has_worked(stage, _Turn(limit, now)):
-                        limit //= 2
+                    self._work_in_parts(stage, now)
                 except Exception as error:
                     if not (is_conflict(error) or is_lock_timeout(error)):
                         raise
@@ -354,32 +361,49 @@ class Worker:
         if met:
             raise met
 
-    def _has_worked(self, stage: Stage, made: "_Turn") -> bool:
-        """Let one stage work, and those that follow it; return False when it is to be tried with fewer items."""
-        try:
-            with transaction.atomic(durable=True):
-                write(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-                made.let_work(stage)
-                for follower in self._stages:
-                    if follower.follows and made.concerns(follower):
-                        made.let_work(follower)
-        except Exception as error:
-            made.undo()
-            if is_away(error):
-                raise
-            if made.limit > 1:
-                return False
-            batch = made.batch_of(stage)
-            if is_lock_timeout(error) and stage.put_off(batch):
-                return True
-            if self._is_waited_out(stage, error):
-                raise
-            with transaction.atomic(durable=True):
-                stage.set_aside(error, batch)
-        else:
-            made.tell()
-        del self._waits[stage]
-        return True
+    def _work_in_parts(self, stage: Stage, now: datetime) -> None:
+        """Let a stage work on fewer and fewer items while it trips. Where locks are in its way, go on behind what was
+        put off, as the next turn would only wait for the next lock.
+        """
+        part, is_held_up, until = LIMIT, False, monotonic() + PARTS_SECONDS
+        is_more_left = True
+        while is_more_left:
+            made = _Turn(part, now, is_part=True)
+            try:
+                is_more_left = self._work_alone(stage, made)
+            except Exception as error:
+                made.undo()
+                if is_away(error):
+                    raise
+                is_held_up = is_held_up or is_lock_timeout(error)
+                if part > 1:
+                    part = made.half_of(stage)
+                    continue
+                self._give_up(stage, error, made.batch_of(stage))
+            del self._waits[stage]
+            if not is_held_up or monotonic() > until:
+                return
+            part = min(2 * part, LIMIT)
+
+    def _work_alone(self, stage: Stage, made: "_Turn") -> bool:
+        """Let one stage work, and those that follow it; return whether more is left for it."""
+        with transaction.atomic(durable=True):
+            write(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+            is_more_left = made.let_work(stage)
+            for follower in self._stages:
+                if follower.follows and made.concerns(follower):
+                    made.let_work(follower)
+        made.tell()
+        return is_more_left
+
+    def _give_up(self, stage: Stage, error: Exception, batch: Batch) -> None:
+        """Put the one item off, or set it aside. Raise the error of another session, which is waited out."""
+        if is_lock_timeout(error) and stage.put_off(batch):
+            return
+        if self._is_waited_out(stage, error):
+            raise error
+        with transaction.atomic(durable=True):
+            stage.set_aside(error, batch)
 
     def _is_waited_out(self, stage: Stage, error: Exception) -> bool:
         """Return whether an error that one item met alone is the fault of another session."""
@@ -418,9 +442,10 @@ class Worker:
 class _Turn:
     """What the stages of one turn were given, and what they decided."""
 
-    def __init__(self, limit: int, now: datetime) -> None:
-        self.limit = limit
+    def __init__(self, limit: int, now: datetime, *, is_part: bool = False) -> None:
+        self._limit = limit
         self._now = now
+        self._is_part = is_part
         self._handed: list[object] = []
         self._begun: list[tuple[Stage, Batch]] = []
         self._worked: list[tuple[Stage, Work[Any]]] = []
@@ -432,7 +457,7 @@ class _Turn:
 
     def let_work(self, stage: Stage) -> bool:
         """Let a stage work, and return whether more is left for it."""
-        batch = Batch(self.limit, self._now, self._handed)
+        batch = Batch(self._limit, self._now, self._handed, is_part=self._is_part)
         self._begun.append((stage, batch))
         with self._traced.stage(type(stage).__name__):
             work = stage.work(batch)
@@ -443,6 +468,10 @@ class _Turn:
     def batch_of(self, stage: Stage) -> Batch:
         """Return what a stage was given that has begun."""
         return next(batch for begun, batch in self._begun if begun is stage)
+
+    def half_of(self, stage: Stage) -> int:
+        """Return half of what a stage took, as far as it says that, but not less than one item."""
+        return max(min(self._limit, len(self.batch_of(stage).taken) or self._limit) // 2, 1)
 
     def undo(self) -> None:
         """Have every stage that has begun take everything back."""

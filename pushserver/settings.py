@@ -264,7 +264,7 @@ if DELIVERY_LEASE_SECONDS < GORUSH_TIMEOUT_SECONDS + 12:  # waiting for a connec
     )
 # Pushes of one queue (an app on its platform, to addresses that are proven or not) under way in one process, whose 256
 # connections are shared by all.
-CHANNEL_IN_FLIGHT = env.count("CHANNEL_IN_FLIGHT", 128, minimum=1, maximum=192)  # `MAX_OF_ALL`
+CHANNEL_IN_FLIGHT = env.count("CHANNEL_IN_FLIGHT", 128, minimum=1, maximum=256)
 # How much may wait: altogether, by default what comes at 100 a second until it expires; the part of it for addresses
 # that nothing was delivered to yet; and for one address.
 MAX_OPEN_NOTIFICATIONS = env.count(

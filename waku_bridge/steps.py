@@ -33,8 +33,9 @@ from waku_bridge.priority import SHARE, Chosen, Priority, cheapest, cost, named
 
 # Crashes after which an envelope is processed in a batch of its own.
 CRASHES_BEFORE_ALONE = 2
-# An envelope that needs a row which another session keeps locked is taken again after this.
+# An envelope that needs a row which another session keeps locked is left so long, and twice as long the next time.
 PUT_OFF_SECONDS = 10
+MAX_PUT_OFF_SECONDS = 300
 
 
 class InboxStep(BaseStage):
@@ -87,18 +88,18 @@ class Inbox(InboxStep):
     def work(self, batch: Batch) -> Work[Processed]:
         """Process what waits. Answers and replies are handed on within the same batch."""
         suspects = self._intake.suspects(now=batch.now)
-        taken = self._take(batch.limit, suspects)
+        taken = self._take(batch, suspects)
         batch.taken = taken.envelopes
         self._intake.hands.hold([envelope.hash for envelope in taken.envelopes])
         items = inbound.open_all(taken.envelopes, now=batch.now)
-        chosen = self._choose(items, taken, now=batch.now)
+        chosen = self._choose(items, taken, batch)
         inbound.postpone([items[index] for index in chosen.postponed])
         has_rest = len(chosen.decided) + len(chosen.postponed) < len(items)
         is_more_left = taken.is_more_left or has_rest or bool(suspects) or self._intake.priority.is_behind
         decided = [item for index, item in enumerate(items) if index in chosen.decided]
         return self._process(decided, is_more_left=is_more_left, now=batch.now)
 
-    def _take(self, limit: int, suspects: Collection[bytes]) -> Taken:
+    def _take(self, batch: Batch, suspects: Collection[bytes]) -> Taken:
         """Take envelopes, and care for those that processes died with.
 
         After two deaths an envelope is taken alone, in every other batch, so that it neither takes neighbours with it
@@ -109,13 +110,19 @@ class Inbox(InboxStep):
         self._takes_one_alone = bool(alone) and not self._takes_one_alone
         if self._takes_one_alone:
             return inbound.take_one_of(alone)
-        return inbound.take(limit, but=[*suspects, *later], is_newest_first=self._intake.priority.is_behind)
+        is_newest_first = self._intake.priority.is_behind and not batch.is_part
+        return inbound.take(batch.limit, but=[*suspects, *later], is_newest_first=is_newest_first)
 
-    def _choose(self, items: Sequence[Item], taken: Taken, *, now: datetime) -> Chosen:
-        """Choose what is decided in this batch: everything, while it fits and the inbox keeps up."""
+    def _choose(self, items: Sequence[Item], taken: Taken, batch: Batch) -> Chosen:
+        """Choose what is decided in this batch: everything, while it fits and the inbox keeps up.
+
+        A part of a batch is small by itself, and its envelopes may have waited for a lock. So it says nothing about
+        the inbox.
+        """
         costs = [cost(item.decoded) for item in items]
-        waited = max((now - envelope.received_at for envelope in taken.envelopes), default=timedelta())
-        if self._intake.priority.decides_all(costs, is_full=taken.is_more_left, waited=waited):
+        waited = max((batch.now - envelope.received_at for envelope in taken.envelopes), default=timedelta())
+        is_full = taken.is_more_left and not batch.is_part
+        if self._intake.priority.decides_all(costs, is_full=is_full, waited=waited):
             return Chosen(set(range(len(items))), set())
         names = list(_named_by_news(items))
         found = find_proven_addresses({name for each in names for name in each})
@@ -163,7 +170,7 @@ class InboxIntake:
         self.hands = hands
         self.priority = Priority(settings.ROUTE_LIMITS[:1], lambda: own_share().part)
         self._left_behind = LeftBehind(hands.path.parent)
-        self._left_until: dict[bytes, float] = {}  # monotonic; of envelopes that were put off
+        self._put_off: dict[bytes, tuple[float, float]] = {}  # until when (monotonic), and for how many seconds
 
     def steps(self) -> list[Stage]:
         """Return new steps, in their order in a batch."""
@@ -171,13 +178,17 @@ class InboxIntake:
 
     def put_off(self, envelope_hashes: Collection[bytes]) -> None:
         """Leave these envelopes for a while."""
-        self._left_until |= dict.fromkeys(envelope_hashes, monotonic() + PUT_OFF_SECONDS)
+        for each in envelope_hashes:
+            _, last = self._put_off.get(each, (0.0, PUT_OFF_SECONDS / 2))
+            seconds = min(2 * last, MAX_PUT_OFF_SECONDS)
+            self._put_off[each] = (monotonic() + seconds, seconds)
 
     def to_be_left(self) -> Collection[bytes]:
         """Return the envelopes that were put off a moment ago."""
-        if self._left_until:
-            self._left_until = {each: until for each, until in self._left_until.items() if until > monotonic()}
-        return self._left_until.keys()
+        now = monotonic()
+        if self._put_off:  # who was not put off again by then is through
+            self._put_off = {each: of for each, of in self._put_off.items() if of[0] + MAX_PUT_OFF_SECONDS > now}
+        return [each for each, (until, _) in self._put_off.items() if until > now]
 
     def suspects(self, *, now: datetime) -> list[bytes]:
         """Return the envelopes that wait and must be taken alone, which `Inbox` does. Those that killed another process

@@ -103,9 +103,9 @@ class Registering:
         count(COMMANDS, [(outcome,)])
         return answer
 
-    def trouble(self, command: Command) -> bytes:
-        """Return the answer while the database is away."""
-        refused = CommandRefused(Refusal.NOT_STORED)
+    def refuse(self, command: Command, refusal: Refusal) -> bytes:
+        """Return the answer to a command that is not carried out."""
+        refused = CommandRefused(refusal)
         count(COMMANDS, [(refused.outcome,)])
         return answers.write_error(command.origin, refused.error, by=self._domain)
 

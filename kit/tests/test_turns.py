@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from time import monotonic
+from unittest.mock import patch
 from uuid import uuid4
 
 import psycopg
@@ -221,8 +222,8 @@ def test_the_one_that_a_stage_trips_over_is_set_aside_and_all_others_are_process
 def test_items_are_halved_until_the_one_is_alone():
     stage = Numbers(*range(5), hook=refuse(0))
     turn(stage)
-    assert stage.limits == [LIMIT, 200, 100, 50, 25, 12, 6, 3, 1]
-    assert stage.told == ["undone 5"] * 7 + ["undone 3", "undone 1"]
+    assert stage.limits == [LIMIT, LIMIT, 2, 1]
+    assert stage.told == ["undone 5"] * 2 + ["undone 2", "undone 1"]
 
 
 def test_a_stage_that_trips_does_not_keep_the_others_from_working_in_the_same_turn():
@@ -310,7 +311,7 @@ def test_what_collides_with_another_worker_is_done_again_as_it_was(error):
 
 @pytest.mark.parametrize("error", CONFLICTS)
 def test_what_collides_again_and_again_is_not_set_aside(error):
-    stage = Numbers(1, hook=fails(error, times=100))
+    stage = Numbers(1, hook=fails(error, times=40))
     worker, collisions = Worker([stage], Bell()), 0
     while not written():
         try:
@@ -326,7 +327,7 @@ def test_conflicts_that_pass_are_forgotten():
     stage = Numbers()
     worker = Worker([stage], Bell())
     for number in range(3 * WAITS):
-        stage.numbers, stage.hook = [number], fails(CONFLICTS[0], times=3 + LIMIT.bit_length())
+        stage.numbers, stage.hook = [number], fails(CONFLICTS[0], times=3 + len([LIMIT, 1]))
         with pytest.raises(IntegrityError):
             worker.turn(now=timezone.now())
         while stage.numbers:
@@ -375,20 +376,42 @@ def test_a_row_that_another_worker_inserted_meanwhile_is_found_when_the_turn_is_
 
 
 @in_threads
-def test_an_item_whose_row_somebody_keeps_locked_is_put_off_and_all_others_go_on():
+@pytest.mark.parametrize("held", [{0}, {3}, {8}, {0, 1, 2, 3}, {n for n in range(60) if n % 5 == 2}])
+def test_items_whose_rows_somebody_keeps_locked_are_put_off_at_once_and_all_others_go_on(held):
     key = TopicKey.objects.create(name="held", topic=3, key_encrypted=b"", created_at=timezone.now())
 
     def need(number):
-        if number == 3:
+        if number in held:
             fetch("SELECT 1 FROM registrations_topickey WHERE id = %s FOR UPDATE", [key.pk])
 
-    stage, other = Numbers(*range(9), hook=need), Numbers(10)
+    stage, other = Numbers(*range(60), hook=need), Numbers(100)
     worker = Worker([stage, other], Bell())
-    with other_session() as session:
+    with other_session() as session, patch("kit.turns.LOCK_TIMEOUT", "10ms"):
         session.execute("SELECT FROM registrations_topickey WHERE id = %s FOR UPDATE", [key.pk])
-        work_off(worker, stage, other)
-    assert (stage.put_off_numbers, stage.set_aside_numbers) == ([3], [])
-    assert written() == names(*set(range(11)) - {3, 9})
+        worker.turn(now=timezone.now())
+    assert (stage.put_off_numbers, stage.set_aside_numbers) == (sorted(held), [])
+    assert written() == names(*{*range(60), 100} - held)
+
+
+@in_threads
+def test_who_has_waited_for_a_lock_waits_no_longer_than_a_moment_for_the_next_ones():
+    """Each turn would otherwise wait as long for what comes about the same row."""
+    stage, seen = Numbers(1), []
+
+    def need(number):
+        seen.extend(value for (value,) in fetch("SHOW lock_timeout"))
+        if number == 1:
+            raise refused("55P03")
+
+    stage.hook = need
+    worker = Worker([stage], Bell())
+    for numbers in ([1], [2], [3]):
+        stage.numbers = numbers
+        worker.turn(now=timezone.now())
+    worker._wary_until = 0.0
+    stage.numbers = [4]
+    worker.turn(now=timezone.now())
+    assert seen == ["1s", "100ms", "100ms", "100ms", "100ms", "1s"]
 
 
 @in_threads

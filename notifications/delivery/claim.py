@@ -155,6 +155,7 @@ def claim(*, limit: int, now: datetime, lease: timedelta, limits: ConcurrencyLim
     """
     known = queues.load()
     if known.is_drained:
+        limits.note_crowded([])  # nothing is to be claimed, however much room there is
         return Claimed()
     sorting = _Sorting(known, limits)
     claimable = list(_probes(sorting, limit, now=now))

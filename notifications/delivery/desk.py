@@ -233,7 +233,7 @@ class Results(BaseStage):
         note((claim.source_key, {"outcome": result.outcome.value}) for claim, result in results)
         # A request whose last result this is can then be answered in the same commit.
         self._delivery.waiting.note(recording.record(results, now=batch.now))
-        return Work(results)
+        return Work(results, is_more_left=len(results) == batch.limit)
 
     def committed(self, decided: Sequence[Done]) -> None:
         self._delivery.flights.recorded(len(decided))

@@ -236,16 +236,21 @@ def test_a_gateway_that_hangs_is_given_up_before_the_lease_ends():
 @pytest.mark.django_db(transaction=True)
 def test_results_of_a_row_that_somebody_keeps_locked_are_recorded_later_and_stop_no_others(monkeypatch):
     monkeypatch.setattr("kit.inflight.PUT_OFF_SECONDS", 0.5)
-    [held, other], desk = [make_due(), make_due()], Desk()
+    rows, desk = [make_due() for _ in range(11)], Desk()
+    held, others = rows[:8], rows[8:]
     desk.turn()
-    while len(desk.gateway.pushes) < 2 or not desk.delivery.flights.are_all_done():
+    while len(desk.gateway.pushes) < len(rows) or not desk.delivery.flights.are_all_done():
         desk.wait()
     with other_session() as session:
-        session.execute("SELECT FROM notifications_notification WHERE id = %s FOR UPDATE", [held.pk])
-        desk.turn_until(lambda: fresh(other).state == State.DELIVERED)
-        assert fresh(held).state == State.IN_FLIGHT
-    desk.turn_until(lambda: fresh(held).state == State.DELIVERED)
-    assert (len(desk.gateway.pushes), desk.delivery.flights.under_way) == (2, 0)
+        session.execute(
+            "SELECT FROM notifications_notification WHERE id = ANY (%s) FOR UPDATE", [[row.pk for row in held]]
+        )
+        monkeypatch.setattr("kit.turns.LOCK_TIMEOUT", "20ms")
+        desk.turn()
+        assert {fresh(row).state for row in others} == {State.DELIVERED}
+        assert {fresh(row).state for row in held} == {State.IN_FLIGHT}
+    desk.turn_until(lambda: {fresh(row).state for row in rows} == {State.DELIVERED})
+    assert (len(desk.gateway.pushes), desk.delivery.flights.under_way) == (len(rows), 0)
 
 
 @pytest.mark.django_db
@@ -526,10 +531,13 @@ def test_what_one_turn_cannot_take_the_next_ones_do():
 
 
 @pytest.mark.django_db
-def test_drained_delivery_takes_nothing():
+def test_drained_delivery_takes_nothing_and_looks_for_nothing():
     waiting = make_due()
+    limits = ConcurrencyLimits(1)
+    limits.note_crowded([1])
     halts.start_draining(by="ann", why="gorush moves", now=NOW)
-    assert take() == []
+    assert take(limits=limits) == []
+    assert not limits.has_room_again()
     halts.stop_draining()
     assert [held.notification_id for held in take()] == [waiting.pk]
 

@@ -323,18 +323,22 @@ def test_an_envelope_about_a_row_that_somebody_keeps_locked_is_processed_later_a
     state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is an operator with an open transaction, or a command that changes many rows."""
-    monkeypatch.setattr("waku_bridge.steps.PUT_OFF_SECONDS", 1)
-    say(registration(CLIENT), now=timezone.now() - HOUR)
-    [held] = put(registration(CLIENT, version=2), now=timezone.now())
-    others = put(*registrations(5), now=timezone.now())
-    InboundEnvelope.objects.filter(hash__in=[held, *others]).update(state=state)
+    monkeypatch.setattr("waku_bridge.steps.MAX_PUT_OFF_SECONDS", 2)
+    say(*registrations(8), now=timezone.now() - HOUR)
+    renewals = [registration(identity_of(number), version=2) for number in range(8)]
+    put(*renewals[:4], *(registration(identity_of(100 + number)) for number in range(20)), *renewals[4:])
+    InboundEnvelope.objects.exclude(state=State.PROCESSED).update(state=state)
     process = Process()
     with other_session() as session:
         session.execute("SELECT FROM registrations_registration FOR UPDATE")
-        process.turn_until(lambda: states()[State.PROCESSED] == 1 + len(others))
-        assert InboundEnvelope.objects.get(hash=held).state == state
-    process.turn_until(lambda: states() == {State.PROCESSED: 2 + len(others)})
-    assert Registration.objects.get(public_key_hash=CLIENT.key_hash).version == 2
+        monkeypatch.setattr("kit.turns.LOCK_TIMEOUT", "20ms")
+        process.turn()
+        process.turn()
+        assert states() == {State.PROCESSED: 8 + 20, state: 8}
+    process.turn_until(lambda: states() == {State.PROCESSED: 8 + 20 + 8})
+    assert set(Registration.objects.values_list("version", "public_key_hash").filter(version=2)) == {
+        (2, identity_of(number).key_hash) for number in range(8)
+    }
 
 
 @pytest.mark.usefixtures("proven")

@@ -180,8 +180,9 @@ class Connection:
                 self._ready.set()
                 self._tell_ready()
             case Received() | TooLarge() | Unreadable():
-                self._waiting.put_nowait(arrived := Arrived(event, monotonic()))
-                self._unanswered_bytes += arrived.size
+                size = 0 if isinstance(event, Unreadable) else event.size
+                self._waiting.put_nowait(Arrived(event, monotonic(), size))
+                self._unanswered_bytes += size
             case Failed(condition):
                 raise ConnectionEnded(condition)
             case Closed():

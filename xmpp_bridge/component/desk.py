@@ -5,7 +5,7 @@ A database that is away is no reason for silence: its users' servers are told to
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TypeVar
 
@@ -41,7 +41,7 @@ from xmpp_bridge.messages import (
 )
 from xmpp_bridge.metrics import ANSWER_SECONDS, PUSHES, STANZAS
 from xmpp_bridge.registering import Registering
-from xmpp_bridge.rules import BAD_REQUEST, NOT_FOUND, Domains, Verdict, answer_to
+from xmpp_bridge.rules import BAD_REQUEST, NOT_FOUND, Domains, Refusal, Verdict, answer_to
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -55,6 +55,8 @@ PATIENCE = Patience(statement_seconds=5, lock_seconds=1)
 CLOCK_SET_EVERY_SECONDS = 30.0
 # How long other stanzas than pushes may take before pushes have their turn again. A command takes two milliseconds.
 OTHERS_SECONDS = 0.05
+# How many of them may wait for that. More commands are told to come again.
+MOST_OTHERS = 500
 # A run of the canary waits for one answer at a time, and one run is under way.
 MOST_UNANSWERED = 8
 _NAMES = {
@@ -69,15 +71,11 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """One stanza as the connection read it, and when (monotonic)."""
+    """One stanza as the connection read it, or what it says; when it came (monotonic), and how many bytes it had."""
 
-    event: Received | TooLarge | Unreadable = field(repr=False)
+    event: Received | TooLarge | Unreadable | Said = field(repr=False)
     at: float
-
-    @property
-    def size(self) -> int:
-        """Return how many bytes are kept of it."""
-        return 0 if isinstance(self.event, Unreadable) else self.event.size
+    size: int
 
 
 class Away(Exception):  # noqa: N818 - says what is the case
@@ -101,7 +99,8 @@ class Desk:
     def answer(self, batch: Sequence[Arrived]) -> tuple[list[bytes], list[Arrived]]:
         """Return the answers to a batch, and what of it is to be handed in again.
 
-        Pushes come first, whatever came before them. Commands and all else take a short while each time. It never
+        Pushes come first, whatever came before them. Commands and all else take a short while each time, and only so
+        many wait for the next time: what waits is held in memory, and pushes behind it would not be read. It never
         raises: whatever happens, who asked is answered.
         """
         heard = [(arrived, _decode(arrived)) for arrived in batch]
@@ -113,8 +112,12 @@ class Desk:
             arrived, said = others.popleft()
             answers.append(self._answer_other(said))
             times.append(arrived.at)
+        while len(others) > MOST_OTHERS:
+            arrived, said = others.pop()
+            answers.append(self._answer_at_once(said))
+            times.append(arrived.at)
         ANSWER_SECONDS.observe_all([monotonic() - at for at in times])
-        return [answer for answer in answers if answer], [arrived for arrived, _ in others]
+        return [answer for answer in answers if answer], [replace(arrived, event=said) for arrived, said in others]
 
     def _answer_pushes(self, pushes: Sequence[PushNotification]) -> list[bytes]:
         return [self._write(push, verdict) for push, verdict in zip(pushes, self._accept(pushes), strict=True)]
@@ -251,11 +254,18 @@ class Desk:
                 return answers.write_error(said.origin, StanzaError("cancel", said.condition), by=self._domain)
         return b""
 
+    def _answer_at_once(self, said: Said) -> bytes:
+        """Return the answer to what must not wait: a command, which takes its time, is not carried out."""
+        if not isinstance(said, Command):
+            return self._answer_other(said)
+        STANZAS.labels(_NAMES[Command]).inc()
+        return self._registering.refuse(said, Refusal.BUSY)
+
     def _answer_command(self, command: Command) -> bytes:
         try:
             return self._repeat(lambda: self._registering.answer(command, now=clock.now()))
         except Exception:  # noqa: BLE001 - it is noted, and whoever asked is answered in any case
-            return self._registering.trouble(command)
+            return self._registering.refuse(command, Refusal.NOT_STORED)
 
     def _answer_query(self, query: Query) -> bytes:
         origin, node = query.origin, query.node
@@ -281,6 +291,8 @@ def _decode(arrived: Arrived) -> Said:
                 return decode_too_large(name, attributes)
             case Unreadable():
                 return Ignored("unreadable")
+            case said:  # it came before, and had to wait
+                return said
     except Exception as error:  # noqa: BLE001 - a fault of the codec concerns this stanza alone
         log.error("stanza_failed", error=type(error).__name__)  # noqa: TRY400 - it may quote the stanza
         return Ignored("failed")

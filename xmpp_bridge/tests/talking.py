@@ -76,7 +76,7 @@ class Registered:
 
 
 def arrived(stanza: str) -> Arrived:
-    return Arrived(Received(parse(stanza.encode())), monotonic())
+    return Arrived(Received(parse(stanza.encode())), monotonic(), len(stanza))
 
 
 def command(node: str, fields: dict[str, str] | None, *, sender: str = JULIET, to: str = SERVICE, **own: str) -> str:

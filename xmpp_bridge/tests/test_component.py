@@ -6,6 +6,7 @@ All on the event loop of `run_xmpp_bridge`, whose transports behave differently 
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -16,14 +17,15 @@ from django.core.cache import cache
 from xmpp_bridge.codec.answers import write_ping
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.codec.limits import MAX_STANZA_BYTES
+from xmpp_bridge.codec.stanzas import decode
 from xmpp_bridge.codec.stream import Received
-from xmpp_bridge.component import board, connection
+from xmpp_bridge.component import board, connection, desk
 from xmpp_bridge.component.backoff import HOPELESS, MAX_SECONDS, Backoff
-from xmpp_bridge.component.desk import Arrived, Desk
+from xmpp_bridge.component.desk import MOST_OTHERS, Arrived, Desk
 from xmpp_bridge.component.running import Component
 from xmpp_bridge.limits import Limits, Rates
 from xmpp_bridge.rules import Domains
-from xmpp_bridge.tests.talking import SERVER, SERVICE, Service, arrived, make_app, publish, push2
+from xmpp_bridge.tests.talking import SERVER, SERVICE, Service, arrived, command, error_of, make_app, publish, push2
 from xmpp_bridge.tests.xmpp_server import XmppServer
 
 
@@ -270,7 +272,7 @@ def test_what_waits_is_bounded_in_bytes_and_in_stanzas(
     """While the database stalls, the server keeps what comes, and nothing of it is lost."""
     is_back = threading.Event()
     taken: list[int] = []
-    monkeypatch.setattr(connection, "Arrived", lambda *of: (taken.append(of[0].size), Arrived(*of))[1])
+    monkeypatch.setattr(connection, "Arrived", lambda *of: (taken.append(of[2]), Arrived(*of))[1])
 
     async def story() -> None:
         server = XmppServer()
@@ -295,6 +297,29 @@ def test_pushes_are_answered_before_commands_that_came_before_them(monkeypatch: 
     service = Service()
     answers, waiting = service.answer([arrived(stanza) for stanza in (*pings, publish("node", "x", stanza_id="push"))])
     assert ([parse(each).get("id") for each in answers], len(waiting)) == (["push"], 2)
+
+
+@pytest.mark.django_db
+def test_commands_that_come_faster_than_they_are_carried_out_are_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What waits for its time is bounded, so that pushes behind it are read, and is decoded once."""
+    monkeypatch.setattr("xmpp_bridge.component.desk.OTHERS_SECONDS", 0.0)
+    service, waiting, told = Service(), [], Counter[str]()
+    decoded = []
+    monkeypatch.setattr(desk, "decode", lambda stanza: (decoded.append(stanza), decode(stanza))[1])
+    for number in range(10):
+        commands = [command("nowhere", {}).replace("'c1'", f"'{number}-{each}'") for each in range(199)]
+        answers, waiting = service.answer([*waiting, *map(arrived, [*commands, publish("x", "y", stanza_id="push")])])
+        told.update(parse(each).get("id") or "" for each in answers)
+        assert (told["push"], len(waiting)) == (number + 1, min(199 * (number + 1), MOST_OTHERS))
+    others = [tree for tree in map(parse, answers) if tree.get("id") != "push"]
+    assert {error_of(each) for each in others} == {("wait", "resource-constraint")}
+    monkeypatch.setattr("xmpp_bridge.component.desk.OTHERS_SECONDS", 60.0)
+    answers, waiting = service.answer(waiting)
+    told.update(parse(each).get("id") or "" for each in answers)
+    assert (len(told), set(told.values()) - {10}, waiting) == (1 + 1990, {1}, [])
+    assert len(decoded) == 10 * 200
 
 
 @pytest.mark.django_db(transaction=True)
