@@ -26,8 +26,8 @@ from bench.servers import cpu_seconds
 AIM_PER_SECOND = 1_600
 SCALE = int(os.environ.get("RETENTION_SCALE", "1000"))
 HOURS = 24
-# Whose rows are removed one by one. Attempts go with their day.
-TABLES_PER_REQUEST = 4
+# Whose rows are removed one by one. Requests, notifications and attempts go with their day.
+TABLES_PER_REQUEST = 2
 FILL = """
     INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, timestamp_ns, payload, state, reason,
         message_type, message_id, source, path, received_at, processed_at)
@@ -40,14 +40,17 @@ FILL = """
         'confirmed', 1, 0, {at}, {at}, {at}, {at}, 'http://127.0.0.1:8645' FROM generate_series(%(first)s, %(last)s) n
         WHERE {at} >= %(envelopes_from)s;
     INSERT INTO notifications_notificationrequest (id, front_door, request_key, message_id, state, source_key,
-        sender_digest, received_at, reply_due_at, answered_at)
+        sender_digest, received_at, reply_due_at, answered_at, ended_on)
     SELECT n, 'waku', sha256(('m' || n)::bytea), sha256(('s' || n)::bytea), 'answered', sha256(n::text::bytea),
-        sha256((n %% 50000)::text::bytea), {at}, {at}, {at} FROM generate_series(%(first)s, %(last)s) n;
+        sha256((n %% 50000)::text::bytea), {at}, {at}, {at}, ({at})::date FROM generate_series(%(first)s, %(last)s) n;
+    INSERT INTO notifications_requestdigest (digest, received_at)
+    SELECT substring(sha256('waku'::bytea || '\\x00' || sha256(('m' || n)::bytea)) FOR 16), {at}
+        FROM generate_series(%(first)s, %(last)s) n;
     INSERT INTO notifications_notification (id, request_id, position, public_key_hash, installation_id, type,
         route_generation, state, report, payload_dropped, attempt_count, ambiguous_count, created_at, expires_at,
-        finished_at)
+        finished_at, ended_on)
     SELECT n, n, 0, sha512((n %% 100000)::text::bytea), md5(n::text), 1, 1, 'delivered', 'success', false, 1, 0, {at},
-        {at}, {at} FROM generate_series(%(first)s, %(last)s) n;
+        {at}, {at}, ({at})::date FROM generate_series(%(first)s, %(last)s) n;
     INSERT INTO notifications_attempt (notification_id, number, gateway, token_type, apn_topic, started_at, latency_ms,
         outcome, code, is_guarded, late_code)
     SELECT n, 1, 'gorush', 2, '', {at}, 20, 'delivered', '', false, '' FROM generate_series(%(first)s, %(last)s) n;
@@ -132,10 +135,11 @@ def fill(first: int, last: int, *, begin: datetime, now: datetime, per_hour: flo
 def make_days(now: datetime) -> None:
     from django.db import transaction  # noqa: PLC0415 - Django is set up only now
 
-    from notifications.retention import ATTEMPTS  # noqa: PLC0415 - as above
+    from notifications.retention import BY_DAY  # noqa: PLC0415 - as above
 
     with transaction.atomic():
-        ATTEMPTS.make_from(now - timedelta(days=30), to=now)
+        for table in BY_DAY:
+            table.make_from(now - timedelta(days=30), to=now)
 
 
 def _purge(now: datetime) -> int:
@@ -144,10 +148,7 @@ def _purge(now: datetime) -> int:
     from waku_bridge import retention as envelopes  # noqa: PLC0415 - as above
 
     removed = sum(envelopes.purge(now=now, keep=timedelta(days=3)))
-    keep = timedelta(days=30)
-    for _ in requests.purge_attempts(now=now, keep=keep):
-        pass
-    return removed + 2 * sum(requests.purge(now=now, keep=keep))
+    return removed + sum(requests.purge(now=now, keep=timedelta(days=30)))
 
 
 def _left_behind(now: datetime) -> int:
@@ -157,6 +158,7 @@ def _left_behind(now: datetime) -> int:
         """
         SELECT (SELECT count(*) FROM waku_bridge_inboundenvelope WHERE received_at < %(now)s - interval '3 days')
              + (SELECT count(*) FROM waku_bridge_outboundreply WHERE created_at < %(now)s - interval '3 days')
+             + (SELECT count(*) FROM notifications_notification WHERE finished_at < %(now)s - interval '31 days')
              + (SELECT count(*) FROM notifications_attempt WHERE started_at < %(now)s - interval '31 days')
         """,
         {"now": now},

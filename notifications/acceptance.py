@@ -15,6 +15,7 @@ from django.conf import settings
 
 from kit.buckets.bucket import BucketLimits, Limit
 from kit.buckets.shared import Spending, own_buckets
+from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
 from kit.db.statements import Statement, fetch_each
 from kit.metrics.batches import count, observe
 from notifications import coalescing, metrics, queues
@@ -47,12 +48,13 @@ from notifications.storing import (
     NewNotification,
     NewRequest,
     find_known,
+    first_day,
     ids_for,
     read_known,
     release_old,
     store,
 )
-from notifications.transitions import OVER, move
+from notifications.transitions import end
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.models import Registration, Route
@@ -204,10 +206,10 @@ def accept(front_door: str, batch: Sequence[Incoming], *, sending: Sending, now:
     commit.
     """
     known, addressees, free_ids, all_queues = _look_up(front_door, batch, now=now)
-    fresh = _choose_fresh(front_door, batch, known)
+    fresh = _choose_fresh(batch, known)
     own_admission().refresh()
     own_senders().refresh(now=now)
-    taken = release_old(known.dedup_keys, until=now - DEDUP_WINDOW)
+    taken = release_old(known.dedup_keys, until=now - DEDUP_WINDOW, now=now)
     requests = [_decide_all(incoming, addressees, taken) for incoming in fresh.values()]
     _limit(requests, now=now)
     _choose(requests, all_queues, sending.limits)
@@ -217,7 +219,7 @@ def accept(front_door: str, batch: Sequence[Incoming], *, sending: Sending, now:
         coalescing.leave_out_oldest(crowded, most=settings.MAX_OPEN_PER_ROUTE, now=now)
     repeats = [i for i in batch if i.request_key in known.requests and known.requests[i.request_key].is_answered]
     answered = _within_limits(repeats, now=now)
-    replayed = {i.source_key for i in batch if known.is_replayed(front_door, i.request_key)}
+    replayed = {i.source_key for i in batch if i.request_key in known.replayed}
     replayed |= {i.source_key for i in repeats} - {i.source_key for i in answered}
     repeated = len(batch) - len(fresh) - len(replayed)
     count(metrics.REQUESTS, {("new",): len(fresh), ("repeated",): repeated, ("replayed",): len(replayed)})
@@ -233,14 +235,14 @@ def accept(front_door: str, batch: Sequence[Incoming], *, sending: Sending, now:
     )
 
 
-def _choose_fresh(front_door: str, batch: Sequence[Incoming], known: Known) -> dict[bytes, Incoming]:
+def _choose_fresh(batch: Sequence[Incoming], known: Known) -> dict[bytes, Incoming]:
     """Return the requests that are new by their keys. Of one that comes twice the first counts: it is answered where
     its sender asked.
     """
     fresh: dict[bytes, Incoming] = {}
     for incoming in batch:
         key = incoming.request_key
-        if key not in known.requests and not known.is_replayed(front_door, key):
+        if key not in known.requests and key not in known.replayed:
             fresh.setdefault(key, incoming)
     return fresh
 
@@ -248,7 +250,7 @@ def _choose_fresh(front_door: str, batch: Sequence[Incoming], known: Known) -> d
 def withdraw(route_ids: Collection[int], *, now: datetime) -> None:
     """Withdraw what waits for these routes, which are removed. What is over keeps their numbers and is not touched."""
     if route_ids:
-        move(Notification.objects.filter(route__in=route_ids), State.WITHDRAWN, finished_at=now, **OVER)
+        end(Notification.objects.filter(route__in=route_ids), State.WITHDRAWN, now=now)
 
 
 # What is known --------------------------------------------------------------------------------------------------------
@@ -259,15 +261,16 @@ def _look_up(
 ) -> tuple[Known, dict[InstallationKey, Addressee], Ids, Queues]:
     """Return what is stored already, who can be notified, ids for as many rows as there may be, and all queues."""
     keys = {dedup_key(i.request.message_id, n) for i in batch for n in i.request.notifications}
+    request_keys = [incoming.request_key for incoming in batch]
     number = sum(len(incoming.request.notifications) for incoming in batch)
     stored, found, [ids], waiting = fetch_each(
-        find_known(front_door, [incoming.request_key for incoming in batch], keys),
+        find_known(front_door, request_keys, keys, now=now),
         _find_addressees(batch, now=now),
         ids_for(len(batch), number, number),
         queues.ALL,
     )
     addressees = {(each.public_key_hash, each.installation_id): each for each in map(Addressee._make, found)}
-    return read_known(stored), addressees, Ids._make(ids), queues.read_queues(waiting)
+    return read_known(front_door, request_keys, stored), addressees, Ids._make(ids), queues.read_queues(waiting)
 
 
 _FIND_ADDRESSEES = f"""
@@ -279,7 +282,8 @@ _FIND_ADDRESSEES = f"""
            route.is_proven,
            (SELECT count(*) FROM (
                SELECT FROM notifications_notification AS n
-               WHERE n.route_id = route.id AND n.state IN ('{State.PENDING}', '{State.RETRYING}') LIMIT %(most_waiting)s
+               WHERE n.route_id = route.id AND n.{IS_UNDER_WAY} AND n.state IN ('{State.PENDING}', '{State.RETRYING}')
+               LIMIT %(most_waiting)s
            ) AS waiting)
     FROM unnest(%(hashes)b::bytea[], %(installations)b::text[]) AS wanted (public_key_hash, installation_id)
     JOIN registrations_registration AS registration USING (public_key_hash, installation_id)
@@ -500,6 +504,7 @@ def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> 
         message_id=incoming.request.message_id,
         state=(states.ANSWERED if is_answered else states.WAITING).value,
         answered_at=now if is_answered else None,
+        ended_on=day_of(now) if is_answered else UNDER_WAY,
         decided=pack(decided) if decided else None,
         decided_names=pack_names(d.notification for d in request.decided) if is_named else None,
         notifications=[_new_notification(draft, lease_until=lease_until, now=now) for draft in request.stored],
@@ -615,7 +620,8 @@ def _answers_repeated(front_door: str, repeats: Sequence[tuple[Incoming, KnownRe
     """Return the answers to repeated requests that were answered."""
     if not repeats:
         return []
-    errors = load_errors({known.id: known.decided for _, known in repeats})
+    since = first_day(known.received_at for _, known in repeats)
+    errors = load_errors({known.id: known.decided for _, known in repeats}, since=since)
     return [
         Answer(
             front_door,

@@ -97,8 +97,9 @@ _NEWEST = f"""
             ))
         ORDER BY started_at DESC, id DESC LIMIT %(looked_through)s
     ) AS attempt
-    JOIN notifications_notification AS n ON n.id = attempt.notification_id
+    JOIN notifications_notification AS n ON n.id = attempt.notification_id AND n.ended_on >= %(start)s::date - 1
     JOIN notifications_notificationrequest AS request ON request.id = n.request_id
+        AND request.ended_on >= (n.created_at - interval '1 day')::date
     JOIN {table(Route)} AS route ON route.id = n.route_id
     WHERE route.is_proven
     ORDER BY attempt.started_at DESC, attempt.id DESC LIMIT %(limit)s
@@ -129,7 +130,7 @@ _COUNT_DEAD = f"""
                 AND started_at >= %(start)s
             ORDER BY started_at DESC LIMIT %(limit)s
         ) AS attempt
-        JOIN notifications_notification AS n ON n.id = attempt.notification_id
+        JOIN notifications_notification AS n ON n.id = attempt.notification_id AND n.ended_on >= %(start)s::date - 1
         JOIN {table(Route)} AS route ON route.id = n.route_id
         WHERE route.is_proven OR NOT %(is_delivered)s
         ORDER BY route.address_digest, attempt.at DESC, attempt.id DESC

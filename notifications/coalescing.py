@@ -7,35 +7,38 @@ address the newest are enough, and the oldest, which would expire first, is left
 from collections.abc import Collection
 from datetime import datetime
 
+from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.statements import fetch
 from kit.metrics.batches import count
 from notifications.messages import APART
 from notifications.metrics import FINISHED
 from notifications.models import Notification
+from notifications.queues import OVER
 
 # What a worker holds at this moment is passed over: it is being sent.
 _LEAVE_OUT_OLDEST = f"""
     WITH ranked AS (
         SELECT id, row_number() OVER (PARTITION BY route_id ORDER BY id DESC) AS place
         FROM notifications_notification WHERE route_id = ANY (%(routes)b::bigint[])
-            AND state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
+            AND {IS_UNDER_WAY} AND state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
     ), locked AS (
-        SELECT id FROM notifications_notification JOIN ranked USING (id) WHERE ranked.place > %(most)s
+        SELECT id FROM notifications_notification JOIN ranked USING (id)
+        WHERE ranked.place > %(most)s AND {IS_UNDER_WAY}
         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE notifications_notification AS n
     SET state = '{Notification.State.COALESCED}', report = coalesce(n.report, '{Notification.Reports.SUCCESS}'),
-        finished_at = %(now)s, lease_until = NULL,
-        next_attempt_at = NULL, chat_id = NULL, message = NULL
-    FROM locked WHERE n.id = locked.id AND n.state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
+        {OVER}
+    FROM locked WHERE n.id = locked.id AND {IS_UNDER_WAY}
+        AND n.state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
     RETURNING n.id
 """
 
 
 _FIND_WAKE_UPS = f"""
     SELECT route_id, type FROM notifications_notification
-    WHERE route_id = ANY (%(routes)b::bigint[]) AND state = '{Notification.State.PENDING}' AND is_wake_up
-        AND expires_at > %(still_at)s
+    WHERE route_id = ANY (%(routes)b::bigint[]) AND {IS_UNDER_WAY} AND state = '{Notification.State.PENDING}'
+        AND is_wake_up AND expires_at > %(still_at)s
 """
 
 
@@ -49,5 +52,5 @@ def find_wake_ups(route_ids: Collection[int], *, still_at: datetime) -> set[tupl
 
 def leave_out_oldest(route_ids: Collection[int], *, most: int, now: datetime) -> None:
     """Coalesce the oldest notifications of these routes, until ``most`` of each wait."""
-    left_out = fetch(_LEAVE_OUT_OLDEST, {"routes": list(route_ids), "most": most, "now": now})
+    left_out = fetch(_LEAVE_OUT_OLDEST, {"routes": list(route_ids), "most": most, "now": now, "today": day_of(now)})
     count(FINISHED, {(Notification.State.COALESCED,): len(left_out)})

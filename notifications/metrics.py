@@ -6,6 +6,7 @@ any else, because clients choose what they register. It is empty at Google.
 
 from prometheus_client import Counter
 
+from kit.db.partitions import IS_UNDER_WAY
 from kit.metrics.batches import BatchHistogram
 from kit.metrics.kinds import StoredGauge
 from notifications.models import Halt, Notification, NotificationRequest
@@ -112,7 +113,7 @@ OPEN = StoredGauge(
             SELECT state FROM notifications_notification
             WHERE {QUEUED} ORDER BY queue_id, next_attempt_at LIMIT 100000
         ), leased AS (
-            SELECT state FROM notifications_notification WHERE state = '{State.IN_FLIGHT}'
+            SELECT state FROM notifications_notification WHERE {IS_UNDER_WAY} AND state = '{State.IN_FLIGHT}'
                 ORDER BY lease_until LIMIT 100000
         )
         SELECT known.state, count(open.state)
@@ -155,7 +156,7 @@ UNANSWERED_AGE_SECONDS = StoredGauge(
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - (
             SELECT reply_due_at FROM notifications_notificationrequest
-            WHERE state = '{NotificationRequest.State.WAITING}' ORDER BY reply_due_at LIMIT 1
+            WHERE {IS_UNDER_WAY} AND state = '{NotificationRequest.State.WAITING}' ORDER BY reply_due_at LIMIT 1
         )), 0))
     """,
 )

@@ -2,6 +2,9 @@
 
 A request holds notifications, a notification has attempts. Payloads (what goes to the device) are dropped as soon as a
 notification is over.
+
+The tables of requests and notifications have a partition for each day on which rows ended, and one of what is under
+way, see `kit.db.partitions`. What refers to a row names its id alone: PostgreSQL checks no such reference.
 """
 
 from datetime import UTC, datetime
@@ -11,6 +14,7 @@ from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 
 from kit.db.fields import BytesField
+from kit.db.partitions import UNDER_WAY
 from registrations.models import Route
 
 
@@ -38,13 +42,17 @@ class NotificationRequest(models.Model):
     received_at = models.DateTimeField(db_index=True)
     reply_due_at = models.DateTimeField()
     answered_at = models.DateTimeField(null=True)
+    ended_on = models.DateField(default=UNDER_WAY, db_default=UNDER_WAY)  # the UTC day of its answer
 
     class Meta:
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["request_key", "front_door"], name="one_request_per_key"),
+            models.CheckConstraint(
+                condition=~models.Q(state="waiting") | models.Q(ended_on=UNDER_WAY), name="request_under_way"
+            ),
         ]
         indexes: ClassVar = [
             models.Index(fields=["reply_due_at"], condition=models.Q(state="waiting"), name="request_waiting"),
+            models.Index(fields=["request_key"], name="request_key"),  # of a repeat; also searched in the console
             models.Index(fields=["message_id"], name="request_message"),  # searched in the console
         ]
 
@@ -53,7 +61,10 @@ class NotificationRequest(models.Model):
 
 
 class RequestDigest(models.Model):
-    """The key of a request whose row is gone, so that a recording of it, sent again, is known for what it is."""
+    """The key of a request, so that there is one request for it, however often it comes.
+
+    It outlives the request, so that a recording of it, sent again, is known for what it is.
+    """
 
     digest = BytesField(primary_key=True)  # 16 bytes, see `storing.digest_of`
     received_at = models.DateTimeField()
@@ -97,7 +108,9 @@ class Notification(models.Model):
         NOT_REGISTERED = "not_registered"
         INTERNAL_ERROR = "internal_error"
 
-    request = models.ForeignKey(NotificationRequest, on_delete=models.CASCADE, related_name="notifications")
+    request = models.ForeignKey(
+        NotificationRequest, on_delete=models.CASCADE, related_name="notifications", db_constraint=False
+    )
     position = models.PositiveSmallIntegerField()  # place in the request, whose order the reports keep
     public_key_hash = BytesField()
     installation_id = models.TextField()
@@ -109,8 +122,9 @@ class Notification(models.Model):
     # The queue that it waits in, by the number of its row: see `queues`. What is not sorted yet has 0.
     queue_id = models.PositiveIntegerField(default=0, db_default=0)
     report = models.TextField(choices=Reports.choices, null=True)  # noqa: DJ001 - null: not answered yet
-    # Digest of Status message id, key hash and installation: unique for a day, then cleared.
-    dedup_key = BytesField(null=True, unique=True)
+    # Digest of Status message id, key hash and installation: unique for a day, see `storing`. Cleared when it may be
+    # used again.
+    dedup_key = BytesField(null=True)
     # The name under which the device replaces an earlier push of this notification: 16 bytes, the same for every
     # attempt.
     collapse_id = BytesField(null=True)
@@ -134,8 +148,18 @@ class Notification(models.Model):
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
+    ended_on = models.DateField(default=UNDER_WAY, db_default=UNDER_WAY)  # the UTC day of `finished_at`
 
     class Meta:
+        constraints: ClassVar = [
+            # Workers look for work in what is under way, and nowhere else.
+            models.CheckConstraint(
+                condition=~models.Q(state__in=["pending", "in_flight", "retrying", "ambiguous"])
+                | models.Q(ended_on=UNDER_WAY),
+                name="notification_under_way",
+            ),
+            models.UniqueConstraint(fields=["dedup_key", "ended_on"], name="one_notification_under_way"),
+        ]
         indexes: ClassVar = [
             # The head of each queue. What a worker is sending waits in none, and is not in this index.
             models.Index(

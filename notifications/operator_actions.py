@@ -10,9 +10,10 @@ from datetime import datetime, timedelta
 import structlog
 from django.db import transaction
 
+from kit.db.partitions import UNDER_WAY
 from notifications.disabling import BY_OPERATOR, tell
 from notifications.models import Notification
-from notifications.transitions import DUE, OVER, move
+from notifications.transitions import DUE, end
 from registrations.models import RegistrationEvent, Route
 
 log = structlog.get_logger(__name__)
@@ -30,7 +31,7 @@ def disable_routes(route_ids: Collection[int], *, now: datetime) -> int:
     """
     ids = _lock(route_ids, Route.State.ACTIVE)
     Route.objects.filter(pk__in=ids).update(state=Route.State.DISABLED, disabled_reason=BY_OPERATOR, disabled_at=now)
-    withdrawn = move(Notification.objects.filter(route__in=ids), State.WITHDRAWN, finished_at=now, **OVER)
+    withdrawn = end(Notification.objects.filter(route__in=ids), State.WITHDRAWN, now=now)
     log.info("routes_disabled_by_hand", count=len(ids), withdrawn=withdrawn)
     return len(ids)
 
@@ -60,10 +61,10 @@ def try_now(notification_ids: Collection[int], *, now: datetime) -> int:
     """Make these notifications due now, and return how many. Workers take them up within seconds, if their channel
     runs.
     """
-    later = Notification.objects.filter(pk__in=notification_ids, state__in=DUE, next_attempt_at__gt=now + A_MOMENT)
-    return later.update(next_attempt_at=now)
+    waiting = Notification.objects.filter(pk__in=notification_ids, state__in=DUE, ended_on=UNDER_WAY)
+    return waiting.filter(next_attempt_at__gt=now + A_MOMENT).update(next_attempt_at=now)
 
 
 def drop(notification_ids: Collection[int], *, now: datetime) -> int:
     """Withdraw these notifications, and return how many. What a worker is sending already is left to it."""
-    return move(Notification.objects.filter(pk__in=notification_ids), State.WITHDRAWN, finished_at=now, **OVER)
+    return end(Notification.objects.filter(pk__in=notification_ids), State.WITHDRAWN, now=now)

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import LiteralString, NamedTuple
 
+from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.postgresql.base import Rows
 from kit.db.statements import Statement, fetch, write
 from notifications.messages import ChannelKey, QueueKey, queue_key
@@ -23,8 +24,11 @@ UNSORTED = 0
 # The last success of an app is written at most this often: nobody needs it more exactly, and every worker writes it.
 SUCCESS_NOTED_EVERY = timedelta(minutes=1)
 State = Notification.State
-# The states of what waits. Not parameters, so that PostgreSQL recognises the partial indexes.
-WAITS: LiteralString = f"state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')"
+# What waits. Not parameters, so that PostgreSQL recognises the partition and the partial indexes.
+WAITS: LiteralString = f"{IS_UNDER_WAY} AND state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')"
+# What a statement sets that ends a notification: PostgreSQL moves the row to the day, without what was for the device.
+OVER: LiteralString = """finished_at = %(now)s, ended_on = %(today)s, lease_until = NULL, next_attempt_at = NULL,
+        chat_id = NULL, message = NULL, wake = NULL"""
 # The two indexes of what waits, by queue and by expiry, have a condition each that is always true, and that only the
 # statements of this index repeat: no statement can read by the other one and sort, as PostgreSQL does while its
 # statistics are of a time at which hardly anything waited.
@@ -216,9 +220,8 @@ _CLOSE_EXPIRED = f"""
         ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     UPDATE notifications_notification AS n
-    SET state = '{State.EXPIRED}', finished_at = %(now)s, lease_until = NULL, next_attempt_at = NULL,
-        chat_id = NULL, message = NULL, wake = NULL
-    FROM over WHERE n.id = over.id
+    SET state = '{State.EXPIRED}', {OVER}
+    FROM over WHERE n.id = over.id AND {IS_UNDER_WAY}
     RETURNING n.id
 """
 EXPIRED: LiteralString = f"""
@@ -230,4 +233,4 @@ EXPIRED: LiteralString = f"""
 
 def close_expired(*, limit: int, now: datetime) -> int:
     """Close what expired while it waited, whatever covers its queue, and return how many there were."""
-    return len(fetch(_CLOSE_EXPIRED, {"limit": limit, "now": now}))
+    return len(fetch(_CLOSE_EXPIRED, {"limit": limit, "now": now, "today": day_of(now)}))

@@ -11,6 +11,7 @@ until the answer is fixed they are kept for a worker that has to answer in place
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -135,10 +136,12 @@ def repeat_reports(request: Iterable[PushNotification], errors: Mapping[int, Rep
     )
 
 
-def load_errors(decided: Mapping[int, bytes | None]) -> dict[int, dict[int, ReportError]]:
-    """Return what was told about each place of these requests, which are given with what was decided at once."""
+def load_errors(decided: Mapping[int, bytes | None], *, since: date) -> dict[int, dict[int, ReportError]]:
+    """Return what was told about each place of these requests, which are given with what was decided at once. None of
+    their notifications ended before the day ``since``.
+    """
     errors = {request_id: {d.position: d.error for d in unpack(packed)} for request_id, packed in decided.items()}
-    fixed = Notification.objects.filter(request__in=errors.keys(), report__isnull=False)
+    fixed = Notification.objects.filter(request__in=errors.keys(), report__isnull=False, ended_on__gte=since)
     for request_id, position, report in fixed.values_list("request", "position", "report"):
         errors[request_id][position] = REPORT_ERRORS[Notification.Reports(report or "")]
     return errors

@@ -5,17 +5,21 @@ repetitions are recognised.
                                                                          ├──▶ `store` ──▶ one INSERT
     a push of a bridge that verified its sender itself ──▶ `store_pushes` ┘
 
+What repeats is known by two keys. That of a request has a row in `RequestDigest` of its own, for 90 days. That of a
+notification is unique among what is under way, and looked up among what ended in the last days: see `_REFUSE_ENDED`.
+
 Nothing is decided about a push of the second kind: it is to be delivered, and stored is all that its sender is told. So
 its request is stored as answered, and no worker ever settles it. Any process may do this, also one that makes no turns:
 the workers hear of it and send it.
 """
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, LiteralString, NamedTuple
 
+from kit.db.partitions import DAY, UNDER_WAY, day_of
 from kit.db.postgresql.base import Rows
 from kit.db.statements import Statement, fetch, new_ids, write
 from kit.metrics.batches import count
@@ -85,24 +89,27 @@ class NewRequest:
     message_id: bytes
     state: str
     answered_at: datetime | None
+    ended_on: date = UNDER_WAY
     decided: bytes | None = None
     decided_names: bytes | None = None
     notifications: Sequence[NewNotification]
 
 
-# In the order of their keys (`request_key`, `dedup_key`), so that workers which store the same rows wait for each other
+# In the order of their keys (`digest`, `dedup_key`), so that workers which store the same rows wait for each other
 # instead of dead-locking.
 _STORE = """
-    WITH request AS (
+    WITH digest AS (
+        INSERT INTO notifications_requestdigest (digest, received_at)
+        SELECT digest, %(now)s FROM unnest(%(digests)b::bytea[]) AS new (digest) ORDER BY 1
+    ), request AS (
         INSERT INTO notifications_notificationrequest
-            (id, request_key, source_key, reply_address, sender_digest, message_id, state, answered_at, decided,
-             decided_names, front_door, received_at, reply_due_at)
+            (id, request_key, source_key, reply_address, sender_digest, message_id, state, answered_at, ended_on,
+             decided, decided_names, front_door, received_at, reply_due_at)
         SELECT *, %(front_door)s, %(now)s, %(reply_due_at)s
         FROM unnest(%(r_id)b::bigint[], %(r_request_key)b::bytea[], %(r_source_key)b::bytea[],
                     %(r_reply_address)b::bytea[], %(r_sender_digest)b::bytea[], %(r_message_id)b::bytea[],
-                    %(r_state)b::text[], %(r_answered_at)b::timestamptz[], %(r_decided)b::bytea[],
-                    %(r_decided_names)b::bytea[])
-        ORDER BY 2
+                    %(r_state)b::text[], %(r_answered_at)b::timestamptz[], %(r_ended_on)b::date[],
+                    %(r_decided)b::bytea[], %(r_decided_names)b::bytea[])
     ), notification AS (
         INSERT INTO notifications_notification
             (id, request_id, position, public_key_hash, installation_id, type, state, queue_id, route_id,
@@ -156,8 +163,10 @@ def store(front_door: str, requests: Sequence[NewRequest], free: Ids, *, now: da
     ids = Ids(free.requests[: len(requests)], free.notifications[: len(notifications)], free.attempts[: len(attempts)])
     parents = [pk for pk, r in zip(ids.requests, requests, strict=True) for _ in r.notifications]
     claimed = [pk for pk, n in zip(ids.notifications, notifications, strict=True) if n.attempt]
+    repeatable = [request.request_key for request in requests if len(request.request_key) <= KEY_BYTES]
     own = {
         "front_door": front_door,
+        "digests": [digest_of(front_door, key) for key in repeatable],
         "now": now,
         "reply_due_at": reply_due_at,
         "r_id": ids.requests,
@@ -168,7 +177,27 @@ def store(front_door: str, requests: Sequence[NewRequest], free: Ids, *, now: da
     }
     columns = _columns("r", NewRequest, requests) | _columns("n", NewNotification, notifications)
     write(_STORE, own | columns | _columns("a", NewAttempt, attempts))
+    if notifications:
+        write(_with_days(_REFUSE_ENDED, now), {"keys": [notification.dedup_key for notification in notifications]})
     return ids
+
+
+# Another process may have stored one of these keys, and ended it, since we looked: only now that ours are in the unique
+# index of what is under way, nobody can any more. It would be brought back beside ours, which PostgreSQL refuses.
+_REFUSE_ENDED: LiteralString = f"""
+    UPDATE notifications_notification SET ended_on = '{UNDER_WAY}'
+    WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}})
+"""
+
+
+def _with_days(sql: LiteralString, now: datetime) -> LiteralString:
+    """Return a statement that says in which days that keys may be in use which are not under way.
+
+    These are today and yesterday, and tomorrow, should the clock be set back. They stand in the text: with a parameter
+    PostgreSQL would plan each time.
+    """
+    days = ", ".join(f"'{day_of(now) + number * DAY}'" for number in (-1, 0, 1))
+    return sql.replace("{days}", days)
 
 
 def _columns(prefix: str, kind: type[Any], rows: Sequence[Any]) -> dict[str, list[Any]]:
@@ -183,22 +212,19 @@ class KnownRequest(NamedTuple):
     """A request that is stored already."""
 
     id: int
+    received_at: datetime
     is_answered: bool
     decided: bytes | None
 
 
 class Known(NamedTuple):
-    """What is stored already: requests by key, the dedup keys in use with the time since when, and the digests of
-    requests that were forgotten.
+    """What is stored already: requests by key, the dedup keys in use with the time since when, and the keys of requests
+    that were decided so long ago that nothing else of them is known.
     """
 
     requests: dict[bytes, KnownRequest]
     dedup_keys: dict[bytes, datetime]
-    digests: set[bytes]
-
-    def is_replayed(self, front_door: str, request_key: bytes) -> bool:
-        """Return whether a request was decided so long ago that nothing but its key is known."""
-        return digest_of(front_door, request_key) in self.digests
+    replayed: set[bytes]
 
 
 # What ended so reached nobody, unless an attempt was ambiguous. Who asks again, once the phone has registered its new
@@ -206,62 +232,77 @@ class Known(NamedTuple):
 _MAY_HAVE_REACHED_NOBODY: LiteralString = f"""
     state IN ('{State.DEAD_TOKEN}', '{State.WITHDRAWN}', '{State.UNDELIVERABLE}', '{State.EXPIRED}')
 """
+_FIND_DIGESTS: LiteralString = """
+    SELECT digest, received_at, TRUE FROM notifications_requestdigest WHERE digest = ANY (%(digests)b::bytea[])
+"""
 _FIND_KNOWN: LiteralString = f"""
-    SELECT request_key, id, state = '{NotificationRequest.State.ANSWERED}', decided, NULL::timestamptz
-    FROM notifications_notificationrequest
-    WHERE front_door = %(front_door)s AND request_key = ANY (%(request_keys)b::bytea[])
+    {_FIND_DIGESTS}
     UNION ALL
-    SELECT dedup_key, NULL, NULL, NULL, CASE WHEN {_MAY_HAVE_REACHED_NOBODY} THEN 'epoch' ELSE created_at END
+    SELECT dedup_key, CASE WHEN {_MAY_HAVE_REACHED_NOBODY} THEN 'epoch' ELSE created_at END, FALSE
     FROM notifications_notification
-    WHERE dedup_key = ANY (%(dedup_keys)b::bytea[])
-    UNION ALL
-    SELECT digest, NULL, NULL, NULL, NULL FROM notifications_requestdigest WHERE digest = ANY (%(digests)b::bytea[])
+    WHERE dedup_key = ANY (%(dedup_keys)b::bytea[]) AND ended_on IN ({{days}}, '{UNDER_WAY}')
+"""
+_FIND_REQUESTS: LiteralString = f"""
+    SELECT request_key, id, received_at, state = '{NotificationRequest.State.ANSWERED}', decided
+    FROM notifications_notificationrequest
+    WHERE front_door = %(front_door)s AND request_key = ANY (%(keys)b::bytea[]) AND ended_on >= %(since)s
 """
 
 
 def digest_of(front_door: str, request_key: bytes) -> bytes:
-    """Return the 16 bytes by which a request is known when its row is gone, as `retention` has PostgreSQL make them."""
+    """Return the 16 bytes by which a request is known, also when its row is gone."""
     return hashlib.sha256(front_door.encode() + b"\0" + request_key).digest()[:DIGEST_BYTES]
 
 
-def find_known(front_door: str, request_keys: Collection[bytes], dedup_keys: Collection[bytes]) -> Statement:
+def find_known(
+    front_door: str, request_keys: Collection[bytes], dedup_keys: Collection[bytes], *, now: datetime
+) -> Statement:
     """Return the statement that finds what is stored of these. `read_known` reads its rows."""
     digests = [digest_of(front_door, key) for key in request_keys]
-    keys = {"request_keys": list(request_keys), "dedup_keys": list(dedup_keys), "digests": digests}
-    return _FIND_KNOWN, keys | {"front_door": front_door}
+    return _with_days(_FIND_KNOWN, now), {"digests": digests, "dedup_keys": list(dedup_keys)}
 
 
-def read_known(rows: Rows) -> Known:
-    """Return what was found."""
-    return Known(
-        {key: KnownRequest(*request) for key, *request, _ in rows if request[0] is not None},
-        {key: created_at for key, *_, created_at in rows if created_at is not None},
-        {key for key, *request, created_at in rows if request[0] is None and created_at is None},
-    )
+def read_known(front_door: str, request_keys: Collection[bytes], rows: Rows) -> Known:
+    """Return what was found, and read the requests that are repeated."""
+    digests = {digest: received_at for digest, received_at, is_request in rows if is_request}
+    received = {key: digests[each] for key in request_keys if (each := digest_of(front_door, key)) in digests}
+    requests = _find_requests(front_door, received) if received else {}
+    dedup_keys = {key: created_at for key, created_at, is_request in rows if not is_request}
+    return Known(requests, dedup_keys, received.keys() - requests.keys())
+
+
+def _find_requests(front_door: str, received: Mapping[bytes, datetime]) -> dict[bytes, KnownRequest]:
+    keys = {"front_door": front_door, "keys": list(received), "since": first_day(received.values())}
+    return {key: KnownRequest(*request) for key, *request in fetch(_FIND_REQUESTS, keys)}
+
+
+def first_day(received: Iterable[datetime]) -> date:
+    """Return the first day on which something of requests that were received then may have ended."""
+    return day_of(min(received) - DAY)  # the clock may have been set back
 
 
 def find_repeats(front_door: str, request_keys: Collection[bytes]) -> set[bytes]:
-    """Return those of these keys whose requests were decided, also long ago."""
-    known = read_known(fetch(*find_known(front_door, request_keys, ())))
-    return {key for key in request_keys if key in known.requests or known.is_replayed(front_door, key)}
+    """Return those of these keys whose requests were accepted, also long ago."""
+    keys = {digest_of(front_door, key): key for key in request_keys}
+    return {keys[digest] for digest, *_ in fetch(_FIND_DIGESTS, {"digests": list(keys)})}
 
 
-def release_old(dedup_keys: Mapping[bytes, datetime], *, until: datetime) -> set[bytes]:
+def release_old(dedup_keys: Mapping[bytes, datetime], *, until: datetime, now: datetime) -> set[bytes]:
     """Return the dedup keys in use. Release those in use since ``until`` or longer, so that they may be used again;
     belongs into the transaction that stores the others.
     """
     old = {key for key, created_at in dedup_keys.items() if created_at <= until}
     if not old:
         return set(dedup_keys)
-    write(_RELEASE, {"keys": list(old), "until": until})
-    kept = {key for (key,) in fetch(_FIND_IN_USE, {"keys": list(old)})}
+    write(_with_days(_RELEASE, now), {"keys": list(old), "until": until})
+    kept = {key for (key,) in fetch(_with_days(_FIND_IN_USE, now), {"keys": list(old)})}
     return dedup_keys.keys() - old | kept
 
 
 # Another worker may have released a key and stored another notification under it meanwhile: that one keeps it.
 _RELEASE: LiteralString = f"""
     UPDATE notifications_notification AS notification SET dedup_key = NULL
-    WHERE dedup_key = ANY (%(keys)b::bytea[]) AND (
+    WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}}, '{UNDER_WAY}') AND (
         created_at <= %(until)s OR {_MAY_HAVE_REACHED_NOBODY} AND NOT EXISTS (
             SELECT FROM notifications_attempt
             WHERE notification_id = notification.id AND outcome = '{Attempt.Outcome.AMBIGUOUS}'
@@ -269,7 +310,10 @@ _RELEASE: LiteralString = f"""
         )
     )
 """
-_FIND_IN_USE = "SELECT dedup_key FROM notifications_notification WHERE dedup_key = ANY (%(keys)b::bytea[])"
+_FIND_IN_USE: LiteralString = f"""
+    SELECT dedup_key FROM notifications_notification
+    WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}}, '{UNDER_WAY}')
+"""
 
 
 # Pushes whose sender the bridge has verified --------------------------------------------------------------------------
@@ -280,8 +324,8 @@ REPEATED_WITHIN = timedelta(minutes=10)
 
 def find_repeated(front_door: str, keys: Collection[bytes], *, now: datetime) -> set[bytes]:
     """Return those of these keys that were stored a short while ago."""
-    in_use = read_known(fetch(*find_known(front_door, (), keys))).dedup_keys if keys else {}
-    return release_old(in_use, until=now - REPEATED_WITHIN)
+    found = fetch(*find_known(front_door, (), keys, now=now)) if keys else []
+    return release_old(read_known(front_door, (), found).dedup_keys, until=now - REPEATED_WITHIN, now=now)
 
 
 def store_pushes(front_door: str, pushes: Sequence[NewRequest], *, now: datetime) -> None:
@@ -317,6 +361,7 @@ def push_request(push: NewNotification, *, sender: bytes, now: datetime) -> NewR
         message_id=b"",
         state=NotificationRequest.State.ANSWERED.value,
         answered_at=now,
+        ended_on=day_of(now),
         notifications=[notification],
     )
 

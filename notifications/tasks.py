@@ -101,8 +101,5 @@ def purge() -> None:
     now = database_now()
     admission.forget_quiet_senders(now=now, keep=keep)
     forget_full(now=now)
-    run_for_a_while(retention.purge_attempts(now=now, keep=keep))
-    removed = run_for_a_while(retention.purge(now=now, keep=keep))
+    run_for_a_while(retention.purge(now=now, keep=keep))
     run_for_a_while(retention.purge_digests(now=now, keep=timedelta(days=settings.REQUEST_KEY_RETENTION_DAYS)))
-    if removed:
-        log.info("purged", requests=removed)

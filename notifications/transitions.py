@@ -1,13 +1,16 @@
 """The only way in which a stored notification changes its state.
 
 Every change is an update guarded by the states it may start from (`TRANSITIONS`), so that the second of two changes
-nothing, whatever it read before.
+nothing, whatever it read before. The change that ends a notification moves its row to the day (`kit.db.partitions`).
+Whoever waits for the lock of that row meets a conflict (SQLSTATE 40001), and begins again.
 """
 
+from datetime import datetime
 from typing import Any
 
 from django.db.models import QuerySet
 
+from kit.db.partitions import UNDER_WAY, day_of
 from kit.metrics.batches import count
 from notifications.metrics import FINISHED
 from notifications.models import TRANSITIONS, Notification
@@ -18,19 +21,18 @@ OPEN = list(TRANSITIONS)
 # same.
 DUE = [State.PENDING, State.RETRYING, State.AMBIGUOUS]
 SOURCES = {to: [state for state in OPEN if to in TRANSITIONS[state]] for to in State}
-# What was meant for the device, and when to send again: both are removed at the end.
-OVER: dict[str, Any] = {
-    "lease_until": None,
-    "next_attempt_at": None,
-    "chat_id": None,
-    "message": None,
-    "wake": None,
-}
+# What was meant for the device, and when to send again: both are removed at the end, as `queues.OVER` says in SQL.
+_CONTENT = ("lease_until", "next_attempt_at", "chat_id", "message", "wake")
 
 
 def move(notifications: QuerySet[Notification], to: Notification.State, **changes: Any) -> int:
     """Bring those of ``notifications`` that may go there into state ``to``, and return how many did."""
-    moved = notifications.filter(state__in=SOURCES[to]).update(state=to, **changes)
-    if moved and to.is_terminal:
-        count(FINISHED, {(to,): moved})
-    return moved
+    return notifications.filter(state__in=SOURCES[to], ended_on=UNDER_WAY).update(state=to, **changes)
+
+
+def end(notifications: QuerySet[Notification], to: Notification.State, *, now: datetime) -> int:
+    """End those of ``notifications`` that may end in state ``to``, and return how many did."""
+    ended = move(notifications, to, finished_at=now, ended_on=day_of(now), **dict.fromkeys(_CONTENT))
+    if ended:
+        count(FINISHED, {(to,): ended})
+    return ended

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from django.db import connection, transaction
 
+from kit.db.partitions import day_of
 from kit.db.statements import table
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
@@ -31,14 +32,14 @@ COUNT_TRAFFIC = f"""
     FROM (
         SELECT count(*) AS number, count(*) FILTER (WHERE front_door = 'xmpp') AS by_xmpp
         FROM notifications_notificationrequest
-        WHERE received_at >= %(begin)s AND received_at < %(end)s
+        WHERE received_at >= %(begin)s AND received_at < %(end)s AND ended_on >= %(since)s
     ) AS requests, (
         SELECT percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (
             ORDER BY greatest(0, extract(epoch FROM attempt.started_at - notification.created_at) * 1000)) AS ms
         FROM notifications_attempt AS attempt
         JOIN notifications_notification AS notification ON notification.id = attempt.notification_id
         WHERE attempt.started_at >= %(begin)s AND attempt.started_at < %(end)s AND attempt.number = 1
-            AND notification.grade = ''
+            AND notification.grade = '' AND notification.ended_on >= %(since)s
     ) AS dispatch, (
         -- What was published again tells when it was so the last time: how long the first took is not known any more.
         SELECT count(*) AS number, percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (
@@ -70,7 +71,7 @@ COUNT_ATTEMPTS = f"""
 COUNT_ENDS = f"""
     INSERT INTO pushserver_notificationminute (begin_at, state, count)
     SELECT %(begin)s, state, count(*) FROM notifications_notification
-    WHERE finished_at >= %(begin)s AND finished_at < %(end)s
+    WHERE finished_at >= %(begin)s AND finished_at < %(end)s AND ended_on = %(day)s
         AND state IN ('{Notification.State.DEAD_TOKEN}', '{Notification.State.UNDELIVERABLE}',
             '{Notification.State.UNCONFIRMED}', '{Notification.State.EXPIRED}', '{Notification.State.WITHDRAWN}',
             '{Notification.State.COALESCED}')
@@ -101,7 +102,8 @@ def count(begin_at: datetime, *, now: datetime) -> None:
 
     Counting again replaces the figures; the row of the minute makes concurrent counts take turns.
     """
-    values = {"begin": begin_at, "end": begin_at + MINUTE, "now": now}
+    day = day_of(begin_at)  # whose partition is read; nothing ended long before, unless the clock was set back
+    values = {"begin": begin_at, "end": begin_at + MINUTE, "now": now, "day": day, "since": day - DAY}
     with connection.cursor() as cursor:
         cursor.execute(COUNT_TRAFFIC, values)
         # The outcome of an attempt may have changed: a late answer may have come after its worker was lost.

@@ -22,6 +22,7 @@ from notifications import storing
 from notifications.admission import own_admission
 from notifications.messages import ChannelKey, Grade, channel_key
 from notifications.models import Notification
+from notifications.queues import WAITS
 from notifications.storing import NewNotification, NewRequest
 from registrations.models import Route
 from xmpp_bridge.codec.client_strings import verify_client, verify_node
@@ -156,8 +157,7 @@ _FIND_DEVICES = f"""
             SELECT id, grade, message IS NULL AND NOT payload_dropped
                 AND state <> '{Notification.State.AMBIGUOUS}' AND expires_at > %(still_at)s AS is_wake
             FROM notifications_notification
-            WHERE route_id = route.id AND state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}',
-                '{Notification.State.AMBIGUOUS}') AND grade <> ''
+            WHERE route_id = route.id AND {WAITS} AND grade <> ''
         ) AS n
     ) AS wake ON TRUE
     WHERE device.id = ANY (%(ids)b::uuid[])

@@ -12,6 +12,7 @@ from typing import LiteralString, NamedTuple
 
 import structlog
 
+from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
 from kit.db.statements import fetch, write
 from kit.metrics.batches import observe
 from kit.tracing.steps import is_on
@@ -21,8 +22,8 @@ from notifications.messages import ChannelKey, Push, QueueKey, Result, channel_k
 from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Notification
 from notifications.policy import CONFIG_RETRY_SECONDS
-from notifications.queues import DUE, UNSORTED, Queues
-from notifications.transitions import OVER, move
+from notifications.queues import DUE, UNSORTED, WAITS, Queues
+from notifications.transitions import end, move
 from registrations.encryption import DecryptionError, Purpose
 from registrations.keyring import keyring
 from registrations.models import Route
@@ -184,7 +185,7 @@ def postpone_first(*, limits: ConcurrencyLimits, now: datetime) -> None:
     if not ids:
         ids = [due.notification_id for due in _take_due(_rooms(known, limits, 1), 1, now=now)]
     next_attempt_at = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
-    Notification.objects.filter(pk__in=ids).update(next_attempt_at=next_attempt_at)
+    Notification.objects.filter(pk__in=ids, ended_on=UNDER_WAY).update(next_attempt_at=next_attempt_at)
 
 
 def _rooms(known: Queues, limits: ConcurrencyLimits, limit: int) -> dict[int, int]:
@@ -221,7 +222,7 @@ def _close_what_needs_no_push(taken: Sequence[Due], *, now: datetime) -> list[Du
 
 def _close(over: Sequence[Due], state: Notification.State, *, now: datetime) -> None:
     if over:
-        move(Notification.objects.filter(pk__in=[due.notification_id for due in over]), state, finished_at=now, **OVER)
+        end(Notification.objects.filter(pk__in=[due.notification_id for due in over]), state, now=now)
 
 
 class _Sorting:
@@ -278,9 +279,10 @@ class _Sorting:
         _postpone(self._unreadable, now=now)
 
 
-_MOVE = """
+_MOVE = f"""
     UPDATE notifications_notification AS n SET queue_id = item.queue_id
-    FROM unnest(%(ids)b::bigint[], %(queue_ids)b::integer[]) AS item (id, queue_id) WHERE n.id = item.id
+    FROM unnest(%(ids)b::bigint[], %(queue_ids)b::integer[]) AS item (id, queue_id)
+    WHERE n.id = item.id AND n.{IS_UNDER_WAY}
 """
 
 
@@ -340,7 +342,7 @@ _CLAIM = f"""
     SET state = '{State.IN_FLIGHT}', lease_until = %(lease_until)s, attempt_count = n.attempt_count + 1,
         next_attempt_at = NULL
     FROM unnest(%(ids)b::bigint[]) AS claimed (id)
-    WHERE n.id = claimed.id AND n.state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')
+    WHERE n.id = claimed.id AND {WAITS}
 """
 _INSERT_ATTEMPTS = """
     INSERT INTO notifications_attempt
@@ -373,12 +375,15 @@ def _write(claimable: Sequence[Claimable], *, now: datetime, lease: timedelta) -
     return [_claim(c, ids[c.due.notification_id], keys.get(c.due.request_id, b""), now=now) for c in claimable]
 
 
-_FIND_SOURCE_KEYS = "SELECT id, source_key FROM notifications_notificationrequest WHERE id = ANY (%b::bigint[])"
+_FIND_SOURCE_KEYS = """
+    SELECT id, source_key FROM notifications_notificationrequest WHERE id = ANY (%b::bigint[]) AND ended_on >= %b::date
+"""
 
 
 def _source_keys(claimable: Sequence[Claimable]) -> dict[int, bytes]:
     """Return by which keys the requests are traced."""
-    return dict(fetch(_FIND_SOURCE_KEYS, [list({c.due.request_id for c in claimable})]))
+    first = day_of(min(c.due.created_at for c in claimable))
+    return dict(fetch(_FIND_SOURCE_KEYS, [list({c.due.request_id for c in claimable}), first]))
 
 
 def _claim(claimable: Claimable, attempt_id: int, source_key: bytes, *, now: datetime) -> Claim:

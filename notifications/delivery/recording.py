@@ -11,10 +11,11 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import LiteralString, NamedTuple
 
 import structlog
 
+from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.statements import fetch, write
 from kit.metrics.batches import count, count_returned, observe
 from notifications import breakers, disabling, halts, queues
@@ -37,7 +38,7 @@ from notifications.policy import (
     retry_max_seconds,
     unreached,
 )
-from notifications.queues import Queues
+from notifications.queues import OVER, Queues
 from notifications.reports import REPORTS
 from registrations import routes
 
@@ -178,8 +179,8 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
 # Only after that many attempts pauses grow beyond the usual ones.
 _BRING_FORWARD = f"""
     UPDATE notifications_notification SET next_attempt_at = %(now)s
-    WHERE route_id = ANY (%(routes)b::bigint[]) AND state = '{State.RETRYING}' AND attempt_count > %(usual)s
-        AND next_attempt_at > %(now)s
+    WHERE route_id = ANY (%(routes)b::bigint[]) AND {IS_UNDER_WAY} AND state = '{State.RETRYING}'
+        AND attempt_count > %(usual)s AND next_attempt_at > %(now)s
 """
 
 
@@ -253,11 +254,10 @@ def _retry(
 # unconfirmed) requires that the attempt still holds the notification.
 _FINISH = f"""
     UPDATE notifications_notification AS n
-    SET state = item.state, finished_at = %(now)s, lease_until = NULL, next_attempt_at = NULL, chat_id = NULL,
-        message = NULL, wake = NULL, report = coalesce(n.report, item.report)
+    SET state = item.state, report = coalesce(n.report, item.report), {OVER}
     FROM unnest(%(ids)b::bigint[], %(collapse_ids)b::bytea[], %(numbers)b::integer[], %(states)b::text[],
                 %(reports)b::text[]) AS item (id, collapse_id, attempt_number, state, report)
-    WHERE n.id = item.id AND coalesce(n.collapse_id, '') = item.collapse_id AND (
+    WHERE n.id = item.id AND {IS_UNDER_WAY} AND coalesce(n.collapse_id, '') = item.collapse_id AND (
         n.state = '{State.IN_FLIGHT}' AND n.attempt_count = item.attempt_number
         OR item.report IS NOT NULL AND n.state IN ('{State.IN_FLIGHT}', '{State.RETRYING}', '{State.AMBIGUOUS}')
     )
@@ -274,6 +274,7 @@ def _finish(changes: Sequence[Change], *, now: datetime) -> None:
         _FINISH,
         {
             "now": now,
+            "today": day_of(now),
             **_rows(changes),
             "states": [str(change.state) for change in changes],
             "reports": [str(told[State(c.state)]) if c.state in told else None for c in changes],
@@ -290,8 +291,8 @@ _SCHEDULE = f"""
     FROM unnest(%(ids)b::bigint[], %(collapse_ids)b::bytea[], %(numbers)b::integer[], %(states)b::text[],
                 %(ambiguous)b::smallint[], %(next_at)b::timestamptz[], %(dropped)b::boolean[])
         AS item (id, collapse_id, attempt_number, state, ambiguous_count, next_attempt_at, is_payload_dropped)
-    WHERE n.id = item.id AND coalesce(n.collapse_id, '') = item.collapse_id AND n.state = '{State.IN_FLIGHT}'
-        AND n.attempt_count = item.attempt_number
+    WHERE n.id = item.id AND {IS_UNDER_WAY} AND coalesce(n.collapse_id, '') = item.collapse_id
+        AND n.state = '{State.IN_FLIGHT}' AND n.attempt_count = item.attempt_number
 """
 
 
@@ -342,9 +343,10 @@ def _app(channel: ChannelKey, known: Queues) -> str:
     return channel.apn_topic if not channel.apn_topic or channel in known.delivered else "other"
 
 
+_IS_LOST: LiteralString = f"{IS_UNDER_WAY} AND state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s"
 _TAKE_UP_LOST = f"""
     WITH lost AS (
-        SELECT id FROM notifications_notification WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s
+        SELECT id FROM notifications_notification WHERE {_IS_LOST}
         ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     ), completed AS (
         UPDATE notifications_attempt AS attempt SET outcome = '{Attempt.Outcome.AMBIGUOUS}', code = %(code)s
@@ -353,23 +355,21 @@ _TAKE_UP_LOST = f"""
     )
     UPDATE notifications_notification AS n SET state = '{State.AMBIGUOUS}', next_attempt_at = %(now)s,
         lease_until = NULL
-    FROM lost WHERE n.id = lost.id
+    FROM lost WHERE n.id = lost.id AND {IS_UNDER_WAY}
     RETURNING n.id
 """
 _POSTPONE_FIRST_LOST = f"""
     UPDATE notifications_notification SET lease_until = %(later)s
-    WHERE id = (
-        SELECT id FROM notifications_notification WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s
-        ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
+    WHERE {IS_UNDER_WAY} AND id = (
+        SELECT id FROM notifications_notification WHERE {_IS_LOST} ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
     )
 """
 _FIRST_LOST = f"""
     SELECT min(created_at) FROM (
-        SELECT created_at FROM notifications_notification
-        WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s OFFSET 0
+        SELECT created_at FROM notifications_notification WHERE {_IS_LOST} OFFSET 0
     ) AS lost
 """
-LOST = f"SELECT FROM notifications_notification WHERE state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s"
+LOST = f"SELECT FROM notifications_notification WHERE {_IS_LOST}"
 
 
 def postpone_first_lost(*, now: datetime) -> None:

@@ -8,10 +8,11 @@ is settled from what is stored.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from heapq import heappop, heappush
 from typing import LiteralString, NamedTuple
 
+from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.statements import fetch, write
 from kit.metrics.batches import observe
 from notifications.delivery.recording import Recorded
@@ -20,15 +21,17 @@ from notifications.metrics import ANSWER_SECONDS
 from notifications.models import Notification, NotificationRequest
 from notifications.policy import Standing, is_answerable, report_error
 from notifications.reports import REPORTS, report_of, unpack_reports
+from notifications.storing import first_day
 from notifications.transitions import DUE
 from registrations.models import Route
 
 State = Notification.State
 # Another worker settles a request only when the one that accepted it is late by this much.
 GRACE = timedelta(seconds=0.5)
+_WAITS: LiteralString = f"{IS_UNDER_WAY} AND state = '{NotificationRequest.State.WAITING}'"
 OVERDUE = f"""
     SELECT FROM notifications_notificationrequest
-    WHERE state = '{NotificationRequest.State.WAITING}' AND reply_due_at <= %(now)s - interval '0.5 seconds'
+    WHERE {_WAITS} AND reply_due_at <= %(now)s - interval '0.5 seconds'
 """
 
 
@@ -127,17 +130,16 @@ class WaitingRequests:
 
 _ANSWERED: LiteralString = f"""
     UPDATE notifications_notificationrequest AS request
-    SET state = '{NotificationRequest.State.ANSWERED}', answered_at = %(now)s, reply_address = NULL,
-        decided_names = NULL
+    SET state = '{NotificationRequest.State.ANSWERED}', answered_at = %(now)s, ended_on = %(today)s,
+        reply_address = NULL, decided_names = NULL
 """
 _ANSWER: LiteralString = f"""
-    {_ANSWERED} WHERE id = ANY (%(ids)b::bigint[]) AND state = '{NotificationRequest.State.WAITING}'
+    {_ANSWERED} WHERE id = ANY (%(ids)b::bigint[]) AND {_WAITS}
 """
 # By their keys, too: see `recording`.
 _ANSWER_OURS: LiteralString = f"""
     {_ANSWERED} FROM unnest(%(ids)b::bigint[], %(keys)b::bytea[]) AS ours (id, source_key)
-    WHERE request.id = ours.id AND request.source_key = ours.source_key
-        AND state = '{NotificationRequest.State.WAITING}'
+    WHERE request.id = ours.id AND request.source_key = ours.source_key AND {_WAITS}
     RETURNING request.id
 """
 
@@ -147,7 +149,8 @@ def answer_ended(requests: Sequence[WaitingRequest], *, now: datetime) -> list[A
     if not requests:
         return []
     keys = [request.source_key for request in requests]
-    rows = fetch(_ANSWER_OURS, {"now": now, "ids": [request.request_id for request in requests], "keys": keys})
+    ids = [request.request_id for request in requests]
+    rows = fetch(_ANSWER_OURS, {"now": now, "today": day_of(now), "ids": ids, "keys": keys})
     answered = {request_id for (request_id,) in rows}
     ours = [request for request in requests if request.request_id in answered]
     _measure(ours, now=now)
@@ -189,20 +192,20 @@ class StoredNotification(NamedTuple):
 
 _LOCK_WAITING = f"""
     SELECT id, front_door, source_key, reply_address, message_id, received_at, reply_due_at, decided, decided_names
-    FROM notifications_notificationrequest WHERE id = ANY (%(ids)b::bigint[])
-        AND state = '{NotificationRequest.State.WAITING}'
+    FROM notifications_notificationrequest WHERE id = ANY (%(ids)b::bigint[]) AND {_WAITS}
     ORDER BY id FOR UPDATE SKIP LOCKED
 """
 _LOCK_NOTIFICATIONS = f"""
     SELECT n.id, request_id, position, public_key_hash, installation_id, n.state, attempt_count, report,
            route.state IS NOT DISTINCT FROM '{Route.State.DISABLED}'
     FROM notifications_notification AS n LEFT JOIN registrations_route AS route ON route.id = n.route_id
-    WHERE request_id = ANY (%(ids)b::bigint[])
+    WHERE request_id = ANY (%(ids)b::bigint[]) AND ended_on >= %(since)s
     ORDER BY request_id, position FOR NO KEY UPDATE OF n
 """
 _FIX_REPORTS = """
     UPDATE notifications_notification AS n SET report = fixed.report
-    FROM unnest(%(ids)b::bigint[], %(reports)b::text[]) AS fixed (id, report) WHERE n.id = fixed.id
+    FROM unnest(%(ids)b::bigint[], %(reports)b::text[]) AS fixed (id, report)
+    WHERE n.id = fixed.id AND ended_on >= %(since)s
 """
 
 
@@ -215,12 +218,13 @@ def settle(request_ids: Iterable[int], *, now: datetime) -> list[Answer]:
     if not waiting:
         return []
     by_request: defaultdict[int, list[StoredNotification]] = defaultdict(list)
-    for row in fetch(_LOCK_NOTIFICATIONS, {"ids": [request.id for request in waiting]}):
+    since = first_day(request.received_at for request in waiting)
+    for row in fetch(_LOCK_NOTIFICATIONS, {"ids": [request.id for request in waiting], "since": since}):
         notification = StoredNotification._make(row)
         by_request[notification.request_id].append(notification)
     settled = [request for request in waiting if _is_answerable(request, by_request[request.id], now=now)]
-    reports = _fix_reports([n for request in settled for n in by_request[request.id]])
-    write(_ANSWER, {"now": now, "ids": [request.id for request in settled]})
+    reports = _fix_reports([n for request in settled for n in by_request[request.id]], since)
+    write(_ANSWER, {"now": now, "today": day_of(now), "ids": [request.id for request in settled]})
     _measure(settled, now=now)
     return [_answer(request, {n.position: reports[n.id] for n in by_request[request.id]}) for request in settled]
 
@@ -235,12 +239,12 @@ def _standing(notification: StoredNotification) -> Standing:
     return Standing.UNTRIED if is_untried else Standing.ENDED if state.is_terminal else Standing.OPEN
 
 
-def _fix_reports(notifications: Sequence[StoredNotification]) -> dict[int, Report]:
+def _fix_reports(notifications: Sequence[StoredNotification], since: date) -> dict[int, Report]:
     """Fix the reports that are not fixed yet, and return all of them."""
     fixed = {n.id: n.report or _report(n) for n in notifications}
     new = [n.id for n in notifications if n.report is None]
     if new:
-        write(_FIX_REPORTS, {"ids": new, "reports": [fixed[pk] for pk in new]})
+        write(_FIX_REPORTS, {"ids": new, "reports": [fixed[pk] for pk in new], "since": since})
     return {n.id: report_of(n.public_key_hash, n.installation_id, fixed[n.id]) for n in notifications}
 
 
@@ -259,8 +263,7 @@ def _answer(request: Stored, reports: dict[int, Report]) -> Answer:
 
 _OVERDUE_IDS = f"""
     SELECT id FROM notifications_notificationrequest
-    WHERE state = '{NotificationRequest.State.WAITING}' AND reply_due_at <= %(late)s ORDER BY reply_due_at
-        LIMIT %(limit)s
+    WHERE {_WAITS} AND reply_due_at <= %(late)s ORDER BY reply_due_at LIMIT %(limit)s
 """
 
 
@@ -271,4 +274,4 @@ def overdue_request_ids(*, now: datetime, limit: int) -> list[int]:
 
 def give_up(request_ids: Iterable[int], *, now: datetime) -> None:
     """Close requests that cannot be answered, without an answer."""
-    write(_ANSWER, {"now": now, "ids": list(request_ids)})
+    write(_ANSWER, {"now": now, "today": day_of(now), "ids": list(request_ids)})

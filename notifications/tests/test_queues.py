@@ -7,6 +7,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from kit.db.statements import fetch
 from kit.sessions import BATCH_WORKER, set_all
 from notifications import halts, queues
 from notifications.delivery import claim as claiming
@@ -176,13 +177,13 @@ def test_looking_for_work_reads_nothing_of_what_waits_behind_a_halt(sql):
 def test_expired_rows_are_closed_by_their_index():
     fill(0, 1000)
     Notification.objects.filter(pk__in=Notification.objects.values("pk")[:5]).update(expires_at=LONG_AGO)
-    read = rows_read(queues._CLOSE_EXPIRED, {"now": NOW, "limit": 3})
+    read = rows_read(queues._CLOSE_EXPIRED, {"now": NOW, "today": NOW.date(), "limit": 3})
     assert "notification_expiring" in read["indexes"]
     assert read["notifications_notification"] <= 20  # three of them are found, locked and written
 
 
 def rows_read(sql, parameters):
-    """Return how many rows each table was read for, planned as in a worker, and by which indexes.
+    """Return how many rows each table was read for, planned as in a worker, and by which indexes of the models.
 
     The statistics are those of the rows that are there: autovacuum may have made others in the midst of other tests.
     """
@@ -193,16 +194,23 @@ def rows_read(sql, parameters):
         [(found,)] = cursor.fetchall()
         cursor.execute("RESET ALL")
     plan = found if isinstance(found, list) else json.loads(found)
+    names = dict(fetch(INDEXES_OF_PARTITIONS))
     read = {"notifications_notification": 0, "indexes": []}
     nodes = [plan[0]["Plan"]]
     for node in nodes:
         nodes += node.get("Plans", [])
-        if node.get("Relation Name") == "notifications_notification":
+        if node.get("Relation Name", "").startswith("notifications_notification"):
             removed = node.get("Rows Removed by Filter", 0)
             read["notifications_notification"] += (node["Actual Rows"] + removed) * node["Actual Loops"]
         if "Index Name" in node:
-            read["indexes"].append(node["Index Name"])
+            read["indexes"].append(names.get(node["Index Name"], node["Index Name"]))
     return read
+
+
+INDEXES_OF_PARTITIONS = """
+    SELECT child.relname, parent.relname FROM pg_inherits
+    JOIN pg_class AS child ON child.oid = inhrelid JOIN pg_class AS parent ON parent.oid = inhparent
+"""
 
 
 # Resuming -------------------------------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
-from contextlib import closing
+"""Days are dropped whole, with nothing that is under way and nothing that is still referred to."""
+
 from datetime import timedelta
 
-import psycopg
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from notifications import retention
@@ -12,89 +11,92 @@ from tests import factories
 from tests.statements import statements
 
 NOW = timezone.now()
+DAY = timedelta(days=1)
 KEEP = timedelta(days=30)
-OLD = NOW - KEEP - timedelta(days=1)
+OLD = NOW - KEEP - DAY
 pytestmark = pytest.mark.django_db
+OPEN = [state for state in Notification.State if not state.is_terminal]
+OVER = [state for state in Notification.State if state.is_terminal]
 
 
-def test_an_old_request_goes_with_its_notifications() -> None:
+@pytest.fixture(params=["days", "default"], autouse=True)
+def _partitions(request: pytest.FixtureRequest) -> None:
+    """What is old has partitions of its own, or these could not be made."""
+    if request.param == "days":
+        for table in retention.BY_DAY:
+            table.make_from(OLD - 3 * DAY, to=NOW)
+
+
+def left() -> list[int]:
+    return [model.objects.count() for model in (NotificationRequest, Notification)]
+
+
+def make_ended(state: str = "delivered", *, at=OLD, ended_at=None) -> Notification:
+    request = factories.make_answered_request(at=at)
+    return factories.make_notification(request=request, state=state, at=at, finished_at=ended_at or at)
+
+
+def purge() -> None:
+    for _ in retention.purge(now=NOW, keep=KEEP):
+        pass
+
+
+@pytest.mark.parametrize("state", OVER)
+def test_a_day_goes_with_whatever_ended_on_it(state: Notification.State) -> None:
+    make_ended(state)
+    purge()
+    assert left() == [0, 0]
+
+
+@pytest.mark.parametrize("state", OPEN)
+def test_what_is_under_way_stays_however_old_and_so_does_its_request(state: Notification.State) -> None:
     request = factories.make_answered_request(at=OLD)
-    factories.make_notification(request=request, state=Notification.State.DELIVERED, at=OLD)
-
-    assert sum(retention.purge(now=NOW, keep=KEEP)) == 1
-    assert [model.objects.count() for model in (NotificationRequest, Notification)] == [0, 0]
-
-
-def test_attempts_go_with_their_day_and_new_ones_have_a_partition() -> None:
-    retention.ATTEMPTS.make_from(OLD, to=NOW - KEEP)
-    attempts = [factories.make_attempt(started_at=at) for at in (OLD, NOW - KEEP, NOW)]
-    far = NOW + timedelta(days=5)
-
-    list(retention.purge_attempts(now=far, keep=KEEP + timedelta(days=5)))
-
-    assert list(Attempt.objects.order_by("pk")) == attempts[1:]
-    assert {NOW.date(), (far + timedelta(days=7)).date()} <= retention.ATTEMPTS.days()
-    assert min(retention.ATTEMPTS.days()) == (NOW - KEEP).date()
-
-
-def test_a_young_request_stays() -> None:
-    factories.make_answered_request(at=NOW - KEEP + timedelta(minutes=1))
-
-    assert sum(retention.purge(now=NOW, keep=KEEP)) == 0
+    factories.make_notification(request=request, state=state, at=OLD)
+    purge()
+    assert left() == [1, 1]
 
 
 def test_a_request_that_waits_for_its_answer_stays_however_old() -> None:
     factories.make_request(at=OLD)
-
-    assert sum(retention.purge(now=NOW, keep=KEEP)) == 0
-
-
-@pytest.mark.parametrize("state", [state for state in Notification.State if not state.is_terminal])
-def test_a_notification_under_way_keeps_its_whole_request(state: Notification.State) -> None:
-    request = factories.make_answered_request(at=OLD)
-    factories.make_notification(request=request, state=Notification.State.DELIVERED, at=OLD)
-    factories.make_notification(request=request, state=state, at=OLD, position=1)
-
-    assert sum(retention.purge(now=NOW, keep=KEEP)) == 0
-    assert Notification.objects.count() == 2
+    purge()
+    assert left() == [1, 0]
 
 
-@pytest.mark.parametrize("state", [state for state in Notification.State if state.is_terminal])
-def test_every_state_that_is_over_is_removed(state: Notification.State) -> None:
-    factories.make_notification(request=factories.make_answered_request(at=OLD), state=state, at=OLD)
+def test_a_request_is_kept_for_as_long_as_a_notification_of_it_that_ended_days_later() -> None:
+    notification = make_ended(at=OLD, ended_at=OLD + 3 * DAY)
+    purge()
+    assert left() == [1, 1]
+    notification.delete()
+    purge()
+    assert left() == [0, 0]
 
-    assert sum(retention.purge(now=NOW, keep=KEEP)) == 1
+
+def test_what_ended_within_the_time_stays() -> None:
+    make_ended(at=NOW - KEEP)
+    purge()
+    assert left() == [1, 1]
+
+
+def test_attempts_go_with_their_day_and_new_days_are_made() -> None:
+    attempts = [factories.make_attempt(started_at=at) for at in (OLD, NOW - KEEP, NOW)]
+    purge()
+    assert list(Attempt.objects.order_by("pk")) == attempts[1:]
+    for table in retention.BY_DAY:
+        assert {NOW.date(), (NOW + 7 * DAY).date()} <= table.days()
+        assert min(table.days()) >= (NOW - KEEP).date() or table is retention.REQUESTS
 
 
 def test_as_many_statements_remove_a_hundred_requests_as_one() -> None:
-    for _ in range(100):
-        factories.make_attempt(
-            factories.make_notification(
-                request=factories.make_answered_request(at=OLD), state=Notification.State.DELIVERED, at=OLD
-            )
-        )
-    with statements() as sent:
-        assert sum(retention.purge(now=NOW, keep=KEEP)) == 100
-    assert len(sent) == 1
+    def sent_for(number: int) -> list[str]:
+        for _ in range(number):
+            factories.make_attempt(make_ended())
+        with statements() as sent:
+            purge()
+        assert left() == [0, 0]
+        return sent
 
-
-@pytest.mark.django_db(transaction=True)
-def test_what_somebody_works_on_is_left_for_the_next_time_and_not_waited_for() -> None:
-    held, free = (factories.make_answered_request(at=OLD) for _ in range(2))
-    with closing(psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None})) as other:
-        other.execute("SELECT FROM notifications_notificationrequest WHERE id = %s FOR UPDATE", [held.pk])
-
-        assert sum(retention.purge(now=NOW, keep=KEEP)) == 1
-
-    assert [request.pk for request in NotificationRequest.objects.all()] == [held.pk]
-    assert free.pk != held.pk
-
-
-def test_what_is_under_way_is_looked_up_by_request_however_many_notifications_there_are() -> None:
-    """PostgreSQL chooses between a look-up for each request and reading all notifications by what it guesses."""
-    with connection.cursor() as cursor:
-        facts = {"before": NOW, "under_way": [str(Notification.State.PENDING)]}
-        cursor.execute(f"EXPLAIN {retention._PURGE}", facts)
-        plan = "\n".join(line for (line,) in cursor.fetchall())
-    assert "SubPlan" in plan
-    assert "Anti Join" not in plan
+    for table in retention.BY_DAY:
+        table.make_from(OLD, to=NOW)
+        table.make_ahead(now=NOW)
+    sent_for(1)
+    assert len(sent_for(100)) == len(sent_for(1))

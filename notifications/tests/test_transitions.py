@@ -1,9 +1,15 @@
 """The table of transitions, walked: what it allows happens, and nothing else does."""
 
-import pytest
+from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+from django.db import DatabaseError, connection
+
+from kit.db.reasons import is_collision
+from kit.db.statements import fetch
 from notifications.models import TRANSITIONS, Notification
-from notifications.transitions import DUE, OPEN, move
+from notifications.transitions import DUE, OPEN, end, move
+from tests.delivering import NOW, make_due, other_session
 from tests.factories import make_notification
 
 State = Notification.State
@@ -40,3 +46,29 @@ def test_what_is_over_stays_over():
 
 def test_every_notification_can_come_to_an_end():
     assert all(any(to.is_terminal for to in targets) for targets in TRANSITIONS.values())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_whoever_waits_for_a_row_that_ends_meanwhile_meets_a_collision_and_begins_again():
+    notification = make_due()
+
+    def withdraw():
+        try:
+            end(Notification.objects.all(), State.WITHDRAWN, now=NOW)
+        except DatabaseError as error:
+            return is_collision(error)
+        finally:
+            connection.close()
+        return False
+
+    with other_session() as other, ThreadPoolExecutor() as pool:
+        other.execute(
+            "UPDATE notifications_notification SET state = 'expired', ended_on = %s WHERE id = %s",
+            [NOW.date(), notification.pk],
+        )
+        waiting = pool.submit(withdraw)
+        while not (fetch("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'") or waiting.done()):
+            pass
+        other.commit()
+        assert waiting.result(timeout=20)
+    assert end(Notification.objects.all(), State.WITHDRAWN, now=NOW) == 0

@@ -19,7 +19,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 from psycopg import sql
 
-from notifications.retention import ATTEMPTS
+from notifications.retention import BY_DAY
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from waku_bridge.codec.keys import key_hash
@@ -76,7 +76,8 @@ def fill(registrations: int, attempts: int, progress: Progress) -> None:
         for table in TABLES:
             cursor.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(table)))
         _refuse_if_not_empty(cursor)
-        ATTEMPTS.make_from(timezone.now() - PAST, to=timezone.now())
+        for table in BY_DAY:
+            table.make_from(timezone.now() - PAST, to=timezone.now())
         _define_functions(cursor, registrations, attempts)
         definitions = list(_definitions(cursor))
         for definition in definitions:

@@ -162,17 +162,22 @@ INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, apn_to
     ELSE 1 + n % pg_temp.registrations() END AS r) e;
 
 INSERT INTO notifications_notificationrequest (id, front_door, request_key, message_id, state, source_key, reply_address,
-    sender_digest, received_at, reply_due_at, answered_at)
+    sender_digest, received_at, reply_due_at, answered_at, ended_on)
     SELECT n, 'waku', sha256(('metadata message ' || n)::bytea), sha256(('message ' || n)::bytea),
     CASE WHEN is_new THEN 'waiting' ELSE 'answered' END, pg_temp.envelope(n),
     CASE WHEN is_new THEN '\x02'::bytea || sha256(n::text::bytea) || '/waku/2/rs/16/32'::bytea END, sha256((n % 50000)::text::bytea), at,
-    at + interval '2 seconds', CASE WHEN NOT is_new THEN at + pg_temp.chance(n, 14) * interval '0.2 milliseconds' END
+    at + interval '2 seconds', answered_at, coalesce(answered_at::date, '9999-12-31')
     FROM (SELECT pg_temp.request(pg_temp.notifications()) AS last) p, generate_series(1, last) n,
-    LATERAL (SELECT pg_temp.requested_at(n) AS at, n > last - 10 AS is_new) r;
+    LATERAL (SELECT pg_temp.requested_at(n) AS at, n > last - 10 AS is_new) r,
+    LATERAL (SELECT CASE WHEN NOT is_new THEN at + pg_temp.chance(n, 14) * interval '0.2 milliseconds' END AS answered_at) a;
+
+INSERT INTO notifications_requestdigest (digest, received_at)
+    SELECT substring(sha256('waku'::bytea || '\x00' || request_key) FOR 16), received_at
+    FROM notifications_notificationrequest;
 
 INSERT INTO notifications_notification (id, request_id, position, public_key_hash, installation_id, type, route_id,
     route_generation, state, report, chat_id, message, payload_dropped, attempt_count, ambiguous_count,
-    next_attempt_at, lease_until, created_at, expires_at, finished_at)
+    next_attempt_at, lease_until, created_at, expires_at, finished_at, ended_on)
     SELECT n, pg_temp.request(n), (ARRAY[0, 1, 2, 0, 1, 0, 0, 0, 0, 0])[1 + (n - 1) % 10],
     pg_temp.key_hash(pg_temp.person(r)), pg_temp.installation(r),
     (ARRAY[1, 1, 1, 1, 1, 1, 2, 2, 3, 4])[1 + pg_temp.pick(n, 15, 10)],
@@ -184,12 +189,13 @@ INSERT INTO notifications_notification (id, request_id, position, public_key_has
     CASE state WHEN 'ambiguous' THEN 1 WHEN 'unconfirmed' THEN 2 ELSE 0 END,
     CASE WHEN is_open AND state <> 'in_flight' THEN now() + (pg_temp.chance(n, 16) - 1000) * interval '0.2 seconds' END,
     CASE WHEN state = 'in_flight' THEN now() + (pg_temp.chance(n, 16) - 1000) * interval '0.01 seconds' END, at,
-    at + interval '1 day', CASE WHEN state = 'expired' THEN least(at + interval '1 day', now())
-    WHEN NOT is_open THEN at + pg_temp.chance(n, 17) * interval '0.1 milliseconds' END
+    at + interval '1 day', finished_at, coalesce(finished_at::date, '9999-12-31')
     FROM generate_series(1, pg_temp.notifications()) n,
     LATERAL (SELECT pg_temp.recipient(n) AS r, pg_temp.notification_state(n) AS state,
     pg_temp.requested_at(pg_temp.request(n)) + interval '5 milliseconds' AS at) f,
-    LATERAL (SELECT state IN ('pending', 'retrying', 'ambiguous', 'in_flight') AS is_open) o;
+    LATERAL (SELECT state IN ('pending', 'retrying', 'ambiguous', 'in_flight') AS is_open) o,
+    LATERAL (SELECT CASE WHEN state = 'expired' THEN least(at + interval '1 day', now())
+    WHEN NOT is_open THEN at + pg_temp.chance(n, 17) * interval '0.1 milliseconds' END AS finished_at) e;
 
 INSERT INTO notifications_attempt (notification_id, number, gateway, token_type, apn_topic, started_at, latency_ms,
     outcome, code, is_guarded, late_code)

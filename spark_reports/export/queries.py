@@ -91,6 +91,13 @@ def _in(column: str, hours: Hours, *, envelope: str = "", notification: str = ""
     return " AND ".join(conditions)
 
 
+def _there(row: str, hours: Hours) -> str:
+    """Return the condition that a row was there on the day, by which PostgreSQL reads no partition of the days before:
+    it did not end earlier, but for a clock that was set back.
+    """
+    return f"{row}.ended_on >= '{hours.day - timedelta(days=1)}'"
+
+
 def _is_canary(notification: str) -> str:
     """Return the condition that a notification is one of the canaries'."""
     own = f"{notification}.public_key_hash = '\\x{canary_identity().key_hash.hex()}'::bytea"
@@ -161,10 +168,10 @@ def notifications(hours: Hours) -> str:
             CASE WHEN n.type BETWEEN 1 AND 4 THEN n.type ELSE 0 END, n.state, coalesce(n.report, ''), n.attempt_count,
             {_pseudonym(Subject.RECIPIENT, _RECIPIENT)}, {_pseudonym(Subject.SENDER, "request.sender_digest")}
         FROM {table(Notification)} n
-        JOIN {table(NotificationRequest)} request ON request.id = n.request_id
+        JOIN {table(NotificationRequest)} request ON request.id = n.request_id AND {_there("request", hours)}
         LEFT JOIN {table(Route)} route ON route.id = n.route_id
         CROSS JOIN report_keys k
-        WHERE {_in("n.created_at", hours, notification="n")}
+        WHERE {_in("n.created_at", hours, notification="n")} AND {_there("n", hours)}
         UNION ALL {_decided(hours)}"""
 
 
@@ -189,7 +196,8 @@ def _decided(hours: Hours) -> str:
             CASE {verdict} {state} END, CASE {verdict} {report} END, 0,
             NULL::bigint, {_pseudonym(Subject.SENDER, "request.sender_digest")}
         FROM {table(NotificationRequest)} request CROSS JOIN report_keys k CROSS JOIN {_PLACES}
-        WHERE {_in("request.received_at", hours, envelope="request.source_key")} AND {verdict} > 0"""
+        WHERE {_in("request.received_at", hours, envelope="request.source_key")} AND {_there("request", hours)}
+            AND {verdict} > 0"""
 
 
 def notification_times(hours: Hours) -> str:
@@ -201,27 +209,32 @@ def notification_times(hours: Hours) -> str:
         SELECT {_minute("n.created_at")}, {_platform("route.token_type")}, request.front_door,
             {delivered}, CASE n.position WHEN 0 THEN {answered} END, {deadline}
         FROM {table(Notification)} n
-        JOIN {table(NotificationRequest)} request ON request.id = n.request_id
+        JOIN {table(NotificationRequest)} request ON request.id = n.request_id AND {_there("request", hours)}
         LEFT JOIN {table(Route)} route ON route.id = n.route_id
-        WHERE {_in("n.created_at", hours, notification="n")} AND {_OF_STATUS}
+        WHERE {_in("n.created_at", hours, notification="n")} AND {_there("n", hours)} AND {_OF_STATUS}
             AND (n.state = '{State.DELIVERED}' OR (n.position = 0 AND request.answered_at IS NOT NULL))
         UNION ALL
         SELECT {_minute("request.received_at")}, 'none', request.front_door, NULL::bigint, {answered}, {deadline}
         FROM {table(NotificationRequest)} request
-        WHERE {_in("request.received_at", hours, envelope="request.source_key")}
+        WHERE {_in("request.received_at", hours, envelope="request.source_key")} AND {_there("request", hours)}
             AND length(request.decided) > 0 AND get_byte(request.decided, 0) > 0 AND request.answered_at IS NOT NULL"""
 
 
 def attempts(hours: Hours) -> str:
-    """Select the attempts of a day, without the canaries'."""
+    """Select the attempts of a day, without the canaries'.
+
+    The request of a notification that was tried for days was answered when its oldest one came, or later.
+    """
+    oldest = f"SELECT created_at FROM {table(Notification)} old WHERE {_there('old', hours)} ORDER BY id LIMIT 1"
     queued = _microseconds("n.created_at", "a.started_at")
     return f"""
         SELECT {_minute("a.started_at")}, {_platform("a.token_type")}, {_app_topic("a.token_type", "a.apn_topic")},
             request.front_door, a.number, coalesce(a.outcome, 'open'), a.code, a.latency_ms * 1000::bigint,
             CASE WHEN a.number = 1 AND {_OF_STATUS} THEN {queued} END
         FROM {table(Attempt)} a
-        JOIN {table(Notification)} n ON n.id = a.notification_id
+        JOIN {table(Notification)} n ON n.id = a.notification_id AND {_there("n", hours)}
         JOIN {table(NotificationRequest)} request ON request.id = n.request_id
+            AND request.ended_on >= (({oldest}) - interval '1 day')::date
         WHERE {_in("a.started_at", hours, notification="n")}"""
 
 

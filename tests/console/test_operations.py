@@ -335,16 +335,17 @@ def test_every_page_says_that_delivery_is_stopped_to_those_who_are_logged_in() -
     assert "Delivery is stopped" not in Client().get("/admin/login/").content.decode()
 
 
-def test_an_operation_that_meets_a_worker_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", ["40P01", "40001"])
+def test_an_operation_that_meets_a_worker_is_tried_again(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     registration, real, calls = factories.make_registration(), operator_actions.disable_routes, []
 
-    class Deadlock(Exception):  # noqa: N818 - stands for the driver's
-        sqlstate = "40P01"
+    class Collision(Exception):  # noqa: N818 - stands for the driver's
+        sqlstate = code
 
     def collide_once(*arguments: Any, **named: Any) -> int:
         calls.append(1)
         if len(calls) == 1:
-            raise OperationalError from Deadlock()
+            raise OperationalError from Collision()
         return real(*arguments, **named)
 
     monkeypatch.setattr(operator_actions, "disable_routes", collide_once)

@@ -5,6 +5,7 @@ from uuid import uuid4
 
 from django.utils import timezone
 
+from kit.db.partitions import day_of
 from notifications import queues
 from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.messages import QueueKey
@@ -27,7 +28,10 @@ def make_request(*, at: datetime | None = None, **fields: Any) -> NotificationRe
         "received_at": at,
         "reply_due_at": at + timedelta(seconds=2),
     }
-    return NotificationRequest.objects.create(**defaults | fields)
+    row = defaults | fields
+    is_over = row["state"] == NotificationRequest.State.ANSWERED
+    ended = {"ended_on": day_of(row.get("answered_at") or at)} if is_over else {}
+    return NotificationRequest.objects.create(**ended | row)
 
 
 def make_answered_request(*, at: datetime | None = None, **fields: Any) -> NotificationRequest:
@@ -57,7 +61,10 @@ def make_notification(
         "created_at": at,
         "expires_at": at + timedelta(days=1),
     }
-    return Notification.objects.create(request=request or make_request(at=at), **defaults | fields)
+    row = defaults | fields
+    is_over = Notification.State(row["state"]).is_terminal
+    ended = {"ended_on": day_of(row.get("finished_at") or at)} if is_over else {}
+    return Notification.objects.create(request=request or make_request(at=at), **ended | row)
 
 
 def make_attempt(notification: Notification | None = None, **fields: Any) -> Attempt:

@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from kit.db.statements import fetch
 from notifications.messages import PushNotification, PushRequest
-from notifications.models import Attempt, Notification, NotificationRequest
+from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
 from pushserver.embedded.postgres import EmbeddedPostgres
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 UUID = "11111111-1111-4111-8111-111111111111"
 TOKEN = "c0ffee00-0000-4000-8000-000000000001"
 TABLES = (
-    *(Attempt, Notification, NotificationRequest, InboundEnvelope, OutboundReply),
+    *(Attempt, Notification, NotificationRequest, RequestDigest, InboundEnvelope, OutboundReply),
     *(RegistrationEvent, Registration, Route, TopicKey),
 )
 # Fewer places would mean that they are not counted.

@@ -39,6 +39,7 @@ _OF_ROUTES: LiteralString = """
     SELECT count(DISTINCT notification.route_id) FROM failed
     JOIN unnest(%(types)b::smallint[], %(errors)b::text[]) AS decided (token_type, error) USING (token_type, error)
     JOIN notifications_notification AS notification ON notification.id = failed.notification_id
+        AND notification.ended_on >= %(since)s::date - 1
 """
 _ROUTES: LiteralString = f"{_FAILED}{_OF_ROUTES}"
 

@@ -1,0 +1,224 @@
+"""What ends moves to its day, and what repeats it is known all the same: at midnight, with clocks that jump, without a
+partition, and when another worker was faster.
+"""
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import DatabaseError, IntegrityError, connection, transaction
+
+from kit.db.reasons import is_conflict
+from kit.db.statements import fetch
+from notifications import acceptance, admission, coalescing, queues, retention, storing
+from notifications.delivery import claim, recording, settling
+from notifications.messages import Outcome
+from notifications.models import Notification, NotificationRequest, RequestDigest
+from notifications.storing import NewRequest
+from notifications.tests.test_acceptance import DOOR, SUCCESS, accept, incoming, make_recipient, push, settled, told
+from notifications.tests.test_storing import pushed
+from notifications.transitions import end
+from tests.delivering import Desk, RecordingGateway, make_due
+from tests.factories import make_notification, make_request
+
+pytestmark = pytest.mark.django_db
+MIDNIGHT = datetime(2026, 1, 2, tzinfo=UTC)
+MOMENT = timedelta(milliseconds=100)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+State = Notification.State
+
+
+@pytest.fixture(params=["days", "default"], autouse=True)
+def _partitions(request: pytest.FixtureRequest) -> None:
+    """The days have partitions, or these could not be made."""
+    if request.param == "days":
+        for table in retention.BY_DAY:
+            table.make_from(MIDNIGHT - 3 * DAY, to=MIDNIGHT + 3 * DAY)
+
+
+def partitions(model: type[Notification | NotificationRequest]) -> list[str]:
+    """Return where the rows are: under way, on a day, or in the default partition."""
+    table = model._meta.db_table
+    rows = fetch(f"SELECT replace(tableoid::regclass::text, '{table}_', '') FROM {table} ORDER BY id")
+    return [name for (name,) in rows]
+
+
+def deliver(accepted, *, at: datetime, state=State.DELIVERED) -> None:
+    """Have what was accepted end."""
+    ids = [claim.notification_id for claim in accepted.claims]
+    assert end(Notification.objects.filter(pk__in=ids), state, now=at) == len(ids) > 0
+
+
+def repeat(*, at: datetime, amm: bytes = b"\x02" * 32):
+    """Ask for the same push in another request."""
+    return accept([incoming(push(), amm=amm)], now=at)
+
+
+# Moving ---------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_under_way_is_in_one_place_and_what_ended_on_its_day(request) -> None:
+    day = "d20260101" if "days" in request.node.name else "default"
+    make_recipient()
+    accepted = accept([incoming(push())], now=MIDNIGHT - HOUR)
+    assert (partitions(Notification), partitions(NotificationRequest)) == (["under_way"], ["under_way"])
+    deliver(accepted, at=MIDNIGHT - MOMENT)
+    settled(accepted, now=MIDNIGHT - MOMENT)
+    assert (partitions(Notification), partitions(NotificationRequest)) == ([day], [day])
+
+
+def test_a_request_that_is_answered_at_once_is_never_under_way() -> None:
+    accept([incoming(push())], now=MIDNIGHT)  # nobody is registered
+    assert partitions(NotificationRequest) != ["under_way"]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.DEAD, Outcome.PAYLOAD])
+def test_what_the_gateway_ended_has_no_content_on_its_day(outcome: Outcome) -> None:
+    notification = make_due(message=None)
+    Desk(RecordingGateway(outcome)).work_off()
+    row = Notification.objects.get(pk=notification.pk)
+    assert row.finished_at is not None
+    assert (row.ended_on, row.chat_id, row.next_attempt_at) == (row.finished_at.date(), None, None)
+    assert partitions(Notification) != ["under_way"]
+
+
+@pytest.mark.parametrize("state", [state for state in State if not state.is_terminal])
+def test_nothing_that_a_worker_has_to_look_at_can_be_on_a_day(state: State) -> None:
+    with pytest.raises(IntegrityError, match="notification_under_way"), transaction.atomic():
+        make_notification(state=state, ended_on=MIDNIGHT.date())
+
+
+def test_no_request_that_waits_can_be_on_a_day() -> None:
+    with pytest.raises(IntegrityError, match="request_under_way"), transaction.atomic():
+        make_request(ended_on=MIDNIGHT.date())
+
+
+# What repeats ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ended_at", "repeated_at"),
+    [
+        (MIDNIGHT - MOMENT, MIDNIGHT + MOMENT),
+        (MIDNIGHT - DAY + MOMENT, MIDNIGHT - MOMENT),
+        (MIDNIGHT - DAY + MOMENT, MIDNIGHT),
+        (MIDNIGHT + MOMENT, MIDNIGHT - MOMENT),  # the clock was set back
+        (MIDNIGHT + HOUR, MIDNIGHT - 20 * HOUR),
+    ],
+)
+def test_a_push_is_known_for_a_day_across_midnight(ended_at: datetime, repeated_at: datetime) -> None:
+    make_recipient()
+    deliver(accept([incoming(push())], now=ended_at), at=ended_at)
+    again = repeat(at=repeated_at)
+    assert (again.claims, [told(answer) for answer in again.answers]) == ([], [[SUCCESS]])
+
+
+@pytest.mark.parametrize("ended_after", [MOMENT, 2 * HOUR, 23 * HOUR])
+def test_a_push_is_known_for_24_hours_and_no_longer(ended_after: timedelta) -> None:
+    make_recipient()
+    began = MIDNIGHT - 2 * HOUR
+    deliver(accept([incoming(push())], now=began), at=began + ended_after)
+    assert repeat(at=began + DAY - MOMENT).claims == []
+    assert len(repeat(at=began + DAY, amm=b"\x03" * 32).claims) == 1
+
+
+def test_a_push_that_reached_nobody_yesterday_may_be_sent_again() -> None:
+    make_recipient()
+    deliver(accept([incoming(push())], now=MIDNIGHT - MOMENT), at=MIDNIGHT - MOMENT, state=State.DEAD_TOKEN)
+    assert len(repeat(at=MIDNIGHT + MOMENT).claims) == 1
+
+
+def is_refused(push: NewRequest, *, at: datetime) -> bool:
+    """Return whether the database refuses a push because of another worker's."""
+    try:
+        with transaction.atomic():
+            storing.store_pushes(DOOR, [push], now=at)
+            fetch("SELECT")
+    except DatabaseError as error:
+        return is_conflict(error)
+    return False
+
+
+def test_a_key_that_another_worker_stored_and_ended_since_we_looked_is_refused() -> None:
+    """The unique index of what is under way does not have it any more."""
+    first, second = pushed(), pushed()
+    storing.store_pushes(DOOR, [first], now=MIDNIGHT - MOMENT)
+    assert end(Notification.objects.all(), State.EXPIRED, now=MIDNIGHT - MOMENT) == 1
+    assert is_refused(second, at=MIDNIGHT + MOMENT)
+    assert Notification.objects.count() == 1
+
+
+def test_a_request_that_another_worker_stored_since_we_looked_is_refused() -> None:
+    first, second = (replace(pushed(key=key), request_key=b"r" * 32) for key in (b"1" * 32, b"2" * 32))
+    storing.store_pushes(DOOR, [first], now=MIDNIGHT)
+    assert is_refused(second, at=MIDNIGHT)
+
+
+def test_a_repeated_request_is_answered_as_yesterday_and_delivers_nothing() -> None:
+    make_recipient()
+    accepted = accept([incoming(push(), push(access_token="wrong"))], now=MIDNIGHT - HOUR)
+    deliver(accepted, at=MIDNIGHT - MOMENT)
+    [first] = settled(accepted, now=MIDNIGHT - MOMENT)
+    again = accept([incoming(push(), push(access_token="wrong"))], now=MIDNIGHT + MOMENT)
+    assert again.claims == []
+    assert [told(answer) for answer in again.answers] == [told(first)]
+
+
+def test_a_request_that_waits_across_midnight_tells_how_its_notifications_ended_before() -> None:
+    make_recipient()
+    accepted = accept([incoming(push())], now=MIDNIGHT - HOUR)
+    deliver(accepted, at=MIDNIGHT - MOMENT, state=State.DEAD_TOKEN)
+    [answer] = settled(accepted, now=MIDNIGHT + 5 * DAY)
+    assert [report.success for report in answer.reports] == [False]
+    assert Notification.objects.get().report == "not_registered"
+
+
+def test_the_key_of_a_request_is_there_from_its_first_moment() -> None:
+    accept([incoming(push())], now=MIDNIGHT)
+    [row] = RequestDigest.objects.all()
+    assert (bytes(row.digest), row.received_at) == (storing.digest_of(DOOR, b"\x01" * 32), MIDNIGHT)
+
+
+# Plans ----------------------------------------------------------------------------------------------------------------
+
+_WORKING = [
+    *(queues.IS_DUE, queues.EXPIRED, queues._CLOSE_EXPIRED, admission._COUNT_WAITING),
+    *(claim._TAKE_DUE, claim._MOVE, claim._CLAIM, coalescing._LEAVE_OUT_OLDEST, coalescing._FIND_WAKE_UPS),
+    *(recording.LOST, recording._TAKE_UP_LOST, recording._POSTPONE_FIRST_LOST, recording._FIRST_LOST),
+    *(recording._FINISH, recording._SCHEDULE, recording._BRING_FORWARD, storing._PROLONG),
+    *(settling.OVERDUE, settling._OVERDUE_IDS, settling._LOCK_WAITING, settling._ANSWER, settling._ANSWER_OURS),
+    acceptance._FIND_ADDRESSEES,
+]
+
+
+def planned(sql: str) -> set[str]:
+    """Return which partitions a statement plans for, whatever its parameters are."""
+    numbers: dict[str, int] = {}
+
+    def number(match: re.Match[str]) -> str:
+        is_time = match[1] in {"now", "late", "later", "noted_since"}
+        place = numbers.setdefault(match[1] or str(len(numbers)), len(numbers) + 1)
+        return f"${place}::timestamptz" if is_time else f"${place}"
+
+    with connection.cursor() as cursor:
+        cursor.execute(f"PREPARE planned AS {re.sub(r'%(?:[(]([a-z_]+)[)])?[bs]', number, sql)}")
+        cursor.execute("SET plan_cache_mode = force_generic_plan")
+        cursor.execute(f"EXPLAIN EXECUTE planned ({', '.join(['NULL'] * len(numbers))})")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+        cursor.execute("DEALLOCATE planned")
+        cursor.execute("RESET plan_cache_mode")
+    return set(re.findall(r" on notifications_notification(?:request)?_(under_way|default|d\d{8})", plan))
+
+
+@pytest.mark.parametrize("sql", _WORKING)
+def test_what_works_the_queues_plans_for_what_is_under_way_and_no_day(sql: str) -> None:
+    assert planned(sql) == {"under_way"}
+
+
+def test_keys_are_looked_up_in_three_days_and_no_more() -> None:
+    days = {f"d{MIDNIGHT + number * DAY:%Y%m%d}" for number in (-1, 0, 1)}
+    found = planned(storing._with_days(storing._FIND_KNOWN, MIDNIGHT))
+    assert found in ({"under_way", *days}, {"under_way", "default"})
+    assert planned(storing._with_days(storing._REFUSE_ENDED, MIDNIGHT)) <= found
