@@ -2,10 +2,14 @@
 
 The partition of a day is made a week before. While one is missing, because a disk was full or somebody held a lock,
 rows go to the default partition and are moved when it is made: nothing waits for a partition.
+
+A table of work is kept by the day on which a row ended (`ended_on`, a date). What is under way has a partition of its
+own, with the indexes of the queues, and ends on the last day there is. The UPDATE that ends a row sets the day, and
+PostgreSQL moves it; one that has it tried again moves it back.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
@@ -36,6 +40,9 @@ EXCLUDED = "nothing_of_this_day"
 # To read a default partition that has grown large, while others work.
 MAKING = Patience(statement_seconds=600, lock_seconds=1)
 STORAGE = "fillfactor = 80"  # room for the changes of a row beside it
+UNDER_WAY = date.max
+# A condition that has PostgreSQL plan for the partition of what is under way, and for no other.
+IS_UNDER_WAY: LiteralString = "ended_on = '9999-12-31'"
 _NAME = re.compile(r"_d(\d{8})$")
 _PARTITIONS: LiteralString = """
     SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = %s::regclass
@@ -54,7 +61,7 @@ _IN_USE: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class DayTable:
-    """A table that is partitioned by range of a column of times, its ``key``."""
+    """A table that is partitioned by range of a column of times or dates, its ``key``."""
 
     name: LiteralString
     key: LiteralString
@@ -88,14 +95,14 @@ class DayTable:
         if not missing:
             return 0
         with patience(MAKING):
-            return sum(self._make_unless_large(day, is_to_come=day > _day(now) + DAY) for day in missing)
+            return sum(self._make_unless_large(day, is_to_come=day > day_of(now) + DAY) for day in missing)
 
     def make_from(self, first: datetime, *, to: datetime) -> None:
         """Make the partitions of all days between two times that have none, in the caller's transaction: for what fills
         a table with a past.
         """
         existing = self.days()
-        for day in _days(_day(first), _day(to)):
+        for day in _days(day_of(first), day_of(to)):
             if day not in existing:
                 self.make(day)
 
@@ -103,7 +110,7 @@ class DayTable:
         """Drop the partitions of days that were over at that time, and delete the rows of such days that are in the
         default partition. Yield how many rows each step removed, as far as that is known.
         """
-        for day in sorted(day for day in self.days() if day < _day(at)):
+        for day in sorted(day for day in self.days() if day < day_of(at)):
             if self._change(partial(self._drop, day)):
                 log.info("partition_dropped", table=self.name, day=day.isoformat())
                 yield 0
@@ -116,7 +123,7 @@ class DayTable:
                 )
                 SELECT count(*) FROM gone
             """,
-            before=datetime.combine(_day(at), time(), UTC),
+            before=datetime.combine(day_of(at), time(), UTC),
         )
 
     def _make_unless_large(self, day: date, *, is_to_come: bool) -> bool:
@@ -193,7 +200,8 @@ def _execute(sql: str) -> None:
         cursor.execute(sql)
 
 
-def _day(at: datetime) -> date:
+def day_of(at: datetime) -> date:
+    """Return the day that a time belongs to, whose partition has what ended then."""
     return at.astimezone(UTC).date()
 
 
@@ -202,7 +210,7 @@ def _days(first: date, last: date) -> list[date]:
 
 
 def _days_ahead(now: datetime) -> list[date]:
-    return _days(_day(now) - DAY, _day(now) + MADE_AHEAD * DAY)
+    return _days(day_of(now) - DAY, day_of(now) + MADE_AHEAD * DAY)
 
 
 def _bounds(day: date) -> str:
@@ -215,15 +223,25 @@ _INDEXES: LiteralString = """
     SELECT pg_get_indexdef(indexrelid) FROM pg_index
     WHERE indrelid = %s::regclass AND NOT indisprimary AND NOT indisunique
 """
+_PRIMARY_KEY: LiteralString = """
+    SELECT attname, pg_get_serial_sequence(%(name)s, attname) FROM pg_index
+    JOIN pg_attribute ON attrelid = indrelid AND attnum = indkey[0]
+    WHERE indrelid = %(name)s::regclass AND indisprimary
+"""
 
 
 class PartitionByDay(Operation):
-    """An operation that has a table kept in a partition for each day: those of its rows, and those to come."""
+    """An operation that has a table kept in a partition for each day: those of its rows, and those to come.
+
+    A table that is kept by the day on which its rows ended has a partition of what is under way. ``under_way`` are the
+    statements that make the indexes of that partition, which is named after the table: `<table>_under_way`.
+    """
 
     reversible = False
 
-    def __init__(self, table: DayTable) -> None:
+    def __init__(self, table: DayTable, under_way: Sequence[str] = ()) -> None:
         self.table = table
+        self.under_way = under_way
 
     def state_forwards(self, app_label: str, state: ProjectState) -> None:
         """Change nothing: a model knows nothing of partitions."""
@@ -237,26 +255,42 @@ class PartitionByDay(Operation):
         """Copy the rows into a new table of the same name."""
         name, key = self.table.name, self.table.key
         indexes = [definition for (definition,) in fetch(_INDEXES, [name])]
-        [(first_id, first, now)] = fetch(
-            f"""
-                SELECT greatest(coalesce(max(id), 0), (SELECT last_value FROM {name}_id_seq)) + 1,
-                       coalesce(min({key}), now()), now() FROM {name}
-            """
-        )
-        past = _days(max(_day(first), _day(now) - MAX_PAST * DAY), _day(now))
+        [(pk, sequence)] = fetch(_PRIMARY_KEY, {"name": name})
+        numbering = self._numbering(pk) if sequence else ()
         columns = f"(LIKE {name}_before INCLUDING DEFAULTS INCLUDING CONSTRAINTS)"
         for sql in (
             f"ALTER TABLE {name} RENAME TO {name}_before",
             f"CREATE TABLE {name} {columns} PARTITION BY RANGE ({key})",
-            f"CREATE TABLE {name}_default PARTITION OF {name} DEFAULT WITH ({STORAGE})",
-            *(
-                f"CREATE TABLE {self.table.partition(day)} PARTITION OF {name} {_bounds(day)} WITH ({STORAGE})"
-                for day in sorted({*past, *_days_ahead(now)})
-            ),
+            *self._partitions(),
             f"INSERT INTO {name} SELECT * FROM {name}_before",
             f"DROP TABLE {name}_before CASCADE",
-            f"CREATE SEQUENCE {name}_id_seq START {first_id} OWNED BY {name}.id",
-            f"ALTER TABLE {name} ALTER id SET DEFAULT nextval('{name}_id_seq'), ADD PRIMARY KEY (id, {key})",
+            *numbering,
+            f"ALTER TABLE {name} ADD PRIMARY KEY ({pk}, {key})",
             *indexes,
+            *self.under_way,
         ):
             schema_editor.execute(sql)
+
+    def _partitions(self) -> Iterator[str]:
+        """Yield the statements that make the partitions: the default one, what is under way, and a year of days."""
+        name, key = self.table.name, self.table.key
+        [(first, now)] = fetch(f"SELECT coalesce(min({key})::timestamptz, now()), now() FROM {name}")
+        past = _days(max(day_of(first), day_of(now) - MAX_PAST * DAY), day_of(now))
+        of_table = f"PARTITION OF {name}"
+        yield f"CREATE TABLE {name}_default {of_table} DEFAULT WITH ({STORAGE})"
+        if self.under_way:
+            bounds = f"FOR VALUES FROM ('{UNDER_WAY}') TO (MAXVALUE)"
+            yield f"CREATE TABLE {name}_under_way {of_table} {bounds} WITH ({STORAGE})"
+        for day in sorted({*past, *_days_ahead(now)}):
+            yield f"CREATE TABLE {self.table.partition(day)} {of_table} {_bounds(day)} WITH ({STORAGE})"
+
+    def _numbering(self, pk: str) -> Sequence[str]:
+        """Return the statements by which the table goes on with the ids that it had given out."""
+        name, sequence = self.table.name, f"{self.table.name}_{pk}_seq"
+        [(first,)] = fetch(
+            f"SELECT greatest(coalesce(max({pk}), 0), (SELECT last_value FROM {sequence})) + 1 FROM {name}"
+        )
+        return (
+            f"CREATE SEQUENCE {sequence} START {first} OWNED BY {name}.{pk}",
+            f"ALTER TABLE {name} ALTER {pk} SET DEFAULT nextval('{sequence}')",
+        )

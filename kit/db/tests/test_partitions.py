@@ -9,7 +9,7 @@ from django.db import connection, transaction
 
 from kit.db import partitions
 from kit.db.connections import connection_parameters
-from kit.db.partitions import MADE_AHEAD, DayTable, PartitionByDay
+from kit.db.partitions import IS_UNDER_WAY, MADE_AHEAD, UNDER_WAY, DayTable, PartitionByDay
 from kit.db.statements import fetch
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -152,3 +152,62 @@ def test_days_that_are_over_are_dropped_whole() -> None:
     list(TABLE.drop_before(NOON + DAY))
     assert where() == [("made_up_d20260302", 3)]
     assert min(TABLE.days()) == date(2026, 3, 2)
+
+
+# By the day on which a row ended -------------------------------------------------------------------------------------
+
+WORK = DayTable("made_up_work", "ended_on")
+
+
+@pytest.fixture
+def _work() -> Iterator[None]:
+    run("CREATE TABLE made_up_work (name text PRIMARY KEY, ended_on date NOT NULL DEFAULT '9999-12-31')")
+    run("INSERT INTO made_up_work VALUES ('waits', DEFAULT), ('over', %s)", NOON.date())
+    waiting = "CREATE UNIQUE INDEX made_up_work_once ON made_up_work_under_way (lower(name))"
+    with transaction.atomic(), connection.schema_editor() as editor:
+        PartitionByDay(WORK, under_way=[waiting]).database_forwards("", editor, None, None)
+    yield
+    run("DROP TABLE made_up_work")
+
+
+def where_work_is() -> dict[str, str]:
+    rows: list[tuple[str, str]] = fetch("SELECT name, tableoid::regclass::text FROM made_up_work")
+    return dict(rows)
+
+
+def end(name: str, day: date) -> None:
+    run("UPDATE made_up_work SET ended_on = %s WHERE name = %s", day, name)
+
+
+@pytest.mark.usefixtures("_work")
+def test_what_ends_is_moved_to_its_day_and_back_when_it_is_tried_again() -> None:
+    assert where_work_is() == {"waits": "made_up_work_under_way", "over": "made_up_work_d20260301"}
+    end("waits", NOON.date())
+    assert where_work_is() == {"waits": "made_up_work_d20260301", "over": "made_up_work_d20260301"}
+    end("waits", UNDER_WAY)
+    assert where_work_is()["waits"] == "made_up_work_under_way"
+
+
+@pytest.mark.usefixtures("_work")
+def test_a_row_that_ended_on_a_day_without_a_partition_is_moved_when_it_is_made() -> None:
+    far = NOON + 40_000 * DAY
+    end("waits", far.date())
+    assert where_work_is()["waits"] == "made_up_work_default"
+    WORK.make_ahead(now=far)
+    assert where_work_is()["waits"] == WORK.partition(far.date())
+
+
+@pytest.mark.usefixtures("_work")
+def test_what_is_under_way_is_never_dropped() -> None:
+    end("over", date(1999, 1, 1))
+    list(WORK.drop_before(NOON + 40_000 * DAY))
+    assert where_work_is() == {"waits": "made_up_work_under_way"}
+
+
+@pytest.mark.usefixtures("_work")
+def test_only_what_is_under_way_has_the_indexes_of_work_and_is_planned_alone() -> None:
+    found = fetch("SELECT tablename::text FROM pg_indexes WHERE indexdef LIKE '%%lower(name)%%'")
+    assert found == [("made_up_work_under_way",)]
+    plan = "\n".join(line for (line,) in fetch(f"EXPLAIN SELECT FROM made_up_work WHERE {IS_UNDER_WAY}"))
+    assert "made_up_work_under_way" in plan
+    assert "made_up_work_d" not in plan
