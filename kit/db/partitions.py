@@ -234,12 +234,12 @@ class PartitionByDay(Operation):
     """An operation that has a table kept in a partition for each day: those of its rows, and those to come.
 
     A table that is kept by the day on which its rows ended has a partition of what is under way. ``under_way`` are the
-    statements that make the indexes of that partition, which is named after the table: `<table>_under_way`.
+    statements that make the indexes that it alone has. It is named after the table: `<table>_under_way`.
     """
 
     reversible = False
 
-    def __init__(self, table: DayTable, under_way: Sequence[str] = ()) -> None:
+    def __init__(self, table: DayTable, under_way: Sequence[str] | None = None) -> None:
         self.table = table
         self.under_way = under_way
 
@@ -267,7 +267,7 @@ class PartitionByDay(Operation):
             *numbering,
             f"ALTER TABLE {name} ADD PRIMARY KEY ({pk}, {key})",
             *indexes,
-            *self.under_way,
+            *(self.under_way or ()),
         ):
             schema_editor.execute(sql)
 
@@ -278,7 +278,7 @@ class PartitionByDay(Operation):
         past = _days(max(day_of(first), day_of(now) - MAX_PAST * DAY), day_of(now))
         of_table = f"PARTITION OF {name}"
         yield f"CREATE TABLE {name}_default {of_table} DEFAULT WITH ({STORAGE})"
-        if self.under_way:
+        if self.under_way is not None:
             bounds = f"FOR VALUES FROM ('{UNDER_WAY}') TO (MAXVALUE)"
             yield f"CREATE TABLE {name}_under_way {of_table} {bounds} WITH ({STORAGE})"
         for day in sorted({*past, *_days_ahead(now)}):
