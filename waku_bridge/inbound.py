@@ -143,11 +143,11 @@ _TAKE = """
     WHERE bytes - length(payload) < max_bytes ORDER BY received_at, timestamp_ns, hash
 """
 _ROWS = """
-    SELECT * FROM waku_bridge_inboundenvelope WHERE {which} ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED
+    SELECT * FROM waku_bridge_inboundenvelope_under_way WHERE {which} ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED
 """
 _ARRIVAL = "received_at, timestamp_ns"
 _REVERSED = "received_at DESC, timestamp_ns DESC"
-_RECEIVED = f"{IS_UNDER_WAY} AND state = '{State.RECEIVED}' AND hash <> ALL (%(but)b::bytea[])"
+_RECEIVED = f"state = '{State.RECEIVED}' AND hash <> ALL (%(but)b::bytea[])"
 
 
 def _rows(which: LiteralString, order: LiteralString, limit: LiteralString = "%(limit)s") -> LiteralString:
@@ -173,19 +173,18 @@ _NEWEST: LiteralString = _TAKE.format(
     order="PARTITION BY share ORDER BY rank",
     max_bytes="%(max_bytes)s * share",
 )
-_ONE: LiteralString = _take_in(_ARRIVAL, f"{IS_UNDER_WAY} AND state = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])")
-_POSTPONED: LiteralString = _take_in(_REVERSED, f"{IS_UNDER_WAY} AND state = '{State.POSTPONED}'")
+_ONE: LiteralString = _take_in(_ARRIVAL, f"state = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])")
+_POSTPONED: LiteralString = _take_in(_REVERSED, f"state = '{State.POSTPONED}'")
 _POSTPONE = f"""
-    UPDATE waku_bridge_inboundenvelope SET state = '{State.POSTPONED}'
-    WHERE {IS_UNDER_WAY} AND hash = ANY (%b::bytea[])
+    UPDATE waku_bridge_inboundenvelope_under_way SET state = '{State.POSTPONED}' WHERE hash = ANY (%b::bytea[])
 """
 _RECALL = f"""
-    UPDATE waku_bridge_inboundenvelope SET state = '{State.RECEIVED}'
-    WHERE {IS_UNDER_WAY} AND hash = ANY (%b::bytea[]) AND state = '{State.POSTPONED}'
+    UPDATE waku_bridge_inboundenvelope_under_way SET state = '{State.RECEIVED}'
+    WHERE hash = ANY (%b::bytea[]) AND state = '{State.POSTPONED}'
 """
 _STILL_WAITING = f"""
-    SELECT hash, state <> '{State.PENDING_KEY}' FROM waku_bridge_inboundenvelope
-    WHERE {IS_UNDER_WAY} AND hash = ANY (%b::bytea[])
+    SELECT hash, state <> '{State.PENDING_KEY}' FROM waku_bridge_inboundenvelope_under_way
+    WHERE hash = ANY (%b::bytea[])
 """
 
 

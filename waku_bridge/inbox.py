@@ -49,18 +49,18 @@ BOUND = f"""
             ended_on = (%(now)s::timestamptz AT TIME ZONE 'UTC')::date
         WHERE {IS_UNDER_WAY} AND hash = ANY (
             ARRAY(
-                SELECT hash FROM waku_bridge_inboundenvelope
-                WHERE {IS_UNDER_WAY} AND state = '{State.POSTPONED}' AND (received_at, timestamp_ns) <= (
-                    SELECT received_at, timestamp_ns FROM waku_bridge_inboundenvelope
-                    WHERE {IS_UNDER_WAY} AND state = '{State.POSTPONED}' ORDER BY received_at DESC, timestamp_ns DESC
+                SELECT hash FROM waku_bridge_inboundenvelope_under_way
+                WHERE state = '{State.POSTPONED}' AND (received_at, timestamp_ns) <= (
+                    SELECT received_at, timestamp_ns FROM waku_bridge_inboundenvelope_under_way
+                    WHERE state = '{State.POSTPONED}' ORDER BY received_at DESC, timestamp_ns DESC
                     OFFSET %(limit)s LIMIT 1
                 )
                 ORDER BY received_at, timestamp_ns LIMIT %(most)s FOR UPDATE SKIP LOCKED
             ) || ARRAY(
-                SELECT hash FROM waku_bridge_inboundenvelope
-                WHERE {IS_UNDER_WAY} AND state = '{State.PENDING_KEY}' AND received_at <= (
-                    SELECT received_at FROM waku_bridge_inboundenvelope
-                    WHERE {IS_UNDER_WAY} AND state = '{State.PENDING_KEY}' ORDER BY received_at DESC OFFSET %(limit)s LIMIT 1
+                SELECT hash FROM waku_bridge_inboundenvelope_under_way
+                WHERE state = '{State.PENDING_KEY}' AND received_at <= (
+                    SELECT received_at FROM waku_bridge_inboundenvelope_under_way
+                    WHERE state = '{State.PENDING_KEY}' ORDER BY received_at DESC OFFSET %(limit)s LIMIT 1
                 )
                 ORDER BY received_at LIMIT %(most)s FOR UPDATE SKIP LOCKED
             )
@@ -68,7 +68,7 @@ BOUND = f"""
         RETURNING hash
     )
     SELECT (SELECT count(*) FROM dropped), EXISTS (
-        SELECT FROM waku_bridge_inboundenvelope WHERE {IS_UNDER_WAY} AND state = '{State.RECEIVED}'
+        SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{State.RECEIVED}'
         ORDER BY received_at OFFSET %(limit)s LIMIT 1
     ), clock_timestamp()
 """

@@ -3,7 +3,7 @@
 Payloads are dropped as soon as they have served. Hashes stay for deduplication.
 
 The tables of envelopes and replies have a partition for each day on which rows ended, and one of what is under way, see
-`kit.db.partitions`. There a reply to an envelope and part is unique.
+`kit.db.partitions`.
 """
 
 from typing import ClassVar
@@ -178,9 +178,9 @@ class OutboundReply(models.Model):
         verbose_name_plural = "outbound replies"
         constraints: ClassVar = [
             models.CheckConstraint(condition=_ended_unless("pending", "published"), name="reply_ended"),
+            models.UniqueConstraint(fields=["envelope_hash", "part", "ended_on"], name="one_reply_per_envelope"),
         ]
         indexes: ClassVar = [
-            models.Index(fields=["envelope_hash"], name="reply_envelope"),
             models.Index(fields=["next_attempt_at"], condition=models.Q(state="pending"), name="reply_pending"),
             models.Index(fields=["next_attempt_at"], condition=models.Q(state="published"), name="reply_published"),
             # The console lists these; nearly all others are confirmed.

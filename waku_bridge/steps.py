@@ -18,7 +18,6 @@ from django.conf import settings
 
 from kit.buckets.share import own_share
 from kit.buckets.shared import own_buckets
-from kit.db.partitions import IS_UNDER_WAY
 from kit.hands import Hands, LeftBehind
 from kit.turns import BaseStage, Batch, Stage, Work
 from notifications.acceptance import Sending
@@ -70,7 +69,7 @@ class InboxStep(BaseStage):
 class Inbox(InboxStep):
     """The step that takes envelopes as they come."""
 
-    waits: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope WHERE {IS_UNDER_WAY} AND state = '{State.RECEIVED}'"
+    waits: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{State.RECEIVED}'"
     announced_as = "inbox"
 
     def __init__(self, intake: "InboxIntake") -> None:
@@ -124,7 +123,7 @@ def _named_by_news(items: Sequence[Item]) -> Iterator[list[Named]]:
 class Postponed(InboxStep):
     """The step that decides about what was postponed, once the inbox keeps up."""
 
-    waits: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope WHERE {IS_UNDER_WAY} AND state = '{State.POSTPONED}'"
+    waits: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{State.POSTPONED}'"
 
     def work(self, batch: Batch) -> Work[Processed]:
         """Process as much as the share of a batch allows. It is looked for again within a second of a busy batch."""

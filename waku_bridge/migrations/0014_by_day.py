@@ -23,6 +23,7 @@ def _ended_unless(*states: str) -> models.Q:
 ENVELOPE_ENDED = models.CheckConstraint(
     condition=_ended_unless("received", "postponed", "unkeyed"), name="envelope_ended"
 )
+ONE_REPLY = models.UniqueConstraint(fields=["envelope_hash", "part", "ended_on"], name="one_reply_per_envelope")
 REPLY_ENDED = models.CheckConstraint(condition=_ended_unless("pending", "published"), name="reply_ended")
 
 
@@ -56,17 +57,10 @@ class Migration(migrations.Migration):
             """
         ),
         migrations.RemoveConstraint("outboundreply", "one_reply_per_envelope"),
-        migrations.AddIndex("outboundreply", models.Index(fields=["envelope_hash"], name="reply_envelope")),
         migrations.AddConstraint("inboundenvelope", ENVELOPE_ENDED),
         migrations.AddConstraint("outboundreply", REPLY_ENDED),
         PartitionByDay(HASHES),
         PartitionByDay(ENVELOPES, under_way=[]),
-        PartitionByDay(
-            REPLIES,
-            under_way=[
-                """
-                CREATE UNIQUE INDEX one_reply_per_envelope ON waku_bridge_outboundreply_under_way (envelope_hash, part)
-                """
-            ],
-        ),
+        PartitionByDay(REPLIES, under_way=[]),
+        migrations.AddConstraint("outboundreply", ONE_REPLY),
     ]

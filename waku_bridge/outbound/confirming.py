@@ -163,17 +163,17 @@ def record_verdicts(verdicts: Iterable[Verdicted], *, now: datetime) -> list[Che
 
 
 UNCONFIRMED = f"""
-    SELECT FROM waku_bridge_outboundreply
-    WHERE {IS_UNDER_WAY} AND state = '{State.PUBLISHED}' AND next_attempt_at <= %(now)s - interval '10 seconds'
+    SELECT FROM waku_bridge_outboundreply_under_way
+    WHERE state = '{State.PUBLISHED}' AND next_attempt_at <= %(now)s - interval '10 seconds'
 """
 _TAKE_UP = f"""
     WITH late AS (
-        SELECT id FROM waku_bridge_outboundreply
-        WHERE {IS_UNDER_WAY} AND state = '{State.PUBLISHED}' AND next_attempt_at <= %(late)s
+        SELECT id FROM waku_bridge_outboundreply_under_way
+        WHERE state = '{State.PUBLISHED}' AND next_attempt_at <= %(late)s
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
-    UPDATE waku_bridge_outboundreply AS reply SET next_attempt_at = %(again_at)s
-    FROM late WHERE reply.{IS_UNDER_WAY} AND reply.id = late.id
+    UPDATE waku_bridge_outboundreply_under_way AS reply SET next_attempt_at = %(again_at)s
+    FROM late WHERE reply.id = late.id
     RETURNING reply.id, message_hash, node, repeat_count, published_at, envelope_hash
 """
 
@@ -254,11 +254,11 @@ def _give_up(replies: Sequence[Checked], counter: Counter, *, now: datetime) -> 
 
 # Only replies that no process has published again since they were asked for.
 _REPEAT = f"""
-    UPDATE waku_bridge_outboundreply AS reply
+    UPDATE waku_bridge_outboundreply_under_way AS reply
     SET state = '{State.PENDING}', repeat_count = reply.repeat_count + 1, next_attempt_at = %(due_at)s
     FROM unnest(%(ids)b::bigint[], %(questions)b::bytea[], %(counts)b::smallint[])
         AS missing (id, envelope_hash, repeat_count)
-    WHERE reply.{IS_UNDER_WAY} AND reply.id = missing.id AND reply.envelope_hash = missing.envelope_hash
+    WHERE reply.id = missing.id AND reply.envelope_hash = missing.envelope_hash
         AND reply.state = '{State.PUBLISHED}' AND reply.repeat_count = missing.repeat_count
 """
 

@@ -144,12 +144,12 @@ def tell(refusals: Iterable[Refusal]) -> None:
 # Only what is still pending, because another worker may have taken over and be further on; and by what it answers, too,
 # because after a fail-over another reply may have its number.
 _RECORD = f"""
-    UPDATE waku_bridge_outboundreply AS reply
+    UPDATE waku_bridge_outboundreply_under_way AS reply
     SET state = '{State.PUBLISHED}', published_at = item.at, next_attempt_at = item.check_at,
         node = item.node, message_hash = item.hash
     FROM unnest(%(ids)b::bigint[], %(ats)b::timestamptz[], %(checks)b::timestamptz[], %(nodes)b::text[],
                 %(hashes)b::bytea[], %(questions)b::bytea[]) AS item (id, at, check_at, node, hash, envelope_hash)
-    WHERE reply.{IS_UNDER_WAY} AND reply.id = item.id AND reply.envelope_hash = item.envelope_hash AND reply.state = '{State.PENDING}'
+    WHERE reply.id = item.id AND reply.envelope_hash = item.envelope_hash AND reply.state = '{State.PENDING}'
 """
 
 
@@ -202,18 +202,21 @@ def record_refused(refused: Sequence[Outgoing], *, now: datetime) -> None:
         again.update(state=State.PUBLISHED, next_attempt_at=now + CHECK_AFTER)
 
 
-_DUE = f"{IS_UNDER_WAY} AND state = '{State.PENDING}' AND next_attempt_at <= %(now)s"
-PENDING = f"SELECT FROM waku_bridge_outboundreply WHERE {_DUE}"
+PENDING = f"""
+    SELECT FROM waku_bridge_outboundreply_under_way
+    WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s
+"""
 _CLAIM = f"""
     WITH due AS (
-        SELECT id FROM waku_bridge_outboundreply WHERE {_DUE}
+        SELECT id FROM waku_bridge_outboundreply_under_way
+        WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
-    UPDATE waku_bridge_outboundreply AS reply
+    UPDATE waku_bridge_outboundreply_under_way AS reply
     SET attempt_count = attempt_count + 1,
         next_attempt_at = %(now)s + %(retry_after)s * least(attempt_count + 1, %(most_apart)s),
         timestamp_ns = CASE WHEN %(now_ns)s - timestamp_ns > %(fresh_ns)s THEN %(now_ns)s ELSE timestamp_ns END
-    FROM due WHERE reply.{IS_UNDER_WAY} AND reply.id = due.id
+    FROM due WHERE reply.id = due.id
     RETURNING reply.id, pubsub_topic, content_topic, payload, timestamp_ns, created_at, attempt_count, repeat_count,
         node, message_hash, published_at, envelope_hash
 """
@@ -237,7 +240,8 @@ def claim_pending(*, limit: int, now: datetime) -> list[Outgoing]:
 
 _GIVE_UP = f"""
     WITH old AS (
-        SELECT id FROM waku_bridge_outboundreply WHERE {_DUE} AND created_at <= %(old)s
+        SELECT id FROM waku_bridge_outboundreply_under_way
+        WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s AND created_at <= %(old)s
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     UPDATE waku_bridge_outboundreply AS reply

@@ -101,7 +101,7 @@ class _Sealed(NamedTuple):
 # A second answer to the same envelope is not stored: another worker's was first, and may have been confirmed since.
 # Answers are made in the transaction that ends their envelope or request, so that two are never days apart.
 _INSERT = f"""
-    INSERT INTO waku_bridge_outboundreply_under_way
+    INSERT INTO waku_bridge_outboundreply
         (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns,
          state, attempt_count, repeat_count, next_attempt_at, created_at, node)
     SELECT *, '{OutboundReply.State.PENDING}', 1, 0, %(retry_at)s, %(now)s, ''
@@ -113,7 +113,7 @@ _INSERT = f"""
         WHERE ended_on BETWEEN %(yesterday)s::date AND %(tomorrow)s::date
             AND known.envelope_hash = new.envelope_hash AND known.part = new.part
     )
-    ON CONFLICT (envelope_hash, part) DO NOTHING
+    ON CONFLICT (envelope_hash, part, ended_on) DO NOTHING
     RETURNING id, envelope_hash, part
 """
 

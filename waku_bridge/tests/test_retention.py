@@ -18,7 +18,7 @@ KEEP = timedelta(days=3)
 # The day of what ended before is dropped whole.
 BEGIN = datetime.combine(day_of(NOW - KEEP), datetime.min.time(), UTC)
 OLD = BEGIN - timedelta(seconds=1)
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 def purge(now: datetime = NOW) -> None:
