@@ -32,12 +32,12 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from kit.admin.columns import hex_of
 from kit.admin.links import Link
 from kit.admin.search import is_id
+from kit.db.reasons import is_collision
 
 log = structlog.get_logger(__name__)
 # A list shows fewer rows than this at once.
 MAX_ROWS = 100
 MAX_ATTEMPTS = 3
-DEADLOCK = "40P01"  # SQLSTATE
 GONE = "None of these is there any more."
 CHOOSE_AGAIN = "Nothing was done, and nothing is chosen any more. Choose the rows again."
 # The parameter of an operation's address with the search and the filters of the list that it was started from.
@@ -147,7 +147,7 @@ def _carry_out(request: HttpRequest, form: Operation, rows: Sequence[Model]) -> 
                     _note(request, form, rows, f"{done.message} Why: {form.cleaned_data['why']}")
                 return done
         except OperationalError as error:
-            if not attempts_left or getattr(error.__cause__, "sqlstate", "") != DEADLOCK:
+            if not attempts_left or not is_collision(error):
                 raise
             log.info("operation_collided", operation=form.label)
     raise AssertionError  # the last attempt returned or raised
