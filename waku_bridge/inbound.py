@@ -143,7 +143,8 @@ _TAKE = """
     WHERE bytes - length(payload) < max_bytes ORDER BY received_at, timestamp_ns, hash
 """
 _ROWS = """
-    SELECT * FROM waku_bridge_inboundenvelope_under_way WHERE {which} ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED
+    SELECT * FROM waku_bridge_inboundenvelope_under_way
+    WHERE {which} ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED
 """
 _ARRIVAL = "received_at, timestamp_ns"
 _REVERSED = "received_at DESC, timestamp_ns DESC"

@@ -16,8 +16,9 @@ State = InboundEnvelope.State
 Path = InboundEnvelope.Path
 
 NS_PER_DAY = 86_400 * 10**9
-# The day is that of the sender's clock: see `EnvelopeHash`. Workers are told of new rows at the commit: `kit.turns.CHANNEL`. Lists of bytes go in binary (%b): by default psycopg
+# Workers are told of new rows at the commit: `kit.turns.CHANNEL`. Lists of bytes go in binary (%b): by default psycopg
 # sends lists as text, which makes a payload twice as long and costs both sides four times the CPU time.
+# The day of a hash is that of the sender's clock, counted from 1970 on: see `EnvelopeHash`.
 INSERT = f"""
     WITH offered AS MATERIALIZED (
         SELECT * FROM unnest(%b::bytea[], %s::text[], %s::text[], %s::bigint[], %b::bytea[])

@@ -83,7 +83,7 @@ class Session:
                     rows = await cursor.fetchall() if cursor.description else []
                     await self.topics.take_news(connection)
             except psycopg.errors.SerializationFailure:
-                raise  # a row that the statement was about has ended meanwhile, and nothing is wrong with the connection
+                raise  # a row has ended meanwhile, and nothing is wrong with the connection
             except TimeoutError as error:
                 await self._disconnect()
                 raise psycopg.OperationalError("the database does not answer") from error

@@ -163,4 +163,7 @@ def test_where_no_store_answers_the_others_are_still_found_by_an_index() -> None
     lost = OutboundReply.objects.filter(LOST_REPLIES, created_at__gte=timezone.now() - timedelta(hours=1))
 
     assert index_of(today(), "reply_lost") in lost[:1000].explain()
-    assert index_of(today(), "reply_abandoned") in OutboundReply.objects.filter(state="abandoned").order_by("-pk")[:100].explain()
+    assert (
+        index_of(today(), "reply_abandoned")
+        in OutboundReply.objects.filter(state="abandoned").order_by("-pk")[:100].explain()
+    )
