@@ -47,7 +47,7 @@ COUNT_TRAFFIC = f"""
         ) FILTER (WHERE reply.repeat_count = 0 AND envelope.hash IS NOT NULL) AS ms
         FROM {table(OutboundReply)} AS reply
         LEFT JOIN {table(InboundEnvelope)} AS envelope ON envelope.hash = reply.envelope_hash
-            AND envelope.ended_on >= %(yesterday)s
+            AND envelope.ended_on >= %(since)s
         WHERE reply.created_at >= %(begin)s AND reply.created_at < %(end)s AND reply.published_at IS NOT NULL
     ) AS replies
     ON CONFLICT (begin_at) DO UPDATE SET
@@ -103,7 +103,8 @@ def count(begin_at: datetime, *, now: datetime) -> None:
 
     Counting again replaces the figures; the row of the minute makes concurrent counts take turns.
     """
-    values = {"begin": begin_at, "end": begin_at + MINUTE, "now": now, "yesterday": day_of(begin_at) - DAY}
+    day = day_of(begin_at)  # whose partition is read; nothing ended long before, unless the clock was set back
+    values = {"begin": begin_at, "end": begin_at + MINUTE, "now": now, "day": day, "since": day - DAY}
     with connection.cursor() as cursor:
         cursor.execute(COUNT_TRAFFIC, values)
         # The outcome of an attempt may have changed: a late answer may have come after its worker was lost.

@@ -54,7 +54,7 @@ _LEFT_OVER: LiteralString = "SELECT conname FROM pg_constraint WHERE conrelid = 
 # Transactions that would make us wait, and others behind us. A moment later they are most likely over.
 _IN_USE: LiteralString = """
     SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
-    WHERE relation = %s::regclass AND granted AND pid <> pg_backend_pid()
+    WHERE relation = %s::regclass AND granted AND pid <> pg_backend_pid() AND datname = current_database()
         AND xact_start < clock_timestamp() - interval '1 second'
 """
 
