@@ -9,10 +9,10 @@ INSERT INTO notifications_channel (token_type, apn_topic, last_success_at)
     VALUES (1, 'im.status.ethereum', now()), (2, '', now());
 
 INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, timestamp_ns, state, reason,
-    message_type, source, received_at, processed_at)
+    message_type, source, received_at, processed_at, ended_on)
     SELECT sha256(('e' || n)::bytea), '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, 'processed', '',
     CASE n % 20 WHEN 0 THEN 16 WHEN 1 THEN 18 ELSE 20 END, 'http://127.0.0.1:8645', at,
-    at + interval '15 milliseconds'
+    at + interval '15 milliseconds', ((at + interval '15 milliseconds') AT TIME ZONE 'UTC')::date
     FROM generate_series(1, 270000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 270000 AS at) t;
 
 INSERT INTO notifications_notificationrequest (id, front_door, request_key, message_id, state, source_key, sender_digest,
@@ -38,9 +38,9 @@ INSERT INTO notifications_attempt (notification_id, number, gateway, token_type,
     FROM generate_series(0, 299999) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 300000 AS at) t;
 
 INSERT INTO waku_bridge_outboundreply (envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns,
-    state, attempt_count, next_attempt_at, created_at, published_at, node)
-    SELECT sha256(('e' || n)::bytea), 0, 21, '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, 'published', 1, at, at,
-    at + interval '20 milliseconds', 'http://127.0.0.1:8645'
+    state, attempt_count, next_attempt_at, created_at, published_at, node, ended_on)
+    SELECT sha256(('e' || n)::bytea), 0, 21, '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, 'confirmed', 1, at, at,
+    at + interval '20 milliseconds', 'http://127.0.0.1:8645', (at AT TIME ZONE 'UTC')::date
     FROM generate_series(1, 140000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 140000 AS at) t;
 
 INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, apn_topic, at)

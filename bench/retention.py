@@ -11,6 +11,7 @@ import os
 import tempfile
 from contextlib import ExitStack
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -26,19 +27,21 @@ from bench.servers import cpu_seconds
 AIM_PER_SECOND = 1_600
 SCALE = int(os.environ.get("RETENTION_SCALE", "1000"))
 HOURS = 24
-# Whose rows are removed one by one. Requests, notifications and attempts go with their day.
-TABLES_PER_REQUEST = 2
+# Whose rows are removed one by one: digests of requests. All others go with their day.
+TABLES_PER_REQUEST = 1
 FILL = """
     INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, timestamp_ns, payload, state, reason,
-        message_type, message_id, source, path, received_at, processed_at)
+        message_type, message_id, source, path, received_at, processed_at, ended_on)
     SELECT sha256(n::text::bytea), '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, NULL, 'processed', '', 20,
-        sha256(('m' || n)::bytea), 'http://127.0.0.1:8645', 'live', {at}, {at}
+        sha256(('m' || n)::bytea), 'http://127.0.0.1:8645', 'live', {at}, {at},
+        ({at} AT TIME ZONE 'UTC')::date
         FROM generate_series(%(first)s, %(last)s) n WHERE {at} >= %(envelopes_from)s;
     INSERT INTO waku_bridge_outboundreply (envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns,
-        message_hash, state, attempt_count, repeat_count, next_attempt_at, created_at, published_at, confirmed_at, node)
+        message_hash, state, attempt_count, repeat_count, next_attempt_at, created_at, published_at, confirmed_at, node,
+        ended_on)
     SELECT sha256(n::text::bytea), 0, 21, '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, sha256(('r' || n)::bytea),
-        'confirmed', 1, 0, {at}, {at}, {at}, {at}, 'http://127.0.0.1:8645' FROM generate_series(%(first)s, %(last)s) n
-        WHERE {at} >= %(envelopes_from)s;
+        'confirmed', 1, 0, {at}, {at}, {at}, {at}, 'http://127.0.0.1:8645', ({at} AT TIME ZONE 'UTC')::date
+        FROM generate_series(%(first)s, %(last)s) n WHERE {at} >= %(envelopes_from)s;
     INSERT INTO notifications_notificationrequest (id, front_door, request_key, message_id, state, source_key,
         sender_digest, received_at, reply_due_at, answered_at, ended_on)
     SELECT n, 'waku', sha256(('m' || n)::bytea), sha256(('s' || n)::bytea), 'answered', sha256(n::text::bytea),
@@ -136,9 +139,10 @@ def make_days(now: datetime) -> None:
     from django.db import transaction  # noqa: PLC0415 - Django is set up only now
 
     from notifications.retention import BY_DAY  # noqa: PLC0415 - as above
+    from waku_bridge.retention import ENVELOPES, REPLIES  # noqa: PLC0415 - as above
 
     with transaction.atomic():
-        for table in BY_DAY:
+        for table in (*BY_DAY, ENVELOPES, REPLIES):
             table.make_from(now - timedelta(days=30), to=now)
 
 
@@ -147,8 +151,10 @@ def _purge(now: datetime) -> int:
     from notifications import retention as requests  # noqa: PLC0415 - Django is set up only now
     from waku_bridge import retention as envelopes  # noqa: PLC0415 - as above
 
-    removed = sum(envelopes.purge(now=now, keep=timedelta(days=3)))
-    return removed + sum(requests.purge(now=now, keep=timedelta(days=30)))
+    keep = timedelta(days=30)
+    for _ in chain(envelopes.purge(now=now, keep=timedelta(days=3)), requests.purge(now=now, keep=keep)):
+        pass
+    return sum(requests.purge_digests(now=now, keep=keep))
 
 
 def _left_behind(now: datetime) -> int:
@@ -156,9 +162,10 @@ def _left_behind(now: datetime) -> int:
 
     [(left,)] = fetch(
         """
-        SELECT (SELECT count(*) FROM waku_bridge_inboundenvelope WHERE received_at < %(now)s - interval '3 days')
-             + (SELECT count(*) FROM waku_bridge_outboundreply WHERE created_at < %(now)s - interval '3 days')
+        SELECT (SELECT count(*) FROM waku_bridge_inboundenvelope WHERE received_at < %(now)s - interval '4 days')
+             + (SELECT count(*) FROM waku_bridge_outboundreply WHERE created_at < %(now)s - interval '4 days')
              + (SELECT count(*) FROM notifications_notification WHERE finished_at < %(now)s - interval '31 days')
+             + (SELECT count(*) FROM notifications_requestdigest WHERE received_at < %(now)s - interval '30 days')
              + (SELECT count(*) FROM notifications_attempt WHERE started_at < %(now)s - interval '31 days')
         """,
         {"now": now},

@@ -19,8 +19,11 @@ ROUNDS = 4
 RATIO_TARGET = 1.2
 # The made-up history has open ends, which would be worked off while requests are measured.
 END_WHAT_IS_OPEN = (
-    "UPDATE waku_bridge_inboundenvelope SET state = 'dropped' WHERE state IN ('received', 'unkeyed')",
-    "UPDATE waku_bridge_outboundreply SET state = 'unconfirmed' WHERE state IN ('pending', 'published')",
+    "UPDATE waku_bridge_inboundenvelope SET state = 'dropped', ended_on = now() WHERE state IN ('received', 'unkeyed')",
+    """
+    UPDATE waku_bridge_outboundreply SET state = 'unconfirmed', ended_on = now()
+    WHERE state IN ('pending', 'published')
+    """,
     "UPDATE notifications_attempt SET outcome = 'ambiguous' WHERE outcome IS NULL OR outcome = ''",
     """
     UPDATE notifications_notification

@@ -47,6 +47,7 @@ COUNT_TRAFFIC = f"""
         ) FILTER (WHERE reply.repeat_count = 0 AND envelope.hash IS NOT NULL) AS ms
         FROM {table(OutboundReply)} AS reply
         LEFT JOIN {table(InboundEnvelope)} AS envelope ON envelope.hash = reply.envelope_hash
+            AND envelope.ended_on >= %(since)s
         WHERE reply.created_at >= %(begin)s AND reply.created_at < %(end)s AND reply.published_at IS NOT NULL
     ) AS replies
     ON CONFLICT (begin_at) DO UPDATE SET

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from typing import Any, LiteralString
 
+from kit.db.partitions import DayTable
 from kit.db.statements import fetch
 from kit.expiry.asking import may_end
 from kit.metrics.batches import count
@@ -14,33 +15,47 @@ from registrations.quotas import STORED_REGISTRATIONS
 Kind = RegistrationEvent.Kind
 # After one of these events an installation cannot be pushed to.
 ENDS = (Kind.UNREGISTERED, Kind.TOKEN_DIED, Kind.EXPIRED)
+_ENDED = {"ends": [str(kind) for kind in ENDS]}
+
+# Weeks, as a statement that may need any day of more than a year would open and lock four hundred partitions.
+EVENTS = DayTable("registrations_registrationevent", "at", width=7)
 
 # The tables are walked by their ids. An index by age would cost every registration, and who always begins with the
 # oldest looks at what has to stay again and again.
 _WALKED = 5_000
-_PURGE_EVENTS: LiteralString = """
+_STAYS: LiteralString = """
+    kind <> ALL (%(ends)s::text[]) AND NOT EXISTS (
+        SELECT FROM registrations_registrationevent AS later
+        WHERE later.pseudonym = event.pseudonym AND later.at > event.at
+    )
+"""
+_PURGE_EVENTS: LiteralString = f"""
     WITH removed AS (
-        DELETE FROM registrations_registrationevent AS event
-        WHERE id > %(after)s AND id <= %(up_to)s AND at < %(before)s AND (kind = ANY (%(ends)s::text[]) OR EXISTS (
-            SELECT FROM registrations_registrationevent AS later
-            WHERE later.pseudonym = event.pseudonym AND later.at > event.at
-        )) RETURNING 1
+        DELETE FROM registrations_registrationevent_default AS event
+        WHERE id > %(after)s AND id <= %(up_to)s AND at < %(before)s AND NOT ({_STAYS}) RETURNING 1
     )
     SELECT count(*) FROM removed
 """
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Remove the history of registrations older than ``keep``. Yield how many rows each step removed.
+    """Remove the history of registrations older than ``keep``, and make the weeks that come. Yield how many rows each
+    step removed, as far as that is known.
 
     The last event of an installation that can still be pushed to stays, however old, because reports count who is
-    active.
+    active. It goes to the default partition when its week is dropped.
     """
-    parameters = {"before": now - keep, "ends": [str(kind) for kind in ENDS]}
-    [(first, last)] = fetch("SELECT min(id), max(id) FROM registrations_registrationevent WHERE at < %s", [now - keep])
-    for after in range(first - 1, last, _WALKED) if last is not None else ():
-        [(removed,)] = fetch(_PURGE_EVENTS, parameters | {"after": after, "up_to": after + _WALKED})
+    EVENTS.make_ahead(now=now)
+    yield from EVENTS.drop_days(now - keep, kept=_last_of_active)
+    for step in _steps(f"{EVENTS.name}_default"):
+        [(removed,)] = fetch(_PURGE_EVENTS, {**step, **_ENDED, "before": now - keep})
         yield removed
+
+
+def _last_of_active(partition: LiteralString) -> list[int]:
+    """Return the ids of those events of a partition that stay."""
+    sql = f"SELECT id FROM {partition} AS event WHERE id > %(after)s AND id <= %(up_to)s AND {_STAYS}"
+    return [event_id for step in _steps(partition) for (event_id,) in fetch(sql, step | _ENDED)]
 
 
 _END = f"""
@@ -138,6 +153,12 @@ def remove_tombstones(*, now: datetime, keep: timedelta) -> Iterator[int]:
 
 def walk() -> Iterator[int]:
     """Yield the ids after which the steps of a walk through all registrations begin."""
-    [(first, last)] = fetch("SELECT min(id), max(id) FROM registrations_registration")
+    for step in _steps("registrations_registration"):
+        yield step["after"]
+
+
+def _steps(table: LiteralString) -> Iterator[dict[str, int]]:
+    """Yield the ids after which the steps of a walk through a table begin, and up to which they go."""
+    [(first, last)] = fetch(f"SELECT min(id), max(id) FROM {table}")
     if last is not None:
-        yield from range(first - 1, last, _WALKED)
+        yield from map(_step, range(first - 1, last, _WALKED))

@@ -34,6 +34,7 @@ PUT_TOGETHER = {
     "kit/turns.py": "the conditions of the stages, and settings of the session",
     "xmpp_bridge/component/desk.py": "settings of the session",
     "registrations/pairs.py": "what Django has compiled",
+    "registrations/retention.py": "the names of tables that are walked",
     "registrations/rotation.py": "names of the models' columns",
     "spark_reports/export/queries.py": "expressions of ours, and days",
     "spark_reports/loading.py": "names of tables and columns",

@@ -14,6 +14,7 @@ import structlog
 from django.db import transaction
 from django.db.models import QuerySet
 
+from kit.db.partitions import day_of
 from notifications.models import Notification, NotificationRequest
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.codec import topics
@@ -134,5 +135,6 @@ def _remove_query_topic(name: str, asked: Collection[bytes], *, now: datetime) -
         DeadLetter.objects.filter(content_topic=topics.content_topic(name)).delete()
     OutboundReply.objects.filter(envelope_hash__in=asked).delete()
     envelopes = InboundEnvelope.objects.filter(hash__in=asked)
-    envelopes.filter(state__in=_WAITING).update(state=InboundEnvelope.State.DROPPED, reason=FORGOTTEN, processed_at=now)
+    dropped = {"state": InboundEnvelope.State.DROPPED, "processed_at": now, "ended_on": day_of(now)}
+    envelopes.filter(state__in=_WAITING).update(reason=FORGOTTEN, **dropped)
     envelopes.update(content_topic="", payload=None, message_id=None)

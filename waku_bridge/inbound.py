@@ -19,6 +19,7 @@ from django.db import transaction
 from kit.buckets.bucket import BucketLimits
 from kit.buckets.shared import own_buckets
 from kit.db.clock import clock
+from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
 from kit.db.statements import fetch, write
 from kit.metrics.batches import count, observe
 from kit.tracing.steps import note
@@ -142,7 +143,8 @@ _TAKE = """
     WHERE bytes - length(payload) < max_bytes ORDER BY received_at, timestamp_ns, hash
 """
 _ROWS = """
-    SELECT * FROM waku_bridge_inboundenvelope WHERE {which} ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED
+    SELECT * FROM waku_bridge_inboundenvelope_under_way
+    WHERE {which} ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED
 """
 _ARRIVAL = "received_at, timestamp_ns"
 _REVERSED = "received_at DESC, timestamp_ns DESC"
@@ -174,14 +176,16 @@ _NEWEST: LiteralString = _TAKE.format(
 )
 _ONE: LiteralString = _take_in(_ARRIVAL, f"state = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])")
 _POSTPONED: LiteralString = _take_in(_REVERSED, f"state = '{State.POSTPONED}' AND hash <> ALL (%(but)b::bytea[])")
-_POSTPONE = f"UPDATE waku_bridge_inboundenvelope SET state = '{State.POSTPONED}' WHERE hash = ANY (%b::bytea[])"
+_POSTPONE = f"""
+    UPDATE waku_bridge_inboundenvelope_under_way SET state = '{State.POSTPONED}' WHERE hash = ANY (%b::bytea[])
+"""
 _RECALL = f"""
-    UPDATE waku_bridge_inboundenvelope SET state = '{State.RECEIVED}'
+    UPDATE waku_bridge_inboundenvelope_under_way SET state = '{State.RECEIVED}'
     WHERE hash = ANY (%b::bytea[]) AND state = '{State.POSTPONED}'
 """
 _STILL_WAITING = f"""
-    SELECT hash, state <> '{State.PENDING_KEY}' FROM waku_bridge_inboundenvelope
-    WHERE hash = ANY (%b::bytea[]) AND state IN ('{State.RECEIVED}', '{State.PENDING_KEY}', '{State.POSTPONED}')
+    SELECT hash, state <> '{State.PENDING_KEY}' FROM waku_bridge_inboundenvelope_under_way
+    WHERE hash = ANY (%b::bytea[])
 """
 
 
@@ -232,9 +236,7 @@ def give_up(envelope_hashes: Collection[bytes], *, now: datetime) -> None:
     """Mark envelopes as failed because a process dies with each of them. Their payloads are kept."""
     if envelope_hashes:
         log.error("envelopes_given_up", envelope_hashes=[each.hex() for each in envelope_hashes])
-        waiting = InboundEnvelope.objects.filter(hash__in=envelope_hashes, state__in=[State.RECEIVED, State.POSTPONED])
-        fault_id = faults.note(PROCESS_DIED, count=len(envelope_hashes), now=now)
-        waiting.update(state=State.FAILED, reason=PROCESS_DIED, processed_at=now, fault=fault_id)
+        _fail(envelope_hashes, PROCESS_DIED, faults.note(PROCESS_DIED, count=len(envelope_hashes), now=now), now=now)
         count(ENVELOPES_PROCESSED, {("unknown", "failed"): len(envelope_hashes)})
 
 
@@ -244,10 +246,14 @@ def set_aside(envelope: Envelope, error: Exception, *, now: datetime) -> None:
     name, frame = faults.name_of(error), faults.frame_of(error)
     place = f"{faults.place_of(frame)}, line {frame.lineno}" if frame else ""
     log.error("envelope_failed", envelope_hash=envelope.hash.hex(), error=name, place=place)
-    fault_id = faults.note(name, frame, now=now)
-    waiting = InboundEnvelope.objects.filter(hash=envelope.hash, state__in=[State.RECEIVED, State.POSTPONED])
-    waiting.update(state=State.FAILED, reason=type(error).__name__, processed_at=now, fault=fault_id)
+    _fail([envelope.hash], type(error).__name__, faults.note(name, frame, now=now), now=now)
     count(ENVELOPES_PROCESSED, [("unknown", "failed")])
+
+
+def _fail(envelope_hashes: Collection[bytes], reason: str, fault_id: int, *, now: datetime) -> None:
+    waiting = InboundEnvelope.objects.filter(ended_on=UNDER_WAY, hash__in=envelope_hashes)
+    failed = waiting.filter(state__in=[State.RECEIVED, State.POSTPONED])
+    failed.update(state=State.FAILED, reason=reason, processed_at=now, ended_on=day_of(now), fault=fault_id)
 
 
 def open_all(envelopes: Sequence[Envelope], *, now: datetime) -> list[Item]:
@@ -430,10 +436,11 @@ _CLOSE = f"""
     UPDATE waku_bridge_inboundenvelope AS envelope
     SET state = item.state, reason = item.reason, message_type = item.message_type, message_id = item.message_id,
         processed_at = CASE item.state WHEN '{State.PENDING_KEY}' THEN NULL ELSE %(now)s::timestamptz END,
-        payload = CASE item.state WHEN '{State.PENDING_KEY}' THEN envelope.payload END
+        payload = CASE item.state WHEN '{State.PENDING_KEY}' THEN envelope.payload END,
+        ended_on = CASE item.state WHEN '{State.PENDING_KEY}' THEN envelope.ended_on ELSE %(today)s::date END
     FROM unnest(%(hashes)b::bytea[], %(states)b::text[], %(reasons)b::text[], %(types)b::smallint[], %(ids)b::bytea[])
         AS item (hash, state, reason, message_type, message_id)
-    WHERE envelope.hash = item.hash
+    WHERE envelope.{IS_UNDER_WAY} AND envelope.hash = item.hash
 """
 
 
@@ -444,6 +451,7 @@ def _close(items: Sequence[Item], *, now: datetime) -> None:
             _CLOSE,
             {
                 "now": now,
+                "today": day_of(now),
                 "hashes": [item.hash for item in items],
                 "states": [str(item.state) for item in items],
                 "reasons": [item.reason for item in items],

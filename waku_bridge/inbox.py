@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db import connection
 
+from kit.db.partitions import IS_UNDER_WAY
 from kit.metrics.batches import count
 from waku_bridge.messages import Envelope
 from waku_bridge.metrics import INBOX_ENVELOPES
@@ -14,17 +15,24 @@ from waku_bridge.models import InboundEnvelope
 State = InboundEnvelope.State
 Path = InboundEnvelope.Path
 
+NS_PER_DAY = 86_400 * 10**9
 # Workers are told of new rows at the commit: `kit.turns.CHANNEL`. Lists of bytes go in binary (%b): by default psycopg
 # sends lists as text, which makes a payload twice as long and costs both sides four times the CPU time.
+# The day of a hash is that of the sender's clock, counted from 1970 on: see `EnvelopeHash`.
 INSERT = f"""
-    WITH new AS (
+    WITH offered AS MATERIALIZED (
+        SELECT * FROM unnest(%b::bytea[], %s::text[], %s::text[], %s::bigint[], %b::bytea[])
+            AS envelope (hash, pubsub_topic, content_topic, timestamp_ns, payload)
+    ), new AS (
+        INSERT INTO waku_bridge_envelopehash (hash, sent_on)
+        SELECT hash, '1970-01-01'::date + (timestamp_ns / {NS_PER_DAY})::integer FROM offered
+        ON CONFLICT DO NOTHING
+        RETURNING hash
+    ), stored AS (
         INSERT INTO waku_bridge_inboundenvelope
             (hash, pubsub_topic, content_topic, timestamp_ns, payload,
              source, path, state, reason, received_at)
-        SELECT *, %s::text, %s::text, '{State.RECEIVED}', '', %s::timestamptz
-        FROM unnest(%b::bytea[], %s::text[], %s::text[], %s::bigint[], %b::bytea[])
-        ON CONFLICT (hash) DO NOTHING
-        RETURNING hash
+        SELECT offered.*, %s::text, %s::text, '{State.RECEIVED}', '', %s::timestamptz FROM offered JOIN new USING (hash)
     )
     SELECT hash FROM new, (SELECT pg_notify('turns', 'inbox') WHERE EXISTS (SELECT FROM new)) AS announced
 """
@@ -38,20 +46,21 @@ OVERLOAD = "overload"
 BOUND = f"""
     WITH dropped AS (
         UPDATE waku_bridge_inboundenvelope
-        SET state = '{State.DROPPED}', reason = '{OVERLOAD}', payload = NULL, processed_at = %(now)s::timestamptz
-        WHERE hash = ANY (
+        SET state = '{State.DROPPED}', reason = '{OVERLOAD}', payload = NULL, processed_at = %(now)s::timestamptz,
+            ended_on = (%(now)s::timestamptz AT TIME ZONE 'UTC')::date
+        WHERE {IS_UNDER_WAY} AND hash = ANY (
             ARRAY(
-                SELECT hash FROM waku_bridge_inboundenvelope
+                SELECT hash FROM waku_bridge_inboundenvelope_under_way
                 WHERE state = '{State.POSTPONED}' AND (received_at, timestamp_ns) <= (
-                    SELECT received_at, timestamp_ns FROM waku_bridge_inboundenvelope
+                    SELECT received_at, timestamp_ns FROM waku_bridge_inboundenvelope_under_way
                     WHERE state = '{State.POSTPONED}' ORDER BY received_at DESC, timestamp_ns DESC
                     OFFSET %(limit)s LIMIT 1
                 )
                 ORDER BY received_at, timestamp_ns LIMIT %(most)s FOR UPDATE SKIP LOCKED
             ) || ARRAY(
-                SELECT hash FROM waku_bridge_inboundenvelope
+                SELECT hash FROM waku_bridge_inboundenvelope_under_way
                 WHERE state = '{State.PENDING_KEY}' AND received_at <= (
-                    SELECT received_at FROM waku_bridge_inboundenvelope
+                    SELECT received_at FROM waku_bridge_inboundenvelope_under_way
                     WHERE state = '{State.PENDING_KEY}' ORDER BY received_at DESC OFFSET %(limit)s LIMIT 1
                 )
                 ORDER BY received_at LIMIT %(most)s FOR UPDATE SKIP LOCKED
@@ -60,11 +69,11 @@ BOUND = f"""
         RETURNING hash
     )
     SELECT (SELECT count(*) FROM dropped), EXISTS (
-        SELECT FROM waku_bridge_inboundenvelope WHERE state = '{State.RECEIVED}'
+        SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{State.RECEIVED}'
         ORDER BY received_at OFFSET %(limit)s LIMIT 1
     ), clock_timestamp()
 """
-KNOWN = "SELECT hash FROM waku_bridge_inboundenvelope WHERE hash = ANY(%b::bytea[])"
+KNOWN = "SELECT hash FROM waku_bridge_envelopehash WHERE hash = ANY(%b::bytea[])"
 
 
 def slices(envelopes: Iterable[Envelope]) -> Iterator[list[Envelope]]:
@@ -83,21 +92,21 @@ def slices(envelopes: Iterable[Envelope]) -> Iterator[list[Envelope]]:
 
 
 def insert_values(envelopes: Sequence[Envelope], *, source: str, path: Path, now: datetime) -> list[Any]:
-    """Return the values for `INSERT`.
+    """Return the values for `INSERT`, each hash once.
 
     They are in one order everywhere, because several paths bring the same envelopes at the same time and wait for each
     other's rows.
     """
-    rows = sorted(envelopes, key=lambda envelope: envelope.hash)
+    rows = [envelope for _, envelope in sorted({envelope.hash: envelope for envelope in envelopes}.items())]
     return [
-        source,
-        path.value,
-        now,
         [e.hash for e in rows],
         [e.pubsub_topic for e in rows],
         [e.message.content_topic for e in rows],
         [e.message.timestamp_ns for e in rows],
         [e.message.payload for e in rows],
+        source,
+        path.value,
+        now,
     ]
 
 

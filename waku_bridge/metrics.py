@@ -249,7 +249,7 @@ INBOX_DEPTH = StoredGauge(
     "MAX_WAITING_ENVELOPES the bridge takes nothing in.",
     sql=f"""
         SELECT count(*) FROM (
-            SELECT FROM waku_bridge_inboundenvelope WHERE state = '{InboundEnvelope.State.RECEIVED}'
+            SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{InboundEnvelope.State.RECEIVED}'
                 ORDER BY received_at LIMIT 100000
         ) AS waiting
     """,
@@ -261,7 +261,7 @@ INBOX_POSTPONED = StoredGauge(
     "MAX_WAITING_ENVELOPES the oldest are dropped as `overload`.",
     sql=f"""
         SELECT count(*) FROM (
-            SELECT FROM waku_bridge_inboundenvelope WHERE state = '{InboundEnvelope.State.POSTPONED}'
+            SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{InboundEnvelope.State.POSTPONED}'
                 ORDER BY received_at LIMIT 100000
         ) AS waiting
     """,
@@ -272,7 +272,7 @@ INBOX_OLDEST_AGE_SECONDS = StoredGauge(
     "When it moves: beyond a few seconds workers of the queue `batches` are away or too few.",
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(received_at)), 0)) FROM (
-            SELECT received_at FROM waku_bridge_inboundenvelope
+            SELECT received_at FROM waku_bridge_inboundenvelope_under_way
             WHERE state = '{InboundEnvelope.State.RECEIVED}' ORDER BY received_at LIMIT 100000
         ) AS waiting
     """,
@@ -283,7 +283,7 @@ REPLIES_PENDING = StoredGauge(
     "When it moves: no node takes replies, see the publish errors; or workers of the queue `batches` are away.",
     sql=f"""
         SELECT count(*) FROM (
-            SELECT FROM waku_bridge_outboundreply WHERE state = '{OutboundReply.State.PENDING}'
+            SELECT FROM waku_bridge_outboundreply_under_way WHERE state = '{OutboundReply.State.PENDING}'
                 ORDER BY next_attempt_at LIMIT 100000
         ) AS pending
     """,
@@ -294,7 +294,7 @@ REPLIES_OLDEST_AGE_SECONDS = StoredGauge(
     "When it moves: clients wait 3 s; see pushserver_replies_pending.",
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)) FROM (
-            SELECT created_at FROM waku_bridge_outboundreply
+            SELECT created_at FROM waku_bridge_outboundreply_under_way
             WHERE state = '{OutboundReply.State.PENDING}' ORDER BY next_attempt_at LIMIT 100000
         ) AS pending
     """,

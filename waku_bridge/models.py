@@ -1,6 +1,9 @@
 """The inbox of envelopes and the outbox of replies, which make every step repeatable, and how far stores were read.
 
 Payloads are dropped as soon as they have served. Hashes stay for deduplication.
+
+The tables of envelopes and replies have a partition for each day on which rows ended, and one of what is under way, see
+`kit.db.partitions`.
 """
 
 from typing import ClassVar
@@ -9,7 +12,14 @@ from django.db import models
 
 from kit.canary.runs import BaseRun
 from kit.db.fields import BytesField
+from kit.db.partitions import UNDER_WAY
 from waku_bridge.messages import MessageType
+
+
+def _ended_unless(*states: str) -> models.Q:
+    """Return the condition that a row is under way in these states, and in no other."""
+    is_under_way = models.Q(ended_on=UNDER_WAY)
+    return models.Q(is_under_way, state__in=states) | ~models.Q(is_under_way | models.Q(state__in=states))
 
 
 class EnvelopeFault(models.Model):
@@ -30,6 +40,20 @@ class EnvelopeFault(models.Model):
         return f"{self.error} at {file}:{self.line} in {function}" if self.place else self.error
 
 
+class EnvelopeHash(models.Model):
+    """The hash of an envelope that came, by which its copies are known.
+
+    The table has a partition for each day of the sender's clock. That clock's time is part of what is hashed, so that a
+    hash can be in one partition only, and their unique keys make one of all days.
+    """
+
+    hash = BytesField(primary_key=True)  # 32 bytes
+    sent_on = models.DateField()
+
+    def __str__(self) -> str:
+        return f"Envelope hash {bytes(self.hash).hex()[:16]}"
+
+
 class InboundEnvelope(models.Model):
     """One Waku message on a topic of ours, by its deterministic hash (14/WAKU2-MESSAGE)."""
 
@@ -40,6 +64,10 @@ class InboundEnvelope(models.Model):
         PROCESSED = "processed"
         DROPPED = "dropped"  # nothing we can or may answer; `reason` says why
         FAILED = "failed"  # a fault of ours; the payload is kept so that it can be processed again
+
+        @property
+        def is_terminal(self) -> bool:
+            return self not in {self.RECEIVED, self.POSTPONED, self.PENDING_KEY}
 
     class Types(models.IntegerChoices):
         CONTACT_CODE_ADVERTISEMENT = MessageType.CONTACT_CODE_ADVERTISEMENT, "contact code"
@@ -72,8 +100,12 @@ class InboundEnvelope(models.Model):
     path = models.TextField(choices=Path.choices, db_default=Path.LIVE)  # the path on which it came first
     received_at = models.DateTimeField(db_index=True)
     processed_at = models.DateTimeField(null=True)
+    ended_on = models.DateField(default=UNDER_WAY, db_default=UNDER_WAY)  # the UTC day of `processed_at`
 
     class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=_ended_unless("received", "postponed", "unkeyed"), name="envelope_ended"),
+        ]
         indexes: ClassVar = [
             models.Index(
                 fields=["received_at", "timestamp_ns"], condition=models.Q(state="received"), name="envelope_waiting"
@@ -140,11 +172,13 @@ class OutboundReply(models.Model):
     published_at = models.DateTimeField(null=True)  # the last time
     confirmed_at = models.DateTimeField(null=True)
     node = models.TextField(blank=True)  # the node that took it last
+    ended_on = models.DateField(default=UNDER_WAY, db_default=UNDER_WAY)  # the UTC day on which it got its last state
 
     class Meta:
         verbose_name_plural = "outbound replies"
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["envelope_hash", "part"], name="one_reply_per_envelope"),
+            models.CheckConstraint(condition=_ended_unless("pending", "published"), name="reply_ended"),
+            models.UniqueConstraint(fields=["envelope_hash", "part", "ended_on"], name="one_reply_per_envelope"),
         ]
         indexes: ClassVar = [
             models.Index(fields=["next_attempt_at"], condition=models.Q(state="pending"), name="reply_pending"),

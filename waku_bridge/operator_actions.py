@@ -14,6 +14,7 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 
+from kit.db.partitions import UNDER_WAY
 from kit.turns import wake
 from registrations.models import TopicKey
 from waku_bridge import faults, inbox
@@ -33,7 +34,7 @@ def process_again(envelope_hashes: Collection[bytes]) -> int:
     them at once.
     """
     failed = InboundEnvelope.objects.filter(hash__in=envelope_hashes, state=State.FAILED)
-    count = failed.update(state=State.RECEIVED, reason="", processed_at=None)
+    count = failed.update(state=State.RECEIVED, reason="", processed_at=None, ended_on=UNDER_WAY)
     wake()
     log.info("envelopes_processed_again", count=count)
     return count

@@ -1,5 +1,6 @@
 """Envelopes whose topic has a pending key: they step aside, so that nothing behind them waits."""
 
+from kit.db.partitions import UNDER_WAY
 from waku_bridge import query_topics
 from waku_bridge.models import InboundEnvelope
 from waku_bridge.query_topics import CpuBudget
@@ -13,9 +14,9 @@ def call_back(*, budget: CpuBudget, limit: int) -> list[bytes]:
 
     The newest come first: their senders may still be waiting, and a heap of nonsense before them does not count.
     """
-    pending = InboundEnvelope.objects.filter(state=State.PENDING_KEY).order_by("-received_at")
-    content_topics = dict(pending.values_list("hash", "content_topic")[:limit])
+    pending = InboundEnvelope.objects.filter(ended_on=UNDER_WAY, state=State.PENDING_KEY)
+    content_topics = dict(pending.order_by("-received_at").values_list("hash", "content_topic")[:limit])
     missing = query_topics.derive_keys(set(content_topics.values()), budget=budget)
     hashes = [envelope_hash for envelope_hash, topic in content_topics.items() if topic not in missing]
-    InboundEnvelope.objects.filter(hash__in=hashes, state=State.PENDING_KEY).update(state=State.RECEIVED)
+    pending.filter(hash__in=hashes).update(state=State.RECEIVED)
     return hashes

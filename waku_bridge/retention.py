@@ -1,47 +1,35 @@
-"""Removing old envelopes and replies.
+"""Removing old envelopes and replies, a day at a time.
 
-An envelope's hash recognises a repeat from another node or from a store. So it must be kept longer than any of these
-keep the message itself, which is why the setting has a minimum.
+A hash recognises a copy from another node or from a store. So it must be kept longer than any of these keep the message
+itself, which is why the setting has a minimum.
 """
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import LiteralString
 
-from kit.db.deleting import SET_SIZE, delete_in_chunks, remove
-from waku_bridge.models import DeadLetter, EnvelopeFault, InboundEnvelope, OutboundReply
+from kit.db.deleting import delete_in_chunks
+from kit.db.partitions import DAY, DayTable
+from waku_bridge.models import DeadLetter, EnvelopeFault
 
-_ENVELOPES: LiteralString = f"""
-    WITH old AS (
-        SELECT hash FROM waku_bridge_inboundenvelope WHERE received_at < %(before)s
-            AND state <> '{InboundEnvelope.State.RECEIVED}'
-        ORDER BY received_at LIMIT {SET_SIZE} FOR UPDATE SKIP LOCKED
-    ), removed AS (
-        DELETE FROM waku_bridge_inboundenvelope AS envelope USING old WHERE envelope.hash = old.hash RETURNING 1
-    )
-    SELECT count(*) FROM removed
-"""
-_REPLIES: LiteralString = f"""
-    WITH old AS (
-        SELECT id FROM waku_bridge_outboundreply WHERE created_at < %(before)s
-            AND state <> '{OutboundReply.State.PENDING}'
-        ORDER BY created_at LIMIT {SET_SIZE} FOR UPDATE SKIP LOCKED
-    ), removed AS (
-        DELETE FROM waku_bridge_outboundreply AS reply USING old WHERE reply.id = old.id RETURNING 1
-    )
-    SELECT count(*) FROM removed
-"""
+HASHES = DayTable("waku_bridge_envelopehash", "sent_on")
+ENVELOPES = DayTable("waku_bridge_inboundenvelope", "ended_on")
+REPLIES = DayTable("waku_bridge_outboundreply", "ended_on")
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
-    """Remove envelopes, replies and dead letters older than ``keep``, but none that still waits for its turn.
+    """Remove envelopes and replies that ended longer ago than ``keep``, dead letters that are older, and the hashes of
+    messages that are refused for their age. Make the days that come.
 
-    Yield how many rows each step removed.
+    Yield how many rows each step removed, as far as that is known.
     """
+    for table in (HASHES, ENVELOPES, REPLIES):
+        table.make_ahead(now=now)
     return chain(
-        remove(_ENVELOPES, before=now - keep),
-        remove(_REPLIES, before=now - keep),
+        # A page may have been read a while before it is stored: a day longer.
+        HASHES.drop_before(now - keep - DAY),
+        ENVELOPES.drop_before(now - keep),
+        REPLIES.drop_before(now - keep),
         delete_in_chunks(EnvelopeFault.objects.filter(last_seen_at__lt=now - keep).order_by("last_seen_at")),
         delete_in_chunks(DeadLetter.objects.filter(received_at__lt=now - keep).order_by("received_at")),
     )

@@ -78,7 +78,7 @@ class InboxStep(BaseStage):
 class Inbox(InboxStep):
     """The step that takes envelopes as they come."""
 
-    waits: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope WHERE state = '{State.RECEIVED}'"
+    waits: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{State.RECEIVED}'"
     announced_as = "inbox"
 
     def __init__(self, intake: "InboxIntake") -> None:
@@ -140,7 +140,7 @@ def _named_by_news(items: Sequence[Item]) -> Iterator[list[Named]]:
 class Postponed(InboxStep):
     """The step that decides about what was postponed, once the inbox keeps up."""
 
-    waits: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope WHERE state = '{State.POSTPONED}'"
+    waits: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{State.POSTPONED}'"
 
     def work(self, batch: Batch) -> Work[Processed]:
         """Process as much as the share of a batch allows. It is looked for again within a second of a busy batch."""

@@ -61,17 +61,22 @@ _IN_USE: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class DayTable:
-    """A table that is partitioned by range of a column of times or dates, its ``key``."""
+    """A table that is partitioned by range of a column of times or dates, its ``key``.
+
+    A partition has a day, or ``width`` days for what is kept so long that days would be too many: a statement that may
+    need any of them opens and locks them all. It is named after the first.
+    """
 
     name: LiteralString
     key: LiteralString
+    width: int = 1
 
     def partition(self, day: date) -> str:
-        """Return the name of a day's partition."""
-        return f"{self.name}_d{day:%Y%m%d}"
+        """Return the name of the partition that has this day."""
+        return f"{self.name}_d{self._first(day):%Y%m%d}"
 
     def days(self) -> set[date]:
-        """Return the days that have a partition."""
+        """Return the days that have a partition, of each the first."""
         found = (_NAME.search(name) for (name,) in fetch(_PARTITIONS, [self.name]))
         return {date.fromisoformat(match[1]) for match in found if match}
 
@@ -91,7 +96,7 @@ class DayTable:
     def _make_missing(self, now: datetime) -> int:
         self._include()
         existing = self.days()
-        missing = [day for day in _days_ahead(now) if day not in existing]
+        missing = [day for day in self.days_ahead(now) if day not in existing]
         if not missing:
             return 0
         with patience(MAKING):
@@ -102,18 +107,24 @@ class DayTable:
         a table with a past.
         """
         existing = self.days()
-        for day in _days(day_of(first), day_of(to)):
+        for day in self.days_between(day_of(first), day_of(to)):
             if day not in existing:
                 self.make(day)
+
+    def days_ahead(self, now: datetime) -> list[date]:
+        """Return the first days of the partitions that there have to be: from yesterday's on."""
+        return self.days_between(day_of(now) - DAY, day_of(now) + MADE_AHEAD * DAY)
+
+    def days_between(self, first: date, last: date) -> list[date]:
+        """Return the first days of the partitions for all days between two."""
+        begin = self._first(first)
+        return [begin + n * DAY for n in range(0, (last - begin).days + 1, self.width)]
 
     def drop_before(self, at: datetime) -> Iterator[int]:
         """Drop the partitions of days that were over at that time, and delete the rows of such days that are in the
         default partition. Yield how many rows each step removed, as far as that is known.
         """
-        for day in sorted(day for day in self.days() if day < day_of(at)):
-            if self._change(partial(self._drop, day)):
-                log.info("partition_dropped", table=self.name, day=day.isoformat())
-                yield 0
+        yield from self.drop_days(at)
         yield from remove(
             f"""
                 WITH gone AS (
@@ -125,6 +136,15 @@ class DayTable:
             """,
             before=datetime.combine(day_of(at), time(), UTC),
         )
+
+    def drop_days(self, at: datetime, *, kept: Callable[[str], Sequence[int]] = lambda _: ()) -> Iterator[int]:
+        """Drop the partitions of days that were over at that time. Rows whose ids ``kept`` returns for the name of a
+        partition go to the default one. Yield 0 for each partition.
+        """
+        for day in sorted(day for day in self.days() if day + self.width * DAY <= day_of(at)):
+            if self._change(partial(self._drop, day, kept(self.partition(day)))):
+                log.info("partition_dropped", table=self.name, day=day.isoformat())
+                yield 0
 
     def _make_unless_large(self, day: date, *, is_to_come: bool) -> bool:
         """Make the partition of a day, unless the default partition is large and the day has begun or begins soon.
@@ -149,7 +169,7 @@ class DayTable:
     def _exclude(self, day: date) -> bool:
         """Have PostgreSQL find out, while others work, that the default partition has nothing of a day."""
         alter = f"ALTER TABLE {self.name}_default"
-        check = f"CHECK ({self.key} < '{day} 00:00+00' OR {self.key} >= '{day + DAY} 00:00+00') NOT VALID"
+        check = f"CHECK (NOT ({self._within(day)})) NOT VALID"
         added = self._change(partial(_execute, f"{alter} ADD CONSTRAINT {EXCLUDED} {check}"))
         return added and self._change(partial(_execute, f"{alter} VALIDATE CONSTRAINT {EXCLUDED}"))
 
@@ -181,18 +201,31 @@ class DayTable:
     def make(self, day: date) -> None:
         """Make the partition of a day and move what the default partition has of it, in the caller's transaction."""
         partition = self.partition(day)
-        within = f"{self.key} >= '{day} 00:00+00' AND {self.key} < '{day + DAY} 00:00+00'"
         with connection.cursor() as cursor:
             cursor.execute(f"LOCK TABLE {self.name}_default IN ACCESS EXCLUSIVE MODE")
             cursor.execute(f"CREATE TABLE {partition} (LIKE {self.name} INCLUDING ALL) WITH ({STORAGE})")
             cursor.execute(f"""
-                WITH moved AS (DELETE FROM {self.name}_default WHERE {within} RETURNING *)
+                WITH moved AS (DELETE FROM {self.name}_default WHERE {self._within(day)} RETURNING *)
                 INSERT INTO {partition} SELECT * FROM moved
             """)
-            cursor.execute(f"ALTER TABLE {self.name} ATTACH PARTITION {partition} {_bounds(day)}")
+            cursor.execute(f"ALTER TABLE {self.name} ATTACH PARTITION {partition} {self.bounds(day)}")
 
-    def _drop(self, day: date) -> None:
-        _execute(f"DROP TABLE {self.partition(day)}")
+    def bounds(self, day: date) -> str:
+        """Return the bounds of the partition whose first day this is."""
+        return f"FOR VALUES FROM ('{day} 00:00+00') TO ('{day + self.width * DAY} 00:00+00')"
+
+    def _within(self, day: date) -> str:
+        return f"{self.key} >= '{day} 00:00+00' AND {self.key} < '{day + self.width * DAY} 00:00+00'"
+
+    def _first(self, day: date) -> date:
+        return day - (day.toordinal() - 1) % self.width * DAY  # for seven days a Monday
+
+    def _drop(self, day: date, kept: Sequence[int]) -> None:
+        partition = self.partition(day)
+        if kept:
+            _execute(f"ALTER TABLE {self.name} DETACH PARTITION {partition}")
+            fetch(f"INSERT INTO {self.name} SELECT * FROM {partition} WHERE id = ANY (%s)", [list(kept)])
+        _execute(f"DROP TABLE {partition}")
 
 
 def _execute(sql: str) -> None:
@@ -203,18 +236,6 @@ def _execute(sql: str) -> None:
 def day_of(at: datetime) -> date:
     """Return the day that a time belongs to, whose partition has what ended then."""
     return at.astimezone(UTC).date()
-
-
-def _days(first: date, last: date) -> list[date]:
-    return [first + number * DAY for number in range((last - first).days + 1)]
-
-
-def _days_ahead(now: datetime) -> list[date]:
-    return _days(day_of(now) - DAY, day_of(now) + MADE_AHEAD * DAY)
-
-
-def _bounds(day: date) -> str:
-    return f"FOR VALUES FROM ('{day} 00:00+00') TO ('{day + DAY} 00:00+00')"
 
 
 # Of a table that becomes partitioned its rows, checks, indexes and the sequence of its ids stay, under their names.
@@ -275,14 +296,14 @@ class PartitionByDay(Operation):
         """Yield the statements that make the partitions: the default one, what is under way, and a year of days."""
         name, key = self.table.name, self.table.key
         [(first, now)] = fetch(f"SELECT coalesce(min({key})::timestamptz, now()), now() FROM {name}")
-        past = _days(max(day_of(first), day_of(now) - MAX_PAST * DAY), day_of(now))
+        past = self.table.days_between(max(day_of(first), day_of(now) - MAX_PAST * DAY), day_of(now))
         of_table = f"PARTITION OF {name}"
         yield f"CREATE TABLE {name}_default {of_table} DEFAULT WITH ({STORAGE})"
         if self.under_way is not None:
             bounds = f"FOR VALUES FROM ('{UNDER_WAY}') TO (MAXVALUE)"
             yield f"CREATE TABLE {name}_under_way {of_table} {bounds} WITH ({STORAGE})"
-        for day in sorted({*past, *_days_ahead(now)}):
-            yield f"CREATE TABLE {self.table.partition(day)} {of_table} {_bounds(day)} WITH ({STORAGE})"
+        for day in sorted({*past, *self.table.days_ahead(now)}):
+            yield f"CREATE TABLE {self.table.partition(day)} {of_table} {self.table.bounds(day)} WITH ({STORAGE})"
 
     def _numbering(self, pk: str) -> Sequence[str]:
         """Return the statements by which the table goes on with the ids that it had given out."""

@@ -19,9 +19,11 @@ from django.db import connection, transaction
 from django.utils import timezone
 from psycopg import sql
 
-from notifications.retention import BY_DAY
+from notifications import retention as notifications
+from registrations import retention as registrations
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
+from waku_bridge import retention as waku
 from waku_bridge.codec.keys import key_hash
 
 STATEMENTS = [
@@ -29,6 +31,15 @@ STATEMENTS = [
 ]
 TABLES = list(dict.fromkeys(re.findall(r"^INSERT INTO (\w+)", ";\n".join(STATEMENTS), re.MULTILINE)))
 PAST = timedelta(days=31)
+FEW_DAYS = timedelta(days=4)
+# How far back the rows of a table go that is kept by day.
+DAYS = {
+    **dict.fromkeys(notifications.BY_DAY, PAST),
+    registrations.EVENTS: timedelta(days=400),
+    waku.HASHES: FEW_DAYS,
+    waku.ENVELOPES: FEW_DAYS,
+    waku.REPLIES: FEW_DAYS,
+}
 # Users whose chat keys are known, so that a search by them can be measured. The first two have a very long history.
 KNOWN_USERS = 40
 SAMPLES = {
@@ -76,8 +87,8 @@ def fill(registrations: int, attempts: int, progress: Progress) -> None:
         for table in TABLES:
             cursor.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(table)))
         _refuse_if_not_empty(cursor)
-        for table in BY_DAY:
-            table.make_from(timezone.now() - PAST, to=timezone.now())
+        for table, past in DAYS.items():
+            table.make_from(timezone.now() - past, to=timezone.now())
         _define_functions(cursor, registrations, attempts)
         definitions = list(_definitions(cursor))
         for definition in definitions:

@@ -216,14 +216,15 @@ INSERT INTO notifications_attempt (notification_id, number, gateway, token_type,
     WHEN n.state = 'undeliverable' THEN 'payload' END AS outcome) o;
 
 INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, timestamp_ns, payload, state, reason,
-    message_type, message_id, source, path, received_at, processed_at)
+    message_type, message_id, source, path, received_at, processed_at, ended_on)
     SELECT pg_temp.envelope(n), '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, NULL, 'processed', '', 20,
-    sha256(('metadata message ' || n)::bytea), 'http://127.0.0.1:8645', 'live', at, at + interval '15 milliseconds'
+    sha256(('metadata message ' || n)::bytea), 'http://127.0.0.1:8645', 'live', at, at + interval '15 milliseconds',
+    ((at + interval '15 milliseconds') AT TIME ZONE 'UTC')::date
     FROM generate_series(pg_temp.first_kept_request(), pg_temp.request(pg_temp.notifications())) n,
     LATERAL (SELECT pg_temp.requested_at(n) - interval '10 milliseconds' AS at) r;
 
 INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, timestamp_ns, payload, state, reason,
-    message_type, message_id, source, path, received_at, processed_at)
+    message_type, message_id, source, path, received_at, processed_at, ended_on)
     SELECT pg_temp.envelope(-n), '/waku/2/rs/16/32',
     '/waku/1/0x' || encode(substr(sha256((n % 70000)::text::bytea), 1, 4), 'hex') || '/rfc26', 0,
     CASE WHEN state IN ('failed', 'received', 'unkeyed') THEN sha512(n::text::bytea) END, state,
@@ -232,22 +233,28 @@ INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, time
     ELSE CASE WHEN c % 20 = 0 THEN 'nothing_found' WHEN c % 50 = 1 THEN 'stale_version' ELSE '' END END,
     CASE WHEN state IN ('failed', 'received', 'unkeyed', 'dropped') THEN NULL WHEN c % 20 = 1 THEN 16 ELSE 18 END,
     NULL, 'http://127.0.0.1:8645', CASE WHEN c < 9000 THEN 'live' WHEN c < 9900 THEN 'store' ELSE 'backfill' END, at,
-    CASE WHEN state NOT IN ('received', 'unkeyed') THEN at + interval '15 milliseconds' END
+    CASE WHEN state NOT IN ('received', 'unkeyed') THEN at + interval '15 milliseconds' END,
+    CASE WHEN state IN ('received', 'unkeyed') THEN '9999-12-31'
+    ELSE ((at + interval '15 milliseconds') AT TIME ZONE 'UTC')::date END
     FROM (SELECT pg_temp.request(pg_temp.notifications()) - pg_temp.first_kept_request() AS last) p,
     generate_series(1, last) n, LATERAL (SELECT pg_temp.chance(n, 21) AS c,
     now() - interval '3 days' * (1 - n::float8 / last) AS at) r, LATERAL (SELECT CASE WHEN n > last - 20 THEN 'received'
     WHEN n > last - 30 THEN 'unkeyed' WHEN c < 300 THEN 'dropped' WHEN c < 302 THEN 'failed' ELSE 'processed' END
     AS state) s;
 
+INSERT INTO waku_bridge_envelopehash (hash, sent_on)
+    SELECT hash, (received_at AT TIME ZONE 'UTC')::date FROM waku_bridge_inboundenvelope;
+
 INSERT INTO waku_bridge_outboundreply (envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns,
     message_hash, state, attempt_count, repeat_count, next_attempt_at, created_at, published_at,
-    confirmed_at, node)
+    confirmed_at, node, ended_on)
     SELECT hash, 0, message_type + 1, pubsub_topic, content_topic, 0, sha256(hash),
     CASE WHEN is_new THEN CASE WHEN c < 3000 THEN 'pending' ELSE 'published' END WHEN c < 9900 THEN 'confirmed'
     WHEN c < 9995 THEN 'unconfirmed' ELSE 'abandoned' END, 1 + c % 2, c / 9900,
     CASE WHEN is_new THEN now() + interval '2 seconds' ELSE processed_at END, processed_at,
     CASE WHEN NOT is_new OR c >= 3000 THEN processed_at + interval '20 milliseconds' END,
-    CASE WHEN NOT is_new AND c < 9900 THEN processed_at + interval '3 seconds' END, 'http://127.0.0.1:8645'
+    CASE WHEN NOT is_new AND c < 9900 THEN processed_at + interval '3 seconds' END, 'http://127.0.0.1:8645',
+    CASE WHEN is_new THEN '9999-12-31' ELSE (processed_at AT TIME ZONE 'UTC')::date END
     FROM waku_bridge_inboundenvelope, LATERAL (SELECT abs(hashtext(encode(hash, 'hex')) % 10000) AS c,
     received_at > now() - interval '20 seconds' AS is_new) r
     WHERE state = 'processed' AND message_type IN (16, 18, 20)

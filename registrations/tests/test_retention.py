@@ -13,20 +13,51 @@ KEEP = timedelta(days=400)
 Kind = RegistrationEvent.Kind
 
 
-@pytest.mark.django_db
+pytestmark = pytest.mark.django_db
+OLD = NOW - KEEP - timedelta(days=7)
+
+
+@pytest.fixture(params=["a partition each", "in the default partition"], autouse=True)
+def _weeks(request: pytest.FixtureRequest) -> None:
+    if request.param == "a partition each":
+        retention.EVENTS.make_from(NOW - 4 * KEEP, to=NOW)
+
+
+def purge() -> list[RegistrationEvent]:
+    list(retention.purge(now=NOW, keep=KEEP))
+    return list(RegistrationEvent.objects.order_by("at"))
+
+
 def test_old_history_is_removed_and_young_history_stays() -> None:
-    factories.make_event(kind=Kind.UNREGISTERED, at=NOW - KEEP - timedelta(seconds=1))
+    factories.make_event(kind=Kind.UNREGISTERED, at=OLD)
     young = factories.make_event(at=NOW - KEEP + timedelta(seconds=1))
-
-    assert sum(retention.purge(now=NOW, keep=KEEP)) == 1
-    assert list(RegistrationEvent.objects.all()) == [young]
+    assert purge() == [young]
 
 
-@pytest.mark.django_db
 def test_the_last_event_of_an_installation_that_can_be_pushed_to_stays() -> None:
     pseudonym = uuid4()
-    factories.make_event(pseudonym=pseudonym, at=NOW - KEEP * 3)
-    last = factories.make_event(pseudonym=pseudonym, kind=Kind.REFRESHED, at=NOW - KEEP * 2)
+    factories.make_event(pseudonym=pseudonym, at=OLD - KEEP)
+    last = factories.make_event(pseudonym=pseudonym, kind=Kind.REFRESHED, at=OLD)
+    assert purge() == [last]
+    assert purge() == [last]
 
-    assert sum(retention.purge(now=NOW, keep=KEEP)) == 1
-    assert list(RegistrationEvent.objects.all()) == [last]
+
+def test_it_goes_once_there_is_a_later_one() -> None:
+    old = factories.make_event(kind=Kind.REFRESHED, at=OLD)
+    assert purge() == [old]
+    later = factories.make_event(pseudonym=old.pseudonym, kind=Kind.UNREGISTERED, at=NOW)
+    assert purge() == [later]
+
+
+def test_all_of_an_installation_that_ended_goes() -> None:
+    pseudonym = uuid4()
+    factories.make_event(pseudonym=pseudonym, at=OLD - KEEP)
+    factories.make_event(pseudonym=pseudonym, kind=Kind.EXPIRED, at=OLD)
+    assert purge() == []
+
+
+def test_weeks_that_are_over_are_dropped_whole_and_those_that_come_are_made() -> None:
+    purge()
+    first, *_, last = sorted(retention.EVENTS.days())
+    assert first + timedelta(days=7) > (NOW - KEEP).date()
+    assert last + timedelta(days=7) > NOW.date() + timedelta(days=7)

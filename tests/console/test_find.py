@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from kit.db.partitions import UNDER_WAY
 from kit.tracing.steps import trace_of
 from notifications import halts
 from pushserver.console.find import hits_for
@@ -441,7 +442,8 @@ def test_a_timeline_says_what_comes_next(admin_client: Client, fields, sentence)
 )
 def test_a_timeline_says_what_becomes_of_the_reply(admin_client: Client, state: str, sentence: str) -> None:
     notification = make_story()
-    OutboundReply.objects.update(state=state)
+    is_over = OutboundReply.State(state).is_terminal
+    OutboundReply.objects.update(state=state, ended_on=timezone.now() if is_over else UNDER_WAY)
     assert sentence in timeline(admin_client, notification)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from kit.db.partitions import day_of
 from waku_bridge.messages import MessageType
 from waku_bridge.models import (
     CanaryEnvelope,
@@ -32,6 +33,8 @@ def make_envelope(*, at: datetime | None = None, **fields: Any) -> InboundEnvelo
         "source": "http://127.0.0.1:8645",
         "received_at": at,
     }
+    if InboundEnvelope.State(fields.get("state", "received")).is_terminal:
+        defaults |= {"ended_on": day_of(at)}
     return InboundEnvelope.objects.create(**defaults | fields)
 
 
@@ -47,6 +50,8 @@ def make_reply(*, envelope_hash: bytes = b"", at: datetime | None = None, **fiel
         "next_attempt_at": at,
         "created_at": at,
     }
+    if OutboundReply.State(fields.get("state", "pending")).is_terminal:
+        defaults |= {"ended_on": day_of(at)}
     return OutboundReply.objects.create(envelope_hash=envelope_hash or secrets.token_bytes(32), **defaults | fields)
 
 

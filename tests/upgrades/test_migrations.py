@@ -61,6 +61,8 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("notifications", "0023_attempts_by_day"): NOTHING_WAS_RELEASED,
     ("notifications", "0024_by_the_day_of_the_end"): NOTHING_WAS_RELEASED,
     ("registrations", "0012_delivered_digest"): NOTHING_WAS_RELEASED,
+    ("registrations", "0014_events_by_week"): NOTHING_WAS_RELEASED,
+    ("waku_bridge", "0014_by_day"): NOTHING_WAS_RELEASED,
     ("xmpp_bridge", "0006_key_name"): "the column may be null, so the version before need not write a value",
     (
         "waku_bridge",

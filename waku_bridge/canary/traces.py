@@ -16,7 +16,7 @@ from waku_bridge.canary.diagnosis import Facts
 from waku_bridge.codec import topics
 from waku_bridge.identity import canary_identities, canary_identity
 from waku_bridge.locks import lock_all_about
-from waku_bridge.models import CanaryEnvelope, CanaryRun, InboundEnvelope, OutboundReply
+from waku_bridge.models import CanaryEnvelope, CanaryRun, EnvelopeHash, InboundEnvelope, OutboundReply
 
 # A copy may come late from another node, or from the ring of a node that was not read for a while.
 MARKED_FOR = timedelta(hours=1)
@@ -57,6 +57,7 @@ def remove_traces(*, now: datetime) -> None:
     envelopes = InboundEnvelope.objects.filter(hash__in=marked)
     asked = list(envelopes.filter(message_id__isnull=False).values_list("message_id", flat=True))
     envelopes.delete()
+    EnvelopeHash.objects.filter(hash__in=marked).delete()
     OutboundReply.objects.filter(envelope_hash__in=marked).delete()
     for key_hash in sorted({identity.key_hash for identity in canary_identities()}):
         lock_all_about(key_hash)

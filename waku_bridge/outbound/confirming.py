@@ -20,6 +20,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from prometheus_client import Counter
 
+from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
 from kit.db.statements import fetch, write
 from kit.inflight import InFlight
 from kit.tracing.steps import Role, step
@@ -162,15 +163,16 @@ def record_verdicts(verdicts: Iterable[Verdicted], *, now: datetime) -> list[Che
 
 
 UNCONFIRMED = f"""
-    SELECT FROM waku_bridge_outboundreply
+    SELECT FROM waku_bridge_outboundreply_under_way
     WHERE state = '{State.PUBLISHED}' AND next_attempt_at <= %(now)s - interval '10 seconds'
 """
 _TAKE_UP = f"""
     WITH late AS (
-        SELECT id FROM waku_bridge_outboundreply WHERE state = '{State.PUBLISHED}' AND next_attempt_at <= %(late)s
+        SELECT id FROM waku_bridge_outboundreply_under_way
+        WHERE state = '{State.PUBLISHED}' AND next_attempt_at <= %(late)s
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
-    UPDATE waku_bridge_outboundreply AS reply SET next_attempt_at = %(again_at)s
+    UPDATE waku_bridge_outboundreply_under_way AS reply SET next_attempt_at = %(again_at)s
     FROM late WHERE reply.id = late.id
     RETURNING reply.id, message_hash, node, repeat_count, published_at, envelope_hash
 """
@@ -215,8 +217,9 @@ async def _ask(store: WakuNode, hashes: Sequence[bytes], stores: Nodes, answers:
 
 
 _CLOSE = f"""
-    UPDATE waku_bridge_outboundreply SET state = '{State.CONFIRMED}', confirmed_at = %(now)s, payload = NULL
-    WHERE id = ANY (%(ids)b::bigint[]) AND envelope_hash = ANY (%(questions)b::bytea[])
+    UPDATE waku_bridge_outboundreply
+    SET state = '{State.CONFIRMED}', confirmed_at = %(now)s, payload = NULL, ended_on = %(today)s
+    WHERE {IS_UNDER_WAY} AND id = ANY (%(ids)b::bigint[]) AND envelope_hash = ANY (%(questions)b::bytea[])
         AND state = '{State.PUBLISHED}'
     RETURNING id
 """
@@ -224,8 +227,9 @@ _CLOSE = f"""
 
 def _close(replies: Sequence[Checked], *, now: datetime) -> None:
     if replies:
-        questions = [reply.envelope_hash for reply in replies]
-        closed = write(_CLOSE, {"now": now, "ids": [reply.pk for reply in replies], "questions": questions})
+        ids, questions = [reply.pk for reply in replies], [reply.envelope_hash for reply in replies]
+        values = {"now": now, "today": day_of(now), "ids": ids, "questions": questions}
+        closed = write(_CLOSE, values)
         transaction.on_commit(lambda: REPLIES_CONFIRMED.inc(len(closed.rows())), robust=True)
 
 
@@ -234,23 +238,23 @@ def _ask_again(replies: Sequence[Checked], given_up: Counter, *, now: datetime) 
 
     Then no client waits any more, and they are closed and counted.
     """
-    _give_up([reply for reply in replies if reply.published_at <= now - GIVE_UP_AFTER], given_up)
+    _give_up([reply for reply in replies if reply.published_at <= now - GIVE_UP_AFTER], given_up, now=now)
     young = [reply for reply in replies if reply.published_at > now - GIVE_UP_AFTER]
     if young:
         _still_published(young).update(next_attempt_at=now + ASK_AGAIN_AFTER)
     return young
 
 
-def _give_up(replies: Sequence[Checked], counter: Counter) -> None:
+def _give_up(replies: Sequence[Checked], counter: Counter, *, now: datetime) -> None:
     if replies:
-        given_up = _still_published(replies).update(state=State.UNCONFIRMED, payload=None)
+        given_up = _still_published(replies).update(state=State.UNCONFIRMED, payload=None, ended_on=day_of(now))
         counter.inc(given_up)
         log.warning("replies_given_up", count=given_up)
 
 
 # Only replies that no process has published again since they were asked for.
 _REPEAT = f"""
-    UPDATE waku_bridge_outboundreply AS reply
+    UPDATE waku_bridge_outboundreply_under_way AS reply
     SET state = '{State.PENDING}', repeat_count = reply.repeat_count + 1, next_attempt_at = %(due_at)s
     FROM unnest(%(ids)b::bigint[], %(questions)b::bytea[], %(counts)b::smallint[])
         AS missing (id, envelope_hash, repeat_count)
@@ -265,7 +269,7 @@ def _repeat(replies: Sequence[Checked], *, now: datetime) -> list[Checked]:
         return []
     REPLIES_UNCONFIRMED.inc(len(replies))
     log.warning("replies_unconfirmed", count=len(replies))
-    _give_up([reply for reply in replies if reply.repeat_count >= MAX_REPEATS], REPLIES_ABANDONED)
+    _give_up([reply for reply in replies if reply.repeat_count >= MAX_REPEATS], REPLIES_ABANDONED, now=now)
     left = [reply for reply in replies if reply.repeat_count < MAX_REPEATS]
     again = left[:MAX_REPEATS_PER_RUN]
     values = {
@@ -282,4 +286,5 @@ def _still_published(replies: Sequence[Checked]) -> "QuerySet[OutboundReply]":
     """Return the rows of these replies, and none that was given the number of one after a fail-over."""
     questions = [reply.envelope_hash for reply in replies]
     ids = [reply.pk for reply in replies]
-    return OutboundReply.objects.filter(pk__in=ids, envelope_hash__in=questions, state=State.PUBLISHED)
+    under_way = OutboundReply.objects.filter(ended_on=UNDER_WAY, state=State.PUBLISHED)
+    return under_way.filter(pk__in=ids, envelope_hash__in=questions)

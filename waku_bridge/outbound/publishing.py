@@ -15,6 +15,7 @@ from typing import NamedTuple
 import structlog
 
 from kit.db.clock import clock
+from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
 from kit.db.statements import fetch, write
 from kit.inflight import InFlight
 from kit.metrics.batches import count, observe
@@ -143,7 +144,7 @@ def tell(refusals: Iterable[Refusal]) -> None:
 # Only what is still pending, because another worker may have taken over and be further on; and by what it answers, too,
 # because after a fail-over another reply may have its number.
 _RECORD = f"""
-    UPDATE waku_bridge_outboundreply AS reply
+    UPDATE waku_bridge_outboundreply_under_way AS reply
     SET state = '{State.PUBLISHED}', published_at = item.at, next_attempt_at = item.check_at,
         node = item.node, message_hash = item.hash
     FROM unnest(%(ids)b::bigint[], %(ats)b::timestamptz[], %(checks)b::timestamptz[], %(nodes)b::text[],
@@ -192,6 +193,7 @@ def record_refused(refused: Sequence[Outgoing], *, now: datetime) -> None:
     if refused:
         log.warning("replies_not_published", count=len(refused))
         again = OutboundReply.objects.filter(
+            ended_on=UNDER_WAY,
             pk__in=[reply.id for reply in refused],
             envelope_hash__in=[reply.envelope_hash for reply in refused],
             state=State.PENDING,
@@ -200,13 +202,17 @@ def record_refused(refused: Sequence[Outgoing], *, now: datetime) -> None:
         again.update(state=State.PUBLISHED, next_attempt_at=now + CHECK_AFTER)
 
 
-PENDING = f"SELECT FROM waku_bridge_outboundreply WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s"
+PENDING = f"""
+    SELECT FROM waku_bridge_outboundreply_under_way
+    WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s
+"""
 _CLAIM = f"""
     WITH due AS (
-        SELECT id FROM waku_bridge_outboundreply WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s
+        SELECT id FROM waku_bridge_outboundreply_under_way
+        WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
-    UPDATE waku_bridge_outboundreply AS reply
+    UPDATE waku_bridge_outboundreply_under_way AS reply
     SET attempt_count = attempt_count + 1,
         next_attempt_at = %(now)s + %(retry_after)s * least(attempt_count + 1, %(most_apart)s),
         timestamp_ns = CASE WHEN %(now_ns)s - timestamp_ns > %(fresh_ns)s THEN %(now_ns)s ELSE timestamp_ns END
@@ -234,19 +240,21 @@ def claim_pending(*, limit: int, now: datetime) -> list[Outgoing]:
 
 _GIVE_UP = f"""
     WITH old AS (
-        SELECT id FROM waku_bridge_outboundreply
+        SELECT id FROM waku_bridge_outboundreply_under_way
         WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s AND created_at <= %(old)s
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     UPDATE waku_bridge_outboundreply AS reply
-    SET state = CASE WHEN published_at IS NULL THEN '{State.ABANDONED}' ELSE '{State.UNCONFIRMED}' END, payload = NULL
-    FROM old WHERE reply.id = old.id
+    SET state = CASE WHEN published_at IS NULL THEN '{State.ABANDONED}' ELSE '{State.UNCONFIRMED}' END, payload = NULL,
+        ended_on = %(today)s
+    FROM old WHERE reply.{IS_UNDER_WAY} AND reply.id = old.id
     RETURNING reply.id
 """
 
 
 def give_up(*, limit: int, now: datetime) -> int:
     """Close what no node has taken for so long that no client waits for it any more. Return how many there were."""
-    given_up = len(fetch(_GIVE_UP, {"limit": limit, "now": now, "old": now - GIVE_UP_AFTER}))
+    values = {"limit": limit, "now": now, "today": day_of(now), "old": now - GIVE_UP_AFTER}
+    given_up = len(fetch(_GIVE_UP, values))
     REPLIES_ABANDONED.inc(given_up)
     return given_up

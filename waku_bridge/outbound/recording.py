@@ -8,6 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from kit.db.clock import clock
+from kit.db.partitions import DAY, day_of
 from kit.db.postgresql.base import Written
 from kit.db.statements import write
 from notifications.messages import Answer
@@ -97,7 +98,8 @@ class _Sealed(NamedTuple):
     message: WakuMessage
 
 
-# A second answer to the same envelope is not stored: another worker's was first.
+# A second answer to the same envelope is not stored: another worker's was first, and may have been confirmed since.
+# Answers are made in the transaction that ends their envelope or request, so that two are never days apart.
 _INSERT = f"""
     INSERT INTO waku_bridge_outboundreply
         (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns,
@@ -105,7 +107,13 @@ _INSERT = f"""
     SELECT *, '{OutboundReply.State.PENDING}', 1, 0, %(retry_at)s, %(now)s, ''
     FROM unnest(%(hashes)b::bytea[], %(parts)b::smallint[], %(types)b::smallint[], %(shards)b::text[],
                 %(topics)b::text[], %(payloads)b::bytea[], %(timestamps)b::bigint[])
-    ON CONFLICT (envelope_hash, part) DO NOTHING
+        AS new (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns)
+    WHERE NOT EXISTS (
+        SELECT FROM waku_bridge_outboundreply AS known
+        WHERE ended_on BETWEEN %(yesterday)s::date AND %(tomorrow)s::date
+            AND known.envelope_hash = new.envelope_hash AND known.part = new.part
+    )
+    ON CONFLICT (envelope_hash, part, ended_on) DO NOTHING
     RETURNING id, envelope_hash, part
 """
 
@@ -136,6 +144,8 @@ def record(replies: Sequence[Reply], *, now: datetime, retry_after: timedelta) -
         _INSERT,
         {
             "now": now,
+            "yesterday": day_of(now) - DAY,
+            "tomorrow": day_of(now) + DAY,
             "retry_at": now + retry_after,
             "hashes": [reply.envelope_hash for reply in sealed],
             "parts": [reply.part for reply in sealed],

@@ -82,6 +82,8 @@ class Session:
                     cursor = await connection.execute(sql.encode(), values, prepare=True, binary=True)
                     rows = await cursor.fetchall() if cursor.description else []
                     await self.topics.take_news(connection)
+            except psycopg.errors.SerializationFailure:
+                raise  # a row has ended meanwhile, and nothing is wrong with the connection
             except TimeoutError as error:
                 await self._disconnect()
                 raise psycopg.OperationalError("the database does not answer") from error

@@ -6,8 +6,11 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
+from kit.db.partitions import day_of
 from kit.leader import WAKU_BRIDGE
 from tests import factories
+from tests.partitions import index_of
+from waku_bridge import retention
 from waku_bridge.messages import MessageType
 from waku_bridge.models import LOST_REPLIES, InboundEnvelope, OutboundReply
 
@@ -18,9 +21,9 @@ REPLIES = "/admin/waku_bridge/outboundreply/"
 MANY = """
     INSERT INTO waku_bridge_outboundreply
         (envelope_hash, part, state, attempt_count, repeat_count, node, message_type, pubsub_topic, content_topic,
-         timestamp_ns, next_attempt_at, created_at)
+         timestamp_ns, next_attempt_at, created_at, ended_on)
     SELECT sha256(number::text::bytea), 0, state, 1, 0, '', message_type, pubsub_topic, content_topic,
-         timestamp_ns, next_attempt_at, created_at
+         timestamp_ns, next_attempt_at, created_at, ended_on
     FROM waku_bridge_outboundreply, generate_series(1, 20000) AS number
 """
 
@@ -30,6 +33,10 @@ def make_many(state: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(MANY)
         cursor.execute("ANALYZE waku_bridge_outboundreply")
+
+
+def today() -> str:
+    return retention.REPLIES.partition(day_of(timezone.now()))
 
 
 def envelopes(client: Client, query: str) -> set[str]:
@@ -148,12 +155,15 @@ def test_the_rare_states_of_replies_are_found_by_an_index(state: str, index: str
     """Among many that are confirmed, as on any server."""
     make_many("confirmed")
 
-    assert index in OutboundReply.objects.filter(state=state).order_by("-pk")[:100].explain()
+    assert index_of(today(), index) in OutboundReply.objects.filter(state=state).order_by("-pk")[:100].explain()
 
 
 def test_where_no_store_answers_the_others_are_still_found_by_an_index() -> None:
     make_many("unconfirmed")
     lost = OutboundReply.objects.filter(LOST_REPLIES, created_at__gte=timezone.now() - timedelta(hours=1))
 
-    assert "reply_lost" in lost[:1000].explain()
-    assert "reply_abandoned" in OutboundReply.objects.filter(state="abandoned").order_by("-pk")[:100].explain()
+    assert index_of(today(), "reply_lost") in lost[:1000].explain()
+    assert (
+        index_of(today(), "reply_abandoned")
+        in OutboundReply.objects.filter(state="abandoned").order_by("-pk")[:100].explain()
+    )

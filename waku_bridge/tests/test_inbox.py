@@ -46,7 +46,7 @@ def test_takes_an_envelope_that_is_twice_in_a_page_once():
 @pytest.mark.django_db
 def test_does_not_bring_back_what_was_processed():
     store(envelope(1))
-    InboundEnvelope.objects.update(state=State.PROCESSED, payload=None)
+    InboundEnvelope.objects.update(state=State.PROCESSED, payload=None, ended_on=NOW)
     assert store(envelope(1)) == []
     assert InboundEnvelope.objects.get().payload is None
 

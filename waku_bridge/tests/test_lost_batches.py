@@ -106,7 +106,7 @@ def test_nobody_looks_for_one_that_waits_for_its_key_in_every_turn(hands: Hands)
     for _ in range(2):
         kill_a_process_with(hands)
     hands.let_go()
-    InboundEnvelope.objects.update(state="pending_key")
+    InboundEnvelope.objects.update(state="unkeyed")
     assert [Process().turn(now=timezone.now()) for _ in range(4)] == [False] * 4
     InboundEnvelope.objects.update(state="received")
     Process().turn(now=timezone.now())

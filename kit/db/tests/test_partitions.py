@@ -154,6 +154,31 @@ def test_days_that_are_over_are_dropped_whole() -> None:
     assert min(TABLE.days()) == date(2026, 3, 2)
 
 
+# Weeks ---------------------------------------------------------------------------------------------------------------
+
+WEEKS = DayTable("made_up", "at", width=7)
+
+
+def test_a_partition_may_have_the_days_of_a_week_from_monday_on() -> None:
+    assert WEEKS.make_ahead(now=NOON) == 2  # a Sunday
+    assert WEEKS.days() == {date(2026, 2, 23), date(2026, 3, 2)}
+    for number, at in enumerate((NOON + timedelta(hours=11), NOON + timedelta(hours=12), NOON + 8 * DAY), start=2):
+        put(at, number)
+    assert where()[1:] == [("made_up_d20260223", 2), ("made_up_d20260302", 3), ("made_up_default", 4)]
+    assert WEEKS.make_ahead(now=NOON + DAY) == 1
+    assert where()[3] == (WEEKS.partition((NOON + 14 * DAY).date()), 4)
+
+
+def test_a_week_is_dropped_once_all_of_its_days_are_over_and_what_is_kept_of_it_stays() -> None:
+    WEEKS.make_ahead(now=NOON)
+    for number in (2, 3, 4):
+        put(NOON - DAY, number)
+    [(last,)] = fetch("SELECT max(id) FROM made_up")
+    assert list(WEEKS.drop_days(NOON, kept=lambda _: [last])) == []
+    assert list(WEEKS.drop_days(NOON + DAY, kept=lambda _: [last])) == [0]
+    assert where() == [("made_up_default", 1), ("made_up_default", 4)]
+
+
 # By the day on which a row ended -------------------------------------------------------------------------------------
 
 WORK = DayTable("made_up_work", "ended_on")

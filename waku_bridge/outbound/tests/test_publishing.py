@@ -288,7 +288,9 @@ def test_a_worker_that_was_overtaken_changes_nothing(clock):
     class Slow(Node):
         async def publish(self, pubsub_topic, message):
             with psycopg.connect(**connection.get_connection_params(), autocommit=True) as database:
-                database.execute("UPDATE waku_bridge_outboundreply SET state = 'confirmed', payload = NULL")
+                database.execute(
+                    "UPDATE waku_bridge_outboundreply SET state = 'confirmed', payload = NULL, ended_on = current_date"
+                )
             return await super().publish(pubsub_topic, message)
 
     publish(Slow())

@@ -367,7 +367,7 @@ def test_a_large_page_is_stored_in_parts_of_which_each_stays(run, monkeypatch):
 
         async def fail_at_the_third(sql, values=(), **options):
             if sql == inbox.INSERT:
-                sizes.append(sum(map(len, values[-1])))
+                sizes.append(sum(map(len, values[4])))
                 if len(sizes) == 3:
                     raise psycopg.OperationalError("the database does not answer")
             return await execute(sql, values, **options)

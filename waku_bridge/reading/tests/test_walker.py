@@ -528,7 +528,8 @@ async def fail_over(world, *lost):
     """End the connection, as a primary that dies does, and be what was promoted without these envelopes."""
     [(pid,)] = await world.session.execute("SELECT pg_backend_pid()")
     async with await psycopg.AsyncConnection.connect(**conftest.parameters(), autocommit=True) as other:
-        await other.execute("DELETE FROM waku_bridge_inboundenvelope WHERE hash = ANY (%s::bytea[])", [list(lost)])
+        for table in ("waku_bridge_inboundenvelope", "waku_bridge_envelopehash"):
+            await other.execute(f"DELETE FROM {table} WHERE hash = ANY (%s::bytea[])", [list(lost)])
         await other.execute("SELECT pg_terminate_backend(%s)", [pid])
     with suppress(psycopg.Error):
         await world.session.execute("SELECT 1")

@@ -1,0 +1,286 @@
+"""Envelopes and replies by the day on which they ended: nothing is taken, answered or removed twice, or not at all,
+because a day begins.
+"""
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+from django.db import OperationalError, connection, transaction
+
+from kit.db.connections import connection_parameters
+from kit.db.partitions import day_of
+from kit.db.reasons import is_collision
+from kit.db.statements import fetch
+from tests import factories
+from tests.conversation import EPHEMERAL, PUBSUB_TOPIC, put
+from tests.turns import Process
+from waku_bridge import inbound, inbox, operator_actions, retention
+from waku_bridge.messages import Envelope, PushResponse, WakuMessage
+from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
+from waku_bridge.outbound import Reply, confirming, publishing, record, recording
+from waku_bridge.outbound.publishing import RETRY_AFTER
+from waku_bridge.query_topics import QueryTopics
+from waku_bridge.reading.intake import Session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+State = InboundEnvelope.State
+TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+MOMENT = timedelta(milliseconds=100)
+DAY = timedelta(days=1)
+BEFORE, AFTER = TODAY - MOMENT, TODAY + MOMENT
+ENVELOPES, REPLIES = "waku_bridge_inboundenvelope", "waku_bridge_outboundreply"
+
+
+def message(number: int = 1, sent_at: datetime = BEFORE) -> WakuMessage:
+    return WakuMessage(b"%d" % number, "/waku/1/0x01020304/rfc26", int(sent_at.timestamp() * 1000) * 10**6)
+
+
+def places(table: str) -> list[str]:
+    return [place for (place,) in fetch(f"SELECT tableoid::regclass::text FROM {table} ORDER BY 1")]
+
+
+@pytest.fixture(autouse=True)
+def _days() -> Iterator[None]:
+    """Begin with the days that a server has."""
+    for table in (retention.HASHES, retention.ENVELOPES, retention.REPLIES):
+        table.make_ahead(now=TODAY)
+    yield
+    connection.cursor().execute("RESET TIME ZONE")
+    for table in (retention.HASHES, retention.ENVELOPES, retention.REPLIES):
+        for day in table.days() - set(table.days_ahead(TODAY)):
+            connection.cursor().execute(f"DROP TABLE {table.partition(day)}")
+        table.make_ahead(now=TODAY)
+
+
+# Envelopes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("later", [2 * MOMENT, -2 * MOMENT, DAY, 3 * DAY, -DAY])
+def test_a_copy_is_known_whatever_day_it_is_by_then(later: timedelta) -> None:
+    """Also when the clock of the database has jumped back."""
+    [envelope_hash] = put(message(), now=BEFORE)
+    Process().turn(now=BEFORE)
+    assert places(ENVELOPES) == [retention.ENVELOPES.partition(day_of(BEFORE))]
+    assert put(message(), now=BEFORE + later) == []
+    assert bytes(InboundEnvelope.objects.get().hash) == envelope_hash
+
+
+def test_what_came_before_midnight_and_ends_after_it_ends_on_the_new_day() -> None:
+    put(message(), now=BEFORE)
+    assert places(ENVELOPES) == [f"{ENVELOPES}_under_way"]
+    Process().turn(now=AFTER)
+    assert places(ENVELOPES) == [retention.ENVELOPES.partition(day_of(AFTER))]
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
+def test_days_are_those_of_utc_wherever_a_session_is(zone: str) -> None:
+    put(message(1, BEFORE), message(2, AFTER), now=AFTER)
+    connection.cursor().execute("SELECT set_config('TimeZone', %s, false)", [zone])
+    assert put(message(1, BEFORE), message(2, AFTER), now=AFTER) == []
+    assert set(EnvelopeHash.objects.values_list("sent_on", flat=True)) == {day_of(BEFORE), day_of(AFTER)}
+    factories.make_envelope(state=State.POSTPONED, at=BEFORE)
+    fetch(inbox.BOUND, {"now": AFTER, "limit": 0, "most": 10})
+    assert InboundEnvelope.objects.get(reason="overload").ended_on == day_of(AFTER)
+
+
+def test_of_two_that_bring_an_envelope_at_once_one_stores_it_also_when_it_ended_meanwhile() -> None:
+    """The second waits for the first, and its view of the table is older than all of that."""
+    found: list[bytes] = []
+    with psycopg.connect(**connection_parameters()) as first:
+        first.execute("SET plan_cache_mode = auto")
+        envelopes = [Envelope(bytes([n]) * 32, PUBSUB_TOPIC, message(n)) for n in range(3)]
+        values = inbox.insert_values(envelopes, source="other", path=inbox.Path.LIVE, now=BEFORE)
+        assert len(first.execute(inbox.INSERT.encode(), values).fetchall()) == 3
+        second = in_background(lambda: found.extend(inbox.store(envelopes, source="test", now=AFTER)))
+        until_somebody_waits()
+        first.execute(f"UPDATE {ENVELOPES} SET state = 'processed', ended_on = %s", [day_of(BEFORE)])
+    second.join()
+    assert found == []
+    assert places(ENVELOPES) == [retention.ENVELOPES.partition(day_of(BEFORE))] * 3
+
+
+def test_a_day_without_a_partition_stops_nothing_and_a_copy_is_known() -> None:
+    far = TODAY + 50 * DAY
+    put(message(1, far), now=far)
+    Process().turn(now=far)
+    assert places(ENVELOPES) == [f"{ENVELOPES}_default"]
+    assert put(message(1, far), now=far) == []
+    for table in (retention.HASHES, retention.ENVELOPES):
+        table.make_ahead(now=far)
+    assert places(ENVELOPES) == [retention.ENVELOPES.partition(far.date())]
+    assert put(message(1, far), now=far) == []
+
+
+def test_a_failed_envelope_that_is_processed_again_is_under_way_again() -> None:
+    failed = factories.make_envelope(state=State.FAILED, at=BEFORE, processed_at=BEFORE)
+    assert operator_actions.process_again([failed.hash]) == 1
+    assert places(ENVELOPES) == [f"{ENVELOPES}_under_way"]
+    list(retention.purge(now=TODAY + 30 * DAY, keep=3 * DAY))
+    Process().turn(now=AFTER)
+    failed.refresh_from_db()
+    assert (failed.state, failed.ended_on) == (State.DROPPED, day_of(AFTER))
+
+
+def test_two_operators_who_have_it_processed_again_at_once_are_in_each_others_way_once() -> None:
+    """PostgreSQL tells the second that the row was moved. The console repeats what it did then."""
+    failed = factories.make_envelope(state=State.FAILED, at=BEFORE)
+    outcomes: list[bool | int] = []
+
+    def second() -> None:
+        try:
+            outcomes.append(operator_actions.process_again([failed.hash]))
+        except OperationalError as error:
+            outcomes.append(is_collision(error))
+
+    with transaction.atomic():
+        operator_actions.process_again([failed.hash])
+        other = in_background(second)
+        until_somebody_waits()
+    other.join()
+    assert outcomes == [True]
+    assert operator_actions.process_again([failed.hash]) == 0
+
+
+def test_a_collision_costs_the_bridge_neither_its_connection_nor_its_topics() -> None:
+    async def scenario() -> None:
+        session = Session(QueryTopics())
+        number = await session.connect()
+        with suppress(psycopg.errors.SerializationFailure):
+            await session.execute("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = 'serialization_failure'; END $$")
+        assert await session.connect() == number
+        assert await session.execute("SELECT 1", number=number) == [(1,)]
+        await session.close()
+
+    asyncio.run(scenario())
+
+
+# Replies --------------------------------------------------------------------------------------------------------------
+
+
+def answer(now: datetime) -> int:
+    with transaction.atomic():
+        recorded = record(
+            [Reply(b"e" * 32, PUBSUB_TOPIC, EPHEMERAL.pub33, PushResponse(b"m"))], now=now, retry_after=DAY
+        )
+    return len(recorded.outgoing())
+
+
+@pytest.mark.parametrize("later", [timedelta(), 2 * MOMENT, DAY, -DAY])
+@pytest.mark.parametrize("state", OutboundReply.State)
+def test_an_envelope_that_was_answered_is_not_answered_again(state: OutboundReply.State, later: timedelta) -> None:
+    factories.make_reply(envelope_hash=b"e" * 32, state=state, at=BEFORE)
+    assert answer(BEFORE + later) == 0
+    assert OutboundReply.objects.count() == 1
+
+
+def test_of_two_workers_that_answer_an_envelope_at_once_one_does() -> None:
+    counts: list[int] = []
+    with transaction.atomic():
+        counts.append(answer(BEFORE))
+        other = in_background(lambda: counts.append(answer(AFTER)))
+        until_somebody_waits()
+    other.join()
+    assert counts == [1, 0]
+
+
+@pytest.mark.parametrize("state", ["confirmed", "unconfirmed", "abandoned"])
+def test_a_reply_is_moved_to_the_day_on_which_it_ends(state: str) -> None:
+    long_ago = BEFORE - publishing.GIVE_UP_AFTER
+    is_pending = state == "abandoned"
+    reply = factories.make_reply(at=long_ago, state="pending" if is_pending else "published")
+    checked = confirming.Checked(reply.pk, b"h" * 32, "", 0, long_ago, reply.envelope_hash)
+    verdict = confirming.Verdict.CONFIRMED if state == "confirmed" else confirming.Verdict.UNKNOWN
+    with transaction.atomic():
+        if is_pending:
+            publishing.give_up(limit=10, now=AFTER)
+        else:
+            confirming.record_verdicts([(checked, verdict)], now=AFTER)
+    reply.refresh_from_db()
+    assert (reply.state, reply.ended_on) == (state, day_of(AFTER))
+    assert places(REPLIES) == [retention.REPLIES.partition(day_of(AFTER))]
+
+
+# Plans ----------------------------------------------------------------------------------------------------------------
+
+ONE = {"hashes": [b"h"], "states": ["processed"], "reasons": [""], "types": [20], "ids": [1], "questions": [b"e"]}
+SENT = {"counts": [0], "ats": [BEFORE], "checks": [AFTER], "nodes": [""], "but": [], "suspects": [b"h"]}
+NEW = {"parts": [0], "shards": [""], "topics": [""], "payloads": [b""], "timestamps": [0], "retry_at": AFTER}
+NEAR = {"yesterday": day_of(AFTER) - DAY, "tomorrow": day_of(AFTER) + DAY}
+TIMES = {"now": AFTER, "today": day_of(AFTER), "old": BEFORE, "late": BEFORE, "again_at": AFTER, "due_at": AFTER}
+NUMBERS = {"limit": 200, "max_bytes": 1, "most": 10, "now_ns": 1, "fresh_ns": 1, "retry_after": RETRY_AFTER}
+OF_ALL = {**TIMES, **NUMBERS, **ONE, **SENT, **NEW, **NEAR, "most_apart": 6}
+OF_QUEUES = {
+    "take": inbound._OLDEST,
+    "take the newest": inbound._NEWEST,
+    "take one": inbound._ONE,
+    "take postponed": inbound._POSTPONED,
+    "close": inbound._CLOSE,
+    "bound": inbox.BOUND,
+    "record": publishing._RECORD,
+    "claim": publishing._CLAIM,
+    "give up": publishing._GIVE_UP,
+    "take up": confirming._TAKE_UP,
+    "confirm": confirming._CLOSE,
+    "repeat": confirming._REPEAT,
+}
+
+
+@pytest.mark.parametrize("name", OF_QUEUES)
+def test_what_works_the_queues_plans_what_is_under_way_and_nothing_else(name: str) -> None:
+    messages = {"ids": [b"m"]} if name == "close" else {}
+    plan = plan_of(OF_QUEUES[name], messages)
+    assert "_under_way" in plan
+    assert not days_in(plan)
+
+
+def test_what_waits_is_looked_for_in_what_is_under_way_alone() -> None:
+    stages = Process().worker._stages
+    ours = [stage.waits for stage in stages if stage.waits and "waku_bridge" in stage.waits]
+    assert len(ours) >= 4
+    assert all("_under_way" in waits and not days_in(plan_of(waits)) for waits in ours)
+
+
+def test_a_reply_is_looked_for_in_the_days_that_it_may_have_ended_on() -> None:
+    near = (day_of(AFTER) + number * DAY for number in (-1, 0, 1))
+    assert days_in(plan_of(recording._INSERT)) == {retention.REPLIES.partition(day) for day in near}
+
+
+def plan_of(sql: str, values: dict[str, object] | None = None) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {sql.replace(')b::', ')s::').replace('%b::', '%s::')}", OF_ALL | (values or {}))
+        return "\n".join(line for (line,) in cursor.fetchall())
+
+
+def days_in(plan: str) -> set[str]:
+    """Return the partitions that a plan reads, but for that of what is under way."""
+    return set(re.findall(rf" on ((?:{ENVELOPES}|{REPLIES})_d\w+)", plan))
+
+
+# Two at once ----------------------------------------------------------------------------------------------------------
+
+
+def in_background(work: Callable[[], object]) -> threading.Thread:
+    def run() -> None:
+        try:
+            work()
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def until_somebody_waits() -> None:
+    with psycopg.connect(**connection_parameters(), autocommit=True) as watcher:
+        for _ in range(200):
+            if watcher.execute("SELECT FROM pg_locks WHERE NOT granted").fetchall():
+                return
+            watcher.execute("SELECT pg_sleep(0.02)")
+    raise AssertionError("nobody waits")
