@@ -35,6 +35,7 @@ class Timed:
 
     def __init__(self, stage: Stage, seconds: dict[str, float]) -> None:
         self.waits: LiteralString = stage.waits
+        self.oldest: LiteralString = stage.oldest
         self.is_for_one = stage.is_for_one
         self.follows = stage.follows
         self.announced_as = stage.announced_as

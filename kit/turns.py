@@ -10,6 +10,8 @@ Rows are the queue. Who writes rows announces them on a channel of PostgreSQL in
 duty (the leader lock says which) and hears that; when it finds more than fits into a turn it calls the others, and
 each takes what it can lock (`SKIP LOCKED`). So a message at night wakes one process, and under load all of them work.
 All look for rows once a second in any case, so that a worker that hangs or died delays what waits, and stops nothing.
+A row that was worked off leaves its place in the index until a vacuum, and for as long as anybody keeps an old snapshot
+open. So nobody reads what is older than the oldest that waits; which that is, each worker finds out once a minute.
 A turn takes what has gathered since the last one. It never waits for a POST: results are taken by a later turn, as rows
 are. The steps of a turn are the stages in their order; each returns what it decided:
 
@@ -25,9 +27,9 @@ import os
 import select
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from time import monotonic, sleep
 from typing import Any, Generic, LiteralString, Protocol, TypeVar
 
@@ -67,6 +69,10 @@ WARY_SECONDS = 60
 # How long a stage works in parts, one after the other, while the others of the process wait.
 PARTS_SECONDS = 2.0
 MAX_BACKOFF_SECONDS = 2.0
+# What comes may be a little older than it should be: transactions take time, and clocks differ.
+RECENT = timedelta(minutes=2)
+OLDEST_EVERY_SECONDS = 60
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -81,6 +87,7 @@ class Batch:
     handed: Sequence[object] = ()
     taken: Sequence[Any] = ()
     is_part: bool = False  # of one over which the stage tripped
+    nothing_before: datetime = LONG_AGO  # no row that waits is older, by the time that `Stage.oldest` finds
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,8 @@ class Stage(Protocol):
     # An SQL condition that finds rows which wait for this stage, and which a process that ends leaves to others. It is
     # empty for a stage that only works off what is in memory.
     waits: LiteralString
+    # An SQL query for the earliest time of such rows, where ``waits`` passes over earlier ones (`%(nothing_before)s`).
+    oldest: LiteralString
     # Only the worker on duty looks for its rows.
     is_for_one: bool
     # What is announced when rows come for it; it then works without looking whether there are some.
@@ -140,6 +149,7 @@ class BaseStage:
     """Defaults of a stage that has nothing in memory and nothing to undo."""
 
     waits: LiteralString = ""
+    oldest: LiteralString = ""
     is_for_one = False
     announced_as = ""
     follows = False
@@ -203,6 +213,8 @@ class Worker:
         self._with_rows: set[int] = set()  # positions of the stages that rows wait for
         self._look_at = self._count_at = 0.0
         self._wary_until = 0.0
+        self._oldest_at = 0.0
+        self._nothing_before: dict[Stage, datetime] = {}
         self._waits: Counter[Stage] = Counter()  # of stages whose one item met a conflict
         self._listening: psycopg.Connection | None = None
         self._is_on_duty = False
@@ -258,7 +270,7 @@ class Worker:
             except Exception as error:
                 if is_away(error):
                     raise
-                if is_lock_timeout(error):
+                if is_lock_timeout(error) and monotonic() >= self._wary_until:  # it has waited for the whole second
                     self._wary_until = monotonic() + WARY_SECONDS
                 if not is_conflict(error):
                     log.warning("turn_split", error=type(error).__name__, sqlstate=sqlstate(error))
@@ -277,17 +289,31 @@ class Worker:
         if monotonic() >= self._count_at:
             own_share().count()
             self._count_at = monotonic() + COUNTED_EVERY_SECONDS
+        if monotonic() >= self._oldest_at:
+            self._find_oldest(now)
         asked = [(n, stage) for n, stage in enumerate(self._stages) if self._is_on_duty or not stage.is_for_one]
         waiting = [place for place, stage in asked if stage.waits]
-        conditions = "".join(f", EXISTS ({self._stages[place].waits})" for place in waiting)
+        conditions = "".join(f", EXISTS ({_numbered(self._stages[place].waits, place)})" for place in waiting)
         sql: LiteralString = f"SELECT clock_timestamp(), {HELD if self._is_on_duty else TRY}{conditions}"
-        [(told, is_on_duty, *found)] = fetch(sql, {"key": BATCHES, "now": now})
+        times = {f"nothing_before_{place}": self._nothing_before.get(stage, LONG_AGO) for place, stage in asked}
+        [(told, is_on_duty, *found)] = fetch(sql, {"key": BATCHES, "now": now, **times})
         clock.set(told)
         self._with_rows |= {place for place, is_so in zip(waiting, found, strict=True) if is_so}
         if is_on_duty != self._is_on_duty:
             self._is_on_duty = is_on_duty
             write(f"LISTEN {CHANNEL}" if is_on_duty else f"UNLISTEN {CHANNEL}")
             self._look_at = 0.0  # also for the stages of one worker, and for what came before we listened
+
+    def _find_oldest(self, now: datetime) -> None:
+        """Find out how old the oldest row is that waits for each stage."""
+        self._oldest_at = monotonic() + OLDEST_EVERY_SECONDS
+        stages = [stage for stage in self._stages if stage.oldest]
+        if stages:
+            [found] = fetch(f"SELECT {', '.join(f'({stage.oldest})' for stage in stages)}")
+            recent = now - RECENT
+            self._nothing_before = {
+                stage: min(oldest or recent, recent) for stage, oldest in zip(stages, found, strict=True)
+            }
 
     def _listen(self) -> None:
         connection.ensure_connection()
@@ -311,13 +337,13 @@ class Worker:
         payloads = {notice.payload for notice in self._listening.notifies(timeout=0)} if self._listening else set()
         announced = {place for place, stage in enumerate(self._stages) if stage.announced_as in payloads - {""}}
         self._with_rows |= announced
-        if "" in payloads:
-            self._look_at = 0.0
+        if "" in payloads:  # somebody changed what waits, of whatever age
+            self._look_at = self._oldest_at = 0.0
 
     def _work_together(self, now: datetime) -> bool:
         """Let all stages work in one transaction, which is the usual way."""
         waited, self._with_rows = self._with_rows, set()  # what is announced from now on is for the next turn
-        made = _Turn(LIMIT, now)
+        made = _Turn(LIMIT, now, self._nothing_before)
         left: set[int] = set()
         try:
             with transaction.atomic(durable=True):
@@ -368,7 +394,7 @@ class Worker:
         part, is_held_up, until = LIMIT, False, monotonic() + PARTS_SECONDS
         is_more_left = True
         while is_more_left:
-            made = _Turn(part, now, is_part=True)
+            made = _Turn(part, now, self._nothing_before, is_part=True)
             try:
                 is_more_left = self._work_alone(stage, made)
             except Exception as error:
@@ -442,9 +468,12 @@ class Worker:
 class _Turn:
     """What the stages of one turn were given, and what they decided."""
 
-    def __init__(self, limit: int, now: datetime, *, is_part: bool = False) -> None:
+    def __init__(
+        self, limit: int, now: datetime, nothing_before: Mapping[Stage, datetime], *, is_part: bool = False
+    ) -> None:
         self._limit = limit
         self._now = now
+        self._nothing_before = nothing_before
         self._is_part = is_part
         self._handed: list[object] = []
         self._begun: list[tuple[Stage, Batch]] = []
@@ -457,7 +486,8 @@ class _Turn:
 
     def let_work(self, stage: Stage) -> bool:
         """Let a stage work, and return whether more is left for it."""
-        batch = Batch(self._limit, self._now, self._handed, is_part=self._is_part)
+        nothing_before = self._nothing_before.get(stage, LONG_AGO)
+        batch = Batch(self._limit, self._now, self._handed, is_part=self._is_part, nothing_before=nothing_before)
         self._begun.append((stage, batch))
         with self._traced.stage(type(stage).__name__):
             work = stage.work(batch)
@@ -486,6 +516,11 @@ class _Turn:
             except Exception as error:  # noqa: BLE001 - whatever it is, the other stages go on
                 log.error("after_commit_failed", stage=type(stage).__name__, error=type(error).__name__)  # noqa: TRY400
         self._traced.committed()
+
+
+def _numbered(waits: LiteralString, place: int) -> LiteralString:
+    """Return the condition with a parameter of its own, beside those of other stages."""
+    return waits.replace("%(nothing_before)s", f"%(nothing_before_{place})s")
 
 
 def _is_due(stage: Stage) -> bool:

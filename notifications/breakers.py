@@ -23,10 +23,10 @@ import structlog
 from django.conf import settings
 
 from kit.db.statements import fetch, table
-from notifications import halts
+from notifications import halts, queues
 from notifications.delivery.claim import Claim
 from notifications.messages import ChannelKey, Outcome, Result
-from notifications.models import Attempt, Channel
+from notifications.models import Attempt
 from notifications.policy import MIN_SENDERS, is_dying, is_misconfigured
 from notifications.queues import Queues
 from registrations.models import Route
@@ -162,11 +162,11 @@ def _are_deaths_doubtful(app: ChannelKey, known: Queues, *, now: datetime) -> bo
 
 def _note_doubted(apps: Iterable[ChannelKey], *, now: datetime) -> None:
     for app in apps:
-        if Channel.objects.filter(**app._asdict(), deaths_doubted_since=None).update(deaths_doubted_since=now):
+        if queues.unlocked(app).filter(deaths_doubted_since=None).update(deaths_doubted_since=now):
             log.error("deaths_doubted", **app._asdict())
 
 
 def _note_believed(apps: Iterable[ChannelKey]) -> None:
     for app in apps:
-        Channel.objects.filter(**app._asdict()).update(deaths_doubted_since=None)
-        log.info("deaths_believed_again", **app._asdict())
+        if queues.unlocked(app).update(deaths_doubted_since=None):
+            log.info("deaths_believed_again", **app._asdict())

@@ -14,6 +14,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import LiteralString, NamedTuple
 
+from django.db.models import QuerySet
+
 from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.postgresql.base import Rows
 from kit.db.statements import Statement, fetch, write
@@ -202,12 +204,18 @@ def create(keys: Collection[QueueKey]) -> None:
 def note_success(apps: Iterable[ChannelKey], known: Queues, *, now: datetime) -> None:
     """Note that something was delivered to these apps. Most of the time there is nothing to write."""
     stale = [app for app in sorted(set(apps)) if _is_stale(known.delivered.get(app), now)]
-    Channel.objects.bulk_create(
-        [Channel(**app._asdict(), last_success_at=now) for app in stale],
-        update_conflicts=True,
-        unique_fields=["token_type", "apn_topic"],
-        update_fields=["last_success_at"],
-    )
+    new = [Channel(**app._asdict(), last_success_at=now) for app in stale if app not in known.delivered]
+    Channel.objects.bulk_create(new, ignore_conflicts=True)
+    for app in stale:
+        unlocked(app).update(last_success_at=now)
+
+
+def unlocked(app: ChannelKey) -> "QuerySet[Channel]":
+    """Return the row of an app, or nothing while another session has it locked. All results of the app would wait for
+    that, and what is written there can be written later.
+    """
+    free = Channel.objects.select_for_update(skip_locked=True, no_key=True).filter(**app._asdict())
+    return Channel.objects.filter(pk__in=free.values("pk"))
 
 
 def _is_stale(last_success_at: datetime | None, now: datetime) -> bool:

@@ -23,6 +23,7 @@ from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
 from kit.db.statements import fetch, write
 from kit.metrics.batches import count, observe
 from kit.tracing.steps import note
+from kit.turns import LONG_AGO
 from notifications import acceptance
 from notifications.acceptance import Accepted, Sending
 from notifications.messages import PushRequest
@@ -148,7 +149,10 @@ _ROWS = """
 """
 _ARRIVAL = "received_at, timestamp_ns"
 _REVERSED = "received_at DESC, timestamp_ns DESC"
-_RECEIVED = f"state = '{State.RECEIVED}' AND hash <> ALL (%(but)b::bytea[])"
+WAITING: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{State.RECEIVED}'"
+_RECEIVED = f"""
+    state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s AND hash <> ALL (%(but)b::bytea[])
+"""
 
 
 def _rows(which: LiteralString, order: LiteralString, limit: LiteralString = "%(limit)s") -> LiteralString:
@@ -189,11 +193,13 @@ _STILL_WAITING = f"""
 """
 
 
-def take(limit: int, *, but: Collection[bytes] = (), is_newest_first: bool = False) -> Taken:
+def take(
+    limit: int, nothing_before: datetime = LONG_AGO, *, but: Collection[bytes] = (), is_newest_first: bool = False
+) -> Taken:
     """Lock envelopes that wait and that no other worker has, up to a bound in bytes: the oldest, or the newest and
     a fifth of the oldest. Return them in order of arrival.
     """
-    return _take(_NEWEST if is_newest_first else _OLDEST, limit, but=list(but))
+    return _take(_NEWEST if is_newest_first else _OLDEST, limit, but=list(but), nothing_before=nothing_before)
 
 
 def take_one_of(suspects: Collection[bytes]) -> Taken:
@@ -225,8 +231,8 @@ def still_waiting(envelope_hashes: Collection[bytes]) -> dict[bytes, bool]:
     return dict(fetch(_STILL_WAITING, [list(envelope_hashes)]))
 
 
-def _take(sql: LiteralString, limit: int, **hashes: list[bytes]) -> Taken:
-    rows = fetch(sql, {"limit": limit, "max_bytes": MAX_BATCH_BYTES} | hashes)
+def _take(sql: LiteralString, limit: int, **values: object) -> Taken:
+    rows = fetch(sql, {"limit": limit, "max_bytes": MAX_BATCH_BYTES} | values)
     locked = max((locked for *_, locked in rows), default=0)  # the same in every row
     envelopes = [Envelope._make(columns) for *columns, _ in rows]
     return Taken(envelopes, is_more_left=locked == limit or locked > len(envelopes))

@@ -34,7 +34,7 @@ from waku_bridge.priority import SHARE, Chosen, Priority, cheapest, cost, named
 # Crashes after which an envelope is processed in a batch of its own.
 CRASHES_BEFORE_ALONE = 2
 # An envelope that needs a row which another session keeps locked is left so long, and twice as long the next time.
-PUT_OFF_SECONDS = 10
+PUT_OFF_SECONDS = 1
 MAX_PUT_OFF_SECONDS = 300
 
 
@@ -78,7 +78,8 @@ class InboxStep(BaseStage):
 class Inbox(InboxStep):
     """The step that takes envelopes as they come."""
 
-    waits: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{State.RECEIVED}'"
+    waits: LiteralString = f"{inbound.WAITING} AND received_at >= %(nothing_before)s"
+    oldest: LiteralString = inbound.WAITING.replace("SELECT", "SELECT min(received_at)")
     announced_as = "inbox"
 
     def __init__(self, intake: "InboxIntake") -> None:
@@ -107,11 +108,14 @@ class Inbox(InboxStep):
         """
         later = self._intake.to_be_left()
         alone = [each for each in suspects if each not in later]
-        self._takes_one_alone = bool(alone) and not self._takes_one_alone
+        if not batch.is_part:  # else what the batch tripped over would not be in it
+            self._takes_one_alone = not self._takes_one_alone
+        self._takes_one_alone &= bool(alone)
         if self._takes_one_alone:
             return inbound.take_one_of(alone)
         is_newest_first = self._intake.priority.is_behind and not batch.is_part
-        return inbound.take(batch.limit, but=[*suspects, *later], is_newest_first=is_newest_first)
+        left_out = [*suspects, *later]
+        return inbound.take(batch.limit, batch.nothing_before, but=left_out, is_newest_first=is_newest_first)
 
     def _choose(self, items: Sequence[Item], taken: Taken, batch: Batch) -> Chosen:
         """Choose what is decided in this batch: everything, while it fits and the inbox keeps up.

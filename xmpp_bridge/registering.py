@@ -87,13 +87,13 @@ class Registering:
         self._domains = domains
 
     def answer(self, command: Command, *, now: datetime) -> bytes:
-        """Carry out one command, in a transaction of its own, and return the answer to it.
+        """Carry out one command, in a transaction of its own, and return the answer to it. What is beyond a limit costs
+        no transaction.
 
         Raises the errors of the database; nothing is stored or counted then.
         """
         try:
-            with transaction.atomic():
-                answer, outcome = self._answer(command, now=now)
+            answer, outcome = self._answer(command, now=now)
         except CommandRefused as refused:
             answer, outcome = answers.write_error(command.origin, refused.error, by=self._domain), refused.outcome
         except BaseException:
@@ -127,7 +127,8 @@ class Registering:
             return self._form(command, action, session), "form"
         service = parse_jid(command.origin.service)
         asked = Asked(action, account, command.fields, service.local if service else "")
-        done = carry_out(asked, self._terms_for(account, now), now=now)
+        with transaction.atomic():
+            done = carry_out(asked, self._terms_for(account, now), now=now)
         return answers.write_command_result(origin, node, session, done.values), done.outcome
 
     def _authorise(self, command: Command, *, now: datetime) -> Jid:

@@ -192,6 +192,51 @@ def test_a_stage_that_fails_after_the_commit_keeps_no_other_from_sending():
     assert other.told == ["committed 1"]
 
 
+class TimedRows(Rows):
+    """Rows that are found by the time at which they came."""
+
+    waits = f"{Rows.waits} AND created_at >= %(nothing_before)s"
+    oldest = "SELECT min(created_at) FROM registrations_topickey WHERE topic = 7"
+
+
+def test_rows_of_any_age_are_found_by_a_worker_that_starts_and_old_ones_that_come_later_within_a_minute():
+    long_ago, stage = timezone.now() - timedelta(days=3), TimedRows()
+    worker = Worker([stage], Bell())
+    add_row()
+    TopicKey.objects.update(created_at=long_ago)
+    worker.turn(now=timezone.now())
+    assert stage.counts == [1]
+    worker._look_at = worker._oldest_at = 0.0
+    worker.turn(now=timezone.now())  # nothing waits
+    add_row()
+    TopicKey.objects.update(created_at=long_ago)
+    worker._look_at = 0.0
+    worker.turn(now=timezone.now())
+    assert stage.counts == [1]
+    add_row()
+    worker._look_at = 0.0
+    worker.turn(now=timezone.now())
+    assert stage.counts == [1, 2]  # what has just come is found at once
+    add_row()
+    TopicKey.objects.update(created_at=long_ago)
+    worker._look_at = worker._oldest_at = 0.0
+    worker.turn(now=timezone.now())
+    assert stage.counts == [1, 2, 1]
+
+
+@in_threads
+@pytest.mark.usefixtures("deaf")
+def test_what_somebody_wants_worked_off_again_is_found_at_once_however_old_it_is(running):
+    worker, _ = running(TimedRows())
+    eventually(lambda: worker._is_on_duty and worker._look_at > monotonic() + 500)
+    for age in (timedelta(), timedelta(days=3)):
+        with transaction.atomic():
+            add_row()
+            TopicKey.objects.update(created_at=timezone.now() - age)
+            wake()
+        eventually(lambda: not TopicKey.objects.exists())
+
+
 # A stage that trips ---------------------------------------------------------------------------------------------------
 
 

@@ -147,6 +147,7 @@ class Lost(BaseStage):
     """Takes up what a dead worker left: its pushes are ambiguous, and due again."""
 
     waits: LiteralString = recording.LOST
+    oldest: LiteralString = recording.OLDEST_LEASE
 
     def work(self, batch: Batch) -> Work[None]:
         count = recording.take_up_lost(now=batch.now, limit=batch.limit)
@@ -292,6 +293,7 @@ class Overdue(BaseStage):
     """Answers requests that the worker which accepted them did not answer."""
 
     waits: LiteralString = settling.OVERDUE
+    oldest: LiteralString = settling.OLDEST_REPLY_DUE
 
     def work(self, batch: Batch) -> Work[None]:
         ids = settling.overdue_request_ids(now=batch.now, limit=batch.limit)

@@ -369,7 +369,12 @@ _FIRST_LOST = f"""
         SELECT created_at FROM notifications_notification WHERE {_IS_LOST} OFFSET 0
     ) AS lost
 """
-LOST = f"SELECT FROM notifications_notification WHERE {_IS_LOST}"
+LOST: LiteralString = f"""
+    SELECT FROM notifications_notification WHERE {_IS_LOST} AND lease_until >= %(nothing_before)s
+"""
+OLDEST_LEASE: LiteralString = f"""
+    SELECT min(lease_until) FROM notifications_notification WHERE {IS_UNDER_WAY} AND state = '{State.IN_FLIGHT}'
+"""
 
 
 def postpone_first_lost(*, now: datetime) -> None:

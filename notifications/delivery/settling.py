@@ -31,8 +31,9 @@ GRACE = timedelta(seconds=0.5)
 _WAITS: LiteralString = f"{IS_UNDER_WAY} AND state = '{NotificationRequest.State.WAITING}'"
 OVERDUE = f"""
     SELECT FROM notifications_notificationrequest
-    WHERE {_WAITS} AND reply_due_at <= %(now)s - interval '0.5 seconds'
+    WHERE {_WAITS} AND reply_due_at <= %(now)s - interval '0.5 seconds' AND reply_due_at >= %(nothing_before)s
 """
+OLDEST_REPLY_DUE: LiteralString = f"SELECT min(reply_due_at) FROM notifications_notificationrequest WHERE {_WAITS}"
 
 
 @dataclass(slots=True)

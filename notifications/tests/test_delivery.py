@@ -15,7 +15,7 @@ from notifications.delivery.recording import FINISHED_BY, record, take_up_lost
 from notifications.delivery.settling import GRACE, overdue_request_ids, settle
 from notifications.gateways.registry import gateway_for
 from notifications.messages import ChannelKey, Outcome, Push, QueueKey, ReportError, Result
-from notifications.models import Attempt, Notification, NotificationRequest
+from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from registrations.encryption import Keyring, Purpose
 from registrations.models import Registration, RegistrationEvent, Route
 from tests.delivering import (
@@ -528,6 +528,20 @@ def test_what_one_turn_cannot_take_the_next_ones_do():
     desk.work_off()
     assert {fresh(n).state for n in notifications} == {State.DELIVERED}
     assert len(desk.gateway.pushes) == 9
+
+
+@pytest.mark.django_db(transaction=True)
+def test_results_do_not_wait_for_the_row_of_their_app():
+    """Each result of the app would, as long as somebody keeps it locked."""
+    rows, desk = [make_due_to_app() for _ in range(5)], Desk()
+    prove(ChannelKey(1, APP))
+    with other_session() as session:
+        session.execute("SELECT FROM notifications_channel FOR UPDATE")
+        desk.work_off()
+    assert {fresh(row).state for row in rows} == {State.DELIVERED}
+    assert Channel.objects.get().last_success_at == LONG_AGO
+    send(make_due_to_app())
+    assert Channel.objects.get().last_success_at > LONG_AGO
 
 
 @pytest.mark.django_db

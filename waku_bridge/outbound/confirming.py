@@ -165,6 +165,10 @@ def record_verdicts(verdicts: Iterable[Verdicted], *, now: datetime) -> list[Che
 UNCONFIRMED = f"""
     SELECT FROM waku_bridge_outboundreply_under_way
     WHERE state = '{State.PUBLISHED}' AND next_attempt_at <= %(now)s - interval '10 seconds'
+        AND next_attempt_at >= %(nothing_before)s
+"""
+OLDEST_UNCONFIRMED = f"""
+    SELECT min(next_attempt_at) FROM waku_bridge_outboundreply_under_way WHERE state = '{State.PUBLISHED}'
 """
 _TAKE_UP = f"""
     WITH late AS (

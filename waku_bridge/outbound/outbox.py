@@ -20,6 +20,7 @@ from notifications.metrics import LEFT_BEHIND
 from waku_bridge.messages import FRONT_DOOR
 from waku_bridge.node.client import Nodes
 from waku_bridge.outbound.confirming import (
+    OLDEST_UNCONFIRMED,
     UNCONFIRMED,
     Checked,
     Confirmations,
@@ -27,6 +28,7 @@ from waku_bridge.outbound.confirming import (
     take_up_unconfirmed,
 )
 from waku_bridge.outbound.publishing import (
+    OLDEST_PENDING,
     PENDING,
     RETRY_AFTER,
     Publisher,
@@ -82,6 +84,7 @@ class LeftBehind(BaseStage):
     """Publishes replies that no node took, that no store had, and that a worker which died did not publish."""
 
     waits: LiteralString = PENDING
+    oldest: LiteralString = OLDEST_PENDING
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
@@ -184,6 +187,7 @@ class TakingUp(BaseStage):
     """Asks for replies that their own process does not ask for any more."""
 
     waits: LiteralString = UNCONFIRMED
+    oldest: LiteralString = OLDEST_UNCONFIRMED
 
     def __init__(self, outbox: Outbox) -> None:
         self._confirmations = outbox.confirmations

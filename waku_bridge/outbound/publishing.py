@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic, time_ns
-from typing import NamedTuple
+from typing import LiteralString, NamedTuple
 
 import structlog
 
@@ -204,7 +204,10 @@ def record_refused(refused: Sequence[Outgoing], *, now: datetime) -> None:
 
 PENDING = f"""
     SELECT FROM waku_bridge_outboundreply_under_way
-    WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s
+    WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s AND next_attempt_at >= %(nothing_before)s
+"""
+OLDEST_PENDING: LiteralString = f"""
+    SELECT min(next_attempt_at) FROM waku_bridge_outboundreply_under_way WHERE state = '{State.PENDING}'
 """
 _CLAIM = f"""
     WITH due AS (

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from kit.hands import Hands
 from kit.sessions import BATCH_WORKER, set_all
+from kit.turns import LONG_AGO
 from notifications.models import Notification, NotificationRequest
 from registrations.models import Registration, Route
 from tests import factories
@@ -266,7 +267,9 @@ def test_what_waits_is_found_by_an_index_and_not_sorted_whatever_the_table_held(
         # Rows of other tests have left their pages in the indexes, which makes a small one dear.
         cursor.execute("REINDEX TABLE waku_bridge_inboundenvelope_under_way; ANALYZE waku_bridge_inboundenvelope")
         cursor.execute(f"SELECT {set_all(BATCH_WORKER)}")
-        cursor.execute(f"EXPLAIN {sql.replace('b::', 's::')}", {"limit": 20, "max_bytes": 1, "but": []})
+        cursor.execute(
+            f"EXPLAIN {sql.replace('b::', 's::')}", {"limit": 20, "max_bytes": 1, "but": [], "nothing_before": LONG_AGO}
+        )
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert f"{scan} using {index_of('waku_bridge_inboundenvelope_under_way', index)} on" in plan
     assert "waku_bridge_inboundenvelope_d" not in plan

@@ -11,6 +11,7 @@ from registrations.addresses import DeviceAddress
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.models import Route
+from tests.statements import statements
 from xmpp_bridge.codec.client_strings import verify_client, verify_node
 from xmpp_bridge.codec.names import DATA_FORM
 from xmpp_bridge.identity import client_keys
@@ -201,6 +202,16 @@ def test_the_limits_of_devices_commands_and_routes() -> None:
     assert error_of(service.command("register-push-apns", GOOD, sender="paris@capulet.test/x")) == busy
     service.register(device_id="two")
     assert error_of(service.command("register-push-apns", GOOD | {"device-id": "two"})) == busy
+
+
+def test_a_command_beyond_a_limit_costs_the_database_nothing() -> None:
+    make_app()
+    service = Service(Rates(commands_per_hour=1))
+    service.register()
+    with statements() as sent:
+        assert error_of(service.command("register-push-apns", GOOD)) == ("wait", "resource-constraint")
+        assert error_of(service.command("nonsense", GOOD)) == ("cancel", "item-not-found")
+    assert list(sent) == []
 
 
 def test_the_longest_dead_device_makes_room_for_its_owners_next_one() -> None:
