@@ -224,19 +224,6 @@ def test_rows_of_any_age_are_found_by_a_worker_that_starts_and_old_ones_that_com
     assert stage.counts == [1, 2, 1]
 
 
-@in_threads
-@pytest.mark.usefixtures("deaf")
-def test_what_somebody_wants_worked_off_again_is_found_at_once_however_old_it_is(running):
-    worker, _ = running(TimedRows())
-    eventually(lambda: worker._is_on_duty and worker._look_at > monotonic() + 500)
-    for age in (timedelta(), timedelta(days=3)):
-        with transaction.atomic():
-            add_row()
-            TopicKey.objects.update(created_at=timezone.now() - age)
-            wake()
-        eventually(lambda: not TopicKey.objects.exists())
-
-
 # A stage that trips ---------------------------------------------------------------------------------------------------
 
 
@@ -559,6 +546,19 @@ def test_an_announcement_of_rows_wakes_at_once(running):
             wake()
         eventually(lambda: not TopicKey.objects.exists())
     assert sum(rows.counts) == 10
+
+
+@in_threads
+@pytest.mark.usefixtures("deaf")
+def test_what_somebody_wants_worked_off_again_is_found_at_once_however_old_it_is(running):
+    worker, _ = running(TimedRows())
+    eventually(lambda: worker._is_on_duty and worker._look_at > monotonic() + 500)
+    for age in (timedelta(), timedelta(days=3)):
+        with transaction.atomic():
+            add_row()
+            TopicKey.objects.update(created_at=timezone.now() - age)
+            wake()
+        eventually(lambda: not TopicKey.objects.exists())
 
 
 @in_threads
