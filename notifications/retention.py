@@ -6,11 +6,11 @@ from itertools import chain
 from typing import LiteralString
 
 from kit.db.deleting import SET_SIZE, remove
-from kit.db.partitions import DAY, DayTable
+from kit.db.partitions import DAY, WRITTEN_ONCE, DayTable
 from kit.db.statements import fetch
 
-REQUESTS = DayTable("notifications_notificationrequest", "ended_on")
-NOTIFICATIONS = DayTable("notifications_notification", "ended_on")
+REQUESTS = DayTable("notifications_notificationrequest", "ended_on", WRITTEN_ONCE)
+NOTIFICATIONS = DayTable("notifications_notification", "ended_on", WRITTEN_ONCE)
 ATTEMPTS = DayTable("notifications_attempt", "started_at")
 BY_DAY = (REQUESTS, NOTIFICATIONS, ATTEMPTS)
 

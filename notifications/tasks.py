@@ -98,8 +98,9 @@ def close_exports(**_kwargs: object) -> None:
 def purge() -> None:
     """Remove what is older than the settings promise. What is left when the time is over waits for the next run."""
     keep = timedelta(days=settings.NOTIFICATION_RETENTION_DAYS)
+    keep_keys = max(keep, timedelta(days=settings.REQUEST_KEY_RETENTION_DAYS))  # a request is known by its key alone
     now = database_now()
     admission.forget_quiet_senders(now=now, keep=keep)
     forget_full(now=now)
     run_for_a_while(retention.purge(now=now, keep=keep))
-    run_for_a_while(retention.purge_digests(now=now, keep=timedelta(days=settings.REQUEST_KEY_RETENTION_DAYS)))
+    run_for_a_while(retention.purge_digests(now=now, keep=keep_keys))

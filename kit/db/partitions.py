@@ -39,7 +39,8 @@ MAX_MOVED = 100_000
 EXCLUDED = "nothing_of_this_day"
 # To read a default partition that has grown large, while others work.
 MAKING = Patience(statement_seconds=600, lock_seconds=1)
-STORAGE = "fillfactor = 80"  # room for the changes of a row beside it
+STORAGE: LiteralString = "fillfactor = 80"  # room for the changes of a row beside it
+WRITTEN_ONCE: LiteralString = "fillfactor = 100"
 UNDER_WAY = date.max
 # A condition that has PostgreSQL plan for the partition of what is under way, and for no other.
 IS_UNDER_WAY: LiteralString = "ended_on = '9999-12-31'"
@@ -70,6 +71,7 @@ class DayTable:
     name: LiteralString
     key: LiteralString
     width: int = 1
+    storage: LiteralString = STORAGE  # of a day
 
     def partition(self, day: date) -> str:
         """Return the name of the partition that has this day."""
@@ -203,7 +205,7 @@ class DayTable:
         partition = self.partition(day)
         with connection.cursor() as cursor:
             cursor.execute(f"LOCK TABLE {self.name}_default IN ACCESS EXCLUSIVE MODE")
-            cursor.execute(f"CREATE TABLE {partition} (LIKE {self.name} INCLUDING ALL) WITH ({STORAGE})")
+            cursor.execute(f"CREATE TABLE {partition} (LIKE {self.name} INCLUDING ALL) WITH ({self.storage})")
             cursor.execute(f"""
                 WITH moved AS (DELETE FROM {self.name}_default WHERE {self._within(day)} RETURNING *)
                 INSERT INTO {partition} SELECT * FROM moved
@@ -303,7 +305,7 @@ class PartitionByDay(Operation):
             bounds = f"FOR VALUES FROM ('{UNDER_WAY}') TO (MAXVALUE)"
             yield f"CREATE TABLE {name}_under_way {of_table} {bounds} WITH ({STORAGE})"
         for day in sorted({*past, *self.table.days_ahead(now)}):
-            yield f"CREATE TABLE {self.table.partition(day)} {of_table} {self.table.bounds(day)} WITH ({STORAGE})"
+            yield f"CREATE TABLE {self.table.partition(day)} {of_table} {self.table.bounds(day)} WITH ({self.table.storage})"
 
     def _numbering(self, pk: str) -> Sequence[str]:
         """Return the statements by which the table goes on with the ids that it had given out."""

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 from django.conf import LazySettings
+from django.utils import timezone
 
 from notifications import retention, tasks, transitions
 from notifications.models import Notification, NotificationRequest, RequestDigest
@@ -75,6 +76,14 @@ def test_a_request_is_answered_again_so_often_and_others_are_answered_meanwhile(
     assert len(accept([incoming(push(), amm=b"\1" * 32, message_id=b"1")], now=NOW).answers) == 1
     minute = NOW + timedelta(minutes=1)
     assert len(accept([incoming(push(), amm=b"\0" * 32, message_id=b"0")], now=minute).answers) == 1
+
+
+def test_the_task_keeps_the_keys_of_all_requests_that_are_there(settings: LazySettings):
+    settings.REQUEST_KEY_RETENTION_DAYS, settings.NOTIFICATION_RETENTION_DAYS = 1, 30
+    for days in (29, 31):
+        RequestDigest.objects.create(digest=b"%016d" % days, received_at=timezone.now() - days * DAY)
+    tasks.purge()
+    assert [bytes(each.digest) for each in RequestDigest.objects.all()] == [b"%016d" % 29]
 
 
 def test_the_task_keeps_the_keys_for_as_long_as_the_setting_says(settings: LazySettings):

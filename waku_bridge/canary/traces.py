@@ -10,12 +10,14 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from notifications.canary import find_push
-from notifications.models import Attempt, NotificationRequest
+from notifications.models import Attempt, NotificationRequest, RequestDigest
+from notifications.storing import digest_of
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.canary.diagnosis import Facts
 from waku_bridge.codec import topics
 from waku_bridge.identity import canary_identities, canary_identity
 from waku_bridge.locks import lock_all_about
+from waku_bridge.messages import FRONT_DOOR
 from waku_bridge.models import CanaryEnvelope, CanaryRun, EnvelopeHash, InboundEnvelope, OutboundReply
 
 # A copy may come late from another node, or from the ring of a node that was not read for a while.
@@ -65,6 +67,8 @@ def remove_traces(*, now: datetime) -> None:
         NotificationRequest.objects.filter(notifications__public_key_hash=key_hash).delete()
     # A request that was refused has no notification.
     NotificationRequest.objects.filter(request_key__in=asked).delete()
+    digests = [digest_of(FRONT_DOOR, bytes(request_key)) for request_key in asked]
+    RequestDigest.objects.filter(digest__in=digests).delete()
     CanaryEnvelope.objects.filter(said_at__lt=now - MARKED_FOR).delete()
 
 
