@@ -17,6 +17,7 @@ from kit.db.connections import connection_parameters
 from kit.db.partitions import day_of
 from kit.db.reasons import is_collision
 from kit.db.statements import fetch
+from kit.sessions import BATCH_WORKER, set_all
 from tests import factories
 from tests.conversation import EPHEMERAL, PUBSUB_TOPIC, put
 from tests.turns import Process
@@ -237,6 +238,16 @@ def test_what_works_the_queues_plans_what_is_under_way_and_nothing_else(name: st
     plan = plan_of(OF_QUEUES[name], messages)
     assert "_under_way" in plan
     assert not days_in(plan)
+
+
+def test_envelopes_are_ended_by_their_keys_also_where_postgresql_has_no_statistics() -> None:
+    """It would take an equality for rare, and compare each of them with all that is under way."""
+    for _ in range(50):
+        factories.make_envelope()
+    fetch(f"SELECT {set_all(BATCH_WORKER)}")
+    plan = plan_of(inbound._CLOSE, {name: values * 200 for name, values in ONE.items()} | {"ids": [b"m"] * 200})
+    connection.close()
+    assert "Index Cond: ((hash = item.hash)" in plan, plan
 
 
 def test_what_waits_is_looked_for_in_what_is_under_way_alone() -> None:
