@@ -119,7 +119,7 @@ _INSERT: LiteralString = f"""
 
 
 def _insert(now: datetime) -> LiteralString:
-    """Return the statement with the days on which a reply may have ended, tomorrow too, should the clock be set back."""
+    """Return the statement with the days on which a reply may have ended: tomorrow, too, should the clock go back."""
     days = ", ".join(f"'{day_of(now) + number * DAY}'" for number in (-1, 0, 1))
     return _INSERT.replace("{days}", days)
 
