@@ -257,7 +257,7 @@ def set_aside(envelope: Envelope, error: Exception, *, now: datetime) -> None:
 
 
 def _fail(envelope_hashes: Collection[bytes], reason: str, fault_id: int, *, now: datetime) -> None:
-    waiting = InboundEnvelope.objects.filter(ended_on=UNDER_WAY, hash__in=envelope_hashes)
+    waiting = InboundEnvelope.objects.filter(ended_on__gte=UNDER_WAY, hash__in=envelope_hashes)
     failed = waiting.filter(state__in=[State.RECEIVED, State.POSTPONED])
     failed.update(state=State.FAILED, reason=reason, processed_at=now, ended_on=day_of(now), fault=fault_id)
 

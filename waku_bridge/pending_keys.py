@@ -14,7 +14,7 @@ def call_back(*, budget: CpuBudget, limit: int) -> list[bytes]:
 
     The newest come first: their senders may still be waiting, and a heap of nonsense before them does not count.
     """
-    pending = InboundEnvelope.objects.filter(ended_on=UNDER_WAY, state=State.PENDING_KEY)
+    pending = InboundEnvelope.objects.filter(ended_on__gte=UNDER_WAY, state=State.PENDING_KEY)
     content_topics = dict(pending.order_by("-received_at").values_list("hash", "content_topic")[:limit])
     missing = query_topics.derive_keys(set(content_topics.values()), budget=budget)
     hashes = [envelope_hash for envelope_hash, topic in content_topics.items() if topic not in missing]

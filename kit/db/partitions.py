@@ -42,8 +42,9 @@ MAKING = Patience(statement_seconds=600, lock_seconds=1)
 STORAGE: LiteralString = "fillfactor = 80"  # room for the changes of a row beside it
 WRITTEN_ONCE: LiteralString = "fillfactor = 100"
 UNDER_WAY = date.max
-# A condition that has PostgreSQL plan for the partition of what is under way, and for no other.
-IS_UNDER_WAY: LiteralString = "ended_on = '9999-12-31'"
+# A condition that has PostgreSQL plan for the partition of what is under way, and for no other. While it has no
+# statistics it takes an equality for rare, and looks for that instead of a row's key.
+IS_UNDER_WAY: LiteralString = "ended_on >= '9999-12-31'"
 _NAME = re.compile(r"_d(\d{8})$")
 _PARTITIONS: LiteralString = """
     SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = %s::regclass
@@ -305,7 +306,8 @@ class PartitionByDay(Operation):
             bounds = f"FOR VALUES FROM ('{UNDER_WAY}') TO (MAXVALUE)"
             yield f"CREATE TABLE {name}_under_way {of_table} {bounds} WITH ({STORAGE})"
         for day in sorted({*past, *self.table.days_ahead(now)}):
-            yield f"CREATE TABLE {self.table.partition(day)} {of_table} {self.table.bounds(day)} WITH ({self.table.storage})"
+            partition = f"{self.table.partition(day)} {of_table} {self.table.bounds(day)}"
+            yield f"CREATE TABLE {partition} WITH ({self.table.storage})"
 
     def _numbering(self, pk: str) -> Sequence[str]:
         """Return the statements by which the table goes on with the ids that it had given out."""

@@ -65,8 +65,15 @@ def last(network: Network, *columns: str) -> tuple[Any, ...]:
     return network.rows(LAST.format(", ".join(columns)))[0]
 
 
+# With their partitions, between which rows are moved when they end.
+TABLES = """
+    SELECT relname FROM pg_class
+    WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
+"""
+
+
 def row_counts(network: Network) -> dict[str, int]:
-    names = [name for (name,) in network.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")]
+    names = [name for (name,) in network.rows(TABLES)]
     count = "SELECT count(*) FROM {}"
     return {name: network.rows(count.format(name))[0][0] for name in sorted(set(names) - OWN_TABLES - NOTED)}
 

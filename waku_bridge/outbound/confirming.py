@@ -290,5 +290,5 @@ def _still_published(replies: Sequence[Checked]) -> "QuerySet[OutboundReply]":
     """Return the rows of these replies, and none that was given the number of one after a fail-over."""
     questions = [reply.envelope_hash for reply in replies]
     ids = [reply.pk for reply in replies]
-    under_way = OutboundReply.objects.filter(ended_on=UNDER_WAY, state=State.PUBLISHED)
+    under_way = OutboundReply.objects.filter(ended_on__gte=UNDER_WAY, state=State.PUBLISHED)
     return under_way.filter(pk__in=ids, envelope_hash__in=questions)

@@ -193,7 +193,7 @@ def record_refused(refused: Sequence[Outgoing], *, now: datetime) -> None:
     if refused:
         log.warning("replies_not_published", count=len(refused))
         again = OutboundReply.objects.filter(
-            ended_on=UNDER_WAY,
+            ended_on__gte=UNDER_WAY,
             pk__in=[reply.id for reply in refused],
             envelope_hash__in=[reply.envelope_hash for reply in refused],
             state=State.PENDING,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import NamedTuple
+from typing import LiteralString, NamedTuple
 
 from kit.db.clock import clock
 from kit.db.partitions import DAY, day_of
@@ -99,8 +99,9 @@ class _Sealed(NamedTuple):
 
 
 # A second answer to the same envelope is not stored: another worker's was first, and may have been confirmed since.
-# Answers are made in the transaction that ends their envelope or request, so that two are never days apart.
-_INSERT = f"""
+# Answers are made in the transaction that ends their envelope or request, so that two are never days apart. The days
+# stand in the text: with a parameter PostgreSQL would plan each time.
+_INSERT: LiteralString = f"""
     INSERT INTO waku_bridge_outboundreply
         (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns,
          state, attempt_count, repeat_count, next_attempt_at, created_at, node)
@@ -110,12 +111,17 @@ _INSERT = f"""
         AS new (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns)
     WHERE NOT EXISTS (
         SELECT FROM waku_bridge_outboundreply AS known
-        WHERE ended_on BETWEEN %(yesterday)s::date AND %(tomorrow)s::date
-            AND known.envelope_hash = new.envelope_hash AND known.part = new.part
+        WHERE ended_on IN ({{days}}) AND known.envelope_hash = new.envelope_hash AND known.part = new.part
     )
     ON CONFLICT (envelope_hash, part, ended_on) DO NOTHING
     RETURNING id, envelope_hash, part
 """
+
+
+def _insert(now: datetime) -> LiteralString:
+    """Return the statement with the days on which a reply may have ended: tomorrow, too, should the clock go back."""
+    days = ", ".join(f"'{day_of(now) + number * DAY}'" for number in (-1, 0, 1))
+    return _INSERT.replace("{days}", days)
 
 
 class Recorded(NamedTuple):
@@ -141,11 +147,9 @@ def record(replies: Sequence[Reply], *, now: datetime, retry_after: timedelta) -
     if not sealed:
         return Recorded([], None, now)
     written = write(
-        _INSERT,
+        _insert(now),
         {
             "now": now,
-            "yesterday": day_of(now) - DAY,
-            "tomorrow": day_of(now) + DAY,
             "retry_at": now + retry_after,
             "hashes": [reply.envelope_hash for reply in sealed],
             "parts": [reply.part for reply in sealed],
