@@ -9,8 +9,8 @@ from kit.db.deleting import SET_SIZE, remove
 from kit.db.partitions import DAY, WRITTEN_ONCE, DayTable
 from kit.db.statements import fetch
 
-REQUESTS = DayTable("notifications_notificationrequest", "ended_on", WRITTEN_ONCE)
-NOTIFICATIONS = DayTable("notifications_notification", "ended_on", WRITTEN_ONCE)
+REQUESTS = DayTable("notifications_notificationrequest", "ended_on", storage=WRITTEN_ONCE)
+NOTIFICATIONS = DayTable("notifications_notification", "ended_on", storage=WRITTEN_ONCE)
 ATTEMPTS = DayTable("notifications_attempt", "started_at")
 BY_DAY = (REQUESTS, NOTIFICATIONS, ATTEMPTS)
 

@@ -25,7 +25,7 @@ from kit.db.statements import Statement, fetch, new_ids, write
 from kit.metrics.batches import count
 from kit.turns import wake as wake_workers
 from notifications import metrics
-from notifications.models import Attempt, Notification, NotificationRequest
+from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
 from notifications.policy import Verdict
 from notifications.queues import UNSORTED, WAITS
 from registrations.encryption import Purpose
@@ -252,6 +252,11 @@ _FIND_REQUESTS: LiteralString = f"""
 def digest_of(front_door: str, request_key: bytes) -> bytes:
     """Return the 16 bytes by which a request is known, also when its row is gone."""
     return hashlib.sha256(front_door.encode() + b"\0" + request_key).digest()[:DIGEST_BYTES]
+
+
+def forget_keys(keys: Iterable[tuple[str, bytes]]) -> None:
+    """Forget that these requests came, each given by front door and key."""
+    RequestDigest.objects.filter(digest__in=[digest_of(front_door, key) for front_door, key in keys]).delete()
 
 
 def find_known(

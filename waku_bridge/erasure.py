@@ -16,6 +16,7 @@ from django.db.models import QuerySet
 
 from kit.db.partitions import day_of
 from notifications.models import Notification, NotificationRequest
+from notifications.storing import forget_keys
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.codec import topics
 from waku_bridge.locks import lock_all_about
@@ -123,6 +124,7 @@ def _remove_notifications(own: QuerySet[Notification]) -> None:
     about_others = Notification.objects.filter(request__in=request_ids).values_list("request", flat=True)
     requests = NotificationRequest.objects.filter(pk__in=request_ids - set(about_others))
     envelope_hashes = [bytes(envelope_hash) for envelope_hash in requests.values_list("source_key", flat=True)]
+    forget_keys((front_door, bytes(key)) for front_door, key in requests.values_list("front_door", "request_key"))
     requests.delete()
     OutboundReply.objects.filter(envelope_hash__in=envelope_hashes).delete()
     InboundEnvelope.objects.filter(hash__in=envelope_hashes).update(message_id=None)

@@ -164,6 +164,7 @@ class Expired(BaseStage):
     """Closes what expired while it waited, also behind a halt, where nothing else looks at it."""
 
     waits: LiteralString = queues.EXPIRED
+    is_for_one = True  # several would be in each other's way: a row that ends is moved
 
     def work(self, batch: Batch) -> Work[None]:
         count = queues.close_expired(limit=batch.limit, now=batch.now)

@@ -10,8 +10,8 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from notifications.canary import find_push
-from notifications.models import Attempt, NotificationRequest, RequestDigest
-from notifications.storing import digest_of
+from notifications.models import Attempt, NotificationRequest
+from notifications.storing import forget_keys
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.canary.diagnosis import Facts
 from waku_bridge.codec import topics
@@ -67,8 +67,7 @@ def remove_traces(*, now: datetime) -> None:
         NotificationRequest.objects.filter(notifications__public_key_hash=key_hash).delete()
     # A request that was refused has no notification.
     NotificationRequest.objects.filter(request_key__in=asked).delete()
-    digests = [digest_of(FRONT_DOOR, bytes(request_key)) for request_key in asked]
-    RequestDigest.objects.filter(digest__in=digests).delete()
+    forget_keys((FRONT_DOOR, bytes(request_key)) for request_key in asked if request_key)
     CanaryEnvelope.objects.filter(said_at__lt=now - MARKED_FOR).delete()
 
 

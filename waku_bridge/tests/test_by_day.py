@@ -5,6 +5,7 @@ because a day begins.
 import asyncio
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -294,3 +295,35 @@ def until_somebody_waits() -> None:
                 return
             watcher.execute("SELECT pg_sleep(0.02)")
     raise AssertionError("nobody waits")
+
+
+def test_workers_that_take_and_end_envelopes_at_once_are_in_nobodys_way() -> None:
+    """A row that is moved while somebody looks for rows would end his batch by a conflict."""
+    for number in range(800):
+        put(message(number), now=BEFORE)
+    failed: list[Exception] = []
+
+    def work() -> None:
+        try:
+            while _take_and_end(20):
+                pass
+        except Exception as error:  # noqa: BLE001 - it is told below
+            failed.append(error)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert set(InboundEnvelope.objects.values_list("state", "ended_on")) == {(State.PROCESSED, TODAY.date())}
+
+
+@transaction.atomic
+def _take_and_end(limit: int) -> bool:
+    taken = inbound.take(limit)
+    time.sleep(0.005)
+    inbound._close([inbound.Item(each, state=State.PROCESSED) for each in taken.envelopes], now=AFTER)
+    return bool(taken.envelopes)

@@ -6,7 +6,8 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from notifications.models import Attempt, Notification, NotificationRequest
+from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
+from notifications.storing import digest_of
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
@@ -111,6 +112,17 @@ def test_a_request_that_was_about_others_too_stays_theirs():
 
     assert [row.pk for row in Notification.objects.all()] == [theirs.pk]
     assert OutboundReply.objects.filter(envelope_hash=request.source_key).exists()
+
+
+def test_a_request_about_a_forgotten_user_that_is_repeated_is_a_new_one():
+    make_user()
+    [request] = NotificationRequest.objects.all()
+    digests = {digest_of(door, bytes(request.request_key)): door for door in ("waku", "xmpp")}
+    RequestDigest.objects.bulk_create(RequestDigest(digest=each, received_at=timezone.now()) for each in digests)
+
+    forget(KEY_HASH, now=timezone.now())
+
+    assert [digests[bytes(row.digest)] for row in RequestDigest.objects.all()] == ["xmpp"]
 
 
 def test_the_history_ends_and_stays_without_anybody_it_could_belong_to():
