@@ -31,7 +31,7 @@ from waku_bridge.codec.envelope import encode_registration, encode_request
 from waku_bridge.codec.grants import sign_grant
 from waku_bridge.identity import server_identity
 from waku_bridge.messages import PushResponse, RegistrationResponse
-from waku_bridge.models import InboundEnvelope, OutboundReply
+from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
 from waku_bridge.outbound import return_address
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -39,7 +39,7 @@ UUID = "11111111-1111-4111-8111-111111111111"
 TOKEN = "c0ffee00-0000-4000-8000-000000000001"
 TABLES = (
     *(Attempt, Notification, NotificationRequest, RequestDigest, InboundEnvelope, OutboundReply),
-    *(RegistrationEvent, Registration, Route, TopicKey),
+    *(RegistrationEvent, Registration, Route, TopicKey, EnvelopeHash),
 )
 # Fewer places would mean that they are not counted.
 FEWEST_PLACES = 15
