@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import Protocol
 
@@ -126,22 +127,10 @@ class Ear:
         return heard
 
 
-class TopicKeys:
-    """A memory of the keys of public topics, each of which costs 15 ms of CPU. The least recently
-    used are forgotten.
-    """
-
-    def __init__(self, limit: int = MAX_TOPIC_KEYS) -> None:
-        self._limit = limit
-        self._keys: OrderedDict[str, bytes] = OrderedDict()
-
-    def __getitem__(self, name: str) -> bytes:
-        if name not in self._keys:
-            self._keys[name] = topics.symmetric_key(name)
-            if len(self._keys) > self._limit:
-                self._keys.popitem(last=False)
-        self._keys.move_to_end(name)
-        return self._keys[name]
+@lru_cache(maxsize=MAX_TOPIC_KEYS)
+def topic_key(name: str) -> bytes:
+    """Return the key of a public topic. To derive it costs 15 ms of CPU, so that the last ones are kept."""
+    return topics.symmetric_key(name)
 
 
 def new_identity(random_bytes: RandomBytes) -> Identity:

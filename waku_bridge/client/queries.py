@@ -9,7 +9,7 @@ may know other devices.
 from dataclasses import dataclass, field
 
 from waku_bridge.client.asking import ask_for
-from waku_bridge.client.core import TopicKeys, new_identity
+from waku_bridge.client.core import new_identity, topic_key
 from waku_bridge.client.schedules import SECOND_NS
 from waku_bridge.codec import topics
 from waku_bridge.codec.keys import Identity, RandomBytes, key_hash
@@ -47,7 +47,6 @@ class Queries:
     def __init__(self, random_bytes: RandomBytes, patience: Patience) -> None:
         self._random_bytes = random_bytes
         self._patience = patience
-        self._topic_keys = TopicKeys()
         self._latest: dict[bytes, Question] = {}
 
     def ask(self, client: bytes, now_ns: int) -> tuple[Question, WakuMessage]:
@@ -56,7 +55,7 @@ class Queries:
         encoded = ask_for(
             client,
             signer=key,
-            topic_key=self._topic_keys[topics.query_name(key_hash(client))],
+            topic_key=topic_key(topics.query_name(key_hash(client))),
             timestamp_ns=now_ns,
             random_bytes=self._random_bytes,
         )

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from registrations.messages import RegistrationMessage
 from waku_bridge.client import advertising
-from waku_bridge.client.core import Ear, Heard, Subscriptions, TopicKeys
+from waku_bridge.client.core import Ear, Heard, Subscriptions, topic_key
 from waku_bridge.client.events import Accepted, Advertised, Event, GivenUp, Ignored, Reason, Refused, Step
 from waku_bridge.client.schedules import REGISTRATION, SECOND_NS, Schedule
 from waku_bridge.client.state import Address, Preferences, RegistrationState, ServerState, Standing, new_uuid
@@ -54,7 +54,6 @@ class RegisteringClient:
         self._schedule = schedule
         self._advertise_every_ns = round(advertise_every_seconds * SECOND_NS)
         self._ear = Ear(identity)
-        self._topic_keys = TopicKeys()
 
     @property
     def installation_id(self) -> str:
@@ -269,7 +268,7 @@ class RegisteringClient:
         code = self.advertisement()
         if code is None:
             return
-        key = self._topic_keys[topics.contact_code_name(self.identity.pub33)]
+        key = topic_key(topics.contact_code_name(self.identity.pub33))
         messages.append(
             advertising.encode(code, self.identity, topic_key=key, timestamp_ns=now_ns, random_bytes=self._random_bytes)
         )

@@ -13,7 +13,7 @@ from notifications.messages import Report, ReportError
 from registrations.messages import QueryInfo
 from waku_bridge.client import asking
 from waku_bridge.client.asking import Content, ask_to_push
-from waku_bridge.client.core import Ear, Heard, Subscriptions, TopicKeys, new_identity
+from waku_bridge.client.core import Ear, Heard, Subscriptions, new_identity, topic_key
 from waku_bridge.client.directory import Directory, verify_info
 from waku_bridge.client.events import (
     Destination,
@@ -85,7 +85,6 @@ class SendingClient:
         self._max_devices = max_devices
         self._fail_over = fail_over
         self._ear = Ear(identity)
-        self._topic_keys = TopicKeys()
         self._queries = Queries(random_bytes, self._patience)
         self._wanted: set[bytes] = set()  # clients to be looked up at the next tick
         self._followed: dict[bytes, tuple[str, bytes]] = {}  # content topic and its key, by client
@@ -111,7 +110,7 @@ class SendingClient:
         """Listen to a client's contact code from now on, and read from the store what it said before."""
         if client not in self._followed:
             name = topics.contact_code_name(client)
-            self._followed[client] = (topics.content_topic(name), self._topic_keys[name])
+            self._followed[client] = (topics.content_topic(name), topic_key(name))
             self._history.append(topics.content_topic(name))
 
     def unfollow(self, client: bytes) -> None:

@@ -6,11 +6,10 @@ server.
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 from notifications.messages import PushRequest, Report, ReportError
 from registrations.messages import QueryInfo, RegistrationMessage
-from waku_bridge.client.core import Core
+from waku_bridge.client.core import Core, topic_key
 from waku_bridge.client.events import Destination, Event
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import Reply, decode, encode_reply
@@ -31,11 +30,6 @@ from waku_bridge.messages import (
 
 SECOND = 10**9
 RANDOM = repeatable()
-
-
-@cache
-def topic_key(name: str) -> bytes:
-    return topics.symmetric_key(name)
 
 
 @dataclass

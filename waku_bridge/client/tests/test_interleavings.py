@@ -26,7 +26,7 @@ from waku_bridge.client import (
     new_identity,
     new_state,
 )
-from waku_bridge.client.tests.model import SECOND, ModelServer, topic_key
+from waku_bridge.client.tests.model import SECOND, ModelServer
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import CodecError
@@ -229,16 +229,8 @@ def _servers(first_errors: list[int], second_errors: list[int]) -> list[ModelSer
 def _sending(servers: list[ModelServer], *, fail_over: bool) -> Network:
     patience = Patience(answer_seconds=ANSWER_SECONDS)
     sender = SendingClient(SENDER, repeatable(), patience=patience, fail_over=fail_over)
-    sender._queries._topic_keys = _Cached()
     sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
     return Network(sender, servers)
-
-
-class _Cached:
-    """Deriving keys for every example would be all that this file does."""
-
-    def __getitem__(self, name: str) -> bytes:
-        return topic_key(name)
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -315,7 +307,6 @@ def test_a_registration_is_believed_only_when_the_server_has_it(moves, errors, c
     servers = [ModelServer(SERVER, registration_errors=list(errors)), ModelServer(SECOND_SERVER)]
     state = new_state(SERVER.pub33, SECOND_SERVER.pub33, random_bytes=repeatable(), installation_id=UUID)
     client = RegisteringClient(CLIENT, state, repeatable(), schedule=Schedule(1.0, 5))
-    client._topic_keys = _Cached()
     client.change(ADDRESS)
     network = Network(client, servers)
     for number, move in enumerate(moves):

@@ -21,7 +21,6 @@ from waku_bridge.client import (
     one_to_one,
 )
 from waku_bridge.client.advertising import encode
-from waku_bridge.client.core import TopicKeys
 from waku_bridge.client.sending import LISTEN_SECONDS, MAX_INFOS
 from waku_bridge.client.tests.model import SECOND, ModelServer, World, destination, retimed, topic_key
 from waku_bridge.codec import frame, symmetric, topics
@@ -697,14 +696,6 @@ def test_garbage_is_passed_over_with_a_reason(sender: SendingClient, server: Mod
 def test_neither_ids_nor_tokens_are_in_the_repr_of_what_happened(sender: SendingClient, server: ModelServer) -> None:
     world = _notified(sender, server)
     assert ACCESS_TOKEN not in repr(world.events)
-
-
-def test_keys_of_topics_are_derived_once_and_the_oldest_forgotten() -> None:
-    keys = TopicKeys(limit=1)
-    first = keys["a"]
-    assert keys["a"] is first
-    assert keys["b"] != first
-    assert keys["a"] is not first
 
 
 def _sender(**options: object) -> SendingClient:
