@@ -2,8 +2,8 @@
 
 The tables are filled as by thirty days of requests, fewer than a thousand a second, as the disk bears it. Then messages
 come at an even rate, while days are exported again and again, somebody keeps a snapshot open, and retention removes
-what gets too old, and a standby follows. Each figure is taken at the beginning and at the end, and once more after ten
-minutes without autovacuum.
+what gets too old, and a standby follows. Each figure is taken at the beginning and at the end, after ten minutes
+without autovacuum, behind two million notifications that wait in a closed queue, and when that has opened.
 Run alone with ``python -m bench month``; it takes an hour (``--minutes``) and some 10 GB (``--requests``).
 """
 
@@ -28,6 +28,7 @@ from bench.fleet import Fleet, fleet, name_of
 from bench.phones import Phones
 from kit.sessions import BATCH_WORKER, set_all
 from kit.turns import RECENT
+from notifications.messages import ChannelKey
 
 REQUESTS = 5_000_000
 MINUTES = 60
@@ -43,11 +44,24 @@ FILLED = ("notifications_notificationrequest", "notifications_notification")
 # Of a month's tables only what this run published is counted: counting all of them would cost more than the messages.
 PUBLISHED = "SELECT count(*) FROM waku_bridge_outboundreply WHERE published_at IS NOT NULL AND id > {last_id}"
 DEAD = "SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables"
+WAITING = 2_000_000
+CLOSED = ChannelKey(1, "im.bench.closed")
+FILL_QUEUE = """
+    INSERT INTO notifications_notification_under_way (request_id, position, public_key_hash, installation_id, type,
+        route_id, state, queue_id, report, collapse_id, chat_id, message, created_at, expires_at, next_attempt_at)
+    SELECT (SELECT max(id) FROM notifications_notificationrequest), 0, sha512(n::text::bytea), n::text, 1,
+        (%(routes)s::bigint[])[1 + n %% cardinality(%(routes)s)], 'pending', queue.id, 'success',
+        substring(sha256(n::text::bytea) FOR 16), 'chat', 'message', now(), now() + interval '1 day', now()
+    FROM generate_series(1, %(waiting)s) AS n
+    CROSS JOIN (SELECT id FROM notifications_queue WHERE app_topic = %(app)s) AS queue
+"""
 FORK = multiprocessing.get_context("fork")
 
 
 def run(requests: int = REQUESTS, minutes: int = MINUTES) -> dict[str, object]:
     """Measure, print and return the figures."""
+    waiting = min(WAITING, requests)
+    throughput.OPEN = "SELECT 0"  # what waits in a closed queue is open, and is not waited for
     with fleet() as running, tempfile.TemporaryDirectory(prefix="bench-") as name:
         phones = Phones(PHONES)
         throughput.prepare(running, phones)
@@ -64,8 +78,12 @@ def run(requests: int = REQUESTS, minutes: int = MINUTES) -> dict[str, object]:
             for _ in range(max(minutes // 6 - 1, 1)):
                 _paced(running, phones)
             unvacuumed = _look(running) | _paced(running, phones)
+        with _a_closed_queue(running, waiting):
+            closed = _look(running) | _paced(running, phones)
+        opened = _look(running) | _paced(running, phones)
         retention.close_connections()
-    figures = {"before": before, "after": after, "without autovacuum": unvacuumed}
+    figures = {"at first": before, "at last": after, "without autovacuum": unvacuumed}
+    figures |= {"queue closed": closed, "queue open again": opened}
     _print(figures, requests=requests, minutes=minutes)
     return {"requests": requests, "minutes": minutes, **figures}
 
@@ -182,13 +200,51 @@ def _set(running: Fleet, setting: LiteralString) -> None:
     running.database.execute("SELECT pg_reload_conf()")
 
 
+@contextmanager
+def _a_closed_queue(running: Fleet, waiting: int) -> Iterator[None]:
+    """Have an app of Apple's paused, for which so many notifications wait. It is resumed in the end."""
+    from django.utils import timezone  # noqa: PLC0415 - Django is set up only now
+
+    from notifications import halts, queues  # noqa: PLC0415 - as above
+    from notifications.messages import QueueKey  # noqa: PLC0415 - as above
+
+    halts.pause(CLOSED, by="bench", why="a closed queue", now=timezone.now())
+    queues.create({QueueKey("gorush", *CLOSED, is_proven=True)})
+    channel = "INSERT INTO notifications_channel (token_type, apn_topic, last_success_at) VALUES (%s, %s, now())"
+    running.database.execute(channel, CLOSED)
+    routes = _routes(timezone.now())
+    running.database.execute(FILL_QUEUE, {"app": CLOSED.apn_topic, "waiting": waiting, "routes": routes})
+    running.database.execute("ANALYZE notifications_notification_under_way")
+    yield
+    halts.resume(CLOSED, by="bench", now=timezone.now())
+
+
+def _routes(now: datetime) -> list[int]:
+    """Make addresses in the closed app, and return their ids."""
+    from registrations.encryption import Purpose  # noqa: PLC0415 - Django is set up only now
+    from registrations.keyring import keyring  # noqa: PLC0415 - as above
+    from registrations.models import Route  # noqa: PLC0415 - as above
+    from registrations.routes import identity_of  # noqa: PLC0415 - as above
+
+    def route(number: int) -> Route:
+        token = f"{number:064x}".encode()
+        digest = keyring().digest(Purpose.ADDRESS, identity_of(*CLOSED, token))
+        encrypted = keyring().encrypt(Purpose.ADDRESS, token)
+        known = {"address_encrypted": encrypted, "address_digest": digest, "delivered_digest": digest}
+        return Route(gateway="gorush", **CLOSED._asdict(), created_at=now, last_success_at=now, **known)
+
+    return [route.pk for route in Route.objects.bulk_create(map(route, range(PHONES)))]
+
+
 def _print(figures: Mapping[str, Mapping[str, float]], *, requests: int, minutes: int) -> None:
-    before, after, unvacuumed = figures.values()
+    """Print each figure with how many times as large it is as at first."""
     table = Table(title=f"{RATE} requests/s for {minutes} minutes on a month of {requests:,} requests")
-    for column in ("figure", "at first", "at last", "ratio", "without autovacuum", "ratio", "goal"):
+    for column in ("figure", *figures, "goal"):
         table.add_column(column, justify="left" if column == "figure" else "right")
-    for name, first in before.items():
-        ratios = [each[name] / first if first else 1.0 for each in (after, unvacuumed)]
-        values = [f"{value:,.2f}" for value in (first, after[name], ratios[0], unvacuumed[name], ratios[1])]
-        table.add_row(name.replace("_", " "), *values, f"≤ {GOAL:g}", style="red" if max(ratios) > GOAL else "")
+    first, *others = figures.values()
+    for name, value in first.items():
+        ratios = [each[name] / value if value else 1.0 for each in others]
+        cells = [f"{each[name]:,.2f} ({ratio:.2f})" for each, ratio in zip(others, ratios, strict=True)]
+        style = "red" if max(ratios) > GOAL else ""
+        table.add_row(name.replace("_", " "), f"{value:,.2f}", *cells, f"≤ {GOAL:g}", style=style)
     Console().print(table)

@@ -52,6 +52,7 @@ T = TypeVar("T")
 
 CHANNEL = "turns"
 CALL_FOR_HELP = "turns_help"
+OLD = "old"  # is announced when something waits that may be older than all that did
 # Items of one stage in one turn.
 LIMIT = 200
 # A turn has some fixed cost. Under light load it waits so long after the last one began, and takes a few items more.
@@ -72,6 +73,7 @@ MAX_BACKOFF_SECONDS = 2.0
 # What comes may be a little older than it should be: transactions take time, and clocks differ.
 RECENT = timedelta(minutes=2)
 OLDEST_EVERY_SECONDS = 60
+OLDEST_SHARE = 0.05  # of a worker's time, however often it is told that something old waits
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
@@ -198,10 +200,10 @@ class Bell:
         return self._file
 
 
-def wake() -> None:
-    """Tell every worker that rows wait: at the commit of this transaction, or at once without one."""
+def wake(what: str = "") -> None:
+    """Tell every worker that rows wait, or `OLD` ones: at the commit of this transaction, or at once without one."""
     with connection.cursor() as cursor:
-        cursor.execute(f"NOTIFY {CHANNEL}")
+        cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, what])
 
 
 class Worker:
@@ -213,7 +215,7 @@ class Worker:
         self._with_rows: set[int] = set()  # positions of the stages that rows wait for
         self._look_at = self._count_at = 0.0
         self._wary_until = 0.0
-        self._oldest_at = 0.0
+        self._oldest_at = self._oldest_not_before = 0.0
         self._nothing_before: dict[Stage, datetime] = {}
         self._waits: Counter[Stage] = Counter()  # of stages whose one item met a conflict
         self._listening: psycopg.Connection | None = None
@@ -306,14 +308,14 @@ class Worker:
 
     def _find_oldest(self, now: datetime) -> None:
         """Find out how old the oldest row is that waits for each stage."""
-        self._oldest_at = monotonic() + OLDEST_EVERY_SECONDS
+        asked_at, recent = monotonic(), now - RECENT
         stages = [stage for stage in self._stages if stage.oldest]
-        if stages:
-            [found] = fetch(f"SELECT {', '.join(f'({stage.oldest})' for stage in stages)}")
-            recent = now - RECENT
-            self._nothing_before = {
-                stage: min(oldest or recent, recent) for stage, oldest in zip(stages, found, strict=True)
-            }
+        [found] = fetch(f"SELECT {', '.join(f'({stage.oldest})' for stage in stages)}") if stages else [()]
+        self._nothing_before = {
+            stage: min(oldest or recent, recent) for stage, oldest in zip(stages, found, strict=True)
+        }
+        self._oldest_not_before = monotonic() + (monotonic() - asked_at) / OLDEST_SHARE
+        self._oldest_at = max(monotonic() + OLDEST_EVERY_SECONDS, self._oldest_not_before)
 
     def _listen(self) -> None:
         connection.ensure_connection()
@@ -335,10 +337,12 @@ class Worker:
     def _hear(self) -> None:
         """Note for which stages rows were announced; look at once when that was not said."""
         payloads = {notice.payload for notice in self._listening.notifies(timeout=0)} if self._listening else set()
-        announced = {place for place, stage in enumerate(self._stages) if stage.announced_as in payloads - {""}}
+        announced = {place for place, stage in enumerate(self._stages) if stage.announced_as in payloads - {"", OLD}}
         self._with_rows |= announced
-        if "" in payloads:  # somebody changed what waits, of whatever age
-            self._look_at = self._oldest_at = 0.0
+        if payloads & {"", OLD}:
+            self._look_at = 0.0
+        if OLD in payloads:
+            self._oldest_at = min(self._oldest_at, self._oldest_not_before)
 
     def _work_together(self, now: datetime) -> bool:
         """Let all stages work in one transaction, which is the usual way."""

@@ -19,6 +19,7 @@ from django.db.models import QuerySet
 from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.postgresql.base import Rows
 from kit.db.statements import Statement, fetch, write
+from kit.turns import LONG_AGO
 from notifications.messages import ChannelKey, QueueKey, queue_key
 from notifications.models import Channel, Halt, Notification
 
@@ -39,7 +40,7 @@ EXPIRING: LiteralString = f"{WAITS} AND expires_at > '2000-01-01T00:00:00+00:00'
 # The first attempt is due at once, even where the clock is behind that of the worker which accepted it, by 5 seconds at
 # most. Anything else is due when it says.
 DUE: LiteralString = f"""{QUEUED}
-        AND next_attempt_at <= %(now)s + interval '5 seconds'
+        AND next_attempt_at <= %(now)s + interval '5 seconds' AND next_attempt_at >= %(nothing_before)s
         AND (state = '{State.PENDING}' AND NOT is_wake_up OR next_attempt_at <= %(now)s)"""
 # Whether a halt covers a queue, in SQL. `Halted.covers` says the same.
 COVERS: LiteralString = f"""(halt.kind = '{Halt.Kind.DRAINED}'
@@ -59,6 +60,16 @@ IS_DUE: LiteralString = f"""
         SELECT FROM notifications_notification WHERE queue_id = open.id AND {DUE} ORDER BY next_attempt_at LIMIT 1
     ) AS first
     UNION ALL SELECT FROM notifications_halt WHERE next_probe_at <= %(now)s
+"""
+
+
+# Whether its queue is open or not: what waits behind a halt is due when that ends.
+OLDEST_DUE: LiteralString = f"""
+    SELECT min(next_attempt_at) FROM (SELECT {UNSORTED} AS id UNION ALL SELECT id FROM notifications_queue) AS queue
+    CROSS JOIN LATERAL (
+        SELECT next_attempt_at FROM notifications_notification
+        WHERE queue_id = queue.id AND {QUEUED} AND next_attempt_at IS NOT NULL ORDER BY next_attempt_at LIMIT 1
+    ) AS first
 """
 
 
@@ -224,7 +235,8 @@ def _is_stale(last_success_at: datetime | None, now: datetime) -> bool:
 
 _CLOSE_EXPIRED = f"""
     WITH over AS (
-        SELECT id FROM notifications_notification WHERE {EXPIRING} AND expires_at <= %(now)s
+        SELECT id FROM notifications_notification
+        WHERE {EXPIRING} AND expires_at <= %(now)s AND expires_at >= %(nothing_before)s
         ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     UPDATE notifications_notification AS n
@@ -234,11 +246,14 @@ _CLOSE_EXPIRED = f"""
 """
 EXPIRED: LiteralString = f"""
     SELECT FROM (
-        SELECT expires_at FROM notifications_notification WHERE {EXPIRING} ORDER BY expires_at LIMIT 1
+        SELECT expires_at FROM notifications_notification
+        WHERE {EXPIRING} AND expires_at >= %(nothing_before)s ORDER BY expires_at LIMIT 1
     ) AS first WHERE expires_at <= %(now)s
 """
+OLDEST_EXPIRY: LiteralString = f"SELECT min(expires_at) FROM notifications_notification WHERE {EXPIRING}"
 
 
-def close_expired(*, limit: int, now: datetime) -> int:
+def close_expired(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> int:
     """Close what expired while it waited, whatever covers its queue, and return how many there were."""
-    return len(fetch(_CLOSE_EXPIRED, {"limit": limit, "now": now, "today": day_of(now)}))
+    values = {"limit": limit, "now": now, "today": day_of(now), "nothing_before": nothing_before}
+    return len(fetch(_CLOSE_EXPIRED, values))

@@ -321,15 +321,15 @@ CANARY_DRY_RUN_TOKEN = hmac.digest(SERVER_PRIVATE_KEY, b"canary dry run", "sha25
 CANARY_DRY_RUN_TOPIC = "canary." + hmac.digest(SERVER_PRIVATE_KEY, b"canary dry run topic", "sha256").hex()[:32]
 
 # Retention, in days ---------------------------------------------------------------------------------------------------
-ENVELOPE_RETENTION_DAYS = env.count("ENVELOPE_RETENTION_DAYS", 3, minimum=3, maximum=3650)
+# Each day of envelopes and notifications is a partition, and what looks at all days locks all of them.
+ENVELOPE_RETENTION_DAYS = env.count("ENVELOPE_RETENTION_DAYS", 3, minimum=3, maximum=60)
 if WAKU_STORE_RECOVERY_HOURS > ENVELOPE_RETENTION_DAYS * 24 - 12:
     env.report(
         "recovery_exceeds_retention",
         "WAKU_STORE_RECOVERY_HOURS reaches further back than ENVELOPE_RETENTION_DAYS, less half a day.",
         "What is read again must still be known, or it would be processed twice. Keep envelopes for longer.",
     )
-# Each day is a partition, and what looks at all days locks all of them.
-NOTIFICATION_RETENTION_DAYS = env.count("NOTIFICATION_RETENTION_DAYS", 30, minimum=2, maximum=400)
+NOTIFICATION_RETENTION_DAYS = env.count("NOTIFICATION_RETENTION_DAYS", 30, minimum=2, maximum=120)
 # What is left of a request that is removed, so that its recording is not carried out again: 16 bytes.
 REQUEST_KEY_RETENTION_DAYS = env.count("REQUEST_KEY_RETENTION_DAYS", 90, minimum=2, maximum=3650)
 EVENT_RETENTION_DAYS = env.count("EVENT_RETENTION_DAYS", 400, minimum=2, maximum=3650)

@@ -32,6 +32,7 @@ PUT_TOGETHER = {
     "kit/db/partitions.py": "names of tables and columns, and days",
     "kit/db/statements.py": "one expression for each table that ids are taken of",
     "kit/turns.py": "the conditions of the stages, and settings of the session",
+    "waku_bridge/inbound.py": "names of the model's columns",
     "xmpp_bridge/component/desk.py": "settings of the session",
     "registrations/pairs.py": "what Django has compiled",
     "registrations/retention.py": "the names of tables that are walked",

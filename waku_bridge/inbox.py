@@ -8,6 +8,7 @@ from django.db import connection
 
 from kit.db.partitions import IS_UNDER_WAY
 from kit.metrics.batches import count
+from kit.turns import OLD
 from waku_bridge.messages import Envelope
 from waku_bridge.metrics import INBOX_ENVELOPES
 from waku_bridge.models import InboundEnvelope
@@ -33,8 +34,12 @@ INSERT = f"""
             (hash, pubsub_topic, content_topic, timestamp_ns, payload,
              source, path, state, reason, received_at)
         SELECT offered.*, %s::text, %s::text, '{State.RECEIVED}', '', %s::timestamptz FROM offered JOIN new USING (hash)
+        RETURNING received_at > now() - interval '1 minute' AS is_recent
+    ), announced AS (
+        SELECT pg_notify('turns', CASE WHEN bool_and(is_recent) THEN 'inbox' ELSE '{OLD}' END)
+        FROM stored HAVING count(*) > 0
     )
-    SELECT hash FROM new, (SELECT pg_notify('turns', 'inbox') WHERE EXISTS (SELECT FROM new)) AS announced
+    SELECT hash FROM new, announced
 """
 # Payloads of one statement, which then takes a second at most: a page of 180 MB in one would exceed any timeout, be
 # repeated unchanged, and never be stored.

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import transaction
 
 from kit.db.partitions import UNDER_WAY
-from kit.turns import wake
+from kit.turns import OLD, wake
 from registrations.models import TopicKey
 from waku_bridge import faults, inbox
 from waku_bridge.codec import topics
@@ -35,7 +35,7 @@ def process_again(envelope_hashes: Collection[bytes]) -> int:
     """
     failed = InboundEnvelope.objects.filter(hash__in=envelope_hashes, state=State.FAILED)
     count = failed.update(state=State.RECEIVED, reason="", processed_at=None, ended_on=UNDER_WAY)
-    wake()
+    wake(OLD)
     log.info("envelopes_processed_again", count=count)
     return count
 
@@ -70,7 +70,7 @@ def read_again(digests: Collection[bytes], *, now: datetime) -> ReadAgain:
     letters = list(DeadLetter.objects.select_for_update(skip_locked=True).filter(digest__in=digests).order_by("digest"))
     taken = [bytes(letter.digest) for letter in letters if _take_in(letter, now=now)]
     DeadLetter.objects.filter(digest__in=taken).delete()
-    wake()
+    wake(OLD)
     log.info("dead_letters_read_again", taken=len(taken), unreadable=len(letters) - len(taken))
     return ReadAgain(len(taken), len(letters) - len(taken))
 

@@ -88,34 +88,32 @@ class Inbox(InboxStep):
 
     def work(self, batch: Batch) -> Work[Processed]:
         """Process what waits. Answers and replies are handed on within the same batch."""
-        suspects = self._intake.suspects(now=batch.now)
-        taken = self._take(batch, suspects)
+        suspects, later = self._intake.suspects(now=batch.now), self._intake.to_be_left()
+        alone = [each for each in suspects if each not in later]
+        taken = self._take(batch, alone, but=[*suspects, *later])
         batch.taken = taken.envelopes
         self._intake.hands.hold([envelope.hash for envelope in taken.envelopes])
         items = inbound.open_all(taken.envelopes, now=batch.now)
         chosen = self._choose(items, taken, batch)
         inbound.postpone([items[index] for index in chosen.postponed])
         has_rest = len(chosen.decided) + len(chosen.postponed) < len(items)
-        is_more_left = taken.is_more_left or has_rest or bool(suspects) or self._intake.priority.is_behind
+        is_more_left = taken.is_more_left or has_rest or bool(alone) or self._intake.priority.is_behind
         decided = [item for index, item in enumerate(items) if index in chosen.decided]
         return self._process(decided, is_more_left=is_more_left, now=batch.now)
 
-    def _take(self, batch: Batch, suspects: Collection[bytes]) -> Taken:
-        """Take envelopes, and care for those that processes died with.
+    def _take(self, batch: Batch, alone: Collection[bytes], *, but: Collection[bytes]) -> Taken:
+        """Take envelopes, and care for those that processes died with, which are to be taken ``alone``.
 
         After two deaths an envelope is taken alone, in every other batch, so that it neither takes neighbours with it
         nor makes all others wait. When a process dies with it then, it is given up.
         """
-        later = self._intake.to_be_left()
-        alone = [each for each in suspects if each not in later]
         if not batch.is_part:  # else what the batch tripped over would not be in it
             self._takes_one_alone = not self._takes_one_alone
         self._takes_one_alone &= bool(alone)
         if self._takes_one_alone:
             return inbound.take_one_of(alone)
         is_newest_first = self._intake.priority.is_behind and not batch.is_part
-        left_out = [*suspects, *later]
-        return inbound.take(batch.limit, batch.nothing_before, but=left_out, is_newest_first=is_newest_first)
+        return inbound.take(batch.limit, batch.nothing_before, but=but, is_newest_first=is_newest_first)
 
     def _choose(self, items: Sequence[Item], taken: Taken, batch: Batch) -> Chosen:
         """Choose what is decided in this batch: everything, while it fits and the inbox keeps up.

@@ -11,7 +11,7 @@ from kombu.exceptions import OperationalError
 from kit.db.clock import database_now
 from kit.expiry.asking import waiting
 from kit.tasks import MessageTask, run_for_a_while
-from kit.turns import wake
+from kit.turns import OLD, wake
 from registrations.retention import remove_tombstones
 from waku_bridge import expiring, pending_keys, query_topics, retention
 from waku_bridge.canary import canary
@@ -44,7 +44,7 @@ def derive_topic_keys() -> None:
 
 def _call_back_pending(budget: CpuBudget) -> None:
     if pending_keys.call_back(budget=budget, limit=PENDING_LIMIT):
-        wake()
+        wake(OLD)
 
 
 def want_keys() -> None:

@@ -15,7 +15,7 @@ REASONS = {
     "42703": "a column is missing: run `manage.py migrate`",
     "42P01": "a table is missing: run `manage.py migrate`",
     "53100": "the disk of PostgreSQL is full: make room, and start it if it has ended",
-    "53200": "PostgreSQL has no memory left",
+    "53200": "PostgreSQL has no memory left, or no room for locks: raise max_locks_per_transaction",
     "53300": "PostgreSQL takes no more connections: raise max_connections",
     "57P01": "PostgreSQL is stopping, or somebody ended this session",
     "57P02": "PostgreSQL ended all its sessions after a fault of its own: its log says which",

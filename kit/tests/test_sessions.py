@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from kit.db.statements import fetch
 from kit.sessions import BATCH_WORKER, EVERY_SESSION
@@ -42,7 +43,7 @@ def test_a_batch_worker_looks_with_settings_of_its_own() -> None:
     def work() -> dict[str, str]:
         with_worker = Worker([], Bell())
         with_worker.stop(patience_seconds=0)
-        with_worker.turn(now=None)  # type: ignore[arg-type]  # without stages nobody asks
+        with_worker.turn(now=timezone.now())
         return dict(fetch(FOUND, [[*EVERY_SESSION, *BATCH_WORKER]]))
 
     assert in_new_session(work) == {**EVERY_SESSION, **BATCH_WORKER}

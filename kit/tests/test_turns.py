@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from kit.db.reasons import REASONS
 from kit.db.statements import fetch
 from kit.leader import BATCHES
-from kit.turns import CHANNEL, LIMIT, WAITS, BaseStage, Bell, Work, Worker, wake
+from kit.turns import CALL_FOR_HELP, CHANNEL, LIMIT, OLD, WAITS, BaseStage, Bell, Work, Worker, wake
 from registrations.models import TopicKey
 from tests.delivering import other_session
 from tests.statements import statements
@@ -557,8 +557,35 @@ def test_what_somebody_wants_worked_off_again_is_found_at_once_however_old_it_is
         with transaction.atomic():
             add_row()
             TopicKey.objects.update(created_at=timezone.now() - age)
-            wake()
+            wake(OLD)
         eventually(lambda: not TopicKey.objects.exists())
+
+
+@in_threads
+def test_what_is_told_all_the_time_makes_nobody_ask_for_the_oldest(monkeypatch):
+    """That reads what was worked off, as long as somebody keeps an old snapshot."""
+    stage = TimedRows()
+    worker = Worker([stage], Bell())
+    worker.turn(now=timezone.now())
+    asked = []
+    monkeypatch.setattr(worker, "_find_oldest", asked.append)
+    with other_session() as other:
+        other.autocommit = True
+        for channel, payload in ((CHANNEL, ""), (CALL_FOR_HELP, ""), (CHANNEL, "inbox")):
+            other.execute("SELECT pg_notify(%s, %s)", [channel, payload])
+            worker._hear()
+            worker.turn(now=timezone.now())
+        assert asked == []
+        other.execute("SELECT pg_notify(%s, %s)", [CHANNEL, OLD])
+    worker._oldest_not_before = monotonic() + 1000  # it took long the last time
+    worker._hear()
+    worker.turn(now=timezone.now())
+    assert asked == []
+    worker._oldest_not_before = 0.0
+    wake(OLD)
+    worker._hear()
+    worker.turn(now=timezone.now())
+    assert len(asked) == 1
 
 
 @in_threads

@@ -16,6 +16,7 @@ from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
 from kit.db.statements import fetch, write
 from kit.metrics.batches import observe
 from kit.tracing.steps import is_on
+from kit.turns import LONG_AGO
 from notifications import halts, queues
 from notifications.delivery.concurrency import ConcurrencyLimits, Slot
 from notifications.messages import ChannelKey, Push, QueueKey, Result, channel_key
@@ -148,7 +149,9 @@ _TAKE_DUE: LiteralString = f"""
 NOTED_FOR = timedelta(hours=1)
 
 
-def claim(*, limit: int, now: datetime, lease: timedelta, limits: ConcurrencyLimits) -> Claimed:
+def claim(
+    *, limit: int, now: datetime, lease: timedelta, limits: ConcurrencyLimits, nothing_before: datetime = LONG_AGO
+) -> Claimed:
     """Take notifications that are due, as far as their queues are open and have room, and write their attempts.
 
     It belongs into the transaction of a turn: once that is committed, the pushes may be sent and the limits `keep`
@@ -161,7 +164,8 @@ def claim(*, limit: int, now: datetime, lease: timedelta, limits: ConcurrencyLim
     sorting = _Sorting(known, limits)
     claimable = list(_probes(sorting, limit, now=now))
     rooms = _rooms(known, limits, limit)
-    taken = _take_due({queue_id: room for queue_id, room in rooms.items() if room}, limit, now=now)
+    open_rooms = {queue_id: room for queue_id, room in rooms.items() if room}
+    taken = _take_due(open_rooms, limit, now=now, nothing_before=nothing_before)
     counts = Counter(due.queue_id for due in taken)
     limits.note_crowded([pk for pk, room in rooms.items() if pk != UNSORTED and counts[pk] >= room])
     alive = _close_what_needs_no_push(taken, now=now)
@@ -193,7 +197,7 @@ def _rooms(known: Queues, limits: ConcurrencyLimits, limit: int) -> dict[int, in
     return {queue_id: limits.backlog_room(queue_id) for queue_id in known.open_ids} | {UNSORTED: limit}
 
 
-def _take_due(rooms: dict[int, int], limit: int, *, now: datetime) -> list[Due]:
+def _take_due(rooms: dict[int, int], limit: int, *, now: datetime, nothing_before: datetime = LONG_AGO) -> list[Due]:
     """Lock what is due at the heads of some of these queues, of each as many as its room."""
     # In any order, as the first ones are taken; but one alone is the same each time, so that it can be put off.
     queue_ids = sorted(rooms) if limit == 1 else random.sample(sorted(rooms), len(rooms))
@@ -201,6 +205,7 @@ def _take_due(rooms: dict[int, int], limit: int, *, now: datetime) -> list[Due]:
         _TAKE_DUE,
         {
             "now": now,
+            "nothing_before": nothing_before,
             "noted_since": now - NOTED_FOR,
             "limit": limit,
             "queues_at_once": QUEUES_AT_ONCE,

@@ -24,7 +24,7 @@ ANSWERS_TO_GROW = 24
 QUICK_SECONDS = 0.25
 QUICK_TIMES = 4
 # Pushes of all queues of a process, beyond which none takes more than it may at first: three quarters of its
-# connections (`MAX_CONNECTIONS`) and of the workers that gorush has by our recipe.
+# connections (`MAX_CONNECTIONS`), which are as many as the gateway has workers by our recipe.
 MAX_OF_ALL = 192
 
 

@@ -164,10 +164,11 @@ class Expired(BaseStage):
     """Closes what expired while it waited, also behind a halt, where nothing else looks at it."""
 
     waits: LiteralString = queues.EXPIRED
+    oldest: LiteralString = queues.OLDEST_EXPIRY
     is_for_one = True  # several would be in each other's way: a row that ends is moved
 
     def work(self, batch: Batch) -> Work[None]:
-        count = queues.close_expired(limit=batch.limit, now=batch.now)
+        count = queues.close_expired(limit=batch.limit, now=batch.now, nothing_before=batch.nothing_before)
         batches.count(FINISHED, {(Notification.State.EXPIRED,): count})
         return Work(None, is_more_left=count == batch.limit)
 
@@ -176,6 +177,7 @@ class Due(BaseStage):
     """Claims what is due: retries, and notifications that found no room when they were accepted."""
 
     waits: LiteralString = queues.IS_DUE
+    oldest: LiteralString = queues.OLDEST_DUE
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -185,7 +187,13 @@ class Due(BaseStage):
 
     def work(self, batch: Batch) -> Work[Claimed]:
         delivery = self._delivery
-        claimed = claim(limit=batch.limit, now=batch.now, lease=delivery.lease, limits=delivery.limits)
+        claimed = claim(
+            limit=batch.limit,
+            now=batch.now,
+            lease=delivery.lease,
+            limits=delivery.limits,
+            nothing_before=batch.nothing_before,
+        )
         note((each.source_key, {"attempt": each.push.attempt_number}) for each in claimed.claims)
         return Work(claimed, is_more_left=claimed.is_more_left)
 

@@ -198,7 +198,7 @@ def planned(sql: str) -> set[str]:
     numbers: dict[str, int] = {}
 
     def number(match: re.Match[str]) -> str:
-        is_time = match[1] in {"now", "late", "later", "noted_since"}
+        is_time = match[1] in {"now", "late", "later", "noted_since", "nothing_before"}
         place = numbers.setdefault(match[1] or str(len(numbers)), len(numbers) + 1)
         return f"${place}::timestamptz" if is_time else f"${place}"
 

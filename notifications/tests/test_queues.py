@@ -159,7 +159,7 @@ def test_a_claim_reads_by_the_index_and_no_more_than_it_takes():
     fill(number_of(UNPROVEN), 2000)
     rooms = {number_of(UNPROVEN): 5, number_of(QueueKey("gorush", *GOOGLE, is_proven=True)): 5, 0: 200}
     read = rows_read(claiming._TAKE_DUE, {
-        "now": NOW, "noted_since": NOW, "limit": 200, "queues_at_once": QUEUES_AT_ONCE,
+        "now": NOW, "nothing_before": LONG_AGO, "noted_since": NOW, "limit": 200, "queues_at_once": QUEUES_AT_ONCE,
         "queue_ids": list(rooms), "rooms": list(rooms.values()),
     })  # fmt: skip
     assert read["notifications_notification"] <= 6  # the head that is looked for, and five
@@ -171,13 +171,16 @@ def test_looking_for_work_reads_nothing_of_what_waits_behind_a_halt(sql):
     prove(APPLE)
     fill(number_of(UNPROVEN), 1000)
     halts.pause(APPLE, by="ann", why="x", now=NOW)
-    assert rows_read(f"SELECT EXISTS ({sql})", {"now": NOW})["notifications_notification"] <= 1
+    assert (
+        rows_read(f"SELECT EXISTS ({sql})", {"now": NOW, "nothing_before": LONG_AGO})["notifications_notification"] <= 1
+    )
 
 
 def test_expired_rows_are_closed_by_their_index():
     fill(0, 1000)
     Notification.objects.filter(pk__in=Notification.objects.values("pk")[:5]).update(expires_at=LONG_AGO)
-    read = rows_read(queues._CLOSE_EXPIRED, {"now": NOW, "today": NOW.date(), "limit": 3})
+    values = {"now": NOW, "nothing_before": LONG_AGO, "today": NOW.date(), "limit": 3}
+    read = rows_read(queues._CLOSE_EXPIRED, values)
     assert "notification_expiring" in read["indexes"]
     assert read["notifications_notification"] <= 20  # three of them are found, locked and written
 

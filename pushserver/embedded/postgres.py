@@ -44,6 +44,7 @@ SETTINGS: Mapping[str, str] = {
     "listen_addresses": "",  # the socket only, in a folder that only we can enter
     "unix_socket_permissions": "0700",
     "max_connections": "200",
+    "max_locks_per_transaction": "256",  # a page that looks at all days locks each of them, and its indexes
     "shared_buffers": "256MB",
     "max_wal_size": "2GB",
     "timezone": "UTC",

@@ -7,6 +7,7 @@ newest rows are asked about, so while keys are being changed those that are list
 
 from collections.abc import Iterator
 
+from django.conf import settings
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
@@ -33,6 +34,12 @@ OTHER_PRIVATE_KEY = (
 )
 # Stores refuse what is dated 20 seconds from their clock.
 MOST_SKEW_SECONDS = 20
+# A page that looks at all days takes some 20 locks for each, and 16 threads may show one at once. As measured, there is
+# room for five times as many locks as PostgreSQL promises.
+LOCKS_PER_DAY = 64
+_ROOM_FOR_LOCKS = """
+    SELECT current_setting('max_locks_per_transaction')::integer * current_setting('max_connections')::integer
+"""
 # Left behind by an index that was interrupted while it was made, or is being made right now.
 _UNFINISHED = """
     SELECT class.relname FROM pg_index AS index JOIN pg_class AS class ON class.oid = index.indexrelid
@@ -82,6 +89,16 @@ def odd_session() -> Iterator[str]:
             )
 
 
+def few_locks() -> Iterator[str]:
+    """Yield a line when pages that look at all days may leave PostgreSQL without room for anybody's locks."""
+    room, wanted = fetch(_ROOM_FOR_LOCKS)[0][0], LOCKS_PER_DAY * settings.NOTIFICATION_RETENTION_DAYS
+    if room < wanted:
+        yield (
+            f"PostgreSQL has room for {room} locks, which {settings.NOTIFICATION_RETENTION_DAYS} days of notifications "
+            f"may use up: ALTER SYSTEM SET max_locks_per_transaction = 256; and start PostgreSQL anew."
+        )
+
+
 def clocks_apart() -> Iterator[str]:
     """Yield a line when the clock of this machine and that of PostgreSQL's are apart."""
     ours = timezone.now()
@@ -129,4 +146,4 @@ def foreign_private_key() -> Iterator[str]:
 
 # What keeps a process from its work, and what is told when it starts.
 FAULTS = (unfit_schema, foreign_field_keys)
-ODDITIES = (untried_version, odd_session, odd_schema, clocks_apart, foreign_private_key)
+ODDITIES = (untried_version, odd_session, odd_schema, few_locks, clocks_apart, foreign_private_key)

@@ -31,12 +31,14 @@ from tests.poolers import pooler
 LOOK = """
 import django; django.setup()
 from django.db import connection
+from django.utils import timezone
 from kit.db.statements import fetch
 from kit.turns import Bell, Worker
-worker = Worker([], Bell()); worker.turn(now=None)
+worker = Worker([], Bell()); worker.turn(now=timezone.now())
 fetch("CREATE TEMPORARY TABLE small AS SELECT 1 AS number")
 print("\\n".join(line for (line,) in fetch("EXPLAIN (ANALYZE) SELECT count(*) FROM small")))
 """
+FEW_LOCKS = "import django; django.setup(); from pushserver.stack import fitting; print(*fitting.few_locks())"
 DISABLED = (
     "SET enable_seqscan = off",
     "CREATE TEMPORARY TABLE small AS SELECT 1 AS number",
@@ -89,6 +91,12 @@ def test_nothing_that_a_batch_worker_asks_is_compiled(system: EmbeddedPostgres) 
     done = run("-c", LOOK, DATABASE_URL=system.url("postgres"))
     assert "Seq Scan on small" in done.stdout, done.stderr
     assert "JIT:" not in done.stdout
+
+
+@pytest.mark.parametrize(("days", "is_told"), [(30, False), (120, True)])
+def test_more_days_than_there_are_locks_for_are_told(system: EmbeddedPostgres, days: int, is_told: bool) -> None:
+    done = run("-c", FEW_LOCKS, DATABASE_URL=system.url("postgres"), NOTIFICATION_RETENTION_DAYS=str(days))
+    assert ("room for 6400 locks, which 120 days" in done.stdout) is is_told, done.stderr
 
 
 # Poolers --------------------------------------------------------------------------------------------------------------
