@@ -46,7 +46,8 @@ INSERT = f"""
 SLICE_BYTES = 8 * 1024 * 1024
 OVERLOAD = "overload"
 # Drops the oldest of what was postponed, and of what waits for a key, beyond a limit each. Returns how many, whether
-# more than the limit waits unopened, and what time it is.
+# more than the limit waits unopened, since when the oldest does, and what time it is. Nothing is read of what came
+# before the oldest: that was worked off, and is in the index until nobody's snapshot needs it.
 # The oldest that may stay is found in the index alone, and nothing that stays is locked.
 BOUND = f"""
     WITH dropped AS (
@@ -74,8 +75,12 @@ BOUND = f"""
         RETURNING hash
     )
     SELECT (SELECT count(*) FROM dropped), EXISTS (
-        SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{State.RECEIVED}'
+        SELECT FROM waku_bridge_inboundenvelope_under_way
+        WHERE state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s
         ORDER BY received_at OFFSET %(limit)s LIMIT 1
+    ), (
+        SELECT min(received_at) FROM waku_bridge_inboundenvelope_under_way
+        WHERE state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s
     ), clock_timestamp()
 """
 KNOWN = "SELECT hash FROM waku_bridge_envelopehash WHERE hash = ANY(%b::bytea[])"

@@ -10,6 +10,7 @@ import structlog
 
 from kit.db.clock import clock
 from kit.leader import Term
+from kit.turns import LONG_AGO, RECENT
 from waku_bridge import inbox
 from waku_bridge.metrics import ENVELOPES_PROCESSED
 from waku_bridge.reading.intake import Intake
@@ -27,6 +28,7 @@ class Bound:
     def __init__(self, intake: Intake, *, limit: int) -> None:
         self._intake = intake
         self._limit = limit
+        self._nothing_before = LONG_AGO  # envelopes that have not been opened are not older
 
     async def run(self, term: Term) -> None:
         """Enforce the bound until the term is over. Readers that wait for room go on then."""
@@ -38,12 +40,13 @@ class Bound:
 
     async def _enforce(self) -> float:
         """Drop what is too much, note whether there is room, and return when to look again, in seconds."""
-        values = {"now": clock.now(), "limit": self._limit, "most": MAX_DROPPED}
+        values = {"now": clock.now(), "limit": self._limit, "most": MAX_DROPPED, "nothing_before": self._nothing_before}
         try:
-            [(dropped, is_full, now)] = await self._intake.session.execute(inbox.BOUND, values)
+            [(dropped, is_full, oldest, now)] = await self._intake.session.execute(inbox.BOUND, values)
         except psycopg.Error:
             return PERIOD_SECONDS  # the readers say what is wrong with the database
         clock.set(now)
+        self._nothing_before = min(oldest or now, now - RECENT)
         if dropped:
             log.warning("envelopes_dropped", reason=inbox.OVERLOAD, count=dropped)
             ENVELOPES_PROCESSED.labels("unknown", inbox.OVERLOAD).inc(dropped)
