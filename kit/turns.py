@@ -11,7 +11,8 @@ duty (the leader lock says which) and hears that; when it finds more than fits i
 each takes what it can lock (`SKIP LOCKED`). So a message at night wakes one process, and under load all of them work.
 All look for rows once a second in any case, so that a worker that hangs or died delays what waits, and stops nothing.
 A row that was worked off leaves its place in the index until a vacuum, and for as long as anybody keeps an old snapshot
-open. So nobody reads what is older than the oldest that waits; which that is, each worker finds out once a minute.
+open. So nobody reads what is older than the oldest that waits. Which that is, each worker finds out once a minute, from
+the last one on; and from the beginning on where it is told that something old waits, or may not have heard that.
 A turn takes what has gathered since the last one. It never waits for a POST: results are taken by a later turn, as rows
 are. The steps of a turn are the stages in their order; each returns what it decided:
 
@@ -40,7 +41,15 @@ from django.db import Error, connection, transaction
 from kit.backoff import Backoff
 from kit.buckets.share import COUNTED_EVERY_SECONDS, own_share
 from kit.db.clock import clock
-from kit.db.reasons import is_away, is_collision, is_conflict, is_lock_timeout, reason, sqlstate
+from kit.db.reasons import (
+    STATEMENT_TIMEOUT,
+    is_away,
+    is_collision,
+    is_conflict,
+    is_lock_timeout,
+    reason,
+    sqlstate,
+)
 from kit.db.statements import fetch, write
 from kit.leader import BATCHES, HELD, TRY, LeaderLock
 from kit.sessions import BATCH_WORKER, set_all
@@ -73,6 +82,8 @@ MAX_BACKOFF_SECONDS = 2.0
 # What comes may be a little older than it should be: transactions take time, and clocks differ.
 RECENT = timedelta(minutes=2)
 OLDEST_EVERY_SECONDS = 60
+BEGINNING_EVERY_SECONDS = 600
+OLDEST_TIMEOUT = "2s"
 OLDEST_SHARE = 0.05  # of a worker's time, however often it is told that something old waits
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -107,7 +118,7 @@ class Stage(Protocol):
     # An SQL condition that finds rows which wait for this stage, and which a process that ends leaves to others. It is
     # empty for a stage that only works off what is in memory.
     waits: LiteralString
-    # An SQL query for the earliest time of such rows, where ``waits`` passes over earlier ones (`%(nothing_before)s`).
+    # An SQL query for the earliest time of such rows, where both pass over what is earlier than `%(nothing_before)s`.
     oldest: LiteralString
     # Only the worker on duty looks for its rows.
     is_for_one: bool
@@ -215,7 +226,7 @@ class Worker:
         self._with_rows: set[int] = set()  # positions of the stages that rows wait for
         self._look_at = self._count_at = 0.0
         self._wary_until = 0.0
-        self._oldest_at = self._oldest_not_before = 0.0
+        self._oldest_at = self._oldest_not_before = self._beginning_at = 0.0
         self._nothing_before: dict[Stage, datetime] = {}
         self._waits: Counter[Stage] = Counter()  # of stages whose one item met a conflict
         self._listening: psycopg.Connection | None = None
@@ -261,6 +272,7 @@ class Worker:
         connection.close()
         self._listening, self._is_on_duty = None, False
         self._look_at = 0.0
+        self._begin_anew()
 
     def turn(self, *, now: datetime) -> bool:
         """Make one turn; return whether there is more to do at once."""
@@ -305,17 +317,42 @@ class Worker:
             self._is_on_duty = is_on_duty
             write(f"LISTEN {CHANNEL}" if is_on_duty else f"UNLISTEN {CHANNEL}")
             self._look_at = 0.0  # also for the stages of one worker, and for what came before we listened
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Look for the oldest from the beginning on: that something old waits may have been told to nobody."""
+        self._beginning_at = self._oldest_at = 0.0
 
     def _find_oldest(self, now: datetime) -> None:
-        """Find out how old the oldest row is that waits for each stage."""
+        """Find out how old the oldest row is that waits for each stage. Where that takes too long, nothing changes."""
         asked_at, recent = monotonic(), now - RECENT
         stages = [stage for stage in self._stages if stage.oldest]
-        [found] = fetch(f"SELECT {', '.join(f'({stage.oldest})' for stage in stages)}") if stages else [()]
-        self._nothing_before = {
-            stage: min(oldest or recent, recent) for stage, oldest in zip(stages, found, strict=True)
-        }
+        is_from_beginning = asked_at >= self._beginning_at
+        found = self._ask_for_oldest(stages, is_from_beginning=is_from_beginning)
+        if found:
+            self._nothing_before = {s: min(oldest or recent, recent) for s, oldest in zip(stages, found, strict=True)}
+        if is_from_beginning:
+            self._beginning_at = monotonic() + (BEGINNING_EVERY_SECONDS if found else OLDEST_EVERY_SECONDS)
         self._oldest_not_before = monotonic() + (monotonic() - asked_at) / OLDEST_SHARE
-        self._oldest_at = max(monotonic() + OLDEST_EVERY_SECONDS, self._oldest_not_before)
+        self._oldest_at = max(asked_at + OLDEST_EVERY_SECONDS, self._oldest_not_before)
+
+    def _ask_for_oldest(self, stages: Sequence[Stage], *, is_from_beginning: bool) -> Sequence[datetime | None]:
+        """Return the times of the oldest rows, or nothing when PostgreSQL reads for too long."""
+        if not stages:
+            return ()
+        begin = [LONG_AGO if is_from_beginning else self._nothing_before.get(stage, LONG_AGO) for stage in stages]
+        times = {f"nothing_before_{place}": time for place, time in enumerate(begin)}
+        columns = ", ".join(f"({_numbered(stage.oldest, place)})" for place, stage in enumerate(stages))
+        try:
+            with transaction.atomic(durable=True):
+                write(f"SET LOCAL statement_timeout = '{OLDEST_TIMEOUT}'")
+                [found] = fetch(f"SELECT {columns}", times)
+        except Error as error:
+            if sqlstate(error) != STATEMENT_TIMEOUT:
+                raise
+            log.warning("oldest_not_found", reason=reason(error))
+            return ()
+        return found
 
     def _listen(self) -> None:
         connection.ensure_connection()
@@ -342,6 +379,7 @@ class Worker:
         if payloads & {"", OLD}:
             self._look_at = 0.0
         if OLD in payloads:
+            self._beginning_at = 0.0
             self._oldest_at = min(self._oldest_at, self._oldest_not_before)
 
     def _work_together(self, now: datetime) -> bool:

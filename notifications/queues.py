@@ -68,7 +68,8 @@ OLDEST_DUE: LiteralString = f"""
     SELECT min(next_attempt_at) FROM (SELECT {UNSORTED} AS id UNION ALL SELECT id FROM notifications_queue) AS queue
     CROSS JOIN LATERAL (
         SELECT next_attempt_at FROM notifications_notification
-        WHERE queue_id = queue.id AND {QUEUED} AND next_attempt_at IS NOT NULL ORDER BY next_attempt_at LIMIT 1
+        WHERE queue_id = queue.id AND {QUEUED} AND next_attempt_at >= %(nothing_before)s
+        ORDER BY next_attempt_at LIMIT 1
     ) AS first
 """
 
@@ -250,7 +251,9 @@ EXPIRED: LiteralString = f"""
         WHERE {EXPIRING} AND expires_at >= %(nothing_before)s ORDER BY expires_at LIMIT 1
     ) AS first WHERE expires_at <= %(now)s
 """
-OLDEST_EXPIRY: LiteralString = f"SELECT min(expires_at) FROM notifications_notification WHERE {EXPIRING}"
+OLDEST_EXPIRY: LiteralString = f"""
+    SELECT min(expires_at) FROM notifications_notification WHERE {EXPIRING} AND expires_at >= %(nothing_before)s
+"""
 
 
 def close_expired(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from typing import Any, LiteralString
 
-from kit.db.partitions import DayTable
+from kit.db.partitions import WRITTEN_ONCE, DayTable
 from kit.db.statements import fetch
 from kit.expiry.asking import may_end
 from kit.metrics.batches import count
@@ -18,7 +18,7 @@ ENDS = (Kind.UNREGISTERED, Kind.TOKEN_DIED, Kind.EXPIRED)
 _ENDED = {"ends": [str(kind) for kind in ENDS]}
 
 # Weeks, as a statement that may need any day of more than a year would open and lock four hundred partitions.
-EVENTS = DayTable("registrations_registrationevent", "at", width=7)
+EVENTS = DayTable("registrations_registrationevent", "at", width=7, storage=WRITTEN_ONCE)
 
 # The tables are walked by their ids. An index by age would cost every registration, and who always begins with the
 # oldest looks at what has to stay again and again.

@@ -68,7 +68,7 @@ class Desk:
 
     def turn(self, *, now=None) -> bool:
         """Make one turn that looks for rows, too; return whether there is more to do."""
-        self.worker._look_at = self.worker._oldest_at = 0.0
+        self.worker._look_at = self.worker._oldest_at = self.worker._beginning_at = 0.0
         return self.worker.turn(now=now or timezone.now())
 
     def turn_until(self, is_over: Callable[[], object], *, seconds: float = 20, now=None) -> None:

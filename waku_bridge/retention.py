@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 from itertools import chain
 
 from kit.db.deleting import delete_in_chunks
-from kit.db.partitions import DAY, DayTable
+from kit.db.partitions import DAY, WRITTEN_ONCE, DayTable
 from waku_bridge.models import DeadLetter, EnvelopeFault
 
-HASHES = DayTable("waku_bridge_envelopehash", "sent_on")
-ENVELOPES = DayTable("waku_bridge_inboundenvelope", "ended_on")
-REPLIES = DayTable("waku_bridge_outboundreply", "ended_on")
+HASHES = DayTable("waku_bridge_envelopehash", "sent_on", storage=WRITTEN_ONCE)
+ENVELOPES = DayTable("waku_bridge_inboundenvelope", "ended_on", storage=WRITTEN_ONCE)
+REPLIES = DayTable("waku_bridge_outboundreply", "ended_on", storage=WRITTEN_ONCE)
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:

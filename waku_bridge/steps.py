@@ -79,7 +79,7 @@ class Inbox(InboxStep):
     """The step that takes envelopes as they come."""
 
     waits: LiteralString = f"{inbound.WAITING} AND received_at >= %(nothing_before)s"
-    oldest: LiteralString = inbound.WAITING.replace("SELECT", "SELECT min(received_at)")
+    oldest: LiteralString = waits.replace("SELECT", "SELECT min(received_at)")
     announced_as = "inbox"
 
     def __init__(self, intake: "InboxIntake") -> None:

@@ -40,7 +40,11 @@ EXCLUDED = "nothing_of_this_day"
 # To read a default partition that has grown large, while others work.
 MAKING = Patience(statement_seconds=600, lock_seconds=1)
 STORAGE: LiteralString = "fillfactor = 80"  # room for the changes of a row beside it
-WRITTEN_ONCE: LiteralString = "fillfactor = 100"
+# What has ended changes no more. Its first vacuum is to be the last one: a month has more transactions than PostgreSQL
+# has numbers for, and rows that are not frozen by then are all read once more.
+WRITTEN_ONCE: LiteralString = "fillfactor = 100, autovacuum_freeze_min_age = 0"
+# From what is under way rows go as fast as they come, also where millions wait.
+PASSED_THROUGH: LiteralString = f"{STORAGE}, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000"
 UNDER_WAY = date.max
 # A condition that has PostgreSQL plan for the partition of what is under way, and for no other. While it has no
 # statistics it takes an equality for rare, and looks for that instead of a row's key.
@@ -304,7 +308,7 @@ class PartitionByDay(Operation):
         yield f"CREATE TABLE {name}_default {of_table} DEFAULT WITH ({STORAGE})"
         if self.under_way is not None:
             bounds = f"FOR VALUES FROM ('{UNDER_WAY}') TO (MAXVALUE)"
-            yield f"CREATE TABLE {name}_under_way {of_table} {bounds} WITH ({STORAGE})"
+            yield f"CREATE TABLE {name}_under_way {of_table} {bounds} WITH ({PASSED_THROUGH})"
         for day in sorted({*past, *self.table.days_ahead(now)}):
             partition = f"{self.table.partition(day)} {of_table} {self.table.bounds(day)}"
             yield f"CREATE TABLE {partition} WITH ({self.table.storage})"

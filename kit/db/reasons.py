@@ -17,6 +17,7 @@ REASONS = {
     "53100": "the disk of PostgreSQL is full: make room, and start it if it has ended",
     "53200": "PostgreSQL has no memory left, or no room for locks: raise max_locks_per_transaction",
     "53300": "PostgreSQL takes no more connections: raise max_connections",
+    "57014": "a statement took too long: is a transaction open for hours (see backend_xmin in pg_stat_activity)?",
     "57P01": "PostgreSQL is stopping, or somebody ended this session",
     "57P02": "PostgreSQL ended all its sessions after a fault of its own: its log says which",
     "57P03": "PostgreSQL is starting or stopping",
@@ -31,6 +32,7 @@ CLOSED = {"25006", "53100", "53300", "57P01", "57P02", "57P03"}
 COLLISIONS = {"40001", "40P01"}
 CONFLICTS = {"23505", *COLLISIONS}
 LOCK_TIMEOUT = "55P03"
+STATEMENT_TIMEOUT = "57014"
 TOO_LARGE = "54"  # class "program limit exceeded", which Django counts as OperationalError
 
 

@@ -196,32 +196,53 @@ class TimedRows(Rows):
     """Rows that are found by the time at which they came."""
 
     waits = f"{Rows.waits} AND created_at >= %(nothing_before)s"
-    oldest = "SELECT min(created_at) FROM registrations_topickey WHERE topic = 7"
+    oldest = waits.replace("SELECT", "SELECT min(created_at)")
 
 
-def test_rows_of_any_age_are_found_by_a_worker_that_starts_and_old_ones_that_come_later_within_a_minute():
+def test_rows_of_any_age_are_found_by_a_worker_that_starts_and_old_ones_that_come_later_after_a_while():
     long_ago, stage = timezone.now() - timedelta(days=3), TimedRows()
     worker = Worker([stage], Bell())
-    add_row()
-    TopicKey.objects.update(created_at=long_ago)
+
+    def turn_after(*, is_oldest_due=False, is_beginning_due=False):
+        worker._look_at = 0.0
+        worker._oldest_at = 0.0 if is_oldest_due or is_beginning_due else worker._oldest_at
+        worker._beginning_at = 0.0 if is_beginning_due else worker._beginning_at
+        worker.turn(now=timezone.now())
+
+    def add_old_row():
+        add_row()
+        TopicKey.objects.update(created_at=long_ago)
+
+    add_old_row()
     worker.turn(now=timezone.now())
     assert stage.counts == [1]
-    worker._look_at = worker._oldest_at = 0.0
-    worker.turn(now=timezone.now())  # nothing waits
-    add_row()
-    TopicKey.objects.update(created_at=long_ago)
-    worker._look_at = 0.0
-    worker.turn(now=timezone.now())
+    turn_after(is_beginning_due=True)  # nothing waits
+    add_old_row()
+    turn_after(is_oldest_due=True)
     assert stage.counts == [1]
     add_row()
-    worker._look_at = 0.0
-    worker.turn(now=timezone.now())
+    turn_after()
     assert stage.counts == [1, 2]  # what has just come is found at once
-    add_row()
-    TopicKey.objects.update(created_at=long_ago)
-    worker._look_at = worker._oldest_at = 0.0
-    worker.turn(now=timezone.now())
+    add_old_row()
+    turn_after(is_beginning_due=True)
     assert stage.counts == [1, 2, 1]
+
+
+@in_threads
+def test_a_search_for_the_oldest_that_takes_too_long_stops_nobody(monkeypatch):
+    """As when somebody keeps an old snapshot open for hours."""
+    stage = TimedRows()
+    monkeypatch.setattr("kit.turns.OLDEST_TIMEOUT", "50ms")
+    worker = Worker([stage], Bell())
+    worker.turn(now=timezone.now())
+    known = worker._nothing_before[stage]
+    stage.oldest = "SELECT now() FROM pg_sleep(20)"
+    worker._look_at = worker._oldest_at = worker._beginning_at = 0.0
+    add_row()
+    worker.turn(now=timezone.now())
+    assert (stage.counts, worker._nothing_before[stage]) == ([1], known)
+    assert min(worker._oldest_at, worker._beginning_at) > monotonic() + 10
+    connection.close()  # with the lock of the worker on duty
 
 
 # A stage that trips ---------------------------------------------------------------------------------------------------
@@ -567,6 +588,7 @@ def test_what_is_told_all_the_time_makes_nobody_ask_for_the_oldest(monkeypatch):
     stage = TimedRows()
     worker = Worker([stage], Bell())
     worker.turn(now=timezone.now())
+    worker.turn(now=timezone.now())  # on duty
     asked = []
     monkeypatch.setattr(worker, "_find_oldest", asked.append)
     with other_session() as other:
@@ -586,6 +608,7 @@ def test_what_is_told_all_the_time_makes_nobody_ask_for_the_oldest(monkeypatch):
     worker._hear()
     worker.turn(now=timezone.now())
     assert len(asked) == 1
+    connection.close()  # with the lock of the worker on duty
 
 
 @in_threads

@@ -150,7 +150,7 @@ class Lost(BaseStage):
     oldest: LiteralString = recording.OLDEST_LEASE
 
     def work(self, batch: Batch) -> Work[None]:
-        count = recording.take_up_lost(now=batch.now, limit=batch.limit)
+        count = recording.take_up_lost(now=batch.now, limit=batch.limit, nothing_before=batch.nothing_before)
         batches.count(LEFT_BEHIND, {("pushes",): count})
         return Work(None, is_more_left=count == batch.limit)
 
@@ -305,7 +305,8 @@ class Overdue(BaseStage):
     oldest: LiteralString = settling.OLDEST_REPLY_DUE
 
     def work(self, batch: Batch) -> Work[None]:
-        ids = settling.overdue_request_ids(now=batch.now, limit=batch.limit)
+        times = {"now": batch.now, "nothing_before": batch.nothing_before}
+        ids = settling.overdue_request_ids(limit=batch.limit, **times)
         batches.count(LEFT_BEHIND, {("requests",): len(ids)})
         return Work(None, traced(settle(ids, now=batch.now)), is_more_left=len(ids) == batch.limit)
 

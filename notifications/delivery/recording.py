@@ -18,6 +18,7 @@ import structlog
 from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.statements import fetch, write
 from kit.metrics.batches import count, count_returned, observe
+from kit.turns import LONG_AGO
 from notifications import breakers, disabling, halts, queues
 from notifications.delivery.claim import Claim, Done
 from notifications.messages import ChannelKey, Outcome, Result, platform
@@ -343,7 +344,8 @@ def _app(channel: ChannelKey, known: Queues) -> str:
     return channel.apn_topic if not channel.apn_topic or channel in known.delivered else "other"
 
 
-_IS_LOST: LiteralString = f"{IS_UNDER_WAY} AND state = '{State.IN_FLIGHT}' AND lease_until <= %(now)s"
+_LEASED: LiteralString = f"{IS_UNDER_WAY} AND state = '{State.IN_FLIGHT}' AND lease_until >= %(nothing_before)s"
+_IS_LOST: LiteralString = f"{_LEASED} AND lease_until <= %(now)s"
 _TAKE_UP_LOST = f"""
     WITH lost AS (
         SELECT id FROM notifications_notification WHERE {_IS_LOST}
@@ -369,23 +371,21 @@ _FIRST_LOST = f"""
         SELECT created_at FROM notifications_notification WHERE {_IS_LOST} OFFSET 0
     ) AS lost
 """
-LOST: LiteralString = f"""
-    SELECT FROM notifications_notification WHERE {_IS_LOST} AND lease_until >= %(nothing_before)s
-"""
-OLDEST_LEASE: LiteralString = f"""
-    SELECT min(lease_until) FROM notifications_notification WHERE {IS_UNDER_WAY} AND state = '{State.IN_FLIGHT}'
-"""
+LOST: LiteralString = f"SELECT FROM notifications_notification WHERE {_IS_LOST}"
+OLDEST_LEASE: LiteralString = f"SELECT min(lease_until) FROM notifications_notification WHERE {_LEASED}"
 
 
 def postpone_first_lost(*, now: datetime) -> None:
     """Put off the notification that `take_up_lost` takes first."""
-    write(_POSTPONE_FIRST_LOST, {"now": now, "later": now + timedelta(seconds=CONFIG_RETRY_SECONDS)})
+    later = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
+    write(_POSTPONE_FIRST_LOST, {"now": now, "nothing_before": LONG_AGO, "later": later})
 
 
-def take_up_lost(*, now: datetime, limit: int) -> int:
+def take_up_lost(*, now: datetime, limit: int, nothing_before: datetime = LONG_AGO) -> int:
     """Make what a dead worker held ambiguous and due, because its pushes may have left. Return how many there were."""
-    [(first,)] = fetch(_FIRST_LOST, {"now": now})
+    [(first,)] = fetch(_FIRST_LOST, {"now": now, "nothing_before": nothing_before})
     if first is None:
         return 0
     since = first - timedelta(minutes=1)  # clocks differ by less, and each day more is another partition
-    return len(fetch(_TAKE_UP_LOST, {"now": now, "limit": limit, "code": WORKER_LOST, "since": since}))
+    values = {"now": now, "nothing_before": nothing_before, "limit": limit, "code": WORKER_LOST, "since": since}
+    return len(fetch(_TAKE_UP_LOST, values))

@@ -15,6 +15,7 @@ from typing import LiteralString, NamedTuple
 from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.statements import fetch, write
 from kit.metrics.batches import observe
+from kit.turns import LONG_AGO
 from notifications.delivery.recording import Recorded
 from notifications.messages import Answer, Report
 from notifications.metrics import ANSWER_SECONDS
@@ -29,11 +30,14 @@ State = Notification.State
 # Another worker settles a request only when the one that accepted it is late by this much.
 GRACE = timedelta(seconds=0.5)
 _WAITS: LiteralString = f"{IS_UNDER_WAY} AND state = '{NotificationRequest.State.WAITING}'"
+_WAITS_SINCE: LiteralString = f"{_WAITS} AND reply_due_at >= %(nothing_before)s"
 OVERDUE = f"""
     SELECT FROM notifications_notificationrequest
-    WHERE {_WAITS} AND reply_due_at <= %(now)s - interval '0.5 seconds' AND reply_due_at >= %(nothing_before)s
+    WHERE {_WAITS_SINCE} AND reply_due_at <= %(now)s - interval '0.5 seconds'
 """
-OLDEST_REPLY_DUE: LiteralString = f"SELECT min(reply_due_at) FROM notifications_notificationrequest WHERE {_WAITS}"
+OLDEST_REPLY_DUE: LiteralString = f"""
+    SELECT min(reply_due_at) FROM notifications_notificationrequest WHERE {_WAITS_SINCE}
+"""
 
 
 @dataclass(slots=True)
@@ -264,13 +268,14 @@ def _answer(request: Stored, reports: dict[int, Report]) -> Answer:
 
 _OVERDUE_IDS = f"""
     SELECT id FROM notifications_notificationrequest
-    WHERE {_WAITS} AND reply_due_at <= %(late)s ORDER BY reply_due_at LIMIT %(limit)s
+    WHERE {_WAITS_SINCE} AND reply_due_at <= %(late)s ORDER BY reply_due_at LIMIT %(limit)s
 """
 
 
-def overdue_request_ids(*, now: datetime, limit: int) -> list[int]:
+def overdue_request_ids(*, now: datetime, limit: int, nothing_before: datetime = LONG_AGO) -> list[int]:
     """Return requests that the worker which accepted them should have answered: it died, or it hangs."""
-    return [request_id for (request_id,) in fetch(_OVERDUE_IDS, {"late": now - GRACE, "limit": limit})]
+    values = {"late": now - GRACE, "limit": limit, "nothing_before": nothing_before}
+    return [request_id for (request_id,) in fetch(_OVERDUE_IDS, values)]
 
 
 def give_up(request_ids: Iterable[int], *, now: datetime) -> None:

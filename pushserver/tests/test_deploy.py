@@ -90,6 +90,15 @@ def test_the_image_holds_every_package_of_ours() -> None:
     assert ours <= kept
 
 
+# What is kept of logs -------------------------------------------------------------------------------------------------
+
+
+def test_no_container_fills_the_disk_of_the_database_with_its_log() -> None:
+    for name, service in SERVICES.items():
+        kept = service["logging"]
+        assert (kept["driver"], int(kept["options"]["max-file"])) == ("local", 5), name
+
+
 # Who reaches what is stored -------------------------------------------------------------------------------------------
 
 COMPOSED = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))

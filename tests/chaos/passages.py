@@ -14,17 +14,24 @@ from tests.chaos.bridges import Lag
 from tests.chaos.outages import Struck
 
 AUDIT = """
-    CREATE TABLE audit_offer (hash bytea, path text, at timestamptz DEFAULT clock_timestamp());
+    CREATE TABLE audit_offer (hash bytea);
+    CREATE TABLE audit_taken (hash bytea, path text, at timestamptz DEFAULT clock_timestamp());
     CREATE TABLE audit_end (hash bytea, state text);
     CREATE FUNCTION note_offer() RETURNS trigger LANGUAGE plpgsql AS $$
-        BEGIN INSERT INTO audit_offer (hash, path) VALUES (NEW.hash, NEW.path); RETURN NEW; END $$;
+        BEGIN INSERT INTO audit_offer (hash) VALUES (NEW.hash); RETURN NEW; END $$;
+    CREATE FUNCTION note_taken() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN INSERT INTO audit_taken (hash, path) VALUES (NEW.hash, NEW.path); RETURN NEW; END $$;
     CREATE FUNCTION note_end() RETURNS trigger LANGUAGE plpgsql AS $$
         BEGIN INSERT INTO audit_end (hash, state) VALUES (NEW.hash, NEW.state); RETURN NEW; END $$;
-    CREATE TRIGGER note_offer BEFORE INSERT ON waku_bridge_inboundenvelope FOR EACH ROW EXECUTE FUNCTION note_offer();
-    CREATE TRIGGER note_end AFTER UPDATE OF state ON waku_bridge_inboundenvelope FOR EACH ROW
+    CREATE TRIGGER note_offer BEFORE INSERT ON waku_bridge_envelopehash FOR EACH ROW EXECUTE FUNCTION note_offer();
+    CREATE TRIGGER note_taken AFTER INSERT ON waku_bridge_inboundenvelope FOR EACH ROW
+        WHEN (NEW.state = 'received') EXECUTE FUNCTION note_taken();
+    -- What ends is added to the day, whether it is moved there or removed and added.
+    CREATE TRIGGER note_end AFTER INSERT OR UPDATE OF state ON waku_bridge_inboundenvelope FOR EACH ROW
         WHEN (NEW.state NOT IN ('received', 'postponed')) EXECUTE FUNCTION note_end();
 """
-OFFERS = "SELECT hash, path, extract(epoch FROM at)::float8 FROM audit_offer ORDER BY at"
+OFFERS = "SELECT hash, count(*) FROM audit_offer GROUP BY 1"
+TAKEN = "SELECT hash, path, extract(epoch FROM at)::float8 FROM audit_taken ORDER BY at DESC"
 ENDS = "SELECT hash, state FROM audit_end"
 REPLIES = "SELECT envelope_hash, count(*) FROM waku_bridge_outboundreply GROUP BY 1"
 REQUESTS = "SELECT source_key, count(*) FROM notifications_notificationrequest GROUP BY 1"
@@ -38,12 +45,13 @@ SO_FAR = """
 
 @dataclass(frozen=True, slots=True)
 class Passages:
-    """``offers`` are the paths on which each message was offered to the inbox, in order, with the Unix time; a store
-    does not offer what the inbox has. ``ends`` are the states that processing left it in.
+    """``offers`` says how often each message was offered to the inbox; a store does not offer what the inbox has.
+    ``taken`` is the path on which it came in, with the Unix time. ``ends`` are the states that processing left it in.
     """
 
     sent_at: Mapping[bytes, float]
-    offers: Mapping[bytes, Sequence[tuple[str, float]]]
+    offers: Mapping[bytes, int]
+    taken: Mapping[bytes, tuple[str, float]]
     ends: Mapping[bytes, Sequence[str]]
     replies: Mapping[bytes, int]
     requests: Mapping[bytes, int]
@@ -51,7 +59,7 @@ class Passages:
 
     @property
     def lost(self) -> list[bytes]:
-        return [each for each in self.sent_at if not self.offers.get(each)]
+        return [each for each in self.sent_at if each not in self.taken]
 
     @property
     def unprocessed(self) -> list[bytes]:
@@ -68,29 +76,23 @@ class Passages:
         return [each for each in self.sent_at if not self.replies.get(each) or not self.requests.get(each)]
 
     def ways(self) -> Counter[str]:
-        """How each came in."""
-        return Counter(_way([path for path, _ in self.offers[each]]) for each in self.sent_at if self.offers.get(each))
+        """How each came in: by the live path, or by a store that had it first."""
+        return Counter(self.taken[each][0] for each in self.sent_at if each in self.taken)
 
     @property
     def suppressed(self) -> int:
         """Offers of what was known."""
-        return sum(len(offers) - 1 for offers in self.offers.values())
+        return sum(count - 1 for count in self.offers.values())
 
     def delays(self) -> list[float]:
         """From a node to the inbox, in seconds, shortest first."""
-        return sorted(self.offers[each][0][1] - at for each, at in self.sent_at.items() if self.offers.get(each))
+        return sorted(self.taken[each][1] - at for each, at in self.sent_at.items() if each in self.taken)
 
     def recovery_seconds(self, struck: Struck) -> float:
         """After the end of a fault, until everything sent during it was in the inbox."""
         sent = [each for each, at in self.sent_at.items() if struck.began_at <= at <= struck.ended_at]
-        stored = [self.offers[each][0][1] for each in sent if self.offers.get(each)]
+        stored = [self.taken[each][1] for each in sent if each in self.taken]
         return max(0.0, max(stored, default=0.0) - struck.ended_at)
-
-
-def _way(paths: Sequence[str]) -> str:
-    if set(paths) == {"live"}:
-        return "live"
-    return "store only" if "live" not in paths else "live first" if paths[0] == "live" else "store first"
 
 
 def watch(database_url: str) -> None:
@@ -106,18 +108,19 @@ def so_far(database_url: str) -> tuple[int, int, int]:
 
 
 def collect(database_url: str, sent_at: Mapping[bytes, float]) -> Passages:
-    offers: dict[bytes, list[tuple[str, float]]] = {}
+    taken: dict[bytes, tuple[str, float]] = {}
     ends: dict[bytes, list[str]] = {}
     with psycopg.connect(database_url, autocommit=True) as connection:
-        for digest, path, at in connection.execute(OFFERS):
-            offers.setdefault(bytes(digest), []).append((path, at))
+        for digest, path, at in connection.execute(TAKEN):
+            taken[bytes(digest)] = (path, at)
         for digest, state in connection.execute(ENDS):
             ends.setdefault(bytes(digest), []).append(state)
-        replies, requests = (
-            Counter({bytes(digest): count for digest, count in connection.execute(sql)}) for sql in (REPLIES, REQUESTS)
+        offers, replies, requests = (
+            Counter({bytes(digest): count for digest, count in connection.execute(sql)})
+            for sql in (OFFERS, REPLIES, REQUESTS)
         )
         dead_letters = dict(connection.execute(DEAD_LETTERS).fetchall())
-    return Passages(sent_at, offers, ends, replies, requests, dead_letters)
+    return Passages(sent_at, offers, taken, ends, replies, requests, dead_letters)
 
 
 def show(passages: Passages, struck: Iterable[Struck], lag: Lag, archived: set[bytes]) -> None:
@@ -129,9 +132,8 @@ def show(passages: Passages, struck: Iterable[Struck], lag: Lag, archived: set[b
         ("messages for us", len(passages.sent_at)),
         ("lost", len(passages.lost)),
         ("processed twice", len(passages.doubled)),
-        ("by the live path first", ways["live"] + ways["live first"]),
-        ("by a store first, live later", ways["store first"]),
-        ("by a store only", ways["store only"]),
+        ("by the live path", ways["live"]),
+        ("by a store that had it first", ways["store"]),
         ("live only, in no store", not_archived),
         ("repetitions suppressed", passages.suppressed),
         ("dead letters", sum(passages.dead_letters.values())),

@@ -24,7 +24,7 @@ from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
 from kit.db.statements import fetch, write
 from kit.inflight import InFlight
 from kit.tracing.steps import Role, step
-from kit.turns import Bell
+from kit.turns import LONG_AGO, Bell
 from waku_bridge.metrics import REPLIES_ABANDONED, REPLIES_CONFIRMED, REPLIES_UNCHECKED, REPLIES_UNCONFIRMED
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import NodeError, WakuNode
@@ -162,18 +162,15 @@ def record_verdicts(verdicts: Iterable[Verdicted], *, now: datetime) -> list[Che
     return later + _repeat(by_verdict[Verdict.MISSING], now=now)
 
 
-UNCONFIRMED = f"""
-    SELECT FROM waku_bridge_outboundreply_under_way
-    WHERE state = '{State.PUBLISHED}' AND next_attempt_at <= %(now)s - interval '10 seconds'
-        AND next_attempt_at >= %(nothing_before)s
+_PUBLISHED = f"""
+    FROM waku_bridge_outboundreply_under_way
+    WHERE state = '{State.PUBLISHED}' AND next_attempt_at >= %(nothing_before)s
 """
-OLDEST_UNCONFIRMED = f"""
-    SELECT min(next_attempt_at) FROM waku_bridge_outboundreply_under_way WHERE state = '{State.PUBLISHED}'
-"""
+UNCONFIRMED = f"SELECT {_PUBLISHED} AND next_attempt_at <= %(now)s - interval '10 seconds'"
+OLDEST_UNCONFIRMED = f"SELECT min(next_attempt_at) {_PUBLISHED}"
 _TAKE_UP = f"""
     WITH late AS (
-        SELECT id FROM waku_bridge_outboundreply_under_way
-        WHERE state = '{State.PUBLISHED}' AND next_attempt_at <= %(late)s
+        SELECT id {_PUBLISHED} AND next_attempt_at <= %(late)s
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     UPDATE waku_bridge_outboundreply_under_way AS reply SET next_attempt_at = %(again_at)s
@@ -182,9 +179,10 @@ _TAKE_UP = f"""
 """
 
 
-def take_up_unconfirmed(*, limit: int, now: datetime) -> list[Checked]:
+def take_up_unconfirmed(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> list[Checked]:
     """Take the replies that the process which published them does not ask for any more."""
-    rows = fetch(_TAKE_UP, {"limit": limit, "late": now - LATE, "again_at": now + ASK_AGAIN_AFTER})
+    times = {"late": now - LATE, "again_at": now + ASK_AGAIN_AFTER, "nothing_before": nothing_before}
+    rows = fetch(_TAKE_UP, {"limit": limit, **times})
     return [Checked(pk, known_as or b"", node, count, at or now, to) for pk, known_as, node, count, at, to in rows]
 
 

@@ -90,8 +90,8 @@ class LeftBehind(BaseStage):
         self._outbox = outbox
 
     def work(self, batch: Batch) -> Work[list[Outgoing]]:
-        given_up = give_up(limit=batch.limit, now=batch.now)
-        outgoing = claim_pending(limit=batch.limit, now=batch.now)
+        given_up = give_up(limit=batch.limit, now=batch.now, nothing_before=batch.nothing_before)
+        outgoing = claim_pending(limit=batch.limit, now=batch.now, nothing_before=batch.nothing_before)
         note((reply.envelope_hash, {"attempt": reply.attempt_count}) for reply in outgoing)
         batches.count(LEFT_BEHIND, {("replies",): sum(not reply.published_at for reply in outgoing)})
         return Work(outgoing, is_more_left=batch.limit in {given_up, len(outgoing)})
@@ -194,7 +194,8 @@ class TakingUp(BaseStage):
 
     def work(self, batch: Batch) -> Work[list[Checked]]:
         limit = min(batch.limit, self._confirmations.room())
-        taken = take_up_unconfirmed(limit=limit, now=batch.now) if limit else []
+        times = {"now": batch.now, "nothing_before": batch.nothing_before}
+        taken = take_up_unconfirmed(limit=limit, **times) if limit else []
         return Work(taken, is_more_left=bool(limit) and len(taken) == limit)
 
     def committed(self, decided: list[Checked]) -> None:

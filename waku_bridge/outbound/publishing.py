@@ -20,7 +20,7 @@ from kit.db.statements import fetch, write
 from kit.inflight import InFlight
 from kit.metrics.batches import count, observe
 from kit.tracing.steps import Role, step
-from kit.turns import Bell
+from kit.turns import LONG_AGO, Bell
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.metrics import (
     PUBLISH_ERRORS,
@@ -202,17 +202,15 @@ def record_refused(refused: Sequence[Outgoing], *, now: datetime) -> None:
         again.update(state=State.PUBLISHED, next_attempt_at=now + CHECK_AFTER)
 
 
-PENDING = f"""
-    SELECT FROM waku_bridge_outboundreply_under_way
-    WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s AND next_attempt_at >= %(nothing_before)s
+_PENDING: LiteralString = f"""
+    FROM waku_bridge_outboundreply_under_way
+    WHERE state = '{State.PENDING}' AND next_attempt_at >= %(nothing_before)s
 """
-OLDEST_PENDING: LiteralString = f"""
-    SELECT min(next_attempt_at) FROM waku_bridge_outboundreply_under_way WHERE state = '{State.PENDING}'
-"""
+PENDING: LiteralString = f"SELECT {_PENDING} AND next_attempt_at <= %(now)s"
+OLDEST_PENDING: LiteralString = f"SELECT min(next_attempt_at) {_PENDING}"
 _CLAIM = f"""
     WITH due AS (
-        SELECT id FROM waku_bridge_outboundreply_under_way
-        WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s
+        SELECT id {_PENDING} AND next_attempt_at <= %(now)s
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     UPDATE waku_bridge_outboundreply_under_way AS reply
@@ -225,13 +223,14 @@ _CLAIM = f"""
 """
 
 
-def claim_pending(*, limit: int, now: datetime) -> list[Outgoing]:
+def claim_pending(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> list[Outgoing]:
     """Take the replies that are due to be published again, or that the worker which made them did not publish."""
     rows = fetch(
         _CLAIM,
         {
             "limit": limit,
             "now": now,
+            "nothing_before": nothing_before,
             "now_ns": clock.now_ns(),
             "fresh_ns": FRESH_NS,
             "retry_after": RETRY_AFTER,
@@ -243,8 +242,7 @@ def claim_pending(*, limit: int, now: datetime) -> list[Outgoing]:
 
 _GIVE_UP = f"""
     WITH old AS (
-        SELECT id FROM waku_bridge_outboundreply_under_way
-        WHERE state = '{State.PENDING}' AND next_attempt_at <= %(now)s AND created_at <= %(old)s
+        SELECT id {_PENDING} AND next_attempt_at <= %(now)s AND created_at <= %(old)s
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     UPDATE waku_bridge_outboundreply AS reply
@@ -255,9 +253,9 @@ _GIVE_UP = f"""
 """
 
 
-def give_up(*, limit: int, now: datetime) -> int:
+def give_up(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> int:
     """Close what no node has taken for so long that no client waits for it any more. Return how many there were."""
-    values = {"limit": limit, "now": now, "today": day_of(now), "old": now - GIVE_UP_AFTER}
-    given_up = len(fetch(_GIVE_UP, values))
+    times = {"now": now, "today": day_of(now), "old": now - GIVE_UP_AFTER, "nothing_before": nothing_before}
+    given_up = len(fetch(_GIVE_UP, {"limit": limit, **times}))
     REPLIES_ABANDONED.inc(given_up)
     return given_up
