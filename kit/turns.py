@@ -312,6 +312,9 @@ class Worker:
         times = {f"nothing_before_{place}": self._nothing_before.get(stage, LONG_AGO) for place, stage in asked}
         [(told, is_on_duty, *found)] = fetch(sql, {"key": BATCHES, "now": now, **times})
         clock.set(told)
+        if told < now - RECENT / 2:  # the clock was put back: what comes from now on is older than what is known
+            self._nothing_before = {}
+            self._begin_anew()
         self._with_rows |= {place for place, is_so in zip(waiting, found, strict=True) if is_so}
         if is_on_duty != self._is_on_duty:
             self._is_on_duty = is_on_duty

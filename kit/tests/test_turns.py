@@ -228,6 +228,21 @@ def test_rows_of_any_age_are_found_by_a_worker_that_starts_and_old_ones_that_com
     assert stage.counts == [1, 2, 1]
 
 
+def test_what_comes_after_the_clock_was_put_back_is_found_at_once():
+    stage = TimedRows()
+    worker = Worker([stage], Bell())
+    for _ in range(2):
+        worker._look_at = 0.0
+        worker.turn(now=timezone.now() + timedelta(hours=1))
+        assert worker._nothing_before == {}
+    worker._look_at = 0.0
+    worker.turn(now=timezone.now())
+    add_row()
+    worker._look_at = 0.0
+    worker.turn(now=timezone.now())
+    assert stage.counts == [1]
+
+
 @in_threads
 def test_a_search_for_the_oldest_that_takes_too_long_stops_nobody(monkeypatch):
     """As when somebody keeps an old snapshot open for hours."""
