@@ -84,6 +84,8 @@ RECENT = timedelta(minutes=2)
 OLDEST_EVERY_SECONDS = 60
 BEGINNING_EVERY_SECONDS = 600
 OLDEST_TIMEOUT = "2s"
+# A worker that cannot find out when the oldest row came reads what came since then, until it can.
+AT_FIRST = timedelta(minutes=10)
 OLDEST_SHARE = 0.05  # of a worker's time, however often it is told that something old waits
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -327,13 +329,15 @@ class Worker:
         self._beginning_at = self._oldest_at = 0.0
 
     def _find_oldest(self, now: datetime) -> None:
-        """Find out how old the oldest row is that waits for each stage. Where that takes too long, nothing changes."""
+        """Find out since when the oldest row of each stage waits. What is known stays when that takes too long."""
         asked_at, recent = monotonic(), now - RECENT
         stages = [stage for stage in self._stages if stage.oldest]
         is_from_beginning = asked_at >= self._beginning_at
         found = self._ask_for_oldest(stages, is_from_beginning=is_from_beginning)
         if found:
             self._nothing_before = {s: min(oldest or recent, recent) for s, oldest in zip(stages, found, strict=True)}
+        else:
+            self._nothing_before = dict.fromkeys(stages, recent - AT_FIRST) | self._nothing_before
         if is_from_beginning:
             self._beginning_at = monotonic() + (BEGINNING_EVERY_SECONDS if found else OLDEST_EVERY_SECONDS)
         self._oldest_not_before = monotonic() + (monotonic() - asked_at) / OLDEST_SHARE

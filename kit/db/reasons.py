@@ -17,7 +17,7 @@ REASONS = {
     "53100": "the disk of PostgreSQL is full: make room, and start it if it has ended",
     "53200": "PostgreSQL has no memory left, or no room for locks: raise max_locks_per_transaction",
     "53300": "PostgreSQL takes no more connections: raise max_connections",
-    "57014": "a statement took too long: is a transaction open for hours (see backend_xmin in pg_stat_activity)?",
+    "57014": "a statement took too long: is a snapshot open for hours (pg_stat_activity, pg_replication_slots)?",
     "57P01": "PostgreSQL is stopping, or somebody ended this session",
     "57P02": "PostgreSQL ended all its sessions after a fault of its own: its log says which",
     "57P03": "PostgreSQL is starting or stopping",

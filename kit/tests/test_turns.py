@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from kit.db.reasons import REASONS
 from kit.db.statements import fetch
 from kit.leader import BATCHES
-from kit.turns import CALL_FOR_HELP, CHANNEL, LIMIT, OLD, WAITS, BaseStage, Bell, Work, Worker, wake
+from kit.turns import AT_FIRST, CALL_FOR_HELP, CHANNEL, LIMIT, OLD, RECENT, WAITS, BaseStage, Bell, Work, Worker, wake
 from registrations.models import TopicKey
 from tests.delivering import other_session
 from tests.statements import statements
@@ -257,6 +257,9 @@ def test_a_search_for_the_oldest_that_takes_too_long_stops_nobody(monkeypatch):
     worker.turn(now=timezone.now())
     assert (stage.counts, worker._nothing_before[stage]) == ([1], known)
     assert min(worker._oldest_at, worker._beginning_at) > monotonic() + 10
+    other = Worker([stage], Bell())
+    other.turn(now=(now := timezone.now()))
+    assert other._nothing_before == {stage: now - RECENT - AT_FIRST}  # not all there is, in each look
     connection.close()  # with the lock of the worker on duty
 
 

@@ -157,7 +157,7 @@ class Lost(BaseStage):
     def set_aside(self, error: Exception, batch: Batch) -> None:
         """Put off the push that cannot be taken up, so that it does not stop the others that were lost."""
         super().set_aside(error, batch)
-        recording.postpone_first_lost(now=batch.now)
+        recording.postpone_first_lost(now=batch.now, nothing_before=batch.nothing_before)
 
 
 class Expired(BaseStage):
@@ -313,4 +313,5 @@ class Overdue(BaseStage):
     def set_aside(self, error: Exception, batch: Batch) -> None:
         """Close the request without an answer. The sender repeats it."""
         super().set_aside(error, batch)
-        settling.give_up(settling.overdue_request_ids(now=batch.now, limit=1), now=batch.now)
+        times = {"now": batch.now, "nothing_before": batch.nothing_before}
+        settling.give_up(settling.overdue_request_ids(limit=1, **times), now=batch.now)

@@ -375,10 +375,10 @@ LOST: LiteralString = f"SELECT FROM notifications_notification WHERE {_IS_LOST}"
 OLDEST_LEASE: LiteralString = f"SELECT min(lease_until) FROM notifications_notification WHERE {_LEASED}"
 
 
-def postpone_first_lost(*, now: datetime) -> None:
+def postpone_first_lost(*, now: datetime, nothing_before: datetime = LONG_AGO) -> None:
     """Put off the notification that `take_up_lost` takes first."""
     later = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
-    write(_POSTPONE_FIRST_LOST, {"now": now, "nothing_before": LONG_AGO, "later": later})
+    write(_POSTPONE_FIRST_LOST, {"now": now, "nothing_before": nothing_before, "later": later})
 
 
 def take_up_lost(*, now: datetime, limit: int, nothing_before: datetime = LONG_AGO) -> int:

@@ -10,7 +10,7 @@ import structlog
 
 from kit.db.clock import clock
 from kit.leader import Term
-from kit.turns import LONG_AGO, RECENT
+from kit.turns import AT_FIRST, LONG_AGO, RECENT
 from waku_bridge import inbox
 from waku_bridge.metrics import ENVELOPES_PROCESSED
 from waku_bridge.reading.intake import Intake
@@ -43,8 +43,10 @@ class Bound:
         values = {"now": clock.now(), "limit": self._limit, "most": MAX_DROPPED, "nothing_before": self._nothing_before}
         try:
             [(dropped, is_full, oldest, now)] = await self._intake.session.execute(inbox.BOUND, values)
-        except psycopg.Error:
-            return PERIOD_SECONDS  # the readers say what is wrong with the database
+        except psycopg.Error:  # the readers say what is wrong with the database
+            # It may be that this read for too long, as somebody keeps an old snapshot open.
+            self._nothing_before = max(self._nothing_before, clock.now() - RECENT - AT_FIRST)
+            return PERIOD_SECONDS
         clock.set(now)
         self._nothing_before = min(oldest or now, now - RECENT)
         if dropped:
