@@ -79,6 +79,12 @@ class Passages:
         """How each came in: by the live path, or by a store that had it first."""
         return Counter(self.taken[each][0] for each in self.sent_at if each in self.taken)
 
+    def only_stores_had(self, struck: Iterable[Struck]) -> int:
+        """How many that were sent during these faults a store had first."""
+        spans = [(each.began_at, each.ended_at) for each in struck]
+        sent = [each for each, at in self.sent_at.items() if any(begin <= at <= end for begin, end in spans)]
+        return sum(self.taken[each][0] == "store" for each in sent if each in self.taken)
+
     @property
     def suppressed(self) -> int:
         """Offers of what was known."""
