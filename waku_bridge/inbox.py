@@ -17,6 +17,7 @@ State = InboundEnvelope.State
 Path = InboundEnvelope.Path
 
 NS_PER_DAY = 86_400 * 10**9
+ANNOUNCED_AS = "inbox"
 # Workers are told of new rows at the commit: `kit.turns.CHANNEL`. Lists of bytes go in binary (%b): by default psycopg
 # sends lists as text, which makes a payload twice as long and costs both sides four times the CPU time.
 # The day of a hash is that of the sender's clock, counted from 1970 on: see `EnvelopeHash`.
@@ -36,7 +37,7 @@ INSERT = f"""
         SELECT offered.*, %s::text, %s::text, '{State.RECEIVED}', '', %s::timestamptz FROM offered JOIN new USING (hash)
         RETURNING received_at > now() - interval '1 minute' AS is_recent
     ), announced AS (
-        SELECT pg_notify('turns', CASE WHEN bool_and(is_recent) THEN 'inbox' ELSE '{OLD}' END)
+        SELECT pg_notify('turns', CASE WHEN bool_and(is_recent) THEN '{ANNOUNCED_AS}' ELSE '{OLD}' END)
         FROM stored HAVING count(*) > 0
     )
     SELECT hash FROM new, announced

@@ -26,7 +26,7 @@ from notifications.delivery.desk import Delivery, traced
 from notifications.storing import find_repeats
 from registrations.messages import Named
 from registrations.proven import find_proven_addresses
-from waku_bridge import inbound
+from waku_bridge import inbound, inbox
 from waku_bridge.inbound import Item, Processed, State, Taken
 from waku_bridge.messages import FRONT_DOOR
 from waku_bridge.priority import SHARE, Chosen, Priority, cheapest, cost, named
@@ -80,7 +80,7 @@ class Inbox(InboxStep):
 
     waits: LiteralString = f"{inbound.WAITING} AND received_at >= %(nothing_before)s"
     oldest: LiteralString = waits.replace("SELECT", "SELECT min(received_at)")
-    announced_as = "inbox"
+    announced_as = inbox.ANNOUNCED_AS
 
     def __init__(self, intake: "InboxIntake") -> None:
         super().__init__(intake)

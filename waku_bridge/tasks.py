@@ -11,10 +11,11 @@ from kombu.exceptions import OperationalError
 from kit.db.clock import database_now
 from kit.expiry.asking import waiting
 from kit.tasks import MessageTask, run_for_a_while
-from kit.turns import OLD, wake
+from kit.turns import OLD, RECENT, wake
 from registrations.retention import remove_tombstones
-from waku_bridge import expiring, pending_keys, query_topics, retention
+from waku_bridge import expiring, inbox, pending_keys, query_topics, retention
 from waku_bridge.canary import canary
+from waku_bridge.models import InboundEnvelope
 from waku_bridge.node.config_check.checking import check_all as check_all_nodes
 from waku_bridge.query_topics import CpuBudget, derive_newest, urgent_budget
 
@@ -43,8 +44,10 @@ def derive_topic_keys() -> None:
 
 
 def _call_back_pending(budget: CpuBudget) -> None:
-    if pending_keys.call_back(budget=budget, limit=PENDING_LIMIT):
-        wake(OLD)
+    called = pending_keys.call_back(budget=budget, limit=PENDING_LIMIT)
+    if called:
+        old = InboundEnvelope.objects.filter(hash__in=called, received_at__lt=database_now() - RECENT / 2)
+        wake(OLD if old.exists() else inbox.ANNOUNCED_AS)
 
 
 def want_keys() -> None:

@@ -178,7 +178,7 @@ def claim(
     return Claimed(_write(claimable, now=now, lease=lease), sorting.new_queues, is_more_left)
 
 
-def postpone_first(*, limits: ConcurrencyLimits, now: datetime) -> None:
+def postpone_first(*, limits: ConcurrencyLimits, now: datetime, nothing_before: datetime = LONG_AGO) -> None:
     """Put off what `claim` takes first when it takes one, because it cannot be claimed and must not stop the others.
 
     That is a probe where one is due; where the probe was not to blame, there is none the next time.
@@ -187,7 +187,8 @@ def postpone_first(*, limits: ConcurrencyLimits, now: datetime) -> None:
     ids = [probe.due.notification_id for probe in _probes(_Sorting(known, limits), 1, now=now)]
     limits.give_back()
     if not ids:
-        ids = [due.notification_id for due in _take_due(_rooms(known, limits, 1), 1, now=now)]
+        taken = _take_due(_rooms(known, limits, 1), 1, now=now, nothing_before=nothing_before)
+        ids = [due.notification_id for due in taken]
     next_attempt_at = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
     Notification.objects.filter(pk__in=ids, ended_on=UNDER_WAY).update(next_attempt_at=next_attempt_at)
 

@@ -207,7 +207,7 @@ class Due(BaseStage):
 
     def set_aside(self, error: Exception, batch: Batch) -> None:
         super().set_aside(error, batch)
-        postpone_first(limits=self._delivery.limits, now=batch.now)
+        postpone_first(limits=self._delivery.limits, now=batch.now, nothing_before=batch.nothing_before)
 
 
 class Counting(BaseStage):

@@ -43,9 +43,9 @@ class Bound:
         values = {"now": clock.now(), "limit": self._limit, "most": MAX_DROPPED, "nothing_before": self._nothing_before}
         try:
             [(dropped, is_full, oldest, now)] = await self._intake.session.execute(inbox.BOUND, values)
-        except psycopg.Error:  # the readers say what is wrong with the database
-            # It may be that this read for too long, as somebody keeps an old snapshot open.
-            self._nothing_before = max(self._nothing_before, clock.now() - RECENT - AT_FIRST)
+        except psycopg.Error as error:  # the readers say what is wrong with the database
+            if isinstance(error.__cause__, TimeoutError):  # much was read, as somebody keeps an old snapshot open
+                self._nothing_before = max(self._nothing_before, clock.now() - RECENT - AT_FIRST)
             return PERIOD_SECONDS
         clock.set(now)
         self._nothing_before = min(oldest or now, now - RECENT)
