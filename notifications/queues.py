@@ -68,7 +68,7 @@ OLDEST_DUE: LiteralString = f"""
     SELECT min(next_attempt_at) FROM (SELECT {UNSORTED} AS id UNION ALL SELECT id FROM notifications_queue) AS queue
     CROSS JOIN LATERAL (
         SELECT next_attempt_at FROM notifications_notification
-        WHERE queue_id = queue.id AND {QUEUED} AND next_attempt_at >= %(nothing_before)s
+        WHERE queue_id = queue.id AND {QUEUED} AND next_attempt_at >= %(nothing_before)s AND next_attempt_at <= now()
         ORDER BY next_attempt_at LIMIT 1
     ) AS first
 """
@@ -248,11 +248,12 @@ _CLOSE_EXPIRED = f"""
 EXPIRED: LiteralString = f"""
     SELECT FROM (
         SELECT expires_at FROM notifications_notification
-        WHERE {EXPIRING} AND expires_at >= %(nothing_before)s ORDER BY expires_at LIMIT 1
-    ) AS first WHERE expires_at <= %(now)s
+        WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND expires_at <= %(now)s ORDER BY expires_at LIMIT 1
+    ) AS first
 """
 OLDEST_EXPIRY: LiteralString = f"""
-    SELECT min(expires_at) FROM notifications_notification WHERE {EXPIRING} AND expires_at >= %(nothing_before)s
+    SELECT min(expires_at) FROM notifications_notification
+    WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND expires_at <= now()
 """
 
 

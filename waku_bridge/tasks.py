@@ -9,6 +9,7 @@ from django.conf import settings
 from kombu.exceptions import OperationalError
 
 from kit.db.clock import database_now
+from kit.db.partitions import UNDER_WAY
 from kit.expiry.asking import waiting
 from kit.tasks import MessageTask, run_for_a_while
 from kit.turns import OLD, RECENT, wake
@@ -46,7 +47,8 @@ def derive_topic_keys() -> None:
 def _call_back_pending(budget: CpuBudget) -> None:
     called = pending_keys.call_back(budget=budget, limit=PENDING_LIMIT)
     if called:
-        old = InboundEnvelope.objects.filter(hash__in=called, received_at__lt=database_now() - RECENT / 2)
+        under_way = InboundEnvelope.objects.filter(ended_on__gte=UNDER_WAY, hash__in=called)
+        old = under_way.filter(received_at__lt=database_now() - RECENT / 2)
         wake(OLD if old.exists() else inbox.ANNOUNCED_AS)
 
 

@@ -46,6 +46,7 @@ def test_a_look_reads_nothing_that_was_worked_off() -> None:
     hour_ago = timezone.now() - timedelta(hours=1)
     notification = make_due(state=Notification.State.IN_FLIGHT, lease_until=hour_ago, dedup_key=None)
     make_due(next_attempt_at=hour_ago, expires_at=hour_ago, dedup_key=None)
+    make_due(next_attempt_at=hour_ago, expires_at=timezone.now() + timedelta(days=1), dedup_key=None)
     requests = NotificationRequest.objects.filter(pk=notification.request_id)
     requests.update(state=NotificationRequest.State.WAITING, ended_on=UNDER_WAY, reply_due_at=hour_ago)
     factories.make_envelope(state=InboundEnvelope.State.RECEIVED, at=hour_ago)

@@ -9,6 +9,7 @@ import psycopg
 import structlog
 
 from kit.db.clock import clock
+from kit.db.reasons import STATEMENT_TIMEOUT
 from kit.leader import Term
 from kit.turns import AT_FIRST, LONG_AGO, RECENT
 from waku_bridge import inbox
@@ -44,7 +45,8 @@ class Bound:
         try:
             [(dropped, is_full, oldest, now)] = await self._intake.session.execute(inbox.BOUND, values)
         except psycopg.Error as error:  # the readers say what is wrong with the database
-            if isinstance(error.__cause__, TimeoutError):  # much was read, as somebody keeps an old snapshot open
+            # Much was read, as somebody keeps an old snapshot open.
+            if isinstance(error.__cause__, TimeoutError) or error.sqlstate == STATEMENT_TIMEOUT:
                 self._nothing_before = max(self._nothing_before, clock.now() - RECENT - AT_FIRST)
             return PERIOD_SECONDS
         clock.set(now)
