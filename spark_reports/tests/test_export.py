@@ -24,6 +24,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
+from kit.db.patience import REPORTS
 from notifications.gateways.gorush.rules_file import seed_rules
 from notifications.policy import Verdict, Wish
 from notifications.reports import Decided, pack
@@ -182,6 +183,22 @@ def test_a_pseudonym_is_64_bits_of_an_hmac_under_the_key_of_its_period(
         expected = hmac.digest(key, column.encode() + b"\0" + value, "sha256")[:8]
         assert row[column] == int.from_bytes(expected, signed=True)
     assert manifest.key_id == key_for(day, secret, seed, Period.MONTH).id
+
+
+def test_every_session_has_the_patience_of_reports(
+    monkeypatch: pytest.MonkeyPatch, export: Callable[..., Manifest]
+) -> None:
+    """In a worker a statement may take 20 s, and one that reads a history takes longer."""
+    seen: list[tuple[str, float | None]] = []
+
+    def copy(session: Any, *args: Any) -> Any:
+        seen.append((sessions._value(session, "SHOW statement_timeout"), session.patience_seconds))
+        return copying.copy_table(session, *args)
+
+    monkeypatch.setattr(sessions, "copy_table", copy)
+    export()
+    assert len(seen) == len(EVENT_TABLES)
+    assert set(seen) == {("4h", REPORTS.answer_seconds)}
 
 
 def test_the_answer_of_a_request_is_measured_once(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
