@@ -39,7 +39,7 @@ SECONDS = int(os.environ.get("SIEGE_SECONDS") or 300)
 DEVICES = 50
 WARM_UP_SECONDS = 3
 MOST_MB = 400
-MOST_ROWS_EACH = 5
+MOST_ROWS_EACH = 7  # with the rows of keys, by which envelopes and requests are known
 # The flood of messages as cheap to decide as any, beside few requests about phones that were reached before.
 BACKLOG = int(os.environ.get("SIEGE_BACKLOG") or 100_000)
 PROVEN_RATE, PROVEN_SECONDS = 20, 60
