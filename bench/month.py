@@ -48,10 +48,11 @@ WAITING = 2_000_000
 CLOSED = ChannelKey(1, "im.bench.closed")
 FILL_QUEUE = """
     INSERT INTO notifications_notification_under_way (request_id, position, public_key_hash, installation_id, type,
-        route_id, state, queue_id, report, collapse_id, chat_id, message, created_at, expires_at, next_attempt_at)
+        route_id, route_generation, state, queue_id, report, collapse_id, chat_id, message, payload_dropped,
+        attempt_count, ambiguous_count, created_at, expires_at, next_attempt_at)
     SELECT (SELECT max(id) FROM notifications_notificationrequest), 0, sha512(n::text::bytea), n::text, 1,
-        (%(routes)s::bigint[])[1 + n %% cardinality(%(routes)s)], 'pending', queue.id, 'success',
-        substring(sha256(n::text::bytea) FOR 16), 'chat', 'message', now(), now() + interval '1 day', now()
+        (%(routes)s::bigint[])[1 + n %% cardinality(%(routes)s)], 0, 'pending', queue.id, 'success',
+        substring(sha256(n::text::bytea) FOR 16), 'chat', 'message', FALSE, 0, 0, now(), now() + interval '1 day', now()
     FROM generate_series(1, %(waiting)s) AS n
     CROSS JOIN (SELECT id FROM notifications_queue WHERE app_topic = %(app)s) AS queue
 """
@@ -208,6 +209,7 @@ def _a_closed_queue(running: Fleet, waiting: int) -> Iterator[None]:
     from notifications import halts, queues  # noqa: PLC0415 - as above
     from notifications.messages import QueueKey  # noqa: PLC0415 - as above
 
+    retention.close_connections()  # the process that exported has ended them
     halts.pause(CLOSED, by="bench", why="a closed queue", now=timezone.now())
     queues.create({QueueKey("gorush", *CLOSED, is_proven=True)})
     channel = "INSERT INTO notifications_channel (token_type, apn_topic, last_success_at) VALUES (%s, %s, now())"

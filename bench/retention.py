@@ -34,13 +34,13 @@ FILL = """
         message_type, message_id, source, path, received_at, processed_at, ended_on)
     SELECT sha256(n::text::bytea), '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, NULL, 'processed', '', 20,
         sha256(('m' || n)::bytea), 'http://127.0.0.1:8645', 'live', {at}, {at},
-        ({at} AT TIME ZONE 'UTC')::date
+        (({at}) AT TIME ZONE 'UTC')::date
         FROM generate_series(%(first)s, %(last)s) n WHERE {at} >= %(envelopes_from)s;
     INSERT INTO waku_bridge_outboundreply (envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns,
         message_hash, state, attempt_count, repeat_count, next_attempt_at, created_at, published_at, confirmed_at, node,
         ended_on)
     SELECT sha256(n::text::bytea), 0, 21, '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, sha256(('r' || n)::bytea),
-        'confirmed', 1, 0, {at}, {at}, {at}, {at}, 'http://127.0.0.1:8645', ({at} AT TIME ZONE 'UTC')::date
+        'confirmed', 1, 0, {at}, {at}, {at}, {at}, 'http://127.0.0.1:8645', (({at}) AT TIME ZONE 'UTC')::date
         FROM generate_series(%(first)s, %(last)s) n WHERE {at} >= %(envelopes_from)s;
     INSERT INTO notifications_notificationrequest (id, front_door, request_key, message_id, state, source_key,
         sender_digest, received_at, reply_due_at, answered_at, ended_on)
