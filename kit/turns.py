@@ -333,27 +333,27 @@ class Worker:
         asked_at, recent = monotonic(), now - RECENT
         stages = [stage for stage in self._stages if stage.oldest]
         is_from_beginning = asked_at >= self._beginning_at
-        found = self._ask_for_oldest(stages, dict.fromkeys(stages, LONG_AGO)) if is_from_beginning else ()
+        found = self._ask_for_oldest(dict.fromkeys(stages, LONG_AGO), now) if is_from_beginning else ()
         if is_from_beginning:
             self._beginning_at = monotonic() + (BEGINNING_EVERY_SECONDS if found else OLDEST_EVERY_SECONDS)
         if not found:
             self._nothing_before = dict.fromkeys(stages, recent - AT_FIRST) | self._nothing_before
-            found = self._ask_for_oldest(stages, self._nothing_before)
+            found = self._ask_for_oldest(self._nothing_before, now)
         if found:
             self._nothing_before = {s: min(oldest or recent, recent) for s, oldest in zip(stages, found, strict=True)}
         self._oldest_not_before = monotonic() + (monotonic() - asked_at) / OLDEST_SHARE
         self._oldest_at = max(asked_at + OLDEST_EVERY_SECONDS, self._oldest_not_before)
 
-    def _ask_for_oldest(self, stages: Sequence[Stage], begin: Mapping[Stage, datetime]) -> Sequence[datetime | None]:
+    def _ask_for_oldest(self, begin: Mapping[Stage, datetime], now: datetime) -> Sequence[datetime | None]:
         """Return the times of the oldest rows from these times on, or nothing when PostgreSQL reads for too long."""
-        if not stages:
+        if not begin:
             return ()
-        times = {f"nothing_before_{place}": begin[stage] for place, stage in enumerate(stages)}
-        columns = ", ".join(f"({_numbered(stage.oldest, place)})" for place, stage in enumerate(stages))
+        times = {f"nothing_before_{place}": time for place, time in enumerate(begin.values())}
+        columns = ", ".join(f"({_numbered(stage.oldest, place)})" for place, stage in enumerate(begin))
         try:
             with transaction.atomic(durable=True):
                 write(f"SET LOCAL statement_timeout = '{OLDEST_TIMEOUT}'")
-                [found] = fetch(f"SELECT {columns}", times)
+                [found] = fetch(f"SELECT {columns}", {"now": now, **times})
         except Error as error:
             if sqlstate(error) != STATEMENT_TIMEOUT:
                 raise

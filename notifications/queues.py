@@ -68,7 +68,7 @@ OLDEST_DUE: LiteralString = f"""
     SELECT min(next_attempt_at) FROM (SELECT {UNSORTED} AS id UNION ALL SELECT id FROM notifications_queue) AS queue
     CROSS JOIN LATERAL (
         SELECT next_attempt_at FROM notifications_notification
-        WHERE queue_id = queue.id AND {QUEUED} AND next_attempt_at >= %(nothing_before)s AND next_attempt_at <= now()
+        WHERE queue_id = queue.id AND {QUEUED} AND next_attempt_at >= %(nothing_before)s AND next_attempt_at <= %(now)s
         ORDER BY next_attempt_at LIMIT 1
     ) AS first
 """
@@ -253,7 +253,7 @@ EXPIRED: LiteralString = f"""
 """
 OLDEST_EXPIRY: LiteralString = f"""
     SELECT min(expires_at) FROM notifications_notification
-    WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND expires_at <= now()
+    WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND expires_at <= %(now)s
 """
 
 
