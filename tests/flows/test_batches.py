@@ -6,17 +6,18 @@
 import os
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import psutil
-import psycopg
 import pytest
 import redis
 from celery import Celery
 
 from kit.leader import LIVE_WORKERS
+from kit.turns import LOOK_SECONDS
 from pushserver.embedded.ports import free_port
 from pushserver.embedded.postgres import EmbeddedPostgres
 from pushserver.embedded.valkey import EmbeddedValkey
@@ -38,7 +39,7 @@ LOOPS = """
     SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
     WHERE locktype = 'advisory' AND classid = 0 AND objid = %s AND granted AND datname = current_database()
 """
-WAITING_LOOPS = f"{LOOPS} AND wait_event_type = 'Lock'"
+SESSIONS_OF_LOOPS = LOOPS.replace("count(*)", "pid")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def lone(
 ) -> Iterator[Fleet]:
     """A server with a broker of its own, and two processes that make batches."""
     environment = environment_of(postgres.url(new_database("batches")), broker.url, tmp_path_factory)
-    fleet = Fleet(tmp_path_factory.mktemp("batches"), environment | {"DATABASE_LOCK_SECONDS": "60"}, guard)
+    fleet = Fleet(tmp_path_factory.mktemp("batches"), environment, guard)
     ports = {name: int(environment[name].rsplit(":", 1)[1]) for name in ("WAKU_NODES", "GORUSH_URL")}
     try:
         start_broker(fleet, broker)
@@ -88,11 +89,7 @@ def start_broker(fleet: Fleet, broker: EmbeddedValkey) -> None:
 
 def loops(network: Network) -> int:
     """Return how many processes make batches."""
-    return counted(network, LOOPS)
-
-
-def counted(network: Network, loops: str) -> int:
-    [(count,)] = network.rows(loops, LIVE_WORKERS)
+    [(count,)] = network.rows(LOOPS, LIVE_WORKERS)
     return int(count)
 
 
@@ -170,13 +167,18 @@ def test_children_of_a_killed_parent_end_with_it(fleet: Fleet, network: Network)
 
 @pytest.mark.nightly
 def test_a_statement_that_hangs_does_not_keep_a_stopped_worker(lone: Fleet, lone_network: Network) -> None:
-    """Its session waits for a lock for a minute, and the process ends after ten seconds."""
+    """Its session is frozen and answers nothing, and the process ends after ten seconds."""
     stopped = children(lone)
-    with psycopg.connect(lone.environment["DATABASE_URL"]) as locking:
-        locking.execute("LOCK TABLE notifications_notification, waku_bridge_inboundenvelope")
-        wait_until(lambda: counted(lone_network, WAITING_LOOPS) == CHILDREN, what="both children wait for the lock")
+    sessions = [psutil.Process(pid) for (pid,) in lone_network.rows(SESSIONS_OF_LOOPS, LIVE_WORKERS)]
+    for session in sessions:
+        session.suspend()
+    try:
+        time.sleep(3 * LOOK_SECONDS)  # until both have asked for rows
         lone.stop("batches")
         assert psutil.wait_procs(stopped, timeout=0)[1] == []
+    finally:
+        for session in sessions:
+            session.resume()
     assert lone.log("batches").count("batches_cut_off") == CHILDREN
     lone.start(batches())
 
