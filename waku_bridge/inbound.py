@@ -449,6 +449,9 @@ _ENDED = {
     "ended_on": "%(today)s::date",
 }
 _COLUMNS = [str(field.column) for field in InboundEnvelope._meta.concrete_fields]  # noqa: SLF001 - documented
+# By it PostgreSQL looks for these rows by their keys, and never reads all that is under way, also while its statistics
+# say that nothing is: 200 rows beside 50 000 took 3 s. Other statements say the same of their ids.
+_OF_ITEMS = "envelope.hash = ANY (%(hashes)b::bytea[])"
 # Other workers pass over a row that is removed. One that PostgreSQL moves, for an UPDATE of its day, is a conflict for
 # whoever looks for rows at this moment: with eight workers it ended a quarter of their turns.
 _CLOSE = f"""
@@ -457,10 +460,10 @@ _CLOSE = f"""
             %(ids)b::bytea[]) AS item (hash, state, reason, message_type, message_id)
     ), without_key AS (
         UPDATE waku_bridge_inboundenvelope_under_way AS envelope SET state = item.state
-        FROM item WHERE item.state = '{State.PENDING_KEY}' AND envelope.hash = item.hash
+        FROM item WHERE item.state = '{State.PENDING_KEY}' AND envelope.hash = item.hash AND {_OF_ITEMS}
     ), ended AS (
         DELETE FROM waku_bridge_inboundenvelope_under_way AS envelope
-        USING item WHERE item.state <> '{State.PENDING_KEY}' AND envelope.hash = item.hash
+        USING item WHERE item.state <> '{State.PENDING_KEY}' AND envelope.hash = item.hash AND {_OF_ITEMS}
         RETURNING {", ".join(_ENDED.get(column, f"envelope.{column}") for column in _COLUMNS)}
     )
     INSERT INTO waku_bridge_inboundenvelope ({", ".join(_COLUMNS)}) SELECT * FROM ended

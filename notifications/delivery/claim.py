@@ -288,7 +288,7 @@ class _Sorting:
 _MOVE = f"""
     UPDATE notifications_notification AS n SET queue_id = item.queue_id
     FROM unnest(%(ids)b::bigint[], %(queue_ids)b::integer[]) AS item (id, queue_id)
-    WHERE n.id = item.id AND n.{IS_UNDER_WAY}
+    WHERE n.id = item.id AND n.id = ANY (%(ids)b::bigint[]) AND n.{IS_UNDER_WAY}
 """
 
 
@@ -348,7 +348,7 @@ _CLAIM = f"""
     SET state = '{State.IN_FLIGHT}', lease_until = %(lease_until)s, attempt_count = n.attempt_count + 1,
         next_attempt_at = NULL
     FROM unnest(%(ids)b::bigint[]) AS claimed (id)
-    WHERE n.id = claimed.id AND {WAITS}
+    WHERE n.id = claimed.id AND n.id = ANY (%(ids)b::bigint[]) AND {WAITS}
 """
 _INSERT_ATTEMPTS = """
     INSERT INTO notifications_attempt

@@ -258,7 +258,8 @@ _FINISH = f"""
     SET state = item.state, report = coalesce(n.report, item.report), {OVER}
     FROM unnest(%(ids)b::bigint[], %(collapse_ids)b::bytea[], %(numbers)b::integer[], %(states)b::text[],
                 %(reports)b::text[]) AS item (id, collapse_id, attempt_number, state, report)
-    WHERE n.id = item.id AND {IS_UNDER_WAY} AND coalesce(n.collapse_id, '') = item.collapse_id AND (
+    WHERE n.id = item.id AND n.id = ANY (%(ids)b::bigint[]) AND {IS_UNDER_WAY}
+        AND coalesce(n.collapse_id, '') = item.collapse_id AND (
         n.state = '{State.IN_FLIGHT}' AND n.attempt_count = item.attempt_number
         OR item.report IS NOT NULL AND n.state IN ('{State.IN_FLIGHT}', '{State.RETRYING}', '{State.AMBIGUOUS}')
     )
@@ -292,7 +293,8 @@ _SCHEDULE = f"""
     FROM unnest(%(ids)b::bigint[], %(collapse_ids)b::bytea[], %(numbers)b::integer[], %(states)b::text[],
                 %(ambiguous)b::smallint[], %(next_at)b::timestamptz[], %(dropped)b::boolean[])
         AS item (id, collapse_id, attempt_number, state, ambiguous_count, next_attempt_at, is_payload_dropped)
-    WHERE n.id = item.id AND {IS_UNDER_WAY} AND coalesce(n.collapse_id, '') = item.collapse_id
+    WHERE n.id = item.id AND n.id = ANY (%(ids)b::bigint[]) AND {IS_UNDER_WAY}
+        AND coalesce(n.collapse_id, '') = item.collapse_id
         AND n.state = '{State.IN_FLIGHT}' AND n.attempt_count = item.attempt_number
 """
 

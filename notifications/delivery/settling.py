@@ -144,7 +144,8 @@ _ANSWER: LiteralString = f"""
 # By their keys, too: see `recording`.
 _ANSWER_OURS: LiteralString = f"""
     {_ANSWERED} FROM unnest(%(ids)b::bigint[], %(keys)b::bytea[]) AS ours (id, source_key)
-    WHERE request.id = ours.id AND request.source_key = ours.source_key AND {_WAITS}
+    WHERE request.id = ours.id AND request.id = ANY (%(ids)b::bigint[]) AND request.source_key = ours.source_key
+        AND {_WAITS}
     RETURNING request.id
 """
 
@@ -210,7 +211,7 @@ _LOCK_NOTIFICATIONS = f"""
 _FIX_REPORTS = """
     UPDATE notifications_notification AS n SET report = fixed.report
     FROM unnest(%(ids)b::bigint[], %(reports)b::text[]) AS fixed (id, report)
-    WHERE n.id = fixed.id AND ended_on >= %(since)s
+    WHERE n.id = fixed.id AND n.id = ANY (%(ids)b::bigint[]) AND ended_on >= %(since)s
 """
 
 

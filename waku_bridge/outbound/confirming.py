@@ -260,7 +260,7 @@ _REPEAT = f"""
     SET state = '{State.PENDING}', repeat_count = reply.repeat_count + 1, next_attempt_at = %(due_at)s
     FROM unnest(%(ids)b::bigint[], %(questions)b::bytea[], %(counts)b::smallint[])
         AS missing (id, envelope_hash, repeat_count)
-    WHERE reply.id = missing.id AND reply.envelope_hash = missing.envelope_hash
+    WHERE reply.id = missing.id AND reply.id = ANY (%(ids)b::bigint[]) AND reply.envelope_hash = missing.envelope_hash
         AND reply.state = '{State.PUBLISHED}' AND reply.repeat_count = missing.repeat_count
 """
 

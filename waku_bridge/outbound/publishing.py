@@ -149,7 +149,8 @@ _RECORD = f"""
         node = item.node, message_hash = item.hash
     FROM unnest(%(ids)b::bigint[], %(ats)b::timestamptz[], %(checks)b::timestamptz[], %(nodes)b::text[],
                 %(hashes)b::bytea[], %(questions)b::bytea[]) AS item (id, at, check_at, node, hash, envelope_hash)
-    WHERE reply.id = item.id AND reply.envelope_hash = item.envelope_hash AND reply.state = '{State.PENDING}'
+    WHERE reply.id = item.id AND reply.id = ANY (%(ids)b::bigint[]) AND reply.envelope_hash = item.envelope_hash
+        AND reply.state = '{State.PENDING}'
 """
 
 
