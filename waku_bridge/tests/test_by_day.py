@@ -259,9 +259,10 @@ def test_rows_are_found_by_their_keys_also_where_statistics_are_of_a_time_at_whi
     many = {name: values * 200 for name, values in {**ONE, **SENT}.items()} | {"ids": list(range(200))}
     plan = plan_of(sql, many | {"ids": [b"m"] * 200 if sql is inbound._CLOSE else list(range(200))})
     connection.close()
-    read = re.findall(r"Scan (?:Backward )?using \S+ on \w+_under_way .*\n *(?:Index Cond: (.*))?", plan)
-    assert read, plan
-    assert all("ANY" in condition or " = item" in condition or " = missing" in condition for condition in read), plan
+    # Pending and published replies are few: PostgreSQL may read these, and compares each once.
+    read = re.findall(r"Scan using \S+ on \w+_under_way .*\n.*?(Index Cond|Filter): .*(?: = ANY | = item)", plan)
+    assert len(read) == len(re.findall(r"Scan using \S+ on \w+_under_way ", plan)), plan
+    assert sql is not inbound._CLOSE or set(read) == {"Index Cond"}, plan
 
 
 def test_what_waits_is_looked_for_in_what_is_under_way_alone() -> None:
