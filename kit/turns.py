@@ -350,15 +350,15 @@ class Worker:
             return ()
         times = {f"nothing_before_{place}": time for place, time in enumerate(begin.values())}
         columns = ", ".join(f"({_numbered(stage.oldest, place)})" for place, stage in enumerate(begin))
+        write(f"SET statement_timeout = '{OLDEST_TIMEOUT}'")
         try:
-            with transaction.atomic(durable=True):
-                write(f"SET LOCAL statement_timeout = '{OLDEST_TIMEOUT}'")
-                [found] = fetch(f"SELECT {columns}", {"now": now, **times})
+            [found] = fetch(f"SELECT {columns}", {"now": now, **times})
         except Error as error:
             if sqlstate(error) != STATEMENT_TIMEOUT:
                 raise
             log.warning("oldest_not_found", reason=reason(error))
-            return ()
+            found = ()
+        write("RESET statement_timeout")
         return found
 
     def _listen(self) -> None:
