@@ -29,7 +29,7 @@ _LEAVE_OUT_OLDEST = f"""
     UPDATE notifications_notification AS n
     SET state = '{Notification.State.COALESCED}', report = coalesce(n.report, '{Notification.Reports.SUCCESS}'),
         {OVER}
-    FROM locked WHERE n.id = locked.id AND {IS_UNDER_WAY}
+    WHERE n.id = ANY (ARRAY(SELECT id FROM locked)) AND {IS_UNDER_WAY}
         AND n.state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
     RETURNING n.id
 """

@@ -242,7 +242,7 @@ _CLOSE_EXPIRED = f"""
     )
     UPDATE notifications_notification AS n
     SET state = '{State.EXPIRED}', {OVER}
-    FROM over WHERE n.id = over.id AND {IS_UNDER_WAY}
+    WHERE n.id = ANY (ARRAY(SELECT id FROM over)) AND {IS_UNDER_WAY}
     RETURNING n.id
 """
 EXPIRED: LiteralString = f"""

@@ -359,7 +359,7 @@ _TAKE_UP_LOST = f"""
     )
     UPDATE notifications_notification AS n SET state = '{State.AMBIGUOUS}', next_attempt_at = %(now)s,
         lease_until = NULL
-    FROM lost WHERE n.id = lost.id AND {IS_UNDER_WAY}
+    WHERE n.id = ANY (ARRAY(SELECT id FROM lost)) AND {IS_UNDER_WAY}
     RETURNING n.id
 """
 _POSTPONE_FIRST_LOST = f"""
