@@ -4,7 +4,7 @@ The partition of a day is made a week before. While one is missing, because a di
 rows go to the default partition and are moved when it is made: nothing waits for a partition.
 
 A table of work is kept by the day on which a row ended (`ended_on`, a date). What is under way has a partition of its
-own, with the indexes of the queues, and ends on the last day there is. The UPDATE that ends a row sets the day, and
+own, and ends on the last day there is. The UPDATE that ends a row sets the day, and
 PostgreSQL moves it; one that has it tried again moves it back.
 """
 
@@ -300,7 +300,7 @@ class PartitionByDay(Operation):
             schema_editor.execute(sql)
 
     def _partitions(self) -> Iterator[str]:
-        """Yield the statements that make the partitions: the default one, what is under way, and a year of days."""
+        """Yield the statements that make the partitions: the default one, what is under way, and the days."""
         name, key = self.table.name, self.table.key
         [(first, now)] = fetch(f"SELECT coalesce(min({key})::timestamptz, now()), now() FROM {name}")
         past = self.table.days_between(max(day_of(first), day_of(now) - MAX_PAST * DAY), day_of(now))

@@ -174,7 +174,7 @@ _TAKE_UP = f"""
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     UPDATE waku_bridge_outboundreply_under_way AS reply SET next_attempt_at = %(again_at)s
-    FROM late WHERE reply.id = late.id
+    WHERE reply.id = ANY (ARRAY(SELECT id FROM late))
     RETURNING reply.id, message_hash, node, repeat_count, published_at, envelope_hash
 """
 

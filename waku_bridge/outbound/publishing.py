@@ -249,7 +249,7 @@ _GIVE_UP = f"""
     UPDATE waku_bridge_outboundreply AS reply
     SET state = CASE WHEN published_at IS NULL THEN '{State.ABANDONED}' ELSE '{State.UNCONFIRMED}' END, payload = NULL,
         ended_on = %(today)s
-    FROM old WHERE reply.{IS_UNDER_WAY} AND reply.id = old.id
+    WHERE reply.{IS_UNDER_WAY} AND reply.id = ANY (ARRAY(SELECT id FROM old))
     RETURNING reply.id
 """
 
