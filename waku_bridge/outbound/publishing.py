@@ -218,7 +218,7 @@ _CLAIM = f"""
     SET attempt_count = attempt_count + 1,
         next_attempt_at = %(now)s + %(retry_after)s * least(attempt_count + 1, %(most_apart)s),
         timestamp_ns = CASE WHEN %(now_ns)s - timestamp_ns > %(fresh_ns)s THEN %(now_ns)s ELSE timestamp_ns END
-    FROM due WHERE reply.id = due.id
+    WHERE reply.id = ANY (ARRAY(SELECT id FROM due))
     RETURNING reply.id, pubsub_topic, content_topic, payload, timestamp_ns, created_at, attempt_count, repeat_count,
         node, message_hash, published_at, envelope_hash
 """
