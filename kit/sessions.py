@@ -26,8 +26,6 @@ EVERY_SESSION: Mapping[str, str] = {"jit": "off", "random_page_cost": "1.1"}
 # (notifications/delivery/recording.py).
 # enable_bitmapscan: `_TAKE` (waku_bridge/inbound.py) and `EXPIRED` (notifications/queues.py) read and sort all that
 # waits, where next to nothing did when the statistics were made, instead of following the index as far as they need.
-# enable_material: while little is under way, `_CLOSE` (waku_bridge/inbound.py) reads all of that once and compares each
-# row that it ends with all of them, and goes on to do so when a million wait.
 #
 # lock_timeout, in ms: what another session keeps locked for longer, such as an operator's, is put off.
 BATCH_WORKER: Mapping[str, str] = {
@@ -36,7 +34,6 @@ BATCH_WORKER: Mapping[str, str] = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_bitmapscan": "off",
-    "enable_material": "off",
 }
 
 

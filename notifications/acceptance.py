@@ -15,7 +15,7 @@ from django.conf import settings
 
 from kit.buckets.bucket import BucketLimits, Limit
 from kit.buckets.shared import Spending, own_buckets
-from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
+from kit.db.partitions import UNDER_WAY, day_of
 from kit.db.statements import Statement, fetch_each
 from kit.metrics.batches import count, observe
 from notifications import coalescing, metrics, queues
@@ -281,8 +281,8 @@ _FIND_ADDRESSEES = f"""
            route.failing_since IS NULL AND route.last_success_at >= %(noted_since)s AND route.is_proven,
            route.is_proven,
            (SELECT count(*) FROM (
-               SELECT FROM notifications_notification AS n
-               WHERE n.route_id = route.id AND n.{IS_UNDER_WAY} AND n.state IN ('{State.PENDING}', '{State.RETRYING}')
+               SELECT FROM notifications_notification_under_way AS n
+               WHERE n.route_id = route.id AND n.state IN ('{State.PENDING}', '{State.RETRYING}')
                LIMIT %(most_waiting)s
            ) AS waiting)
     FROM unnest(%(hashes)b::bytea[], %(installations)b::text[]) AS wanted (public_key_hash, installation_id)

@@ -19,11 +19,11 @@ from notifications.queues import OVER
 _LEAVE_OUT_OLDEST = f"""
     WITH ranked AS (
         SELECT id, row_number() OVER (PARTITION BY route_id ORDER BY id DESC) AS place
-        FROM notifications_notification WHERE route_id = ANY (%(routes)b::bigint[])
-            AND {IS_UNDER_WAY} AND state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
+        FROM notifications_notification_under_way WHERE route_id = ANY (%(routes)b::bigint[])
+            AND state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
     ), locked AS (
-        SELECT id FROM notifications_notification JOIN ranked USING (id)
-        WHERE ranked.place > %(most)s AND {IS_UNDER_WAY}
+        SELECT id FROM notifications_notification_under_way JOIN ranked USING (id)
+        WHERE ranked.place > %(most)s
         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE notifications_notification AS n
@@ -36,8 +36,8 @@ _LEAVE_OUT_OLDEST = f"""
 
 
 _FIND_WAKE_UPS = f"""
-    SELECT route_id, type FROM notifications_notification
-    WHERE route_id = ANY (%(routes)b::bigint[]) AND {IS_UNDER_WAY} AND state = '{Notification.State.PENDING}'
+    SELECT route_id, type FROM notifications_notification_under_way
+    WHERE route_id = ANY (%(routes)b::bigint[]) AND state = '{Notification.State.PENDING}'
         AND is_wake_up AND expires_at > %(still_at)s
 """
 

@@ -6,7 +6,6 @@ any else, because clients choose what they register. It is empty at Google.
 
 from prometheus_client import Counter
 
-from kit.db.partitions import IS_UNDER_WAY
 from kit.metrics.batches import BatchHistogram
 from kit.metrics.kinds import StoredGauge
 from notifications.models import Halt, Notification, NotificationRequest
@@ -110,10 +109,10 @@ OPEN = StoredGauge(
     labelnames=("state",),
     sql=f"""
         WITH due AS (
-            SELECT state FROM notifications_notification
+            SELECT state FROM notifications_notification_under_way
             WHERE {QUEUED} ORDER BY queue_id, next_attempt_at LIMIT 100000
         ), leased AS (
-            SELECT state FROM notifications_notification WHERE {IS_UNDER_WAY} AND state = '{State.IN_FLIGHT}'
+            SELECT state FROM notifications_notification_under_way WHERE state = '{State.IN_FLIGHT}'
                 ORDER BY lease_until LIMIT 100000
         )
         SELECT known.state, count(open.state)
@@ -143,7 +142,7 @@ OLDEST_DUE_AGE_SECONDS = StoredGauge(
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(head.at)), 0))
         FROM ({OPEN_QUEUES}) AS open CROSS JOIN LATERAL (
-            SELECT next_attempt_at AS at FROM notifications_notification
+            SELECT next_attempt_at AS at FROM notifications_notification_under_way
             WHERE queue_id = open.id AND {QUEUED}
             ORDER BY next_attempt_at LIMIT 1
         ) AS head
@@ -155,8 +154,8 @@ UNANSWERED_AGE_SECONDS = StoredGauge(
     "When it moves: beyond a few seconds nobody answers: look for the workers of the queue `batches`.",
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - (
-            SELECT reply_due_at FROM notifications_notificationrequest
-            WHERE {IS_UNDER_WAY} AND state = '{NotificationRequest.State.WAITING}' ORDER BY reply_due_at LIMIT 1
+            SELECT reply_due_at FROM notifications_notificationrequest_under_way
+            WHERE state = '{NotificationRequest.State.WAITING}' ORDER BY reply_due_at LIMIT 1
         )), 0))
     """,
 )

@@ -27,8 +27,8 @@ UNSORTED = 0
 # The last success of an app is written at most this often: nobody needs it more exactly, and every worker writes it.
 SUCCESS_NOTED_EVERY = timedelta(minutes=1)
 State = Notification.State
-# What waits. Not parameters, so that PostgreSQL recognises the partition and the partial indexes.
-WAITS: LiteralString = f"{IS_UNDER_WAY} AND state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')"
+# What waits. Not parameters, so that PostgreSQL recognises the partial indexes.
+WAITS: LiteralString = f"state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')"
 # What a statement sets that ends a notification: PostgreSQL moves the row to the day, without what was for the device.
 OVER: LiteralString = """finished_at = %(now)s, ended_on = %(today)s, lease_until = NULL, next_attempt_at = NULL,
         chat_id = NULL, message = NULL, wake = NULL"""
@@ -57,7 +57,8 @@ OPEN_QUEUES: LiteralString = f"""
 # statistics are older than a flood.
 IS_DUE: LiteralString = f"""
     SELECT FROM ({OPEN_QUEUES}) AS open CROSS JOIN LATERAL (
-        SELECT FROM notifications_notification WHERE queue_id = open.id AND {DUE} ORDER BY next_attempt_at LIMIT 1
+        SELECT FROM notifications_notification_under_way
+        WHERE queue_id = open.id AND {DUE} ORDER BY next_attempt_at LIMIT 1
     ) AS first
     UNION ALL SELECT FROM notifications_halt WHERE next_probe_at <= %(now)s
 """
@@ -67,7 +68,7 @@ IS_DUE: LiteralString = f"""
 OLDEST_DUE: LiteralString = f"""
     SELECT min(next_attempt_at) FROM (SELECT {UNSORTED} AS id UNION ALL SELECT id FROM notifications_queue) AS queue
     CROSS JOIN LATERAL (
-        SELECT next_attempt_at FROM notifications_notification
+        SELECT next_attempt_at FROM notifications_notification_under_way
         WHERE queue_id = queue.id AND {QUEUED} AND next_attempt_at >= %(nothing_before)s AND next_attempt_at <= %(now)s
         ORDER BY next_attempt_at LIMIT 1
     ) AS first
@@ -236,7 +237,7 @@ def _is_stale(last_success_at: datetime | None, now: datetime) -> bool:
 
 _CLOSE_EXPIRED = f"""
     WITH over AS (
-        SELECT id FROM notifications_notification
+        SELECT id FROM notifications_notification_under_way
         WHERE {EXPIRING} AND expires_at <= %(now)s AND expires_at >= %(nothing_before)s
         ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
@@ -247,12 +248,12 @@ _CLOSE_EXPIRED = f"""
 """
 EXPIRED: LiteralString = f"""
     SELECT FROM (
-        SELECT expires_at FROM notifications_notification
+        SELECT expires_at FROM notifications_notification_under_way
         WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND expires_at <= %(now)s ORDER BY expires_at LIMIT 1
     ) AS first
 """
 OLDEST_EXPIRY: LiteralString = f"""
-    SELECT min(expires_at) FROM notifications_notification
+    SELECT min(expires_at) FROM notifications_notification_under_way
     WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND expires_at <= %(now)s
 """
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import date, datetime, timedelta
 from typing import Any, LiteralString, NamedTuple
 
-from kit.db.partitions import DAY, UNDER_WAY, day_of
+from kit.db.partitions import DAY, UNDER_WAY, day_of, with_days
 from kit.db.postgresql.base import Rows
 from kit.db.statements import Statement, fetch, new_ids, write
 from kit.metrics.batches import count
@@ -178,7 +178,7 @@ def store(front_door: str, requests: Sequence[NewRequest], free: Ids, *, now: da
     columns = _columns("r", NewRequest, requests) | _columns("n", NewNotification, notifications)
     write(_STORE, own | columns | _columns("a", NewAttempt, attempts))
     if notifications:
-        write(_with_days(_REFUSE_ENDED, now), {"keys": [notification.dedup_key for notification in notifications]})
+        write(with_days(_REFUSE_ENDED, now), {"keys": [notification.dedup_key for notification in notifications]})
     return ids
 
 
@@ -188,16 +188,6 @@ _REFUSE_ENDED: LiteralString = f"""
     UPDATE notifications_notification SET ended_on = '{UNDER_WAY}'
     WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}})
 """
-
-
-def _with_days(sql: LiteralString, now: datetime) -> LiteralString:
-    """Return a statement that says in which days that keys may be in use which are not under way.
-
-    These are today and yesterday, and tomorrow, should the clock be set back. They stand in the text: with a parameter
-    PostgreSQL would plan each time.
-    """
-    days = ", ".join(f"'{day_of(now) + number * DAY}'" for number in (-1, 0, 1))
-    return sql.replace("{days}", days)
 
 
 def _columns(prefix: str, kind: type[Any], rows: Sequence[Any]) -> dict[str, list[Any]]:
@@ -264,7 +254,7 @@ def find_known(
 ) -> Statement:
     """Return the statement that finds what is stored of these. `read_known` reads its rows."""
     digests = [digest_of(front_door, key) for key in request_keys]
-    return _with_days(_FIND_KNOWN, now), {"digests": digests, "dedup_keys": list(dedup_keys)}
+    return with_days(_FIND_KNOWN, now), {"digests": digests, "dedup_keys": list(dedup_keys)}
 
 
 def read_known(front_door: str, request_keys: Collection[bytes], rows: Rows) -> Known:
@@ -299,8 +289,8 @@ def release_old(dedup_keys: Mapping[bytes, datetime], *, until: datetime, now: d
     old = {key for key, created_at in dedup_keys.items() if created_at <= until}
     if not old:
         return set(dedup_keys)
-    write(_with_days(_RELEASE, now), {"keys": list(old), "until": until})
-    kept = {key for (key,) in fetch(_with_days(_FIND_IN_USE, now), {"keys": list(old)})}
+    write(with_days(_RELEASE, now), {"keys": list(old), "until": until})
+    kept = {key for (key,) in fetch(with_days(_FIND_IN_USE, now), {"keys": list(old)})}
     return dedup_keys.keys() - old | kept
 
 
@@ -372,13 +362,13 @@ def push_request(push: NewNotification, *, sender: bytes, now: datetime) -> NewR
 
 
 _PROLONG: LiteralString = f"""
-    UPDATE notifications_notification AS n SET expires_at = item.expires_at
-    FROM unnest(%b::bigint[], %b::timestamptz[]) AS item (id, expires_at)
-    WHERE n.id = item.id AND n.expires_at < item.expires_at AND {WAITS}
+    UPDATE notifications_notification_under_way AS n SET expires_at = item.expires_at
+    FROM unnest(%(ids)b::bigint[], %(expiries)b::timestamptz[]) AS item (id, expires_at)
+    WHERE n.id = item.id AND n.id = ANY (%(ids)b::bigint[]) AND n.expires_at < item.expires_at AND {WAITS}
 """
 
 
 def prolong(expiries: Sequence[tuple[int, datetime]]) -> None:
     """Let notifications that wait live longer, because they stand for later pushes, too."""
     if expiries:
-        write(_PROLONG, [[pk for pk, _ in expiries], [expires_at for _, expires_at in expiries]])
+        write(_PROLONG, {"ids": [pk for pk, _ in expiries], "expiries": [expires_at for _, expires_at in expiries]})

@@ -156,7 +156,7 @@ _FIND_DEVICES = f"""
         FROM (
             SELECT id, grade, message IS NULL AND NOT payload_dropped
                 AND state <> '{Notification.State.AMBIGUOUS}' AND expires_at > %(still_at)s AS is_wake
-            FROM notifications_notification
+            FROM notifications_notification_under_way
             WHERE route_id = route.id AND {WAITS} AND grade <> ''
         ) AS n
     ) AS wake ON TRUE

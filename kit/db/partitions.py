@@ -4,8 +4,11 @@ The partition of a day is made a week before. While one is missing, because a di
 rows go to the default partition and are moved when it is made: nothing waits for a partition.
 
 A table of work is kept by the day on which a row ended (`ended_on`, a date). What is under way has a partition of its
-own, and ends on the last day there is. The UPDATE that ends a row sets the day, and
-PostgreSQL moves it; one that has it tried again moves it back.
+own, and ends on the last day there is. The UPDATE that ends a row sets the day, and PostgreSQL moves it; one that has
+it tried again moves it back.
+
+A statement of many rows says which ones with `= ANY`, besides joining them. Where the statistics are of a time at which
+nothing was under way, PostgreSQL would read all of that, and compare each row with all that are wanted.
 """
 
 import re
@@ -46,8 +49,9 @@ WRITTEN_ONCE: LiteralString = "fillfactor = 100, autovacuum_freeze_min_age = 0"
 # From what is under way rows go as fast as they come, also where millions wait.
 PASSED_THROUGH: LiteralString = f"{STORAGE}, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000"
 UNDER_WAY = date.max
-# A condition that has PostgreSQL plan for the partition of what is under way, and for no other. While it has no
-# statistics it takes an equality for rare, and looks for that instead of a row's key.
+# What works the queues names the partition of what is under way. Only an UPDATE that ends rows needs the whole table, and
+# this condition, which has PostgreSQL plan for that partition and for no other. While it has no statistics it takes an
+# equality for rare, and looks for that instead of a row's key.
 IS_UNDER_WAY: LiteralString = "ended_on >= '9999-12-31'"
 _NAME = re.compile(r"_d(\d{8})$")
 _PARTITIONS: LiteralString = """
@@ -245,6 +249,16 @@ def day_of(at: datetime) -> date:
     return at.astimezone(UTC).date()
 
 
+def with_days(sql: LiteralString, now: datetime) -> LiteralString:
+    """Return a statement with the days on which what it looks for may have ended, in place of ``{days}``.
+
+    These are today and yesterday, and tomorrow, should the clock be set back. They stand in the text: with a parameter
+    PostgreSQL would plan each time.
+    """
+    days = ", ".join(f"'{day_of(now) + number * DAY}'" for number in (-1, 0, 1))
+    return sql.replace("{days}", days)
+
+
 # Of a table that becomes partitioned its rows, checks, indexes and the sequence of its ids stay, under their names.
 # Unique and foreign keys go, its own and those of other tables that refer to it.
 _INDEXES: LiteralString = """
@@ -261,15 +275,13 @@ _PRIMARY_KEY: LiteralString = """
 class PartitionByDay(Operation):
     """An operation that has a table kept in a partition for each day: those of its rows, and those to come.
 
-    A table that is kept by the day on which its rows ended has a partition of what is under way, `<table>_under_way`.
-    ``under_way`` are the statements that make indexes of that partition alone. None: there is no such partition.
+    One that is kept by the day on which its rows ended has a partition of what is under way, too: `<table>_under_way`.
     """
 
     reversible = False
 
-    def __init__(self, table: DayTable, under_way: Sequence[str] | None = None) -> None:
+    def __init__(self, table: DayTable) -> None:
         self.table = table
-        self.under_way = under_way
 
     def state_forwards(self, app_label: str, state: ProjectState) -> None:
         """Change nothing: a model knows nothing of partitions."""
@@ -295,7 +307,6 @@ class PartitionByDay(Operation):
             *numbering,
             f"ALTER TABLE {name} ADD PRIMARY KEY ({pk}, {key})",
             *indexes,
-            *(self.under_way or ()),
         ):
             schema_editor.execute(sql)
 
@@ -306,7 +317,7 @@ class PartitionByDay(Operation):
         past = self.table.days_between(max(day_of(first), day_of(now) - MAX_PAST * DAY), day_of(now))
         of_table = f"PARTITION OF {name}"
         yield f"CREATE TABLE {name}_default {of_table} DEFAULT WITH ({STORAGE})"
-        if self.under_way is not None:
+        if key == "ended_on":
             bounds = f"FOR VALUES FROM ('{UNDER_WAY}') TO (MAXVALUE)"
             yield f"CREATE TABLE {name}_under_way {of_table} {bounds} WITH ({PASSED_THROUGH})"
         for day in sorted({*past, *self.table.days_ahead(now)}):

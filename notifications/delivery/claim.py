@@ -12,7 +12,7 @@ from typing import LiteralString, NamedTuple
 
 import structlog
 
-from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
+from kit.db.partitions import UNDER_WAY, day_of
 from kit.db.statements import fetch, write
 from kit.metrics.batches import observe
 from kit.tracing.steps import is_on
@@ -128,7 +128,8 @@ _TAKE_DUE: LiteralString = f"""
         SELECT queue.id, queue.room
         FROM unnest(%(queue_ids)b::integer[], %(rooms)b::integer[]) AS queue (id, room)
         CROSS JOIN LATERAL (
-            SELECT FROM notifications_notification WHERE queue_id = queue.id AND {DUE} ORDER BY next_attempt_at LIMIT 1
+            SELECT FROM notifications_notification_under_way
+            WHERE queue_id = queue.id AND {DUE} ORDER BY next_attempt_at LIMIT 1
         ) AS first
         LIMIT %(queues_at_once)s
     )
@@ -140,7 +141,7 @@ _TAKE_DUE: LiteralString = f"""
            route.failing_since IS NULL AND route.last_success_at >= %(noted_since)s AND route.is_proven,
            route.is_proven
     FROM head CROSS JOIN LATERAL (
-        SELECT * FROM notifications_notification WHERE queue_id = head.id AND {DUE}
+        SELECT * FROM notifications_notification_under_way WHERE queue_id = head.id AND {DUE}
         ORDER BY next_attempt_at LIMIT head.room FOR UPDATE SKIP LOCKED
     ) AS n
     LEFT JOIN registrations_route AS route ON route.id = n.route_id
@@ -285,10 +286,10 @@ class _Sorting:
         _postpone(self._unreadable, now=now)
 
 
-_MOVE = f"""
-    UPDATE notifications_notification AS n SET queue_id = item.queue_id
+_MOVE = """
+    UPDATE notifications_notification_under_way AS n SET queue_id = item.queue_id
     FROM unnest(%(ids)b::bigint[], %(queue_ids)b::integer[]) AS item (id, queue_id)
-    WHERE n.id = item.id AND n.id = ANY (%(ids)b::bigint[]) AND n.{IS_UNDER_WAY}
+    WHERE n.id = item.id AND n.id = ANY (%(ids)b::bigint[])
 """
 
 
@@ -344,11 +345,10 @@ def _postpone(notification_ids: Sequence[int], *, now: datetime) -> None:
 
 
 _CLAIM = f"""
-    UPDATE notifications_notification AS n
+    UPDATE notifications_notification_under_way AS n
     SET state = '{State.IN_FLIGHT}', lease_until = %(lease_until)s, attempt_count = n.attempt_count + 1,
         next_attempt_at = NULL
-    FROM unnest(%(ids)b::bigint[]) AS claimed (id)
-    WHERE n.id = claimed.id AND n.id = ANY (%(ids)b::bigint[]) AND {WAITS}
+    WHERE n.id = ANY (%(ids)b::bigint[]) AND {WAITS}
 """
 _INSERT_ATTEMPTS = """
     INSERT INTO notifications_attempt

@@ -130,7 +130,7 @@ _COMPLETE = """
     FROM unnest(%(ids)b::bigint[], %(outcomes)b::text[], %(codes)b::text[], %(latencies)b::integer[],
                 %(guarded)b::boolean[], %(errors)b::text[], %(started)b::timestamptz[])
         AS result (id, outcome, code, latency_ms, is_guarded, error, started_at)
-    WHERE attempt.id = result.id AND attempt.started_at = result.started_at
+    WHERE attempt.id = result.id AND attempt.id = ANY (%(ids)b::bigint[]) AND attempt.started_at = result.started_at
         AND attempt.started_at BETWEEN %(first)s AND %(last)s  -- so that one or two days are planned
 """
 
@@ -179,8 +179,8 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
 
 # Only after that many attempts pauses grow beyond the usual ones.
 _BRING_FORWARD = f"""
-    UPDATE notifications_notification SET next_attempt_at = %(now)s
-    WHERE route_id = ANY (%(routes)b::bigint[]) AND {IS_UNDER_WAY} AND state = '{State.RETRYING}'
+    UPDATE notifications_notification_under_way SET next_attempt_at = %(now)s
+    WHERE route_id = ANY (%(routes)b::bigint[]) AND state = '{State.RETRYING}'
         AND attempt_count > %(usual)s AND next_attempt_at > %(now)s
 """
 
@@ -286,14 +286,14 @@ def _finish(changes: Sequence[Change], *, now: datetime) -> None:
 
 
 _SCHEDULE = f"""
-    UPDATE notifications_notification AS n
+    UPDATE notifications_notification_under_way AS n
     SET state = item.state, ambiguous_count = item.ambiguous_count, next_attempt_at = item.next_attempt_at,
         lease_until = NULL, payload_dropped = n.payload_dropped OR item.is_payload_dropped,
         message = CASE WHEN item.is_payload_dropped THEN NULL ELSE n.message END
     FROM unnest(%(ids)b::bigint[], %(collapse_ids)b::bytea[], %(numbers)b::integer[], %(states)b::text[],
                 %(ambiguous)b::smallint[], %(next_at)b::timestamptz[], %(dropped)b::boolean[])
         AS item (id, collapse_id, attempt_number, state, ambiguous_count, next_attempt_at, is_payload_dropped)
-    WHERE n.id = item.id AND n.id = ANY (%(ids)b::bigint[]) AND {IS_UNDER_WAY}
+    WHERE n.id = item.id AND n.id = ANY (%(ids)b::bigint[])
         AND coalesce(n.collapse_id, '') = item.collapse_id
         AND n.state = '{State.IN_FLIGHT}' AND n.attempt_count = item.attempt_number
 """
@@ -346,35 +346,35 @@ def _app(channel: ChannelKey, known: Queues) -> str:
     return channel.apn_topic if not channel.apn_topic or channel in known.delivered else "other"
 
 
-_LEASED: LiteralString = f"{IS_UNDER_WAY} AND state = '{State.IN_FLIGHT}' AND lease_until >= %(nothing_before)s"
+_LEASED: LiteralString = f"state = '{State.IN_FLIGHT}' AND lease_until >= %(nothing_before)s"
 _IS_LOST: LiteralString = f"{_LEASED} AND lease_until <= %(now)s"
 _TAKE_UP_LOST = f"""
     WITH lost AS (
-        SELECT id FROM notifications_notification WHERE {_IS_LOST}
+        SELECT id FROM notifications_notification_under_way WHERE {_IS_LOST}
         ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     ), completed AS (
         UPDATE notifications_attempt AS attempt SET outcome = '{Attempt.Outcome.AMBIGUOUS}', code = %(code)s
         FROM lost
         WHERE attempt.notification_id = lost.id AND attempt.outcome IS NULL AND attempt.started_at >= %(since)s
     )
-    UPDATE notifications_notification AS n SET state = '{State.AMBIGUOUS}', next_attempt_at = %(now)s,
+    UPDATE notifications_notification_under_way AS n SET state = '{State.AMBIGUOUS}', next_attempt_at = %(now)s,
         lease_until = NULL
-    WHERE n.id = ANY (ARRAY(SELECT id FROM lost)) AND {IS_UNDER_WAY}
+    WHERE n.id = ANY (ARRAY(SELECT id FROM lost))
     RETURNING n.id
 """
 _POSTPONE_FIRST_LOST = f"""
-    UPDATE notifications_notification SET lease_until = %(later)s
-    WHERE {IS_UNDER_WAY} AND id = (
-        SELECT id FROM notifications_notification WHERE {_IS_LOST} ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
+    UPDATE notifications_notification_under_way SET lease_until = %(later)s
+    WHERE id = (
+        SELECT id FROM notifications_notification_under_way WHERE {_IS_LOST} ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
     )
 """
 _FIRST_LOST = f"""
     SELECT min(created_at) FROM (
-        SELECT created_at FROM notifications_notification WHERE {_IS_LOST} OFFSET 0
+        SELECT created_at FROM notifications_notification_under_way WHERE {_IS_LOST} OFFSET 0
     ) AS lost
 """
-LOST: LiteralString = f"SELECT FROM notifications_notification WHERE {_IS_LOST}"
-OLDEST_LEASE: LiteralString = f"SELECT min(lease_until) FROM notifications_notification WHERE {_LEASED}"
+LOST: LiteralString = f"SELECT FROM notifications_notification_under_way WHERE {_IS_LOST}"
+OLDEST_LEASE: LiteralString = f"SELECT min(lease_until) FROM notifications_notification_under_way WHERE {_LEASED}"
 
 
 def postpone_first_lost(*, now: datetime, nothing_before: datetime = LONG_AGO) -> None:

@@ -29,14 +29,14 @@ from registrations.models import Route
 State = Notification.State
 # Another worker settles a request only when the one that accepted it is late by this much.
 GRACE = timedelta(seconds=0.5)
-_WAITS: LiteralString = f"{IS_UNDER_WAY} AND state = '{NotificationRequest.State.WAITING}'"
+_WAITS: LiteralString = f"state = '{NotificationRequest.State.WAITING}'"
 _WAITS_SINCE: LiteralString = f"{_WAITS} AND reply_due_at >= %(nothing_before)s"
 OVERDUE = f"""
-    SELECT FROM notifications_notificationrequest
+    SELECT FROM notifications_notificationrequest_under_way
     WHERE {_WAITS_SINCE} AND reply_due_at <= %(now)s - interval '0.5 seconds'
 """
 OLDEST_REPLY_DUE: LiteralString = f"""
-    SELECT min(reply_due_at) FROM notifications_notificationrequest WHERE {_WAITS_SINCE}
+    SELECT min(reply_due_at) FROM notifications_notificationrequest_under_way WHERE {_WAITS_SINCE}
 """
 
 
@@ -139,13 +139,13 @@ _ANSWERED: LiteralString = f"""
         reply_address = NULL, decided_names = NULL
 """
 _ANSWER: LiteralString = f"""
-    {_ANSWERED} WHERE id = ANY (%(ids)b::bigint[]) AND {_WAITS}
+    {_ANSWERED} WHERE id = ANY (%(ids)b::bigint[]) AND {IS_UNDER_WAY} AND {_WAITS}
 """
 # By their keys, too: see `recording`.
 _ANSWER_OURS: LiteralString = f"""
     {_ANSWERED} FROM unnest(%(ids)b::bigint[], %(keys)b::bytea[]) AS ours (id, source_key)
     WHERE request.id = ours.id AND request.id = ANY (%(ids)b::bigint[]) AND request.source_key = ours.source_key
-        AND {_WAITS}
+        AND {IS_UNDER_WAY} AND {_WAITS}
     RETURNING request.id
 """
 
@@ -198,7 +198,7 @@ class StoredNotification(NamedTuple):
 
 _LOCK_WAITING = f"""
     SELECT id, front_door, source_key, reply_address, message_id, received_at, reply_due_at, decided, decided_names
-    FROM notifications_notificationrequest WHERE id = ANY (%(ids)b::bigint[]) AND {_WAITS}
+    FROM notifications_notificationrequest_under_way WHERE id = ANY (%(ids)b::bigint[]) AND {_WAITS}
     ORDER BY id FOR UPDATE SKIP LOCKED
 """
 _LOCK_NOTIFICATIONS = f"""
@@ -268,7 +268,7 @@ def _answer(request: Stored, reports: dict[int, Report]) -> Answer:
 
 
 _OVERDUE_IDS = f"""
-    SELECT id FROM notifications_notificationrequest
+    SELECT id FROM notifications_notificationrequest_under_way
     WHERE {_WAITS_SINCE} AND reply_due_at <= %(late)s ORDER BY reply_due_at LIMIT %(limit)s
 """
 

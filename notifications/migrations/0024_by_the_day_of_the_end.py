@@ -64,8 +64,8 @@ class Migration(migrations.Migration):
                 name="notification_under_way",
             ),
         ),
-        PartitionByDay(NOTIFICATIONS, under_way=()),
-        PartitionByDay(REQUESTS, under_way=()),
+        PartitionByDay(NOTIFICATIONS),
+        PartitionByDay(REQUESTS),
         migrations.AddConstraint(
             model_name="notification",
             constraint=models.UniqueConstraint(fields=["dedup_key", "ended_on"], name="one_notification_under_way"),

@@ -9,8 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
 
+from kit.db.partitions import with_days
 from kit.db.reasons import is_conflict
 from kit.db.statements import fetch
+from kit.sessions import BATCH_WORKER, set_all
 from notifications import acceptance, admission, coalescing, queues, retention, storing
 from notifications.delivery import claim, recording, settling
 from notifications.messages import Outcome
@@ -193,23 +195,29 @@ _WORKING = [
 ]
 
 
-def planned(sql: str) -> set[str]:
-    """Return which partitions a statement plans for, whatever its parameters are."""
+def plan_of(sql: str) -> str:
+    """Return the plan that PostgreSQL makes of a statement, whatever its parameters are."""
+    times = {"now", "late", "later", "noted_since", "nothing_before", "first", "last"}
     numbers: dict[str, int] = {}
 
     def number(match: re.Match[str]) -> str:
-        is_time = match[1] in {"now", "late", "later", "noted_since", "nothing_before"}
         place = numbers.setdefault(match[1] or str(len(numbers)), len(numbers) + 1)
-        return f"${place}::timestamptz" if is_time else f"${place}"
+        return f"${place}::timestamptz" if match[1] in times else f"${place}"
 
     with connection.cursor() as cursor:
         cursor.execute(f"PREPARE planned AS {re.sub(r'%(?:[(]([a-z_]+)[)])?[bs]', number, sql)}")
         cursor.execute("SET plan_cache_mode = force_generic_plan")
-        cursor.execute(f"EXPLAIN EXECUTE planned ({', '.join(['NULL'] * len(numbers))})")
+        values = ", ".join("now()" if name in times else "NULL" for name in numbers)
+        cursor.execute(f"EXPLAIN EXECUTE planned ({values})")
         plan = "\n".join(line for (line,) in cursor.fetchall())
         cursor.execute("DEALLOCATE planned")
         cursor.execute("RESET plan_cache_mode")
-    return set(re.findall(r" on notifications_notification(?:request)?_(under_way|default|d\d{8})", plan))
+    return plan
+
+
+def planned(sql: str) -> set[str]:
+    """Return which partitions a statement plans for."""
+    return set(re.findall(r" on notifications_notification(?:request)?_(under_way|default|d\d{8})", plan_of(sql)))
 
 
 @pytest.mark.parametrize("sql", _WORKING)
@@ -219,6 +227,26 @@ def test_what_works_the_queues_plans_for_what_is_under_way_and_no_day(sql: str) 
 
 def test_keys_are_looked_up_in_three_days_and_no_more() -> None:
     days = {f"d{MIDNIGHT + number * DAY:%Y%m%d}" for number in (-1, 0, 1)}
-    found = planned(storing._with_days(storing._FIND_KNOWN, MIDNIGHT))
+    found = planned(with_days(storing._FIND_KNOWN, MIDNIGHT))
     assert found in ({"under_way", *days}, {"under_way", "default"})
-    assert planned(storing._with_days(storing._REFUSE_ENDED, MIDNIGHT)) <= found
+    assert planned(with_days(storing._REFUSE_ENDED, MIDNIGHT)) <= found
+
+
+_BY_KEYS = [
+    *(claim._CLAIM, claim._MOVE, storing._PROLONG, recording._COMPLETE, recording._FINISH, recording._SCHEDULE),
+    settling._ANSWER_OURS,
+]
+
+
+@pytest.mark.parametrize("sql", _BY_KEYS)
+def test_no_row_is_compared_with_each_that_is_wanted_where_statistics_are_of_a_time_at_which_there_were_none(
+    sql: str,
+) -> None:
+    """PostgreSQL would read all that is under way, or all attempts of these seconds, and join each of them."""
+    tables = "notifications_notification_under_way, notifications_notificationrequest_under_way, notifications_attempt"
+    connection.cursor().execute(f"ANALYZE {tables}")
+    fetch(f"SELECT {set_all(BATCH_WORKER)}")
+    plan = plan_of(sql)
+    scans = re.findall(r"Scan .*on notifications_.*\n((?: +(?:Index Cond|Recheck Cond|Filter): .*\n?)*)", plan)
+    assert scans
+    assert all(re.search(r"id = ANY |\bid = \w+\.id\b", conditions) for conditions in scans), plan

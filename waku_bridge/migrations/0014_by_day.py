@@ -60,7 +60,7 @@ class Migration(migrations.Migration):
         migrations.AddConstraint("inboundenvelope", ENVELOPE_ENDED),
         migrations.AddConstraint("outboundreply", REPLY_ENDED),
         PartitionByDay(HASHES),
-        PartitionByDay(ENVELOPES, under_way=[]),
-        PartitionByDay(REPLIES, under_way=[]),
+        PartitionByDay(ENVELOPES),
+        PartitionByDay(REPLIES),
         migrations.AddConstraint("outboundreply", ONE_REPLY),
     ]

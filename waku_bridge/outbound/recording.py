@@ -8,7 +8,7 @@ from itertools import islice
 from typing import LiteralString, NamedTuple
 
 from kit.db.clock import clock
-from kit.db.partitions import DAY, day_of
+from kit.db.partitions import with_days
 from kit.db.postgresql.base import Written
 from kit.db.statements import write
 from notifications.messages import Answer
@@ -99,8 +99,7 @@ class _Sealed(NamedTuple):
 
 
 # A second answer to the same envelope is not stored: another worker's was first, and may have been confirmed since.
-# Answers are made in the transaction that ends their envelope or request, so that two are never days apart. The days
-# stand in the text: with a parameter PostgreSQL would plan each time.
+# Answers are made in the transaction that ends their envelope or request, so that two are never days apart.
 _INSERT: LiteralString = f"""
     INSERT INTO waku_bridge_outboundreply
         (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns,
@@ -116,12 +115,6 @@ _INSERT: LiteralString = f"""
     ON CONFLICT (envelope_hash, part, ended_on) DO NOTHING
     RETURNING id, envelope_hash, part
 """
-
-
-def _insert(now: datetime) -> LiteralString:
-    """Return the statement with the days on which a reply may have ended: tomorrow, too, should the clock go back."""
-    days = ", ".join(f"'{day_of(now) + number * DAY}'" for number in (-1, 0, 1))
-    return _INSERT.replace("{days}", days)
 
 
 class Recorded(NamedTuple):
@@ -147,7 +140,7 @@ def record(replies: Sequence[Reply], *, now: datetime, retry_after: timedelta) -
     if not sealed:
         return Recorded([], None, now)
     written = write(
-        _insert(now),
+        with_days(_INSERT, now),
         {
             "now": now,
             "retry_at": now + retry_after,

@@ -15,7 +15,7 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from kit.db.connections import connection_parameters
-from kit.db.partitions import day_of
+from kit.db.partitions import day_of, with_days
 from kit.db.reasons import is_collision
 from kit.db.statements import fetch
 from kit.sessions import BATCH_WORKER, set_all
@@ -274,7 +274,7 @@ def test_what_waits_is_looked_for_in_what_is_under_way_alone() -> None:
 
 def test_a_reply_is_looked_for_in_the_days_that_it_may_have_ended_on() -> None:
     near = (day_of(AFTER) + number * DAY for number in (-1, 0, 1))
-    assert days_in(plan_of(recording._insert(AFTER))) == {retention.REPLIES.partition(day) for day in near}
+    assert days_in(plan_of(with_days(recording._INSERT, AFTER))) == {retention.REPLIES.partition(day) for day in near}
 
 
 def plan_of(sql: str, values: dict[str, object] | None = None) -> str:
