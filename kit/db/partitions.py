@@ -49,9 +49,9 @@ WRITTEN_ONCE: LiteralString = "fillfactor = 100, autovacuum_freeze_min_age = 0"
 # From what is under way rows go as fast as they come, also where millions wait.
 PASSED_THROUGH: LiteralString = f"{STORAGE}, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000"
 UNDER_WAY = date.max
-# What works the queues names the partition of what is under way. Only an UPDATE that ends rows needs the whole table, and
-# this condition, which has PostgreSQL plan for that partition and for no other. While it has no statistics it takes an
-# equality for rare, and looks for that instead of a row's key.
+# What works the queues names the partition of what is under way. Only an UPDATE that ends rows needs the whole table,
+# and this condition, which has PostgreSQL plan for that partition and for no other. While it has no statistics it takes
+# an equality for rare, and looks for that instead of a row's key.
 IS_UNDER_WAY: LiteralString = "ended_on >= '9999-12-31'"
 _NAME = re.compile(r"_d(\d{8})$")
 _PARTITIONS: LiteralString = """
