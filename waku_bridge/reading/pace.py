@@ -1,13 +1,16 @@
 """Decide when to read a relay cache again, by how full it was. Pure."""
 
 from dataclasses import dataclass
+from math import exp
 
-# The longest that a message waits in an idle system, and while messages come in. A read of an empty cache costs us
-# 0.7 ms of CPU time.
+# The longest that a message waits. A read of an empty cache costs us 0.7 ms of CPU time.
 IDLE_SECONDS = 0.2
-BUSY_SECONDS = 0.07
-# How long after a message others are expected.
-BUSY_FOR_SECONDS = 10.0
+# A page costs the worker more than each of its messages, so that a few gather at a steady rate, but for no longer than
+# that.
+GATHERED = 3
+LEAST_SECONDS = 0.05
+# The rate is that of about the last second.
+RATE_OF_SECONDS = 1.0
 # An idle cache is read often enough that a burst of this many messages per second fills it by half at most.
 BURST_PER_SECOND = 500
 # Between two reads the cache may fill up to here at the rate of the last page; bursts are several times the average.
@@ -23,7 +26,7 @@ class Ring:
     """
 
     capacity: int
-    _quiet_seconds: float = BUSY_FOR_SECONDS
+    _per_second: float = 0.0
 
     def fill(self, page_size: int) -> float:
         """Return how full the cache was, 0 to 1. At 1, messages were pushed out before they could be read."""
@@ -33,14 +36,13 @@ class Ring:
 
     def next_read(self, page_size: int, elapsed_seconds: float) -> float:
         """Return how many seconds to wait after a page that took ``elapsed_seconds`` to gather."""
-        if not page_size:
-            self._quiet_seconds += elapsed_seconds
-            is_idle = self._quiet_seconds >= BUSY_FOR_SECONDS
-            return min(IDLE_SECONDS if is_idle else BUSY_SECONDS, self._burst_seconds)
-        self._quiet_seconds = 0.0
+        remembered = exp(-elapsed_seconds / RATE_OF_SECONDS)
+        self._per_second = remembered * self._per_second + (1 - remembered) * page_size / max(elapsed_seconds, 0.001)
         if self.fill(page_size) >= ALARM_FILL:
             return 0.0
-        return min(BUSY_SECONDS, self._burst_seconds, TARGET_FILL * self.capacity / page_size * elapsed_seconds)
+        gathering = max(GATHERED / self._per_second, LEAST_SECONDS) if self._per_second else IDLE_SECONDS
+        filling = TARGET_FILL * self.capacity / page_size * elapsed_seconds if page_size else IDLE_SECONDS
+        return min(IDLE_SECONDS, self._burst_seconds, gathering, filling)
 
     @property
     def _burst_seconds(self) -> float:

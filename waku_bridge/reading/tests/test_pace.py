@@ -2,7 +2,7 @@
 
 import pytest
 
-from waku_bridge.reading.pace import BUSY_FOR_SECONDS, BUSY_SECONDS, IDLE_SECONDS, Ring
+from waku_bridge.reading.pace import GATHERED, IDLE_SECONDS, LEAST_SECONDS, Ring
 
 
 @pytest.mark.parametrize(
@@ -13,12 +13,12 @@ from waku_bridge.reading.pace import BUSY_FOR_SECONDS, BUSY_SECONDS, IDLE_SECOND
         (50, 0, 1.0, 0.05),
         (10, 0, 1.0, 0.01),
         (50, 1, 0.15, 0.05),  # 7 per second, and a burst may follow
-        (200, 1, 0.15, BUSY_SECONDS),
+        (200, 1, 0.15, IDLE_SECONDS),
         (50, 20, 0.15, 0.0375),  # 133 per second: a tenth of the ring
         (50, 5, 0.01, 0.01),  # 500 per second
         (50, 25, 0.15, 0.0),  # half full
         (50, 50, 0.15, 0.0),
-        (10_000, 75, 0.15, BUSY_SECONDS),  # 500 per second are nothing to a large one
+        (10_000, 75, 0.15, LEAST_SECONDS),  # 500 per second are nothing to a large one
         (10_000, 4_000, 0.05, 0.0125),
     ],
 )
@@ -26,11 +26,22 @@ def test_the_fuller_the_sooner(capacity, page, elapsed, pause):
     assert Ring(capacity).next_read(page, elapsed) == pytest.approx(pause)
 
 
-def test_while_messages_come_in_others_are_expected():
-    ring = Ring(1000)
-    ring.next_read(1, 0.1)
-    assert ring.next_read(0, BUSY_FOR_SECONDS / 2) == BUSY_SECONDS
-    assert ring.next_read(0, BUSY_FOR_SECONDS / 2) == IDLE_SECONDS
+@pytest.mark.parametrize("rate", [0, 1, 10, 20, 40, 100, 1000])
+def test_a_few_messages_gather_at_a_steady_rate(rate):
+    ring, pause, rest = Ring(100_000), IDLE_SECONDS, 0.0
+    for _ in range(200):
+        came = rest + rate * pause
+        rest = came % 1
+        pause = ring.next_read(int(came), pause)
+    wanted = GATHERED / rate if rate else IDLE_SECONDS
+    assert pause == pytest.approx(min(max(wanted, LEAST_SECONDS), IDLE_SECONDS), rel=0.2)
+
+
+def test_a_cache_is_read_as_seldom_as_ever_a_few_seconds_after_a_burst():
+    ring = Ring(100_000)
+    ring.next_read(100, 0.2)
+    assert ring.next_read(0, LEAST_SECONDS) == LEAST_SECONDS
+    assert ring.next_read(0, 5.0) == IDLE_SECONDS
 
 
 @pytest.mark.parametrize("rate", [20, 250, 500, 1000])
