@@ -7,7 +7,7 @@ from math import exp
 IDLE_SECONDS = 0.2
 # A page costs the worker more than each of its messages, so that a few gather at a steady rate, but for no longer than
 # that.
-GATHERED = 3
+GATHERED = 2
 LEAST_SECONDS = 0.05
 # The rate is that of about the last second.
 RATE_OF_SECONDS = 1.0
