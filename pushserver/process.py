@@ -1,14 +1,16 @@
 """Tell what a process is for by the command that started it.
 
 The settings ask once. A process that shows no pages installs and imports neither the console nor the API, which more
-than halves the time and the memory of its start. A command that is not known here gets everything.
+than halves the time and the memory of its start. A command that is not known here gets everything, and so does
+`manage.py up`, which forks the web server.
 """
 
 from collections.abc import Sequence
 from pathlib import PurePath
 
 # Commands that run as long as the server does. For those that an operator types now and then it would not pay off.
-WITHOUT_PAGES = frozenset({"up", "demo", "demo_clients", "run_waku_bridge", "run_xmpp_bridge"})
+WITHOUT_PAGES = frozenset({"demo_clients", "run_waku_bridge", "run_xmpp_bridge"})
+SERVERS = WITHOUT_PAGES | {"up", "demo"}
 
 
 def shows_pages(arguments: Sequence[str]) -> bool:
@@ -24,9 +26,7 @@ def shows_pages(arguments: Sequence[str]) -> bool:
 def is_server(arguments: Sequence[str]) -> bool:
     """Return whether the process with these ``arguments``, its program first, runs as long as the server does."""
     program, *rest = arguments
-    return _name(program) in {"celery", "granian"} or (
-        _name(program) == "manage" and bool(rest) and rest[0] in WITHOUT_PAGES
-    )
+    return _name(program) in {"celery", "granian"} or (_name(program) == "manage" and bool(rest) and rest[0] in SERVERS)
 
 
 def _name(program: str) -> str:

@@ -17,13 +17,20 @@ from pushserver.embedded.postgres import EmbeddedPostgres
 
 # Root is normal in containers and on trial machines; nothing is unpickled from the broker.
 SUPERUSER = "You're running the worker with superuser privileges"
+# Celery imports these when a worker starts.
+OF_CELERY = (
+    *("celery.bin.celery", "celery.apps.worker", "celery.beat", "kombu.transport.redis"),
+    *("celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log", "celery.backends.base"),
+    *("celery.concurrency.prefork", "celery.concurrency.thread", "celery.worker.components", "celery.worker.consumer"),
+    *("celery.worker.pidbox", "celery.worker.loops", "celery.worker.strategy", "celery.contrib.django.task"),
+)
 
 
 def preload() -> None:
     """Import what all children need before they are forked, so that it is imported and kept in memory once."""
     os.environ["CELERY_SKIP_CHECKS"] = "1"  # they were shown at the start, and every worker would repeat them
     app.loader.import_default_modules()
-    for module in ("celery.bin.celery", "celery.apps.worker", "celery.beat", "kombu.transport.redis"):
+    for module in (settings.ROOT_URLCONF, *OF_CELERY):
         importlib.import_module(module)
     commands = [("waku_bridge", "run_waku_bridge"), ("pushserver", "first_admin")]
     for app_name, command in [
@@ -58,6 +65,14 @@ def run_command(arguments: Sequence[str]) -> None:
     """Run a management command in this process."""
     read_settings_again()
     call_command(*arguments)
+
+
+def run_web(arguments: Sequence[str]) -> None:
+    """Run the web server in this process, and forked ones of its own."""
+    from granian.cli import cli  # noqa: PLC0415 - its threads are none of the supervisor's
+
+    read_settings_again()
+    cli([*arguments], auto_envvar_prefix="GRANIAN")
 
 
 def run_celery(arguments: Sequence[str]) -> object:

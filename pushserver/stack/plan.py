@@ -22,7 +22,7 @@ WEB_THREADS = min(8, 2 * (os.cpu_count() or 1) + 1)
 class Plan:
     """The processes of the server.
 
-    ``web`` starts at once, as its imports take long; ``services`` start once the database is up to date.
+    ``web`` starts at once, to say what is awaited; ``services`` start once the database is up to date.
     """
 
     host: str
@@ -74,7 +74,10 @@ def web(host: str, port: int) -> ProcessSpec:
     address = ["--host", host, "--port", str(port), "--no-ws"]
     workers = ["--blocking-threads", str(WEB_THREADS), "--workers-kill-timeout", "5", "--respawn-failed-workers"]
     application = ["--interface", "wsgi", "--log-level", "warning", "pushserver.wsgi:application"]
-    return python("web", "-m", "granian", *address, *workers, *application, stage=Stage.FRONT)
+    arguments = (*address, *workers, *application)
+    return replace(
+        python("web", "-m", "granian", *arguments, stage=Stage.FRONT), target=partial(children.run_web, arguments)
+    )
 
 
 def worker(name: str, queues: str, *pool: str, stop_seconds: float = WORKER_STOP_SECONDS) -> ProcessSpec:

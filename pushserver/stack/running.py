@@ -106,11 +106,12 @@ async def _replace_all(plan: Plan, supervisor: Supervisor) -> None:
 
 async def _start(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None:
     """Start at once, side by side, what needs nothing else. Meanwhile import what the other processes will share."""
-    first = [*[part.spec for part in plan.embedded], plan.web]
-    supervisor.say(f"Starting {', '.join(spec.name for spec in [*first, *plan.services])}.")
+    embedded = [part.spec for part in plan.embedded]
+    supervisor.say(f"Starting {', '.join(spec.name for spec in [*embedded, plan.web, *plan.services])}.")
     async with _reminders(supervisor) as awaited:
-        await asyncio.gather(*[supervisor.start(spec) for spec in first])
+        await asyncio.gather(*[supervisor.start(spec) for spec in embedded])
         preload()
+        await supervisor.start(plan.web)
         async with asyncio.TaskGroup() as group:
             for part in plan.embedded:
                 group.create_task(_wait_for(part, awaited))
