@@ -1,4 +1,4 @@
-"""Who imports the console: the web server and what forks it, and what an operator types; no other process of its own."""
+"""Who imports the console: the web server, what forks it, and what an operator types; no other process of its own."""
 
 import json
 import os
