@@ -19,13 +19,10 @@ OURS = ("kit", "registrations", "notifications", "waku_bridge", "xmpp_bridge", "
 # Not the server's own tables, or no module of a running server.
 LEFT_OUT = frozenset({"tests", "migrations", "devnode", "devserver", "management"})
 KEYWORD = re.compile(r"\b(?:SELECT\s|FROM\s|UPDATE\s+\w+\s+(?:AS\s+\w+\s+)?SET\b|INSERT INTO|DELETE FROM|WHERE\s)")
-UNDER_WAY = "_under_way"  # a partition of a table is the table
-WRITES = rf"(?:INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE)\s+{{}}(?:{UNDER_WAY})?\b"
+WRITES = r"(?:INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE)\s+{}\b"
 QUOTED = re.compile(r"(?<!AS )'(\w+)'")
-# A constant of ours, a state of a model, or its table; and an array of `write_rows`, by names that are constants.
-CONSTANT = re.compile(
-    r"_?[A-Z][A-Z_]*|(?:\w+\.)*[A-Z]\w*\.[A-Z_]+|table\([\w.]+\)|(?:beside|by_no_index|_of\w*)\('[^']+'(?:, '[^']+')*\)"
-)
+# A constant of ours, a state of a model, or its table.
+CONSTANT = re.compile(r"_?[A-Z][A-Z_]*|(?:\w+\.)*[A-Z]\w*\.[A-Z_]+|table\([\w.]+\)")
 
 # Modules that put more than constants into a statement, and what that is.
 PUT_TOGETHER = {
@@ -94,7 +91,7 @@ def app_of(table: str) -> str:
 
 
 def named_in(sql: Sql) -> set[str]:
-    return {name for word in re.findall(r"\w+", sql.text) if (name := word.removesuffix(UNDER_WAY)) in tables()}
+    return {name for name in re.findall(r"\w+", sql.text) if name in tables()}
 
 
 def words_of(table: str) -> set[str]:

@@ -57,6 +57,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("notifications", "0018_queues"): NOTHING_WAS_RELEASED,
     ("notifications", "0019_expiring"): NOTHING_WAS_RELEASED,
     ("notifications", "0021_all_attempts"): NOTHING_WAS_RELEASED,
+    ("notifications", "0022_by_route"): NOTHING_WAS_RELEASED,
     ("notifications", "0023_attempts_by_day"): NOTHING_WAS_RELEASED,
     ("notifications", "0024_by_the_day_of_the_end"): NOTHING_WAS_RELEASED,
     ("registrations", "0012_delivered_digest"): NOTHING_WAS_RELEASED,
