@@ -19,7 +19,8 @@ OURS = ("kit", "registrations", "notifications", "waku_bridge", "xmpp_bridge", "
 # Not the server's own tables, or no module of a running server.
 LEFT_OUT = frozenset({"tests", "migrations", "devnode", "devserver", "management"})
 KEYWORD = re.compile(r"\b(?:SELECT\s|FROM\s|UPDATE\s+\w+\s+(?:AS\s+\w+\s+)?SET\b|INSERT INTO|DELETE FROM|WHERE\s)")
-WRITES = r"(?:INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE)\s+{}\b"
+UNDER_WAY = "_under_way"  # a partition of a table is the table
+WRITES = rf"(?:INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE)\s+{{}}(?:{UNDER_WAY})?\b"
 QUOTED = re.compile(r"(?<!AS )'(\w+)'")
 # A constant of ours, a state of a model, or its table.
 CONSTANT = re.compile(r"_?[A-Z][A-Z_]*|(?:\w+\.)*[A-Z]\w*\.[A-Z_]+|table\([\w.]+\)")
@@ -91,7 +92,7 @@ def app_of(table: str) -> str:
 
 
 def named_in(sql: Sql) -> set[str]:
-    return {name for name in re.findall(r"\w+", sql.text) if name in tables()}
+    return {name for word in re.findall(r"\w+", sql.text) if (name := word.removesuffix(UNDER_WAY)) in tables()}
 
 
 def words_of(table: str) -> set[str]:

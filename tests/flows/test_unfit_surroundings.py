@@ -145,6 +145,7 @@ def test_on_a_half_done_migration_nothing_is_taken_before_it_is_done(cluster: Cl
     for name in PROCESSES:
         # Once, and once more in whoever looks while they are applied: fewer are missing then.
         told = [REASON.findall(line) for line in fleet.log(name).splitlines() if "start_waits" in line]
+        assert told
         assert all(before != after for before, after in pairwise(told)), told
         assert "Traceback" not in fleet.log(name)
 
@@ -187,6 +188,7 @@ def test_a_full_disk_that_ends_postgresql_is_told_in_one_line_and_costs_nothing_
     for name in WITHOUT_IT:
         told = _reasons(fleet, name)
         assert any(AWAY in why or FULL in why for why in told), told
+        assert told
         assert all(before != after for before, after in pairwise(told)), told
     for name in PROCESSES:
         assert "Traceback" not in fleet.log(name)

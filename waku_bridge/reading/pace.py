@@ -1,15 +1,15 @@
-"""Decide when to read a relay cache again, by how full it was. Pure."""
+"""Decide when to read a relay cache again, by how full it was and how many messages come. Pure."""
 
 from dataclasses import dataclass
 from math import exp
 
 # The longest that a message waits. A read of an empty cache costs us 0.7 ms of CPU time.
 IDLE_SECONDS = 0.2
-# A page costs the worker more than each of its messages, so that a few gather at a steady rate, but for no longer than
-# that.
+# A page costs the worker more than one more message on it, so that this many gather before the next read. Where they
+# come sooner, a message would wait for reads and batches rather than for others, so that there is a shortest pause.
 GATHERED = 2
 LEAST_SECONDS = 0.05
-# The rate is that of about the last second.
+# Messages per second are averaged over about this time, the last ones weighing most.
 RATE_OF_SECONDS = 1.0
 # An idle cache is read often enough that a burst of this many messages per second fills it by half at most.
 BURST_PER_SECOND = 500

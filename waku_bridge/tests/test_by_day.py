@@ -256,10 +256,10 @@ def test_rows_are_found_by_their_keys_also_where_statistics_are_of_a_time_at_whi
         fetch(f"DELETE FROM {table}_under_way RETURNING 1")
         connection.cursor().execute(f"ANALYZE {table}_under_way")
     fetch(f"SELECT {set_all(BATCH_WORKER)}")
-    many = {name: values * 200 for name, values in {**ONE, **SENT}.items()} | {"ids": list(range(200))}
+    many = {name: values * 200 for name, values in {**ONE, **SENT}.items()}
     plan = plan_of(sql, many | {"ids": [b"m"] * 200 if sql is inbound._CLOSE else list(range(200))})
     connection.close()
-    # Pending and published replies are few: PostgreSQL may read these, and compares each once.
+    # Replies that are pending or published are few, and PostgreSQL may read these by the index of their state.
     read = re.findall(r"Scan using \S+ on \w+_under_way .*\n.*?(Index Cond|Filter): .*(?: = ANY | = item)", plan)
     assert len(read) == len(re.findall(r"Scan using \S+ on \w+_under_way ", plan)), plan
     assert sql is not inbound._CLOSE or set(read) == {"Index Cond"}, plan
