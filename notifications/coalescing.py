@@ -22,8 +22,8 @@ _LEAVE_OUT_OLDEST = f"""
         FROM notifications_notification_under_way WHERE route_id = ANY (%(routes)b::bigint[])
             AND state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
     ), locked AS (
-        SELECT id FROM notifications_notification_under_way JOIN ranked USING (id)
-        WHERE ranked.place > %(most)s
+        SELECT id FROM notifications_notification_under_way
+        WHERE id = ANY (ARRAY(SELECT id FROM ranked WHERE place > %(most)s))
         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE notifications_notification AS n

@@ -158,7 +158,11 @@ class Notification(models.Model):
                 | models.Q(ended_on=UNDER_WAY),
                 name="notification_under_way",
             ),
-            models.UniqueConstraint(fields=["dedup_key", "ended_on"], name="one_notification_under_way"),
+            models.UniqueConstraint(
+                fields=["dedup_key", "ended_on"],
+                condition=models.Q(dedup_key__isnull=False),
+                name="one_notification_under_way",
+            ),
         ]
         indexes: ClassVar = [
             # The head of each queue. What a worker is sending waits in none, and is not in this index.
@@ -177,14 +181,19 @@ class Notification(models.Model):
                 name="notification_expiring",
             ),
             models.Index(fields=["lease_until"], condition=models.Q(state="in_flight"), name="notification_leased"),
-            # What waits for one route. A notification that is sent at once never touches it.
+            # What waits for one route, which is counted for each addressee of a request. No statement that finds rows
+            # by another key names this condition: see `by_no_index`.
             models.Index(
                 fields=["route"],
                 condition=models.Q(state__in=["pending", "retrying", "ambiguous"]),
                 name="notification_by_route",
             ),
             # By id within a recipient, because the console shows the newest of one recipient, of however many.
-            models.Index(fields=["public_key_hash", "id"], name="notification_by_recipient"),
+            models.Index(
+                fields=["public_key_hash", "id"],
+                condition=models.Q(public_key_hash__gt=b""),
+                name="notification_by_recipient",
+            ),
             # What the console lists by state. It leaves out delivered notifications, which are most, and those under
             # way, which have indexes above. So the usual life of a notification never touches this index.
             models.Index(

@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 
 from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.postgresql.base import Rows
-from kit.db.statements import Statement, fetch, write
+from kit.db.statements import Statement, by_no_index, fetch, write
 from kit.turns import LONG_AGO
 from notifications.messages import ChannelKey, QueueKey, queue_key
 from notifications.models import Channel, Halt, Notification
@@ -28,7 +28,9 @@ UNSORTED = 0
 SUCCESS_NOTED_EVERY = timedelta(minutes=1)
 State = Notification.State
 # What waits. Not parameters, so that PostgreSQL recognises the partial indexes.
-WAITS: LiteralString = f"state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')"
+_WAITING: LiteralString = f"IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')"
+WAITS: LiteralString = f"state {_WAITING}"
+WAITS_BY_KEY: LiteralString = f"{by_no_index('state')} {_WAITING}"
 # What a statement sets that ends a notification: PostgreSQL moves the row to the day, without what was for the device.
 OVER: LiteralString = """finished_at = %(now)s, ended_on = %(today)s, lease_until = NULL, next_attempt_at = NULL,
         chat_id = NULL, message = NULL, wake = NULL"""

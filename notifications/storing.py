@@ -21,13 +21,13 @@ from typing import Any, LiteralString, NamedTuple
 
 from kit.db.partitions import DAY, UNDER_WAY, day_of, with_days
 from kit.db.postgresql.base import Rows
-from kit.db.statements import Statement, fetch, new_ids, write
+from kit.db.statements import Statement, beside, fetch, new_ids, write, write_rows
 from kit.metrics.batches import count
 from kit.turns import wake as wake_workers
 from notifications import metrics
 from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
 from notifications.policy import Verdict
-from notifications.queues import UNSORTED, WAITS
+from notifications.queues import UNSORTED, WAITS_BY_KEY
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 
@@ -225,12 +225,13 @@ _MAY_HAVE_REACHED_NOBODY: LiteralString = f"""
 _FIND_DIGESTS: LiteralString = """
     SELECT digest, received_at, TRUE FROM notifications_requestdigest WHERE digest = ANY (%(digests)b::bytea[])
 """
+_FIND_KEYS: LiteralString = f"""
+    SELECT dedup_key, CASE WHEN {_MAY_HAVE_REACHED_NOBODY} THEN 'epoch' ELSE created_at END, FALSE
+    FROM notifications_notification"""
 _FIND_KNOWN: LiteralString = f"""
     {_FIND_DIGESTS}
-    UNION ALL
-    SELECT dedup_key, CASE WHEN {_MAY_HAVE_REACHED_NOBODY} THEN 'epoch' ELSE created_at END, FALSE
-    FROM notifications_notification
-    WHERE dedup_key = ANY (%(dedup_keys)b::bytea[]) AND ended_on IN ({{days}}, '{UNDER_WAY}')
+    UNION ALL {_FIND_KEYS}_under_way WHERE dedup_key = ANY (%(dedup_keys)b::bytea[])
+    UNION ALL {_FIND_KEYS} WHERE dedup_key = ANY (%(dedup_keys)b::bytea[]) AND ended_on IN ({{days}})
 """
 _FIND_REQUESTS: LiteralString = f"""
     SELECT request_key, id, received_at, state = '{NotificationRequest.State.ANSWERED}', decided
@@ -361,14 +362,13 @@ def push_request(push: NewNotification, *, sender: bytes, now: datetime) -> NewR
     )
 
 
+_EXPIRY: LiteralString = beside("%(ids)b::bigint[]", "n.id", "expiries", "timestamptz")
 _PROLONG: LiteralString = f"""
-    UPDATE notifications_notification_under_way AS n SET expires_at = item.expires_at
-    FROM unnest(%(ids)b::bigint[], %(expiries)b::timestamptz[]) AS item (id, expires_at)
-    WHERE n.id = item.id AND n.id = ANY (%(ids)b::bigint[]) AND n.expires_at < item.expires_at AND {WAITS}
+    UPDATE notifications_notification_under_way AS n SET expires_at = {_EXPIRY}
+    WHERE n.id = ANY (%(ids)b::bigint[]) AND n.expires_at < {_EXPIRY} AND {WAITS_BY_KEY}
 """
 
 
 def prolong(expiries: Sequence[tuple[int, datetime]]) -> None:
     """Let notifications that wait live longer, because they stand for later pushes, too."""
-    if expiries:
-        write(_PROLONG, {"ids": [pk for pk, _ in expiries], "expiries": [expires_at for _, expires_at in expiries]})
+    write_rows(_PROLONG, ("ids", "expiries"), expiries)

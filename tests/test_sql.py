@@ -22,8 +22,10 @@ KEYWORD = re.compile(r"\b(?:SELECT\s|FROM\s|UPDATE\s+\w+\s+(?:AS\s+\w+\s+)?SET\b
 UNDER_WAY = "_under_way"  # a partition of a table is the table
 WRITES = rf"(?:INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE)\s+{{}}(?:{UNDER_WAY})?\b"
 QUOTED = re.compile(r"(?<!AS )'(\w+)'")
-# A constant of ours, a state of a model, or its table.
-CONSTANT = re.compile(r"_?[A-Z][A-Z_]*|(?:\w+\.)*[A-Z]\w*\.[A-Z_]+|table\([\w.]+\)")
+# A constant of ours, a state of a model, or its table; and an array of `write_rows`, by names that are constants.
+CONSTANT = re.compile(
+    r"_?[A-Z][A-Z_]*|(?:\w+\.)*[A-Z]\w*\.[A-Z_]+|table\([\w.]+\)|(?:beside|by_no_index|_of\w*)\('[^']+'(?:, '[^']+')*\)"
+)
 
 # Modules that put more than constants into a statement, and what that is.
 PUT_TOGETHER = {

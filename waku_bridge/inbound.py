@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import LiteralString, NamedTuple
 
 import structlog
@@ -20,7 +20,7 @@ from kit.buckets.bucket import BucketLimits
 from kit.buckets.shared import own_buckets
 from kit.db.clock import clock
 from kit.db.partitions import UNDER_WAY, day_of
-from kit.db.statements import fetch, write
+from kit.db.statements import beside, fetch, write, write_rows
 from kit.metrics.batches import count, observe
 from kit.tracing.steps import note
 from kit.turns import LONG_AGO
@@ -178,7 +178,7 @@ _NEWEST: LiteralString = _TAKE.format(
     order="PARTITION BY share ORDER BY rank",
     max_bytes="%(max_bytes)s * share",
 )
-_ONE: LiteralString = _take_in(_ARRIVAL, f"state = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])")
+_ONE: LiteralString = _take_in("hash", f"state = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])")
 _POSTPONED: LiteralString = _take_in(_REVERSED, f"state = '{State.POSTPONED}' AND hash <> ALL (%(but)b::bytea[])")
 _POSTPONE = f"""
     UPDATE waku_bridge_inboundenvelope_under_way SET state = '{State.POSTPONED}' WHERE hash = ANY (%b::bytea[])
@@ -438,32 +438,28 @@ def _type_of(item: Item) -> str:
     return MESSAGE_TYPES[type(item.decoded.body)].name.lower() if item.decoded else "unknown"
 
 
+_HASHES: LiteralString = "%(hashes)b::bytea[]"
+_of = partial(beside, _HASHES, "envelope.hash")
 # What an ended envelope has in its columns: what is not said here stays.
 _ENDED = {
-    "state": "item.state",
-    "reason": "item.reason",
-    "message_type": "item.message_type",
-    "message_id": "item.message_id",
+    "state": _of("states", "text"),
+    "reason": _of("reasons", "text"),
+    "message_type": _of("types", "smallint"),
+    "message_id": _of("ids", "bytea"),
     "processed_at": "%(now)s::timestamptz",
     "payload": "NULL::bytea",
     "ended_on": "%(today)s::date",
 }
 _COLUMNS = [str(field.column) for field in InboundEnvelope._meta.concrete_fields]  # noqa: SLF001 - documented
-# By it PostgreSQL looks for these rows by their keys, and never reads all that is under way, also while its statistics
-# say that nothing is: 200 rows beside 50 000 took 3 s. Other statements say the same of their ids.
-_OF_ITEMS = "envelope.hash = ANY (%(hashes)b::bytea[])"
 # Other workers pass over a row that is removed. One that PostgreSQL moves, for an UPDATE of its day, is a conflict for
 # whoever looks for rows at this moment: with eight workers it ended a quarter of their turns.
 _CLOSE = f"""
-    WITH item AS (
-        SELECT * FROM unnest(%(hashes)b::bytea[], %(states)b::text[], %(reasons)b::text[], %(types)b::smallint[],
-            %(ids)b::bytea[]) AS item (hash, state, reason, message_type, message_id)
-    ), without_key AS (
-        UPDATE waku_bridge_inboundenvelope_under_way AS envelope SET state = item.state
-        FROM item WHERE item.state = '{State.PENDING_KEY}' AND envelope.hash = item.hash AND {_OF_ITEMS}
+    WITH without_key AS (
+        UPDATE waku_bridge_inboundenvelope_under_way AS envelope SET state = '{State.PENDING_KEY}'
+        WHERE envelope.hash = ANY ({_HASHES}) AND {_of("states", "text")} = '{State.PENDING_KEY}'
     ), ended AS (
         DELETE FROM waku_bridge_inboundenvelope_under_way AS envelope
-        USING item WHERE item.state <> '{State.PENDING_KEY}' AND envelope.hash = item.hash AND {_OF_ITEMS}
+        WHERE envelope.hash = ANY ({_HASHES}) AND {_of("states", "text")} <> '{State.PENDING_KEY}'
         RETURNING {", ".join(_ENDED.get(column, f"envelope.{column}") for column in _COLUMNS)}
     )
     INSERT INTO waku_bridge_inboundenvelope ({", ".join(_COLUMNS)}) SELECT * FROM ended
@@ -472,16 +468,12 @@ _CLOSE = f"""
 
 def _close(items: Sequence[Item], *, now: datetime) -> None:
     """Write how every envelope ended, in one statement, and drop the payloads that have served."""
-    if items:
-        write(
-            _CLOSE,
-            {
-                "now": now,
-                "today": day_of(now),
-                "hashes": [item.hash for item in items],
-                "states": [str(item.state) for item in items],
-                "reasons": [item.reason for item in items],
-                "types": [int(MESSAGE_TYPES[type(i.decoded.body)]) if i.decoded else None for i in items],
-                "ids": [item.decoded.message_id if item.decoded else None for item in items],
-            },
+    rows = [
+        (
+            *(item.hash, str(item.state), item.reason),
+            int(MESSAGE_TYPES[type(item.decoded.body)]) if item.decoded else None,
+            item.decoded.message_id if item.decoded else None,
         )
+        for item in items
+    ]
+    write_rows(_CLOSE, ("hashes", "states", "reasons", "types", "ids"), rows, now=now, today=day_of(now))

@@ -7,8 +7,9 @@ A table of work is kept by the day on which a row ended (`ended_on`, a date). Wh
 own, and ends on the last day there is. The UPDATE that ends a row sets the day, and PostgreSQL moves it; one that has
 it tried again moves it back.
 
-A statement of many rows says which ones with `= ANY`, besides joining them. Where the statistics are of a time at which
-nothing was under way, PostgreSQL would read all of that, and compare each row with all that are wanted.
+Whatever is under way may have ended when PostgreSQL makes its statistics, and then any index is as good as any other to
+it, also beside a million rows, and so is comparing each of two hundred with each. So statements of many rows join
+nothing (`write_rows`), and name no condition that another index fits (`by_no_index`).
 """
 
 import re

@@ -4,7 +4,8 @@ Django binds parameters on the client, so that a payload travels as hexadecimal 
 planned anew. That is right for the console, but it is half of what a statement of the message path costs.
 """
 
-from typing import LiteralString, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, LiteralString, cast
 
 from django.db import connection
 from django.db.models import Model
@@ -35,6 +36,43 @@ def write(sql: LiteralString, parameters: Parameters = ()) -> Written:
     Whoever sends it raises its error.
     """
     return _database().write(sql, parameters)
+
+
+def write_rows(
+    sql: LiteralString, columns: Sequence[str], rows: Iterable[Sequence[Any]], **others: object
+) -> list[Written]:
+    """Have a statement run that takes the values of many rows as arrays, one for each column, the first one their key.
+
+    It finds them by `beside`, so the rows are in the order of their keys. Of those with the same key each gets a run of
+    its own, in the order in which they came.
+    """
+    left, written = list(rows), []
+    while left:
+        first = {row[0]: row for row in reversed(left)}
+        ordered = [first[key] for key in sorted(first)]
+        arrays = {name: [row[place] for row in ordered] for place, name in enumerate(columns)}
+        written.append(write(sql, {**arrays, **others}))
+        left = [row for row in left if row is not first[row[0]]]
+    return written
+
+
+def beside(keys: LiteralString, key: LiteralString, name: LiteralString, kind: LiteralString) -> LiteralString:
+    """Return an SQL expression for a row's own value in an array of `write_rows`, found by a binary search.
+
+    ``keys`` and ``key`` are expressions, and each statement says that the one is among the others (`= ANY`). Instead of
+    a search PostgreSQL would join the rows with the arrays, whose length it does not know: it compares each of two
+    hundred with each, or reads all that is under way where its statistics are of a time at which nothing was.
+    """
+    return f"(%({name})b::{kind}[])[width_bucket({key}, {keys})]"
+
+
+def by_no_index(column: LiteralString) -> LiteralString:
+    """Return an SQL expression for a text column that no index is of, for statements that find rows by their keys.
+
+    Where its statistics are of a time at which nothing was under way, PostgreSQL would take an index of all rows in
+    this state for as good as that of the keys.
+    """
+    return f"({column} || '')"
 
 
 def _database() -> DatabaseWrapper:

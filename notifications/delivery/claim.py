@@ -13,7 +13,7 @@ from typing import LiteralString, NamedTuple
 import structlog
 
 from kit.db.partitions import UNDER_WAY, day_of
-from kit.db.statements import fetch, write
+from kit.db.statements import beside, fetch, write, write_rows
 from kit.metrics.batches import observe
 from kit.tracing.steps import is_on
 from kit.turns import LONG_AGO
@@ -23,7 +23,7 @@ from notifications.messages import ChannelKey, Push, QueueKey, Result, channel_k
 from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Notification
 from notifications.policy import CONFIG_RETRY_SECONDS
-from notifications.queues import DUE, UNSORTED, WAITS, Queues
+from notifications.queues import DUE, UNSORTED, WAITS_BY_KEY, Queues
 from notifications.transitions import end, move
 from registrations.encryption import DecryptionError, Purpose
 from registrations.keyring import keyring
@@ -281,15 +281,14 @@ class _Sorting:
 
     def write(self, *, now: datetime) -> None:
         """Move what was in a wrong queue, and put off what cannot be read."""
-        if self._moved:
-            write(_MOVE, {"ids": list(self._moved), "queue_ids": list(self._moved.values())})
+        write_rows(_MOVE, ("ids", "queue_ids"), self._moved.items())
         _postpone(self._unreadable, now=now)
 
 
-_MOVE = """
-    UPDATE notifications_notification_under_way AS n SET queue_id = item.queue_id
-    FROM unnest(%(ids)b::bigint[], %(queue_ids)b::integer[]) AS item (id, queue_id)
-    WHERE n.id = item.id AND n.id = ANY (%(ids)b::bigint[])
+_MOVE = f"""
+    UPDATE notifications_notification_under_way AS n
+    SET queue_id = {beside("%(ids)b::bigint[]", "n.id", "queue_ids", "integer")}
+    WHERE n.id = ANY (%(ids)b::bigint[])
 """
 
 
@@ -348,7 +347,7 @@ _CLAIM = f"""
     UPDATE notifications_notification_under_way AS n
     SET state = '{State.IN_FLIGHT}', lease_until = %(lease_until)s, attempt_count = n.attempt_count + 1,
         next_attempt_at = NULL
-    WHERE n.id = ANY (%(ids)b::bigint[]) AND {WAITS}
+    WHERE n.id = ANY (%(ids)b::bigint[]) AND {WAITS_BY_KEY}
 """
 _INSERT_ATTEMPTS = """
     INSERT INTO notifications_attempt

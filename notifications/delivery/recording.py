@@ -11,12 +11,13 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import LiteralString, NamedTuple
 
 import structlog
 
 from kit.db.partitions import IS_UNDER_WAY, day_of
-from kit.db.statements import fetch, write
+from kit.db.statements import beside, by_no_index, fetch, write, write_rows
 from kit.metrics.batches import count, count_returned, observe
 from kit.turns import LONG_AGO
 from notifications import breakers, disabling, halts, queues
@@ -123,14 +124,14 @@ def _believe(channel: ChannelKey, result: Result, doubted: set[ChannelKey]) -> R
     return replace(result, outcome=Outcome.CONFIG) if is_doubtful else result
 
 
-_COMPLETE = """
+_IDS = "%(ids)b::bigint[]"
+_of_attempt = partial(beside, _IDS, "attempt.id")
+_COMPLETE = f"""
     UPDATE notifications_attempt AS attempt
-    SET outcome = result.outcome, code = result.code, latency_ms = result.latency_ms, is_guarded = result.is_guarded,
-        error = result.error
-    FROM unnest(%(ids)b::bigint[], %(outcomes)b::text[], %(codes)b::text[], %(latencies)b::integer[],
-                %(guarded)b::boolean[], %(errors)b::text[], %(started)b::timestamptz[])
-        AS result (id, outcome, code, latency_ms, is_guarded, error, started_at)
-    WHERE attempt.id = result.id AND attempt.id = ANY (%(ids)b::bigint[]) AND attempt.started_at = result.started_at
+    SET outcome = {_of_attempt("outcomes", "text")}, code = {_of_attempt("codes", "text")},
+        latency_ms = {_of_attempt("latencies", "integer")}, is_guarded = {_of_attempt("guarded", "boolean")},
+        error = {_of_attempt("errors", "text")}
+    WHERE attempt.id = ANY ({_IDS}) AND attempt.started_at = {_of_attempt("started", "timestamptz")}
         AND attempt.started_at BETWEEN %(first)s AND %(last)s  -- so that one or two days are planned
 """
 
@@ -139,20 +140,11 @@ def _complete_attempts(results: Sequence[Done]) -> None:
     if not results:
         return
     started = [claim.started_at for claim, _ in results]
-    write(
-        _COMPLETE,
-        {
-            "ids": [claim.attempt_id for claim, _ in results],
-            "outcomes": [result.outcome.value for _, result in results],
-            "codes": [result.code for _, result in results],
-            "latencies": [result.latency_ms for _, result in results],
-            "guarded": [result.is_guarded for _, result in results],
-            "errors": [result.error for _, result in results],
-            "started": started,
-            "first": min(started),
-            "last": max(started),
-        },
-    )
+    rows = [
+        (c.attempt_id, r.outcome.value, r.code, r.latency_ms, r.is_guarded, r.error, c.started_at) for c, r in results
+    ]
+    columns = ("ids", "outcomes", "codes", "latencies", "guarded", "errors", "started")
+    write_rows(_COMPLETE, columns, rows, first=min(started), last=max(started))
 
 
 def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> None:
@@ -253,15 +245,14 @@ def _retry(
 
 # A notification that another attempt ended meanwhile is left alone. An end that only this attempt may decide (expired,
 # unconfirmed) requires that the attempt still holds the notification.
+_of = partial(beside, _IDS, "n.id")
 _FINISH = f"""
     UPDATE notifications_notification AS n
-    SET state = item.state, report = coalesce(n.report, item.report), {OVER}
-    FROM unnest(%(ids)b::bigint[], %(collapse_ids)b::bytea[], %(numbers)b::integer[], %(states)b::text[],
-                %(reports)b::text[]) AS item (id, collapse_id, attempt_number, state, report)
-    WHERE n.id = item.id AND n.id = ANY (%(ids)b::bigint[]) AND {IS_UNDER_WAY}
-        AND coalesce(n.collapse_id, '') = item.collapse_id AND (
-        n.state = '{State.IN_FLIGHT}' AND n.attempt_count = item.attempt_number
-        OR item.report IS NOT NULL AND n.state IN ('{State.IN_FLIGHT}', '{State.RETRYING}', '{State.AMBIGUOUS}')
+    SET state = {_of("states", "text")}, report = coalesce(n.report, {_of("reports", "text")}), {OVER}
+    WHERE n.id = ANY ({_IDS}) AND {IS_UNDER_WAY} AND coalesce(n.collapse_id, '') = {_of("collapse_ids", "bytea")} AND (
+        n.state = '{State.IN_FLIGHT}' AND n.attempt_count = {_of("numbers", "integer")}
+        OR {_of("reports", "text")} IS NOT NULL
+            AND n.state IN ('{State.IN_FLIGHT}', '{State.RETRYING}', '{State.AMBIGUOUS}')
     )
     RETURNING n.state
 """
@@ -269,58 +260,36 @@ _FINISH = f"""
 
 def _finish(changes: Sequence[Change], *, now: datetime) -> None:
     """Write the ends of notifications, and with them what their senders are told, unless they were told before."""
-    if not changes:
-        return
     told = {state: REPORTS[report_error(is_token_dead=state is State.DEAD_TOKEN)] for state in FINISHED_BY.values()}
-    finished = write(
-        _FINISH,
-        {
-            "now": now,
-            "today": day_of(now),
-            **_rows(changes),
-            "states": [str(change.state) for change in changes],
-            "reports": [str(told[State(c.state)]) if c.state in told else None for c in changes],
-        },
-    )
-    count_returned(FINISHED, finished)
+    reports = (str(told[State(change.state)]) if change.state in told else None for change in changes)
+    rows = [(*_key(change), report) for change, report in zip(changes, reports, strict=True)]
+    for finished in write_rows(_FINISH, (*_KEY, "reports"), rows, now=now, today=day_of(now)):
+        count_returned(FINISHED, finished)
 
 
 _SCHEDULE = f"""
     UPDATE notifications_notification_under_way AS n
-    SET state = item.state, ambiguous_count = item.ambiguous_count, next_attempt_at = item.next_attempt_at,
-        lease_until = NULL, payload_dropped = n.payload_dropped OR item.is_payload_dropped,
-        message = CASE WHEN item.is_payload_dropped THEN NULL ELSE n.message END
-    FROM unnest(%(ids)b::bigint[], %(collapse_ids)b::bytea[], %(numbers)b::integer[], %(states)b::text[],
-                %(ambiguous)b::smallint[], %(next_at)b::timestamptz[], %(dropped)b::boolean[])
-        AS item (id, collapse_id, attempt_number, state, ambiguous_count, next_attempt_at, is_payload_dropped)
-    WHERE n.id = item.id AND n.id = ANY (%(ids)b::bigint[])
-        AND coalesce(n.collapse_id, '') = item.collapse_id
-        AND n.state = '{State.IN_FLIGHT}' AND n.attempt_count = item.attempt_number
+    SET state = {_of("states", "text")}, ambiguous_count = {_of("ambiguous", "smallint")},
+        next_attempt_at = {_of("next_at", "timestamptz")}, lease_until = NULL,
+        payload_dropped = n.payload_dropped OR {_of("dropped", "boolean")},
+        message = CASE WHEN {_of("dropped", "boolean")} THEN NULL ELSE n.message END
+    WHERE n.id = ANY ({_IDS}) AND coalesce(n.collapse_id, '') = {_of("collapse_ids", "bytea")}
+        AND {by_no_index("n.state")} = '{State.IN_FLIGHT}' AND n.attempt_count = {_of("numbers", "integer")}
 """
 
 
 def _schedule(changes: Sequence[Change]) -> None:
-    if changes:
-        write(
-            _SCHEDULE,
-            {
-                **_rows(changes),
-                "states": [str(change.state) for change in changes],
-                "ambiguous": [change.ambiguous_count for change in changes],
-                "next_at": [change.next_attempt_at for change in changes],
-                "dropped": [change.is_payload_dropped for change in changes],
-            },
-        )
+    rows = [(*_key(c), c.ambiguous_count, c.next_attempt_at, c.is_payload_dropped) for c in changes]
+    write_rows(_SCHEDULE, (*_KEY, "ambiguous", "next_at", "dropped"), rows)
 
 
-def _rows(changes: Sequence[Change]) -> dict[str, object]:
-    """Return which rows these changes are of."""
-    claims = [change.claim for change in changes]
-    return {
-        "ids": [claim.notification_id for claim in claims],
-        "collapse_ids": [bytes.fromhex(claim.push.collapse_id) for claim in claims],
-        "numbers": [claim.push.attempt_number for claim in claims],
-    }
+# Which row a change is of, as a claim of it, and what its state becomes.
+_KEY = ("ids", "collapse_ids", "numbers", "states")
+
+
+def _key(change: Change) -> tuple[int, bytes, int, str]:
+    push = change.claim.push
+    return change.claim.notification_id, bytes.fromhex(push.collapse_id), push.attempt_number, str(change.state)
 
 
 def _recorded(claim: Claim, change: Change) -> Recorded:
@@ -348,14 +317,15 @@ def _app(channel: ChannelKey, known: Queues) -> str:
 
 _LEASED: LiteralString = f"state = '{State.IN_FLIGHT}' AND lease_until >= %(nothing_before)s"
 _IS_LOST: LiteralString = f"{_LEASED} AND lease_until <= %(now)s"
+_FIRST: LiteralString = "ORDER BY lease_until, id"  # by their index: in the order of ids all that is under way is read
 _TAKE_UP_LOST = f"""
     WITH lost AS (
         SELECT id FROM notifications_notification_under_way WHERE {_IS_LOST}
-        ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        {_FIRST} LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     ), completed AS (
         UPDATE notifications_attempt AS attempt SET outcome = '{Attempt.Outcome.AMBIGUOUS}', code = %(code)s
-        FROM lost
-        WHERE attempt.notification_id = lost.id AND attempt.outcome IS NULL AND attempt.started_at >= %(since)s
+        WHERE attempt.notification_id = ANY (ARRAY(SELECT id FROM lost)) AND attempt.outcome IS NULL
+            AND attempt.started_at >= %(since)s
     )
     UPDATE notifications_notification_under_way AS n SET state = '{State.AMBIGUOUS}', next_attempt_at = %(now)s,
         lease_until = NULL
@@ -365,7 +335,7 @@ _TAKE_UP_LOST = f"""
 _POSTPONE_FIRST_LOST = f"""
     UPDATE notifications_notification_under_way SET lease_until = %(later)s
     WHERE id = (
-        SELECT id FROM notifications_notification_under_way WHERE {_IS_LOST} ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
+        SELECT id FROM notifications_notification_under_way WHERE {_IS_LOST} {_FIRST} LIMIT 1 FOR UPDATE SKIP LOCKED
     )
 """
 _FIRST_LOST = f"""

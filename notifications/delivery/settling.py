@@ -12,8 +12,8 @@ from datetime import date, datetime, timedelta
 from heapq import heappop, heappush
 from typing import LiteralString, NamedTuple
 
-from kit.db.partitions import IS_UNDER_WAY, day_of
-from kit.db.statements import fetch, write
+from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
+from kit.db.statements import beside, by_no_index, fetch, write, write_rows
 from kit.metrics.batches import observe
 from kit.turns import LONG_AGO
 from notifications.delivery.recording import Recorded
@@ -30,6 +30,7 @@ State = Notification.State
 # Another worker settles a request only when the one that accepted it is late by this much.
 GRACE = timedelta(seconds=0.5)
 _WAITS: LiteralString = f"state = '{NotificationRequest.State.WAITING}'"
+_WAITS_BY_KEY: LiteralString = f"{by_no_index('state')} = '{NotificationRequest.State.WAITING}'"
 _WAITS_SINCE: LiteralString = f"{_WAITS} AND reply_due_at >= %(nothing_before)s"
 OVERDUE = f"""
     SELECT FROM notifications_notificationrequest_under_way
@@ -139,25 +140,22 @@ _ANSWERED: LiteralString = f"""
         reply_address = NULL, decided_names = NULL
 """
 _ANSWER: LiteralString = f"""
-    {_ANSWERED} WHERE id = ANY (%(ids)b::bigint[]) AND {IS_UNDER_WAY} AND {_WAITS}
+    {_ANSWERED} WHERE id = ANY (%(ids)b::bigint[]) AND {IS_UNDER_WAY} AND {_WAITS_BY_KEY}
 """
 # By their keys, too: see `recording`.
 _ANSWER_OURS: LiteralString = f"""
-    {_ANSWERED} FROM unnest(%(ids)b::bigint[], %(keys)b::bytea[]) AS ours (id, source_key)
-    WHERE request.id = ours.id AND request.id = ANY (%(ids)b::bigint[]) AND request.source_key = ours.source_key
-        AND {IS_UNDER_WAY} AND {_WAITS}
+    {_ANSWERED} WHERE request.id = ANY (%(ids)b::bigint[])
+        AND request.source_key = {beside("%(ids)b::bigint[]", "request.id", "keys", "bytea")}
+        AND {IS_UNDER_WAY} AND {_WAITS_BY_KEY}
     RETURNING request.id
 """
 
 
 def answer_ended(requests: Sequence[WaitingRequest], *, now: datetime) -> list[Answer]:
     """Answer requests whose notifications have all ended. Their reports were fixed when that was recorded."""
-    if not requests:
-        return []
-    keys = [request.source_key for request in requests]
-    ids = [request.request_id for request in requests]
-    rows = fetch(_ANSWER_OURS, {"now": now, "today": day_of(now), "ids": ids, "keys": keys})
-    answered = {request_id for (request_id,) in rows}
+    keys = [(request.request_id, request.source_key) for request in requests]
+    written = write_rows(_ANSWER_OURS, ("ids", "keys"), keys, now=now, today=day_of(now))
+    answered = {request_id for each in written for (request_id,) in each.rows()}
     ours = [request for request in requests if request.request_id in answered]
     _measure(ours, now=now)
     return [request.answer() for request in ours]
@@ -198,20 +196,32 @@ class StoredNotification(NamedTuple):
 
 _LOCK_WAITING = f"""
     SELECT id, front_door, source_key, reply_address, message_id, received_at, reply_due_at, decided, decided_names
-    FROM notifications_notificationrequest_under_way WHERE id = ANY (%(ids)b::bigint[]) AND {_WAITS}
+    FROM notifications_notificationrequest_under_way WHERE id = ANY (%(ids)b::bigint[]) AND {_WAITS_BY_KEY}
     ORDER BY id FOR UPDATE SKIP LOCKED
 """
-_LOCK_NOTIFICATIONS = f"""
-    SELECT n.id, request_id, position, public_key_hash, installation_id, n.state, attempt_count, report,
-           route.state IS NOT DISTINCT FROM '{Route.State.DISABLED}'
-    FROM notifications_notification AS n LEFT JOIN registrations_route AS route ON route.id = n.route_id
-    WHERE request_id = ANY (%(ids)b::bigint[]) AND ended_on >= %(since)s
-    ORDER BY request_id, position FOR NO KEY UPDATE OF n
+_NOTIFICATION: LiteralString = f"""
+    SELECT id, request_id, position, public_key_hash, installation_id, state, attempt_count, report,
+           EXISTS (SELECT FROM registrations_route WHERE id = n.route_id AND state = '{Route.State.DISABLED}')
 """
-_FIX_REPORTS = """
-    UPDATE notifications_notification AS n SET report = fixed.report
-    FROM unnest(%(ids)b::bigint[], %(reports)b::text[]) AS fixed (id, report)
-    WHERE n.id = fixed.id AND n.id = ANY (%(ids)b::bigint[]) AND ended_on >= %(since)s
+_IN_ORDER: LiteralString = "ORDER BY request_id, position FOR NO KEY UPDATE OF n"
+# Those under way are found by their request alone: PostgreSQL must not take the index of the day for as good.
+_LOCK_NOTIFICATIONS = f"""
+    WITH open AS (
+        {_NOTIFICATION} FROM notifications_notification_under_way AS n
+        WHERE request_id = ANY (%(ids)b::bigint[]) {_IN_ORDER}
+    ), ended AS (
+        {_NOTIFICATION} FROM notifications_notification AS n
+        WHERE request_id = ANY (%(ids)b::bigint[]) AND ended_on >= %(since)s AND ended_on < '{UNDER_WAY}' {_IN_ORDER}
+    )
+    TABLE open UNION ALL TABLE ended
+"""
+_REPORT: LiteralString = beside("%(ids)b::bigint[]", "n.id", "reports", "text")
+_FIX_OPEN = f"""
+    UPDATE notifications_notification_under_way AS n SET report = {_REPORT} WHERE n.id = ANY (%(ids)b::bigint[])
+"""
+_FIX_ENDED = f"""
+    UPDATE notifications_notification AS n SET report = {_REPORT}
+    WHERE n.id = ANY (%(ids)b::bigint[]) AND ended_on >= %(since)s
 """
 
 
@@ -248,9 +258,9 @@ def _standing(notification: StoredNotification) -> Standing:
 def _fix_reports(notifications: Sequence[StoredNotification], since: date) -> dict[int, Report]:
     """Fix the reports that are not fixed yet, and return all of them."""
     fixed = {n.id: n.report or _report(n) for n in notifications}
-    new = [n.id for n in notifications if n.report is None]
-    if new:
-        write(_FIX_REPORTS, {"ids": new, "reports": [fixed[pk] for pk in new], "since": since})
+    for statement, is_over in ((_FIX_OPEN, False), (_FIX_ENDED, True)):
+        new = [n for n in notifications if n.report is None and State(n.state).is_terminal is is_over]
+        write_rows(statement, ("ids", "reports"), [(n.id, fixed[n.id]) for n in new], since=since)
     return {n.id: report_of(n.public_key_hash, n.installation_id, fixed[n.id]) for n in notifications}
 
 

@@ -64,10 +64,23 @@ class Migration(migrations.Migration):
                 name="notification_under_way",
             ),
         ),
+        migrations.RemoveIndex(model_name="notification", name="notification_by_recipient"),
+        migrations.AddIndex(
+            model_name="notification",
+            index=models.Index(
+                condition=models.Q(public_key_hash__gt=b""),
+                fields=["public_key_hash", "id"],
+                name="notification_by_recipient",
+            ),
+        ),
         PartitionByDay(NOTIFICATIONS),
         PartitionByDay(REQUESTS),
         migrations.AddConstraint(
             model_name="notification",
-            constraint=models.UniqueConstraint(fields=["dedup_key", "ended_on"], name="one_notification_under_way"),
+            constraint=models.UniqueConstraint(
+                condition=models.Q(dedup_key__isnull=False),
+                fields=["dedup_key", "ended_on"],
+                name="one_notification_under_way",
+            ),
         ),
     ]

@@ -23,6 +23,7 @@ from notifications.tests.test_storing import pushed
 from notifications.transitions import end
 from tests.delivering import Desk, RecordingGateway, make_due
 from tests.factories import make_notification, make_request
+from tests.plans import generic_plan
 
 pytestmark = pytest.mark.django_db
 MIDNIGHT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -195,29 +196,9 @@ _WORKING = [
 ]
 
 
-def plan_of(sql: str) -> str:
-    """Return the plan that PostgreSQL makes of a statement, whatever its parameters are."""
-    times = {"now", "late", "later", "noted_since", "nothing_before", "first", "last"}
-    numbers: dict[str, int] = {}
-
-    def number(match: re.Match[str]) -> str:
-        place = numbers.setdefault(match[1] or str(len(numbers)), len(numbers) + 1)
-        return f"${place}::timestamptz" if match[1] in times else f"${place}"
-
-    with connection.cursor() as cursor:
-        cursor.execute(f"PREPARE planned AS {re.sub(r'%(?:[(]([a-z_]+)[)])?[bs]', number, sql)}")
-        cursor.execute("SET plan_cache_mode = force_generic_plan")
-        values = ", ".join("now()" if name in times else "NULL" for name in numbers)
-        cursor.execute(f"EXPLAIN EXECUTE planned ({values})")
-        plan = "\n".join(line for (line,) in cursor.fetchall())
-        cursor.execute("DEALLOCATE planned")
-        cursor.execute("RESET plan_cache_mode")
-    return plan
-
-
 def planned(sql: str) -> set[str]:
     """Return which partitions a statement plans for."""
-    return set(re.findall(r" on notifications_notification(?:request)?_(under_way|default|d\d{8})", plan_of(sql)))
+    return set(re.findall(r" on notifications_notification(?:request)?_(under_way|default|d\d{8})", generic_plan(sql)))
 
 
 @pytest.mark.parametrize("sql", _WORKING)
@@ -233,20 +214,40 @@ def test_keys_are_looked_up_in_three_days_and_no_more() -> None:
 
 
 _BY_KEYS = [
-    *(claim._CLAIM, claim._MOVE, storing._PROLONG, recording._COMPLETE, recording._FINISH, recording._SCHEDULE),
-    settling._ANSWER_OURS,
+    *(claim._CLAIM, claim._MOVE, storing._PROLONG, recording._FINISH, recording._SCHEDULE),
+    *(settling._LOCK_WAITING, settling._ANSWER, settling._ANSWER_OURS, settling._FIX_OPEN),
 ]
 
 
-@pytest.mark.parametrize("sql", _BY_KEYS)
-def test_no_row_is_compared_with_each_that_is_wanted_where_statistics_are_of_a_time_at_which_there_were_none(
-    sql: str,
-) -> None:
-    """PostgreSQL would read all that is under way, or all attempts of these seconds, and join each of them."""
-    tables = "notifications_notification_under_way, notifications_notificationrequest_under_way, notifications_attempt"
+_BY_ROUTE = [
+    *(acceptance._FIND_ADDRESSEES, coalescing._FIND_WAKE_UPS, coalescing._LEAVE_OUT_OLDEST, recording._BRING_FORWARD),
+]
+
+
+@pytest.fixture
+def _statistics_of_nothing() -> None:
+    """Have PostgreSQL believe that nothing is under way, as it did when it made its statistics."""
+    tables = "notifications_notification_under_way, notifications_notificationrequest_under_way"
     connection.cursor().execute(f"ANALYZE {tables}")
     fetch(f"SELECT {set_all(BATCH_WORKER)}")
-    plan = plan_of(sql)
-    scans = re.findall(r"Scan .*on notifications_.*\n((?: +(?:Index Cond|Recheck Cond|Filter): .*\n?)*)", plan)
-    assert scans
-    assert all(re.search(r"id = ANY |\bid = \w+\.id\b", conditions) for conditions in scans), plan
+
+
+@pytest.mark.usefixtures("_statistics_of_nothing")
+@pytest.mark.parametrize("sql", _BY_KEYS)
+def test_rows_are_found_by_their_keys_also_where_statistics_are_of_a_time_at_which_there_were_none(sql: str) -> None:
+    """PostgreSQL would read all that is under way."""
+    plan = generic_plan(sql)
+    conditions = re.findall(r"Scan using \S+_pkey on notifications_\w+ .*\n *Index Cond: (.*)", plan)
+    assert 0 < len(conditions) == len(re.findall(r"Scan .*on notifications_", plan)), plan
+    assert all("id = ANY " in condition for condition in conditions), plan
+    assert "Loop" not in plan
+
+
+@pytest.mark.usefixtures("_statistics_of_nothing")
+@pytest.mark.parametrize("sql", _BY_ROUTE)
+def test_what_waits_for_a_route_is_found_by_it_also_where_statistics_are_of_a_time_at_which_nothing_waited(
+    sql: str,
+) -> None:
+    """Each addressee of a request would have all that waits read, which takes seconds in a flood."""
+    plan = generic_plan(sql)
+    assert re.search(r"_under_way\b.*\n *Index Cond: \((?:\w+\.)?route_id = ", plan), plan

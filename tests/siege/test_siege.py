@@ -25,7 +25,7 @@ from registrations.messages import RegistrationMessage
 from tests.flows.conftest import SERVER, environment_of, served
 from tests.flows.fleet import PUBSUB_TOPIC, Fleet
 from tests.siege.honest import KEYS, Honest, ask_honestly, besieging, nothing, report_of, with_usual_limits
-from tests.siege.watching import Memory, given_up, inbox, stored
+from tests.siege.watching import Memory, analyze_nothing, given_up, inbox, stored
 from waku_bridge.client import Session
 from waku_bridge.client.load import Result, register_devices
 from waku_bridge.codec.envelope import encode_registration
@@ -104,6 +104,7 @@ async def hold_out(fleet: Fleet) -> Siege:
         warm_up = honest.load(seconds=WARM_UP_SECONDS)
         await ask_honestly(honest, warm_up)
         besiegers = besieging(honest, settings["WAKU_NODES"], warm_up.messages, seconds=SECONDS)
+        await asyncio.to_thread(analyze_nothing, settings["DATABASE_URL"])
         before = stored(settings["DATABASE_URL"])
         with Memory(fleet) as memory:
             result = await ask_honestly(honest, honest.load(seconds=SECONDS), besiegers)
@@ -180,6 +181,7 @@ async def hold_out_behind_a_backlog(fleet: Fleet) -> Result:
         phones = await register_devices(session, SERVER.pub33, DEVICES, nothing)
         honest = Honest(node, session, phones, settings["GORUSH_URL"])
         await ask_honestly(honest, honest.load(seconds=WARM_UP_SECONDS))
+        await asyncio.to_thread(analyze_nothing, settings["DATABASE_URL"])
         await asyncio.to_thread(put, tombstones(BACKLOG), settings["DATABASE_URL"])
         return await ask_honestly(honest, honest.load(seconds=PROVEN_SECONDS, rate=PROVEN_RATE))
 

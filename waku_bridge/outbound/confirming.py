@@ -21,7 +21,7 @@ from django.db.models import QuerySet
 from prometheus_client import Counter
 
 from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
-from kit.db.statements import fetch, write
+from kit.db.statements import beside, by_no_index, fetch, write, write_rows
 from kit.inflight import InFlight
 from kit.tracing.steps import Role, step
 from kit.turns import LONG_AGO, Bell
@@ -222,7 +222,7 @@ _CLOSE = f"""
     UPDATE waku_bridge_outboundreply
     SET state = '{State.CONFIRMED}', confirmed_at = %(now)s, payload = NULL, ended_on = %(today)s
     WHERE {IS_UNDER_WAY} AND id = ANY (%(ids)b::bigint[]) AND envelope_hash = ANY (%(questions)b::bytea[])
-        AND state = '{State.PUBLISHED}'
+        AND {by_no_index("state")} = '{State.PUBLISHED}'
     RETURNING id
 """
 
@@ -255,13 +255,13 @@ def _give_up(replies: Sequence[Checked], counter: Counter, *, now: datetime) -> 
 
 
 # Only replies that no process has published again since they were asked for.
+_IDS = "%(ids)b::bigint[]"
+_of = partial(beside, _IDS, "reply.id")
 _REPEAT = f"""
     UPDATE waku_bridge_outboundreply_under_way AS reply
     SET state = '{State.PENDING}', repeat_count = reply.repeat_count + 1, next_attempt_at = %(due_at)s
-    FROM unnest(%(ids)b::bigint[], %(questions)b::bytea[], %(counts)b::smallint[])
-        AS missing (id, envelope_hash, repeat_count)
-    WHERE reply.id = missing.id AND reply.id = ANY (%(ids)b::bigint[]) AND reply.envelope_hash = missing.envelope_hash
-        AND reply.state = '{State.PUBLISHED}' AND reply.repeat_count = missing.repeat_count
+    WHERE reply.id = ANY ({_IDS}) AND reply.envelope_hash = {_of("questions", "bytea")}
+        AND {by_no_index("reply.state")} = '{State.PUBLISHED}' AND reply.repeat_count = {_of("counts", "smallint")}
 """
 
 
@@ -274,13 +274,8 @@ def _repeat(replies: Sequence[Checked], *, now: datetime) -> list[Checked]:
     _give_up([reply for reply in replies if reply.repeat_count >= MAX_REPEATS], REPLIES_ABANDONED, now=now)
     left = [reply for reply in replies if reply.repeat_count < MAX_REPEATS]
     again = left[:MAX_REPEATS_PER_RUN]
-    values = {
-        "due_at": now - CLOCK_TOLERANCE,
-        "ids": [reply.pk for reply in again],
-        "questions": [reply.envelope_hash for reply in again],
-        "counts": [reply.repeat_count for reply in again],
-    }
-    write(_REPEAT, values)
+    rows = [(reply.pk, reply.envelope_hash, reply.repeat_count) for reply in again]
+    write_rows(_REPEAT, ("ids", "questions", "counts"), rows, due_at=now - CLOCK_TOLERANCE)
     return _ask_again(left[MAX_REPEATS_PER_RUN:], REPLIES_ABANDONED, now=now)
 
 

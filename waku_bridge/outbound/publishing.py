@@ -16,7 +16,7 @@ import structlog
 
 from kit.db.clock import clock
 from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
-from kit.db.statements import fetch, write
+from kit.db.statements import beside, by_no_index, fetch, write_rows
 from kit.inflight import InFlight
 from kit.metrics.batches import count, observe
 from kit.tracing.steps import Role, step
@@ -143,32 +143,25 @@ def tell(refusals: Iterable[Refusal]) -> None:
 
 # Only what is still pending, because another worker may have taken over and be further on; and by what it answers, too,
 # because after a fail-over another reply may have its number.
+_IDS = "%(ids)b::bigint[]"
+_of = partial(beside, _IDS, "reply.id")
 _RECORD = f"""
     UPDATE waku_bridge_outboundreply_under_way AS reply
-    SET state = '{State.PUBLISHED}', published_at = item.at, next_attempt_at = item.check_at,
-        node = item.node, message_hash = item.hash
-    FROM unnest(%(ids)b::bigint[], %(ats)b::timestamptz[], %(checks)b::timestamptz[], %(nodes)b::text[],
-                %(hashes)b::bytea[], %(questions)b::bytea[]) AS item (id, at, check_at, node, hash, envelope_hash)
-    WHERE reply.id = item.id AND reply.id = ANY (%(ids)b::bigint[]) AND reply.envelope_hash = item.envelope_hash
-        AND reply.state = '{State.PENDING}'
+    SET state = '{State.PUBLISHED}', published_at = {_of("ats", "timestamptz")},
+        next_attempt_at = {_of("checks", "timestamptz")}, node = {_of("nodes", "text")},
+        message_hash = {_of("hashes", "bytea")}
+    WHERE reply.id = ANY ({_IDS}) AND reply.envelope_hash = {_of("questions", "bytea")}
+        AND {by_no_index("reply.state")} = '{State.PENDING}'
 """
 
 
 def record_published(taken: Sequence[Published]) -> None:
     """Note which node took each reply, in a transaction of the caller."""
-    if not taken:
-        return
-    write(
-        _RECORD,
-        {
-            "ids": [published.reply.id for published in taken],
-            "ats": [published.at for published in taken],
-            "checks": [published.at + check_after(published.reply) for published in taken],
-            "nodes": [published.node for published in taken],
-            "hashes": [published.hash for published in taken],
-            "questions": [published.reply.envelope_hash for published in taken],
-        },
-    )
+    rows = [
+        (each.reply.id, each.at, each.at + check_after(each.reply), each.node, each.hash, each.reply.envelope_hash)
+        for each in taken
+    ]
+    write_rows(_RECORD, ("ids", "ats", "checks", "nodes", "hashes", "questions"), rows)
     first = [published for published in taken if not published.reply.published_at]
     count(REPLIES_PUBLISHED, [(published.name, published.way) for published in taken])
     count(REPLIES_REPUBLISHED, [_form(published) for published in taken if published.reply.published_at])

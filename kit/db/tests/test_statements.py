@@ -6,8 +6,10 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 from django.db import DataError, IntegrityError, OperationalError, ProgrammingError, connection, transaction
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kit.db.statements import fetch, fetch_each, new_ids, write
+from kit.db.statements import beside, by_no_index, fetch, fetch_each, new_ids, write, write_rows
 from pushserver.embedded.ports import free_port
 from registrations.models import TopicKey
 from tests.factories import make_request, make_topic_key
@@ -253,3 +255,39 @@ def test_new_ids_of_several_tables_take_one_statement():
         wanted = new_ids(("notifications_attempt", 1000), ("notifications_notification", 500))
         [(attempts, notifications)] = fetch(*wanted)
     assert (len(attempts), len(notifications), len(sent)) == (1000, 500, 1)
+
+
+# Many rows ------------------------------------------------------------------------------------------------------------
+
+KINDS = {
+    "bigint": st.integers(-(2**63), 2**63 - 1),
+    "bytea": st.binary(max_size=3),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_each_row_gets_its_own_values_whatever_their_order_and_once_for_each_that_names_it(kind, data):
+    values = st.tuples(KINDS[kind], st.none() | st.text("ab\u00fc", max_size=2), st.none() | st.integers(-9, 9))
+    rows = data.draw(st.lists(values, max_size=12))
+    there = data.draw(st.sets(KINDS[kind], max_size=4)) | {key for key, *_ in rows[::2]}
+    keys = f"%(keys)b::{kind}[]"
+    sql = f"""
+        UPDATE made_up SET words = words || {beside(keys, "key", "words", "text")},
+            numbers = numbers || {beside(keys, "key", "numbers", "integer")}
+        WHERE key = ANY ({keys}) AND {by_no_index("state")} = %(state)s RETURNING key
+    """
+    with transaction.atomic():
+        write(f"CREATE TEMPORARY TABLE made_up (key {kind}, state text, words text[], numbers integer[])")
+        write(f"INSERT INTO made_up SELECT unnest(%s::{kind}[]), 'waits', '{{}}', '{{}}'", [list(there)])
+        written = write_rows(sql, ("keys", "words", "numbers"), rows, state="waits")
+        found = {key: (words, numbers) for key, words, numbers in fetch("SELECT key, words, numbers FROM made_up")}
+        write("DROP TABLE made_up")
+    own = {key: [row[1:] for row in rows if row[0] == key] for key in there}
+    assert found == {key: ([word for word, _ in of], [number for _, number in of]) for key, of in own.items()}
+    returned = [key for each in written for (key,) in each.rows()]
+    assert sorted(returned) == sorted(row[0] for row in rows if row[0] in there)
+
+
+def test_without_rows_nothing_is_sent():
+    assert write_rows("no statement", ("keys",), []) == []

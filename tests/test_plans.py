@@ -1,0 +1,66 @@
+"""Plans of statements on what is under way, where its statistics are of a moment at which nothing was.
+
+To PostgreSQL such a table has no rows, however many come until it looks again, so that each way to one is as good as
+any other. A statement that may then read the whole of it takes seconds in a flood, as the siege has shown.
+"""
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from django.db import connection
+
+from kit.db.partitions import IS_UNDER_WAY, with_days
+from kit.db.statements import fetch
+from kit.sessions import BATCH_WORKER, set_all
+from tests.plans import generic_plan
+
+pytestmark = pytest.mark.django_db
+APPS = ("notifications", "waku_bridge", "xmpp_bridge")
+LEFT_OUT = re.compile(r"\.(?:tests|migrations|devnode|devserver|management|client|console|admin)\b")
+STATEMENT = re.compile(r"\s*(?:WITH|SELECT|UPDATE|DELETE|INSERT)\b")
+PARTS = {f"waku_bridge.inbound.{name}" for name in ("_ROWS", "_A_FIFTH", "WAITING")}  # of other statements
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def _statements() -> Iterator[tuple[str, str]]:
+    for app in APPS:
+        package = importlib.import_module(app)
+        for module in pkgutil.walk_packages(package.__path__, f"{app}."):
+            if not LEFT_OUT.search(module.name):
+                yield from _in(module.name)
+
+
+def _in(module: str) -> Iterator[tuple[str, str]]:
+    for name, value in vars(importlib.import_module(module)).items():
+        if isinstance(value, str) and STATEMENT.match(value) and ("_under_way" in value or IS_UNDER_WAY in value):
+            yield f"{module}.{name}", value
+
+
+STATEMENTS = {name: sql for name, sql in _statements() if name not in PARTS}
+
+
+@pytest.fixture
+def _statistics_of_nothing() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT relname FROM pg_class WHERE relname LIKE '%\\_under\\_way' AND relkind = 'r'")
+        for (table,) in cursor.fetchall():
+            cursor.execute(f"ANALYZE {table}")
+    fetch(f"SELECT {set_all(BATCH_WORKER)}")
+
+
+def test_statements_are_found() -> None:
+    assert len(STATEMENTS) > 50
+
+
+@pytest.mark.usefixtures("_statistics_of_nothing")
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_no_statement_reads_all_that_is_under_way(name: str) -> None:
+    """Each finds rows by an index, by their key or by the head of their queue, or the first of an order."""
+    plan = generic_plan(with_days(STATEMENTS[name], NOW))
+    for before, scan, after in re.findall(r"(.*\n?.*\n?)(.*\bScan .*on \w+_under_way\b.*)\n?(.*)", plan):
+        is_first = re.search(r"\bLimit .*\n(?:.*\bLockRows\b.*\n)?$", before)
+        assert "Index Cond" in after or (is_first and "Index" in scan), plan
