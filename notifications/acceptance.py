@@ -38,7 +38,7 @@ from notifications.messages import (
 )
 from notifications.models import Notification, NotificationRequest
 from notifications.policy import Recipient, Verdict, Wish, evaluate, wish_against
-from notifications.queues import Queues
+from notifications.queues import OF_A_ROUTE, Queues
 from notifications.reports import Decided, load_errors, pack, pack_names, repeat_reports
 from notifications.storing import (
     Ids,
@@ -282,7 +282,7 @@ _FIND_ADDRESSEES = f"""
            route.is_proven,
            (SELECT count(*) FROM (
                SELECT FROM notifications_notification_under_way AS n
-               WHERE n.route_id = route.id AND n.state IN ('{State.PENDING}', '{State.RETRYING}')
+               WHERE n.route_id = route.id AND n.{OF_A_ROUTE} AND n.state IN ('{State.PENDING}', '{State.RETRYING}')
                LIMIT %(most_waiting)s
            ) AS waiting)
     FROM unnest(%(hashes)b::bytea[], %(installations)b::text[]) AS wanted (public_key_hash, installation_id)

@@ -13,14 +13,14 @@ from kit.metrics.batches import count
 from notifications.messages import APART
 from notifications.metrics import FINISHED
 from notifications.models import Notification
-from notifications.queues import OVER
+from notifications.queues import OF_A_ROUTE, OVER
 
 # What a worker holds at this moment is passed over: it is being sent.
 _LEAVE_OUT_OLDEST = f"""
     WITH ranked AS (
         SELECT id, row_number() OVER (PARTITION BY route_id ORDER BY id DESC) AS place
         FROM notifications_notification_under_way WHERE route_id = ANY (%(routes)b::bigint[])
-            AND state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
+            AND {OF_A_ROUTE} AND state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
     ), locked AS (
         SELECT id FROM notifications_notification_under_way
         WHERE id = ANY (ARRAY(SELECT id FROM ranked WHERE place > %(most)s))
@@ -37,7 +37,7 @@ _LEAVE_OUT_OLDEST = f"""
 
 _FIND_WAKE_UPS = f"""
     SELECT route_id, type FROM notifications_notification_under_way
-    WHERE route_id = ANY (%(routes)b::bigint[]) AND state = '{Notification.State.PENDING}'
+    WHERE route_id = ANY (%(routes)b::bigint[]) AND {OF_A_ROUTE} AND state = '{Notification.State.PENDING}'
         AND is_wake_up AND expires_at > %(still_at)s
 """
 

@@ -181,11 +181,10 @@ class Notification(models.Model):
                 name="notification_expiring",
             ),
             models.Index(fields=["lease_until"], condition=models.Q(state="in_flight"), name="notification_leased"),
-            # What waits for one route, which is counted for each addressee of a request. No statement that finds rows
-            # by another key names this condition: see `by_no_index`.
+            # What waits for one route, which is counted for each addressee of a request.
             models.Index(
                 fields=["route"],
-                condition=models.Q(state__in=["pending", "retrying", "ambiguous"]),
+                condition=models.Q(state__in=["pending", "retrying", "ambiguous"], route__gte=0),
                 name="notification_by_route",
             ),
             # By id within a recipient, because the console shows the newest of one recipient, of however many.

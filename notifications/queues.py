@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 
 from kit.db.partitions import IS_UNDER_WAY, day_of
 from kit.db.postgresql.base import Rows
-from kit.db.statements import Statement, by_no_index, fetch, write
+from kit.db.statements import Statement, fetch, write
 from kit.turns import LONG_AGO
 from notifications.messages import ChannelKey, QueueKey, queue_key
 from notifications.models import Channel, Halt, Notification
@@ -28,17 +28,16 @@ UNSORTED = 0
 SUCCESS_NOTED_EVERY = timedelta(minutes=1)
 State = Notification.State
 # What waits. Not parameters, so that PostgreSQL recognises the partial indexes.
-_WAITING: LiteralString = f"IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')"
-WAITS: LiteralString = f"state {_WAITING}"
-WAITS_BY_KEY: LiteralString = f"{by_no_index('state')} {_WAITING}"
+WAITS: LiteralString = f"state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')"
 # What a statement sets that ends a notification: PostgreSQL moves the row to the day, without what was for the device.
 OVER: LiteralString = """finished_at = %(now)s, ended_on = %(today)s, lease_until = NULL, next_attempt_at = NULL,
         chat_id = NULL, message = NULL, wake = NULL"""
-# The two indexes of what waits, by queue and by expiry, have a condition each that is always true, and that only the
-# statements of this index repeat: no statement can read by the other one and sort, as PostgreSQL does while its
+# The indexes of what waits, by queue, by expiry and by route, have a condition each that is always true, and that only
+# the statements of this index repeat: no statement can read by another one and sort, as PostgreSQL does while its
 # statistics are of a time at which hardly anything waited.
 QUEUED: LiteralString = f"{WAITS} AND queue_id >= 0"
 EXPIRING: LiteralString = f"{WAITS} AND expires_at > '2000-01-01T00:00:00+00:00'"
+OF_A_ROUTE: LiteralString = "route_id >= 0"
 # The first attempt is due at once, even where the clock is behind that of the worker which accepted it, by 5 seconds at
 # most. Anything else is due when it says.
 DUE: LiteralString = f"""{QUEUED}

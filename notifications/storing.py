@@ -27,7 +27,7 @@ from kit.turns import wake as wake_workers
 from notifications import metrics
 from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
 from notifications.policy import Verdict
-from notifications.queues import UNSORTED, WAITS_BY_KEY
+from notifications.queues import UNSORTED, WAITS
 from registrations.encryption import Purpose
 from registrations.keyring import keyring
 
@@ -365,7 +365,7 @@ def push_request(push: NewNotification, *, sender: bytes, now: datetime) -> NewR
 _EXPIRY: LiteralString = beside("%(ids)b::bigint[]", "n.id", "expiries", "timestamptz")
 _PROLONG: LiteralString = f"""
     UPDATE notifications_notification_under_way AS n SET expires_at = {_EXPIRY}
-    WHERE n.id = ANY (%(ids)b::bigint[]) AND n.expires_at < {_EXPIRY} AND {WAITS_BY_KEY}
+    WHERE n.id = ANY (%(ids)b::bigint[]) AND n.expires_at < {_EXPIRY} AND {WAITS}
 """
 
 

@@ -23,7 +23,7 @@ from notifications.messages import ChannelKey, Push, QueueKey, Result, channel_k
 from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Notification
 from notifications.policy import CONFIG_RETRY_SECONDS
-from notifications.queues import DUE, UNSORTED, WAITS_BY_KEY, Queues
+from notifications.queues import DUE, UNSORTED, WAITS, Queues
 from notifications.transitions import end, move
 from registrations.encryption import DecryptionError, Purpose
 from registrations.keyring import keyring
@@ -347,7 +347,7 @@ _CLAIM = f"""
     UPDATE notifications_notification_under_way AS n
     SET state = '{State.IN_FLIGHT}', lease_until = %(lease_until)s, attempt_count = n.attempt_count + 1,
         next_attempt_at = NULL
-    WHERE n.id = ANY (%(ids)b::bigint[]) AND {WAITS_BY_KEY}
+    WHERE n.id = ANY (%(ids)b::bigint[]) AND {WAITS}
 """
 _INSERT_ATTEMPTS = """
     INSERT INTO notifications_attempt

@@ -40,7 +40,7 @@ from notifications.policy import (
     retry_max_seconds,
     unreached,
 )
-from notifications.queues import OVER, Queues
+from notifications.queues import OF_A_ROUTE, OVER, Queues
 from notifications.reports import REPORTS
 from registrations import routes
 
@@ -172,7 +172,7 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
 # Only after that many attempts pauses grow beyond the usual ones.
 _BRING_FORWARD = f"""
     UPDATE notifications_notification_under_way SET next_attempt_at = %(now)s
-    WHERE route_id = ANY (%(routes)b::bigint[]) AND state = '{State.RETRYING}'
+    WHERE route_id = ANY (%(routes)b::bigint[]) AND {OF_A_ROUTE} AND state = '{State.RETRYING}'
         AND attempt_count > %(usual)s AND next_attempt_at > %(now)s
 """
 

@@ -64,6 +64,15 @@ class Migration(migrations.Migration):
                 name="notification_under_way",
             ),
         ),
+        migrations.RemoveIndex(model_name="notification", name="notification_by_route"),
+        migrations.AddIndex(
+            model_name="notification",
+            index=models.Index(
+                condition=models.Q(route__gte=0, state__in=["pending", "retrying", "ambiguous"]),
+                fields=["route"],
+                name="notification_by_route",
+            ),
+        ),
         migrations.RemoveIndex(model_name="notification", name="notification_by_recipient"),
         migrations.AddIndex(
             model_name="notification",

@@ -219,11 +219,6 @@ _BY_KEYS = [
 ]
 
 
-_BY_ROUTE = [
-    *(acceptance._FIND_ADDRESSEES, coalescing._FIND_WAKE_UPS, coalescing._LEAVE_OUT_OLDEST, recording._BRING_FORWARD),
-]
-
-
 @pytest.fixture
 def _statistics_of_nothing() -> None:
     """Have PostgreSQL believe that nothing is under way, as it did when it made its statistics."""
@@ -241,13 +236,3 @@ def test_rows_are_found_by_their_keys_also_where_statistics_are_of_a_time_at_whi
     assert 0 < len(conditions) == len(re.findall(r"Scan .*on notifications_", plan)), plan
     assert all("id = ANY " in condition for condition in conditions), plan
     assert "Loop" not in plan
-
-
-@pytest.mark.usefixtures("_statistics_of_nothing")
-@pytest.mark.parametrize("sql", _BY_ROUTE)
-def test_what_waits_for_a_route_is_found_by_it_also_where_statistics_are_of_a_time_at_which_nothing_waited(
-    sql: str,
-) -> None:
-    """Each addressee of a request would have all that waits read, which takes seconds in a flood."""
-    plan = generic_plan(sql)
-    assert re.search(r"_under_way\b.*\n *Index Cond: \((?:\w+\.)?route_id = ", plan), plan

@@ -236,13 +236,14 @@ def claim_pending(*, limit: int, now: datetime, nothing_before: datetime = LONG_
 
 _GIVE_UP = f"""
     WITH old AS (
-        SELECT id {_PENDING} AND next_attempt_at <= %(now)s AND created_at <= %(old)s
+        SELECT id, envelope_hash {_PENDING} AND next_attempt_at <= %(now)s AND created_at <= %(old)s
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     )
     UPDATE waku_bridge_outboundreply AS reply
     SET state = CASE WHEN published_at IS NULL THEN '{State.ABANDONED}' ELSE '{State.UNCONFIRMED}' END, payload = NULL,
         ended_on = %(today)s
     WHERE reply.{IS_UNDER_WAY} AND reply.id = ANY (ARRAY(SELECT id FROM old))
+        AND reply.envelope_hash = ANY (ARRAY(SELECT envelope_hash FROM old))  -- then each index begins with a key
     RETURNING reply.id
 """
 
