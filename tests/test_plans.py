@@ -48,7 +48,7 @@ STATEMENTS = {name: sql for name, sql in _statements() if name not in PARTS}
 @pytest.fixture(params=["nothing came yet", "all has ended"])
 def _statistics_of_nothing(request: pytest.FixtureRequest) -> None:
     rows = () if "yet" in request.param else (make_envelope, make_reply, make_request, make_notification)
-    models = {type(make()) for make in rows for _ in range(50)}
+    models = {type(make()) for make in rows}
     for model in models:
         model.objects.all().delete()
     with connection.cursor() as cursor:
