@@ -6,7 +6,7 @@ was lost on the way here, as a read whose answer broke may have drained a page.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from time import monotonic
 from typing import Any, Protocol
@@ -30,7 +30,7 @@ from waku_bridge.metrics import (
 )
 from waku_bridge.node import NodeError, NotSubscribed
 from waku_bridge.node.config_check import pages as page_lengths
-from waku_bridge.reading.intake import Intake
+from waku_bridge.reading.intake import Intake, Taken
 from waku_bridge.reading.pace import ALARM_FILL, IDLE_SECONDS, Ring
 from waku_bridge.reading.pages import Selection
 from waku_bridge.reading.reader import Reader
@@ -104,22 +104,20 @@ class LiveReader:
         except NodeError as error:
             return self._failed(error)
         self._recovered()
-        received_at, pause = clock.now(), self._measure(page)
+        received_at, elapsed_seconds = clock.now(), self._elapsed_seconds()
+        new = 0
         if page:
-            await self._store_however_long_it_takes(page, received_at, term)
+            self._watch_ring(len(page))
+            new = await self._store_however_long_it_takes(page, received_at, term)
         self._read_at = received_at
         self._search_stores()
         self._tell()
-        return pause
+        return self._ring.next_read(len(page), new, elapsed_seconds)
 
-    def _measure(self, page: Sequence[Any]) -> float:
-        """Count, warn, and return when to read again."""
-        now, size = monotonic(), len(page)
-        if page:
-            self._watch_ring(size)
-        pause = self._ring.next_read(size, now - self._read_monotonic)
-        self._read_monotonic = now
-        return pause
+    def _elapsed_seconds(self) -> float:
+        """Return the time since the page before."""
+        before, self._read_monotonic = self._read_monotonic, monotonic()
+        return self._read_monotonic - before
 
     def _watch_ring(self, size: int) -> None:
         is_larger_than_told = size > self._ring.capacity
@@ -169,31 +167,33 @@ class LiveReader:
         self._searched_at = monotonic()
         self._lost_since, self._read_at = None, clock.now()
 
-    async def _store_however_long_it_takes(self, page: list[Any], received_at: datetime, term: Term) -> None:
-        """Store the page, also when the lock is lost meanwhile: without the database both are lost.
+    async def _store_however_long_it_takes(self, page: list[Any], received_at: datetime, term: Term) -> int:
+        """Store the page, also when the lock is lost meanwhile: without the database both are lost. Return how many of
+        its messages are new to us.
 
         Only a bridge that stops gives up.
         """
         backoff = Backoff()
-        while not await self._is_stored(page, received_at, is_first=not backoff.failures):
+        while (taken := await self._store(page, received_at, is_first=not backoff.failures)) is None:
             await wait(term.stopped, backoff.next())
             if term.stopped.is_set():
                 READ_ERRORS.labels(self.reader.name, "not_stored").inc()
                 log.error("page_left_to_the_store", node=self.reader.name, size=len(page))
-                return
+                return 0
+        return len(taken.new)
 
-    async def _is_stored(self, page: list[Any], received_at: datetime, *, is_first: bool) -> bool:
+    async def _store(self, page: list[Any], received_at: datetime, *, is_first: bool) -> Taken | None:
         try:
             taken = await self._intake.take(page, self.reader, path=Path.LIVE, received_at=received_at)
         except (DjangoDatabaseError, psycopg.Error) as error:
             if is_first:
                 log.warning("page_not_stored", node=self.reader.name, size=len(page), reason=reason(error))
-            return False
+            return None
         self._observe_skew(taken.selection, received_at)
         if len(page) >= self._longest_page:
             self._longest_page = len(page)
             await in_thread(page_lengths.note, self.reader.node, len(page))
-        return True
+        return taken
 
     def _observe_skew(self, selection: Selection, received_at: datetime) -> None:
         received_ns = received_at.timestamp() * NS_PER_SECOND

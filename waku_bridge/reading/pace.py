@@ -1,15 +1,16 @@
-"""Decide when to read a relay cache again, by how full it was and how many messages come. Pure."""
+"""Decide when to read a relay cache again, by how full it was and how many messages of ours come. Pure."""
 
 from dataclasses import dataclass
 from math import exp
 
 # The longest that a message waits. A read of an empty cache costs us 0.7 ms of CPU time.
 IDLE_SECONDS = 0.2
-# A page costs the worker more than one more message on it, so that this many gather before the next read. Where they
-# come sooner, a message would wait for reads and batches rather than for others, so that there is a shortest pause.
+# A page costs the worker more than one more message on it, so that this many of ours gather before the next read. Where
+# they come sooner, a message would wait for reads and batches rather than for others: there is a shortest pause.
+# Messages of others, and our replies, which the node gives back, cost the worker nothing.
 GATHERED = 2
 LEAST_SECONDS = 0.05
-# Messages per second are averaged over about this time, the last ones weighing most.
+# Our messages per second are averaged over about this time, the last ones weighing most.
 RATE_OF_SECONDS = 1.0
 # An idle cache is read often enough that a burst of this many messages per second fills it by half at most.
 BURST_PER_SECOND = 500
@@ -34,10 +35,12 @@ class Ring:
             self.capacity = 2 * page_size
         return page_size / self.capacity
 
-    def next_read(self, page_size: int, elapsed_seconds: float) -> float:
-        """Return how many seconds to wait after a page that took ``elapsed_seconds`` to gather."""
+    def next_read(self, page_size: int, new: int, elapsed_seconds: float) -> float:
+        """Return how many seconds to wait after a page that took ``elapsed_seconds`` to gather and has ``new`` of
+        ours.
+        """
         remembered = exp(-elapsed_seconds / RATE_OF_SECONDS)
-        self._per_second = remembered * self._per_second + (1 - remembered) * page_size / max(elapsed_seconds, 0.001)
+        self._per_second = remembered * self._per_second + (1 - remembered) * new / max(elapsed_seconds, 0.001)
         if self.fill(page_size) >= ALARM_FILL:
             return 0.0
         gathering = max(GATHERED / self._per_second, LEAST_SECONDS) if self._per_second else IDLE_SECONDS

@@ -23,7 +23,7 @@ from waku_bridge.reading.pace import GATHERED, IDLE_SECONDS, LEAST_SECONDS, Ring
     ],
 )
 def test_the_fuller_the_sooner(capacity, page, elapsed, pause):
-    assert Ring(capacity).next_read(page, elapsed) == pytest.approx(pause)
+    assert Ring(capacity).next_read(page, page, elapsed) == pytest.approx(pause)
 
 
 @pytest.mark.parametrize("rate", [0, 1, 10, 20, 40, 100, 1000])
@@ -32,16 +32,16 @@ def test_a_few_messages_gather_at_a_steady_rate(rate):
     for _ in range(200):
         came = rest + rate * pause
         rest = came % 1
-        pause = ring.next_read(int(came), pause)
+        pause = ring.next_read(3 * int(came), int(came), pause)  # others have two thirds of the page
     wanted = GATHERED / rate if rate else IDLE_SECONDS
     assert pause == pytest.approx(min(max(wanted, LEAST_SECONDS), IDLE_SECONDS), rel=0.2)
 
 
 def test_a_cache_is_read_as_seldom_as_ever_a_few_seconds_after_a_burst():
     ring = Ring(100_000)
-    ring.next_read(100, 0.2)
-    assert ring.next_read(0, LEAST_SECONDS) == LEAST_SECONDS
-    assert ring.next_read(0, 5.0) == IDLE_SECONDS
+    ring.next_read(100, 100, 0.2)
+    assert ring.next_read(0, 0, LEAST_SECONDS) == LEAST_SECONDS
+    assert ring.next_read(0, 0, 5.0) == IDLE_SECONDS
 
 
 @pytest.mark.parametrize("rate", [20, 250, 500, 1000])
@@ -49,11 +49,11 @@ def test_a_cache_of_fifty_never_overflows_when_a_burst_begins_in_an_idle_moment(
     """With ten milliseconds for each read and its commit."""
     ring, pause = Ring(50), IDLE_SECONDS
     for _ in range(100):
-        pause = ring.next_read(0, pause)
+        pause = ring.next_read(0, 0, pause)
     for _ in range(200):
         page = round(rate * (pause + 0.01))
         assert page < 50 * (1.3 if rate > 500 else 1)
-        pause = ring.next_read(page, pause + 0.01)
+        pause = ring.next_read(page, page, pause + 0.01)
 
 
 @pytest.mark.parametrize(("page", "fill"), [(0, 0.0), (25, 0.5), (50, 1.0), (51, 0.5)])
