@@ -50,7 +50,7 @@ WHY_MISSED = {
     "growth": "Growth: two worker processes share two cores with everything else, so wall-clock time says little.",
     "steady_100_cpu_ms": STEADY,
     "steady_20_cpu_ms": STEADY,
-    "steady_20_p50_ms": "Steady: the bridge gathers for 70 ms, and then comes the turn, slow on a busy machine.",
+    "steady_20_p50_ms": "Steady: two messages gather for a turn, for up to 100 ms at 20 a second.",
 }
 PUBLISHED = "SELECT count(*) FROM waku_bridge_outboundreply WHERE published_at IS NOT NULL"
 OPEN = """
