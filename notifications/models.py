@@ -187,7 +187,8 @@ class Notification(models.Model):
                 condition=models.Q(state__in=["pending", "retrying", "ambiguous"], route__gte=0),
                 name="notification_by_route",
             ),
-            # By id within a recipient, because the console shows the newest of one recipient, of however many.
+            # By id within a recipient, because the console shows the newest of one recipient, of however many. The
+            # condition is true of all rows: statements that find rows by another key do not repeat it.
             models.Index(
                 fields=["public_key_hash", "id"],
                 condition=models.Q(public_key_hash__gt=b""),

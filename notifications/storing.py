@@ -21,7 +21,7 @@ from typing import Any, LiteralString, NamedTuple
 
 from kit.db.partitions import DAY, UNDER_WAY, day_of, with_days
 from kit.db.postgresql.base import Rows
-from kit.db.statements import Statement, beside, fetch, new_ids, write, write_rows
+from kit.db.statements import Statement, array_value, fetch, new_ids, write, write_rows
 from kit.metrics.batches import count
 from kit.turns import wake as wake_workers
 from notifications import metrics
@@ -362,7 +362,7 @@ def push_request(push: NewNotification, *, sender: bytes, now: datetime) -> NewR
     )
 
 
-_EXPIRY: LiteralString = beside("%(ids)b::bigint[]", "n.id", "expiries", "timestamptz")
+_EXPIRY: LiteralString = array_value("%(ids)b::bigint[]", "n.id", "expiries", "timestamptz")
 _PROLONG: LiteralString = f"""
     UPDATE notifications_notification_under_way AS n SET expires_at = {_EXPIRY}
     WHERE n.id = ANY (%(ids)b::bigint[]) AND n.expires_at < {_EXPIRY} AND {WAITS}

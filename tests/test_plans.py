@@ -18,6 +18,7 @@ from kit.db.statements import fetch
 from kit.sessions import BATCH_WORKER, set_all
 from tests.factories import make_envelope, make_notification, make_reply, make_request
 from tests.plans import generic_plan
+from tests.turns import Process
 
 pytestmark = pytest.mark.django_db
 APPS = ("notifications", "waku_bridge", "xmpp_bridge")
@@ -43,6 +44,12 @@ def _in(module: str) -> Iterator[tuple[str, str]]:
 
 
 STATEMENTS = {name: sql for name, sql in _statements() if name not in PARTS}
+# These look for what has ended, too: for keys in three days, or for all of one request since it came.
+OF_DAYS = {name for name, sql in STATEMENTS.items() if "{days}" in sql}
+OF_DAYS |= {"notifications.delivery.settling._LOCK_NOTIFICATIONS"}
+A_DAY = re.compile(
+    r" on (?:notifications_notification|notifications_notificationrequest|waku_bridge_\w+)_(?:default|d\d{8})\b"
+)
 
 
 @pytest.fixture(params=["nothing came yet", "all has ended"])
@@ -58,8 +65,15 @@ def _statistics_of_nothing(request: pytest.FixtureRequest) -> None:
     fetch(f"SELECT {set_all(BATCH_WORKER)}")
 
 
+def _scans(plan: str) -> list[tuple[str, str, str]]:
+    """Return the scans of what is under way, each with the two lines before it and the one after it."""
+    return re.findall(r"(.*\n?.*\n?)(.*\bScan .*on \w+_under_way\b.*)\n?(.*)", plan)
+
+
 def test_statements_are_found() -> None:
     assert len(STATEMENTS) > 50
+    assert len(OF_DAYS) > 1
+    assert set(STATEMENTS) > OF_DAYS
 
 
 @pytest.mark.usefixtures("_statistics_of_nothing")
@@ -67,7 +81,29 @@ def test_statements_are_found() -> None:
 def test_no_statement_reads_all_that_is_under_way(name: str) -> None:
     """Each finds rows by an index, by their key or by the head of their queue, or the first of an order."""
     plan = generic_plan(with_days(STATEMENTS[name], NOW))
-    for before, scan, after in re.findall(r"(.*\n?.*\n?)(.*\bScan .*on \w+_under_way\b.*)\n?(.*)", plan):
+    for before, scan, after in _scans(plan):
         is_first = re.search(r"\bLimit .*\n(?:.*\bLockRows\b.*\n)?$", before)
         narrowed = "Index Cond" in after and TRUE_OF_ALL.sub("", after.partition("Index Cond: ")[2]).strip("() ")
         assert narrowed or (is_first and "Index" in scan), plan
+
+
+@pytest.mark.usefixtures("_statistics_of_nothing")
+@pytest.mark.parametrize("name", [name for name, sql in STATEMENTS.items() if re.search(r"%\((?:ids|hashes)\)b", sql)])
+def test_rows_are_found_by_their_keys_and_compared_with_no_other_row(name: str) -> None:
+    """A join would compare each of two hundred with each."""
+    plan = generic_plan(with_days(STATEMENTS[name], NOW))
+    assert not re.search(r"Join Filter: .*\b(?:id|hash) = ", plan), plan
+
+
+@pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - OF_DAYS))
+def test_what_works_the_queues_plans_what_is_under_way_and_no_day(name: str) -> None:
+    assert A_DAY.findall(generic_plan(STATEMENTS[name])) == []
+
+
+def test_what_waits_is_looked_for_in_what_is_under_way_alone() -> None:
+    waits = [stage.waits for stage in Process().worker._stages if "_under_way" in stage.waits]
+    assert len(waits) >= 6
+    for sql in waits:
+        plan = generic_plan(f"SELECT EXISTS ({sql})")
+        assert _scans(plan)
+        assert not A_DAY.search(plan)

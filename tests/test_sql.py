@@ -24,7 +24,8 @@ WRITES = rf"(?:INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE)\s+{{}}(?:{UNDER_WAY})?
 QUOTED = re.compile(r"(?<!AS )'(\w+)'")
 # A constant of ours, a state of a model, or its table; and an array of `write_rows`, by names that are constants.
 CONSTANT = re.compile(
-    r"_?[A-Z][A-Z_]*|(?:\w+\.)*[A-Z]\w*\.[A-Z_]+|table\([\w.]+\)|(?:beside|by_no_index|_of\w*)\('[^']+'(?:, '[^']+')*\)"
+    r"_?[A-Z][A-Z_]*|(?:\w+\.)*[A-Z]\w*\.[A-Z_]+|table\([\w.]+\)"
+    r"|(?:array_value|unindexed|_of\w*)\('[^']+'(?:, '[^']+')*\)"
 )
 
 # Modules that put more than constants into a statement, and what that is.

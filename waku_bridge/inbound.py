@@ -20,7 +20,7 @@ from kit.buckets.bucket import BucketLimits
 from kit.buckets.shared import own_buckets
 from kit.db.clock import clock
 from kit.db.partitions import UNDER_WAY, day_of
-from kit.db.statements import beside, by_no_index, fetch, write, write_rows
+from kit.db.statements import array_value, fetch, unindexed, write, write_rows
 from kit.metrics.batches import count, observe
 from kit.tracing.steps import note
 from kit.turns import LONG_AGO
@@ -178,7 +178,7 @@ _NEWEST: LiteralString = _TAKE.format(
     order="PARTITION BY share ORDER BY rank",
     max_bytes="%(max_bytes)s * share",
 )
-_SUSPECTS: LiteralString = f"{by_no_index('state')} = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])"
+_SUSPECTS: LiteralString = f"{unindexed('state')} = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])"
 _ONE: LiteralString = _take_in("hash", _SUSPECTS)
 _POSTPONED: LiteralString = _take_in(_REVERSED, f"state = '{State.POSTPONED}' AND hash <> ALL (%(but)b::bytea[])")
 _POSTPONE = f"""
@@ -186,7 +186,7 @@ _POSTPONE = f"""
 """
 _RECALL = f"""
     UPDATE waku_bridge_inboundenvelope_under_way SET state = '{State.RECEIVED}'
-    WHERE hash = ANY (%b::bytea[]) AND {by_no_index("state")} = '{State.POSTPONED}'
+    WHERE hash = ANY (%b::bytea[]) AND {unindexed("state")} = '{State.POSTPONED}'
 """
 _STILL_WAITING = f"""
     SELECT hash, state <> '{State.PENDING_KEY}' FROM waku_bridge_inboundenvelope_under_way
@@ -440,7 +440,7 @@ def _type_of(item: Item) -> str:
 
 
 _HASHES: LiteralString = "%(hashes)b::bytea[]"
-_of = partial(beside, _HASHES, "envelope.hash")
+_of = partial(array_value, _HASHES, "envelope.hash")
 # What an ended envelope has in its columns: what is not said here stays.
 _ENDED = {
     "state": _of("states", "text"),

@@ -7,9 +7,10 @@ A table of work is kept by the day on which a row ended (`ended_on`, a date). Wh
 own, and ends on the last day there is. The UPDATE that ends a row sets the day, and PostgreSQL moves it; one that has
 it tried again moves it back.
 
-Whatever is under way may have ended when PostgreSQL makes its statistics, and then any index is as good as any other to
-it, also beside a million rows, and so is comparing each of two hundred with each. So statements of many rows join
-nothing (`write_rows`), and name no condition that another index fits (`by_no_index`).
+PostgreSQL may have analyzed what is under way while that was empty. Until it does so again, any index looks as cheap as
+any other, beside a million rows, too, and so does comparing each of two hundred rows with each. So statements of many
+rows join nothing (`write_rows`), and have no condition that another index fits (`unindexed`). `tests/test_plans.py`
+holds both.
 """
 
 import re

@@ -41,36 +41,36 @@ def write(sql: LiteralString, parameters: Parameters = ()) -> Written:
 def write_rows(
     sql: LiteralString, columns: Sequence[str], rows: Iterable[Sequence[Any]], **others: object
 ) -> list[Written]:
-    """Have a statement run that takes the values of many rows as arrays, one for each column, the first one their key.
+    """Have a statement run for many rows, whose values it takes from arrays, one for each column.
 
-    It finds them by `beside`, so the rows are in the order of their keys. Of those with the same key each gets a run of
-    its own, in the order in which they came.
+    The first column is the key, and the arrays are in its order, as `array_value` needs. A key must not be None. Rows
+    with the same key go to statements of their own, in the order in which they came. Without rows nothing is sent.
     """
     left, written = list(rows), []
     while left:
         first = {row[0]: row for row in reversed(left)}
         ordered = [first[key] for key in sorted(first)]
-        arrays = {name: [row[place] for row in ordered] for place, name in enumerate(columns)}
+        arrays = {name: [row[index] for row in ordered] for index, name in enumerate(columns)}
         written.append(write(sql, {**arrays, **others}))
         left = [row for row in left if row is not first[row[0]]]
     return written
 
 
-def beside(keys: LiteralString, key: LiteralString, name: LiteralString, kind: LiteralString) -> LiteralString:
-    """Return an SQL expression for a row's own value in an array of `write_rows`, found by a binary search.
+def array_value(keys: LiteralString, key: LiteralString, name: LiteralString, kind: LiteralString) -> LiteralString:
+    """Return an SQL expression for the value that an array of `write_rows` holds for a row, by a binary search.
 
-    ``keys`` and ``key`` are expressions, and each statement says that the one is among the others (`= ANY`). Instead of
-    a search PostgreSQL would join the rows with the arrays, whose length it does not know: it compares each of two
-    hundred with each, or reads all that is under way where its statistics are of a time at which nothing was.
+    ``keys`` and ``key`` are expressions for the array of keys and the key of the row, ``kind`` is the type of a value.
+    The statement itself says that the key is among the keys (`= ANY`). A join with the arrays would be slow: PostgreSQL
+    does not know how long they are, and compares each of two hundred rows with each of two hundred values.
     """
     return f"(%({name})b::{kind}[])[width_bucket({key}, {keys})]"
 
 
-def by_no_index(column: LiteralString) -> LiteralString:
-    """Return an SQL expression for a text column that no index is of, for statements that find rows by their keys.
+def unindexed(column: LiteralString) -> LiteralString:
+    """Return an SQL expression that equals a text column and fits no index, for statements that find rows by their key.
 
-    Where its statistics are of a time at which nothing was under way, PostgreSQL would take an index of all rows in
-    this state for as good as that of the keys.
+    PostgreSQL may have analyzed the table while it was empty. Then an index of all rows in one state looks as cheap as
+    the index of the keys.
     """
     return f"({column} || '')"
 

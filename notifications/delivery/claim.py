@@ -13,7 +13,7 @@ from typing import LiteralString, NamedTuple
 import structlog
 
 from kit.db.partitions import UNDER_WAY, day_of
-from kit.db.statements import beside, fetch, write, write_rows
+from kit.db.statements import array_value, fetch, write, write_rows
 from kit.metrics.batches import observe
 from kit.tracing.steps import is_on
 from kit.turns import LONG_AGO
@@ -287,7 +287,7 @@ class _Sorting:
 
 _MOVE = f"""
     UPDATE notifications_notification_under_way AS n
-    SET queue_id = {beside("%(ids)b::bigint[]", "n.id", "queue_ids", "integer")}
+    SET queue_id = {array_value("%(ids)b::bigint[]", "n.id", "queue_ids", "integer")}
     WHERE n.id = ANY (%(ids)b::bigint[])
 """
 

@@ -17,7 +17,7 @@ from typing import LiteralString, NamedTuple
 import structlog
 
 from kit.db.partitions import IS_UNDER_WAY, day_of
-from kit.db.statements import beside, by_no_index, fetch, write, write_rows
+from kit.db.statements import array_value, fetch, unindexed, write, write_rows
 from kit.metrics.batches import count, count_returned, observe
 from kit.turns import LONG_AGO
 from notifications import breakers, disabling, halts, queues
@@ -125,7 +125,7 @@ def _believe(channel: ChannelKey, result: Result, doubted: set[ChannelKey]) -> R
 
 
 _IDS = "%(ids)b::bigint[]"
-_of_attempt = partial(beside, _IDS, "attempt.id")
+_of_attempt = partial(array_value, _IDS, "attempt.id")
 _COMPLETE = f"""
     UPDATE notifications_attempt AS attempt
     SET outcome = {_of_attempt("outcomes", "text")}, code = {_of_attempt("codes", "text")},
@@ -245,7 +245,7 @@ def _retry(
 
 # A notification that another attempt ended meanwhile is left alone. An end that only this attempt may decide (expired,
 # unconfirmed) requires that the attempt still holds the notification.
-_of = partial(beside, _IDS, "n.id")
+_of = partial(array_value, _IDS, "n.id")
 _FINISH = f"""
     UPDATE notifications_notification AS n
     SET state = {_of("states", "text")}, report = coalesce(n.report, {_of("reports", "text")}), {OVER}
@@ -274,7 +274,7 @@ _SCHEDULE = f"""
         payload_dropped = n.payload_dropped OR {_of("dropped", "boolean")},
         message = CASE WHEN {_of("dropped", "boolean")} THEN NULL ELSE n.message END
     WHERE n.id = ANY ({_IDS}) AND coalesce(n.collapse_id, '') = {_of("collapse_ids", "bytea")}
-        AND {by_no_index("n.state")} = '{State.IN_FLIGHT}' AND n.attempt_count = {_of("numbers", "integer")}
+        AND {unindexed("n.state")} = '{State.IN_FLIGHT}' AND n.attempt_count = {_of("numbers", "integer")}
 """
 
 

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import LiteralString, NamedTuple
 
 from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
-from kit.db.statements import beside, by_no_index, fetch, write, write_rows
+from kit.db.statements import array_value, fetch, unindexed, write, write_rows
 from kit.metrics.batches import observe
 from kit.turns import LONG_AGO
 from notifications.delivery.recording import Recorded
@@ -30,7 +30,7 @@ State = Notification.State
 # Another worker settles a request only when the one that accepted it is late by this much.
 GRACE = timedelta(seconds=0.5)
 _WAITS: LiteralString = f"state = '{NotificationRequest.State.WAITING}'"
-_WAITS_BY_KEY: LiteralString = f"{by_no_index('state')} = '{NotificationRequest.State.WAITING}'"
+_WAITS_BY_KEY: LiteralString = f"{unindexed('state')} = '{NotificationRequest.State.WAITING}'"
 _WAITS_SINCE: LiteralString = f"{_WAITS} AND reply_due_at >= %(nothing_before)s"
 OVERDUE = f"""
     SELECT FROM notifications_notificationrequest_under_way
@@ -145,7 +145,7 @@ _ANSWER: LiteralString = f"""
 # By their keys, too: see `recording`.
 _ANSWER_OURS: LiteralString = f"""
     {_ANSWERED} WHERE request.id = ANY (%(ids)b::bigint[])
-        AND request.source_key = {beside("%(ids)b::bigint[]", "request.id", "keys", "bytea")}
+        AND request.source_key = {array_value("%(ids)b::bigint[]", "request.id", "keys", "bytea")}
         AND {IS_UNDER_WAY} AND {_WAITS_BY_KEY}
     RETURNING request.id
 """
@@ -215,7 +215,7 @@ _LOCK_NOTIFICATIONS = f"""
     )
     TABLE open UNION ALL TABLE ended
 """
-_REPORT: LiteralString = beside("%(ids)b::bigint[]", "n.id", "reports", "text")
+_REPORT: LiteralString = array_value("%(ids)b::bigint[]", "n.id", "reports", "text")
 _FIX_OPEN = f"""
     UPDATE notifications_notification_under_way AS n SET report = {_REPORT} WHERE n.id = ANY (%(ids)b::bigint[])
 """

@@ -7,14 +7,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db import DatabaseError, IntegrityError, transaction
 
 from kit.db.partitions import with_days
 from kit.db.reasons import is_conflict
 from kit.db.statements import fetch
-from kit.sessions import BATCH_WORKER, set_all
-from notifications import acceptance, admission, coalescing, queues, retention, storing
-from notifications.delivery import claim, recording, settling
+from notifications import retention, storing
 from notifications.messages import Outcome
 from notifications.models import Notification, NotificationRequest, RequestDigest
 from notifications.storing import NewRequest
@@ -186,24 +184,10 @@ def test_the_key_of_a_request_is_there_from_its_first_moment() -> None:
 
 # Plans ----------------------------------------------------------------------------------------------------------------
 
-_WORKING = [
-    *(queues.IS_DUE, queues.EXPIRED, queues._CLOSE_EXPIRED, admission._COUNT_WAITING),
-    *(claim._TAKE_DUE, claim._MOVE, claim._CLAIM, coalescing._LEAVE_OUT_OLDEST, coalescing._FIND_WAKE_UPS),
-    *(recording.LOST, recording._TAKE_UP_LOST, recording._POSTPONE_FIRST_LOST, recording._FIRST_LOST),
-    *(recording._FINISH, recording._SCHEDULE, recording._BRING_FORWARD, storing._PROLONG),
-    *(settling.OVERDUE, settling._OVERDUE_IDS, settling._LOCK_WAITING, settling._ANSWER, settling._ANSWER_OURS),
-    acceptance._FIND_ADDRESSEES,
-]
-
 
 def planned(sql: str) -> set[str]:
     """Return which partitions a statement plans for."""
     return set(re.findall(r" on notifications_notification(?:request)?_(under_way|default|d\d{8})", generic_plan(sql)))
-
-
-@pytest.mark.parametrize("sql", _WORKING)
-def test_what_works_the_queues_plans_for_what_is_under_way_and_no_day(sql: str) -> None:
-    assert planned(sql) == {"under_way"}
 
 
 def test_keys_are_looked_up_in_three_days_and_no_more() -> None:
@@ -211,28 +195,3 @@ def test_keys_are_looked_up_in_three_days_and_no_more() -> None:
     found = planned(with_days(storing._FIND_KNOWN, MIDNIGHT))
     assert found in ({"under_way", *days}, {"under_way", "default"})
     assert planned(with_days(storing._REFUSE_ENDED, MIDNIGHT)) <= found
-
-
-_BY_KEYS = [
-    *(claim._CLAIM, claim._MOVE, storing._PROLONG, recording._FINISH, recording._SCHEDULE),
-    *(settling._LOCK_WAITING, settling._ANSWER, settling._ANSWER_OURS, settling._FIX_OPEN),
-]
-
-
-@pytest.fixture
-def _statistics_of_nothing() -> None:
-    """Have PostgreSQL believe that nothing is under way, as it did when it made its statistics."""
-    tables = "notifications_notification_under_way, notifications_notificationrequest_under_way"
-    connection.cursor().execute(f"ANALYZE {tables}")
-    fetch(f"SELECT {set_all(BATCH_WORKER)}")
-
-
-@pytest.mark.usefixtures("_statistics_of_nothing")
-@pytest.mark.parametrize("sql", _BY_KEYS)
-def test_rows_are_found_by_their_keys_also_where_statistics_are_of_a_time_at_which_there_were_none(sql: str) -> None:
-    """PostgreSQL would read all that is under way."""
-    plan = generic_plan(sql)
-    conditions = re.findall(r"Scan using \S+_pkey on notifications_\w+ .*\n *Index Cond: (.*)", plan)
-    assert 0 < len(conditions) == len(re.findall(r"Scan .*on notifications_", plan)), plan
-    assert all("id = ANY " in condition for condition in conditions), plan
-    assert "Loop" not in plan

@@ -21,7 +21,7 @@ from django.db.models import QuerySet
 from prometheus_client import Counter
 
 from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
-from kit.db.statements import beside, by_no_index, fetch, write, write_rows
+from kit.db.statements import array_value, fetch, unindexed, write, write_rows
 from kit.inflight import InFlight
 from kit.tracing.steps import Role, step
 from kit.turns import LONG_AGO, Bell
@@ -222,7 +222,7 @@ _CLOSE = f"""
     UPDATE waku_bridge_outboundreply
     SET state = '{State.CONFIRMED}', confirmed_at = %(now)s, payload = NULL, ended_on = %(today)s
     WHERE {IS_UNDER_WAY} AND id = ANY (%(ids)b::bigint[]) AND envelope_hash = ANY (%(questions)b::bytea[])
-        AND {by_no_index("state")} = '{State.PUBLISHED}'
+        AND {unindexed("state")} = '{State.PUBLISHED}'
     RETURNING id
 """
 
@@ -256,12 +256,12 @@ def _give_up(replies: Sequence[Checked], counter: Counter, *, now: datetime) -> 
 
 # Only replies that no process has published again since they were asked for.
 _IDS = "%(ids)b::bigint[]"
-_of = partial(beside, _IDS, "reply.id")
+_of = partial(array_value, _IDS, "reply.id")
 _REPEAT = f"""
     UPDATE waku_bridge_outboundreply_under_way AS reply
     SET state = '{State.PENDING}', repeat_count = reply.repeat_count + 1, next_attempt_at = %(due_at)s
     WHERE reply.id = ANY ({_IDS}) AND reply.envelope_hash = {_of("questions", "bytea")}
-        AND {by_no_index("reply.state")} = '{State.PUBLISHED}' AND reply.repeat_count = {_of("counts", "smallint")}
+        AND {unindexed("reply.state")} = '{State.PUBLISHED}' AND reply.repeat_count = {_of("counts", "smallint")}
 """
 
 

@@ -16,7 +16,7 @@ import structlog
 
 from kit.db.clock import clock
 from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of
-from kit.db.statements import beside, by_no_index, fetch, write_rows
+from kit.db.statements import array_value, fetch, unindexed, write_rows
 from kit.inflight import InFlight
 from kit.metrics.batches import count, observe
 from kit.tracing.steps import Role, step
@@ -144,14 +144,14 @@ def tell(refusals: Iterable[Refusal]) -> None:
 # Only what is still pending, because another worker may have taken over and be further on; and by what it answers, too,
 # because after a fail-over another reply may have its number.
 _IDS = "%(ids)b::bigint[]"
-_of = partial(beside, _IDS, "reply.id")
+_of = partial(array_value, _IDS, "reply.id")
 _RECORD = f"""
     UPDATE waku_bridge_outboundreply_under_way AS reply
     SET state = '{State.PUBLISHED}', published_at = {_of("ats", "timestamptz")},
         next_attempt_at = {_of("checks", "timestamptz")}, node = {_of("nodes", "text")},
         message_hash = {_of("hashes", "bytea")}
     WHERE reply.id = ANY ({_IDS}) AND reply.envelope_hash = {_of("questions", "bytea")}
-        AND {by_no_index("reply.state")} = '{State.PENDING}'
+        AND {unindexed("reply.state")} = '{State.PENDING}'
 """
 
 

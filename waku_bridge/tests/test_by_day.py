@@ -18,16 +18,15 @@ from kit.db.connections import connection_parameters
 from kit.db.partitions import day_of, with_days
 from kit.db.reasons import is_collision
 from kit.db.statements import fetch
-from kit.sessions import BATCH_WORKER, set_all
 from kit.turns import LONG_AGO
 from tests import factories
 from tests.conversation import EPHEMERAL, PUBSUB_TOPIC, put
+from tests.plans import generic_plan
 from tests.turns import Process
 from waku_bridge import inbound, inbox, operator_actions, retention
 from waku_bridge.messages import Envelope, PushResponse, WakuMessage
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
 from waku_bridge.outbound import Reply, confirming, publishing, record, recording
-from waku_bridge.outbound.publishing import RETRY_AFTER
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.intake import Session
 
@@ -211,81 +210,11 @@ def test_a_reply_is_moved_to_the_day_on_which_it_ends(state: str) -> None:
 
 # Plans ----------------------------------------------------------------------------------------------------------------
 
-ONE = {"hashes": [b"h"], "states": ["processed"], "reasons": [""], "types": [20], "ids": [1], "questions": [b"e"]}
-SENT = {"counts": [0], "ats": [BEFORE], "checks": [AFTER], "nodes": [""], "but": [], "suspects": [b"h"]}
-NEW = {"parts": [0], "shards": [""], "topics": [""], "payloads": [b""], "timestamps": [0], "retry_at": AFTER}
-TIMES = {
-    "now": AFTER,
-    "today": day_of(AFTER),
-    "old": BEFORE,
-    "late": BEFORE,
-    "again_at": AFTER,
-    "due_at": AFTER,
-    "nothing_before": BEFORE,
-}
-NUMBERS = {"limit": 200, "max_bytes": 1, "most": 10, "now_ns": 1, "fresh_ns": 1, "retry_after": RETRY_AFTER}
-OF_ALL = {**TIMES, **NUMBERS, **ONE, **SENT, **NEW, "most_apart": 6}
-OF_QUEUES = {
-    "take": inbound._OLDEST,
-    "take the newest": inbound._NEWEST,
-    "take one": inbound._ONE,
-    "take postponed": inbound._POSTPONED,
-    "close": inbound._CLOSE,
-    "bound": inbox.BOUND,
-    "record": publishing._RECORD,
-    "claim": publishing._CLAIM,
-    "give up": publishing._GIVE_UP,
-    "take up": confirming._TAKE_UP,
-    "confirm": confirming._CLOSE,
-    "repeat": confirming._REPEAT,
-}
-
-
-@pytest.mark.parametrize("name", OF_QUEUES)
-def test_what_works_the_queues_plans_what_is_under_way_and_nothing_else(name: str) -> None:
-    messages = {"ids": [b"m"]} if name == "close" else {}
-    plan = plan_of(OF_QUEUES[name], messages)
-    assert "_under_way" in plan
-    assert not days_in(plan)
-
-
-@pytest.mark.parametrize("sql", [inbound._CLOSE, publishing._RECORD, confirming._REPEAT])
-def test_rows_are_found_by_their_keys_also_where_statistics_are_of_a_time_at_which_nothing_waited(sql: str) -> None:
-    """PostgreSQL would read all that is under way, and compare each row with all that are wanted."""
-    for table in (ENVELOPES, REPLIES):
-        fetch(f"DELETE FROM {table}_under_way RETURNING 1")
-        connection.cursor().execute(f"ANALYZE {table}_under_way")
-    fetch(f"SELECT {set_all(BATCH_WORKER)}")
-    many = {name: values * 200 for name, values in {**ONE, **SENT}.items()}
-    plan = plan_of(sql, many | {"ids": [b"m"] * 200 if sql is inbound._CLOSE else list(range(200))})
-    connection.close()
-    # Replies that are pending or published are few, and PostgreSQL may read these by the index of their state.
-    read = re.findall(r"Scan using \S+ on \w+_under_way .*\n.*?(Index Cond|Filter): .*(?: = ANY | = item)", plan)
-    assert len(read) == len(re.findall(r"Scan using \S+ on \w+_under_way ", plan)), plan
-    assert sql is not inbound._CLOSE or set(read) == {"Index Cond"}, plan
-
-
-def test_what_waits_is_looked_for_in_what_is_under_way_alone() -> None:
-    stages = Process().worker._stages
-    ours = [stage.waits for stage in stages if stage.waits and "waku_bridge" in stage.waits]
-    assert len(ours) >= 4
-    assert all("_under_way" in waits and not days_in(plan_of(waits)) for waits in ours)
-
 
 def test_a_reply_is_looked_for_in_the_days_that_it_may_have_ended_on() -> None:
-    near = (day_of(AFTER) + number * DAY for number in (-1, 0, 1))
-    assert days_in(plan_of(with_days(recording._INSERT, AFTER))) == {retention.REPLIES.partition(day) for day in near}
-
-
-def plan_of(sql: str, values: dict[str, object] | None = None) -> str:
-    with connection.cursor() as cursor:
-        cursor.execute(f"EXPLAIN {sql.replace(')b::', ')s::').replace('%b::', '%s::')}", OF_ALL | (values or {}))
-        return "\n".join(line for (line,) in cursor.fetchall())
-
-
-def days_in(plan: str) -> set[str]:
-    """Return the partitions that a plan reads, but for that of what is under way."""
-    return set(re.findall(rf" on ((?:{ENVELOPES}|{REPLIES})_d\w+)", plan))
+    near = {retention.REPLIES.partition(day_of(AFTER) + number * DAY) for number in (-1, 0, 1)}
+    plan = generic_plan(with_days(recording._INSERT, AFTER))
+    assert set(re.findall(rf" on ({REPLIES}_d\d{{8}})\b", plan)) == near
 
 
 # Two at once ----------------------------------------------------------------------------------------------------------

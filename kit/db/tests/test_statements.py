@@ -9,7 +9,7 @@ from django.db import DataError, IntegrityError, OperationalError, ProgrammingEr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.db.statements import beside, by_no_index, fetch, fetch_each, new_ids, write, write_rows
+from kit.db.statements import array_value, fetch, fetch_each, new_ids, unindexed, write, write_rows
 from pushserver.embedded.ports import free_port
 from registrations.models import TopicKey
 from tests.factories import make_request, make_topic_key
@@ -273,9 +273,9 @@ def test_each_row_gets_its_own_values_whatever_their_order_and_once_for_each_tha
     there = data.draw(st.sets(KINDS[kind], max_size=4)) | {key for key, *_ in rows[::2]}
     keys = f"%(keys)b::{kind}[]"
     sql = f"""
-        UPDATE made_up SET words = words || {beside(keys, "key", "words", "text")},
-            numbers = numbers || {beside(keys, "key", "numbers", "integer")}
-        WHERE key = ANY ({keys}) AND {by_no_index("state")} = %(state)s RETURNING key
+        UPDATE made_up SET words = words || {array_value(keys, "key", "words", "text")},
+            numbers = numbers || {array_value(keys, "key", "numbers", "integer")}
+        WHERE key = ANY ({keys}) AND {unindexed("state")} = %(state)s RETURNING key
     """
     with transaction.atomic():
         write(f"CREATE TEMPORARY TABLE made_up (key {kind}, state text, words text[], numbers integer[])")
