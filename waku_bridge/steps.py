@@ -29,7 +29,7 @@ from registrations.proven import find_proven_addresses
 from waku_bridge import inbound, inbox
 from waku_bridge.inbound import Item, Processed, State, Taken
 from waku_bridge.messages import FRONT_DOOR
-from waku_bridge.priority import SHARE, Chosen, Priority, cheapest, cost, named
+from waku_bridge.priority import POSTPONED, Chosen, Priority, cheapest, cost, named
 
 # Crashes after which an envelope is processed in a batch of its own.
 CRASHES_BEFORE_ALONE = 2
@@ -149,11 +149,11 @@ class Postponed(InboxStep):
         if self._intake.priority.is_behind:
             return Work(Processed())
         self._intake.suspects(now=batch.now)
-        taken = inbound.take_postponed(min(batch.limit, SHARE), but=self._intake.to_be_left())
+        taken = inbound.take_postponed(min(batch.limit, POSTPONED), but=self._intake.to_be_left())
         batch.taken = taken.envelopes
         self._intake.hands.hold_also([envelope.hash for envelope in taken.envelopes])
         items = inbound.open_all(taken.envelopes, now=batch.now)
-        chosen = set(cheapest([cost(item.decoded) for item in items], range(len(items))))
+        chosen = set(cheapest([cost(item.decoded) for item in items], range(len(items)), units=POSTPONED))
         decided = [item for index, item in enumerate(items) if index in chosen]
         is_more_left = taken.is_more_left or len(chosen) < len(items)
         return self._process(decided, is_more_left=is_more_left, now=batch.now)
