@@ -6,10 +6,11 @@ were missed are counted later, the newest first.
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import LiteralString
 
 from django.db import connection, transaction
 
-from kit.db.partitions import day_of
+from kit.db.partitions import UNDER_WAY, day_of, with_days
 from kit.db.statements import table
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
@@ -23,7 +24,9 @@ KEPT = DAY + SHOWN + timedelta(minutes=10)
 # A push may take as long as GORUSH_TIMEOUT_SECONDS, 65 by default.
 SETTLED_AFTER = timedelta(seconds=90)
 
-COUNT_TRAFFIC = f"""
+# Row by row, each by its key: joined as wholes, all that is under way is read for each row of the minute when PostgreSQL
+# has analyzed that table while it was empty.
+COUNT_TRAFFIC: LiteralString = f"""
     INSERT INTO pushserver_trafficminute
         (begin_at, counted_at, request_count, xmpp_count, reply_count,
          dispatch_p50_ms, dispatch_p95_ms, reply_p50_ms, reply_p95_ms)
@@ -36,18 +39,20 @@ COUNT_TRAFFIC = f"""
     ) AS requests, (
         SELECT percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (
             ORDER BY greatest(0, extract(epoch FROM attempt.started_at - notification.created_at) * 1000)) AS ms
-        FROM notifications_attempt AS attempt
-        JOIN notifications_notification AS notification ON notification.id = attempt.notification_id
+        FROM notifications_attempt AS attempt, LATERAL (
+            SELECT created_at FROM notifications_notification
+            WHERE id = attempt.notification_id AND ended_on IN ({{days}}, '{UNDER_WAY}') AND grade = '' LIMIT 1
+        ) AS notification
         WHERE attempt.started_at >= %(begin)s AND attempt.started_at < %(end)s AND attempt.number = 1
-            AND notification.grade = '' AND notification.ended_on >= %(since)s
     ) AS dispatch, (
         -- What was published again tells when it was so the last time: how long the first took is not known any more.
         SELECT count(*) AS number, percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (
             ORDER BY greatest(0, extract(epoch FROM reply.published_at - envelope.received_at) * 1000)
-        ) FILTER (WHERE reply.repeat_count = 0 AND envelope.hash IS NOT NULL) AS ms
-        FROM {table(OutboundReply)} AS reply
-        LEFT JOIN {table(InboundEnvelope)} AS envelope ON envelope.hash = reply.envelope_hash
-            AND envelope.ended_on >= %(since)s
+        ) FILTER (WHERE reply.repeat_count = 0 AND envelope.received_at IS NOT NULL) AS ms
+        FROM {table(OutboundReply)} AS reply LEFT JOIN LATERAL (
+            SELECT received_at FROM {table(InboundEnvelope)}
+            WHERE hash = reply.envelope_hash AND ended_on IN ({{days}}, '{UNDER_WAY}') LIMIT 1
+        ) AS envelope ON TRUE
         WHERE reply.created_at >= %(begin)s AND reply.created_at < %(end)s AND reply.published_at IS NOT NULL
     ) AS replies
     ON CONFLICT (begin_at) DO UPDATE SET
@@ -106,7 +111,7 @@ def count(begin_at: datetime, *, now: datetime) -> None:
     day = day_of(begin_at)  # whose partition is read; nothing ended long before, unless the clock was set back
     values = {"begin": begin_at, "end": begin_at + MINUTE, "now": now, "day": day, "since": day - DAY}
     with connection.cursor() as cursor:
-        cursor.execute(COUNT_TRAFFIC, values)
+        cursor.execute(with_days(COUNT_TRAFFIC, begin_at), values)
         # The outcome of an attempt may have changed: a late answer may have come after its worker was lost.
         AttemptMinute.objects.filter(begin_at=begin_at).delete()
         cursor.execute(COUNT_ATTEMPTS, values)
