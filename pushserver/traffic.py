@@ -24,8 +24,8 @@ KEPT = DAY + SHOWN + timedelta(minutes=10)
 # A push may take as long as GORUSH_TIMEOUT_SECONDS, 65 by default.
 SETTLED_AFTER = timedelta(seconds=90)
 
-# Row by row, each by its key: joined as wholes, all that is under way is read for each row of the minute when PostgreSQL
-# has analyzed that table while it was empty.
+# `LATERAL` finds each row by its key. With a join PostgreSQL reads all that is under way for each row of the minute, if
+# it has analyzed that table while it was empty.
 COUNT_TRAFFIC: LiteralString = f"""
     INSERT INTO pushserver_trafficminute
         (begin_at, counted_at, request_count, xmpp_count, reply_count,

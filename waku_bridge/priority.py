@@ -24,8 +24,9 @@ from waku_bridge.messages import Decoded, Registration
 BUDGET = 200
 # Units of it that messages about no proven address get while the inbox is behind, and at least in any case.
 SHARE = 15
-# Units of what was postponed that a batch decides. Whatever comes meanwhile waits for them, some 50 ms.
-POSTPONED = 60
+# Units of what was postponed that a batch decides which took nothing from the inbox, instead of `SHARE`. What comes
+# meanwhile waits for them, some 50 ms.
+SHARE_OF_IDLE = 60
 THRESHOLD = timedelta(milliseconds=500)
 # Notifications of a request that cost as much as another message.
 NOTIFICATIONS_PER_UNIT = 5

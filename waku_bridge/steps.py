@@ -29,7 +29,7 @@ from registrations.proven import find_proven_addresses
 from waku_bridge import inbound, inbox
 from waku_bridge.inbound import Item, Processed, State, Taken
 from waku_bridge.messages import FRONT_DOOR
-from waku_bridge.priority import POSTPONED, Chosen, Priority, cheapest, cost, named
+from waku_bridge.priority import SHARE, SHARE_OF_IDLE, Chosen, Priority, cheapest, cost, named
 
 # Crashes after which an envelope is processed in a batch of its own.
 CRASHES_BEFORE_ALONE = 2
@@ -92,6 +92,7 @@ class Inbox(InboxStep):
         alone = [each for each in suspects if each not in later]
         taken = self._take(batch, alone, but=[*suspects, *later])
         batch.taken = taken.envelopes
+        self._intake.has_news = bool(taken.envelopes)
         self._intake.hands.hold([envelope.hash for envelope in taken.envelopes])
         items = inbound.open_all(taken.envelopes, now=batch.now)
         chosen = self._choose(items, taken, batch)
@@ -149,11 +150,12 @@ class Postponed(InboxStep):
         if self._intake.priority.is_behind:
             return Work(Processed())
         self._intake.suspects(now=batch.now)
-        taken = inbound.take_postponed(min(batch.limit, POSTPONED), but=self._intake.to_be_left())
+        units, self._intake.has_news = SHARE if self._intake.has_news else SHARE_OF_IDLE, False
+        taken = inbound.take_postponed(min(batch.limit, units), but=self._intake.to_be_left())
         batch.taken = taken.envelopes
         self._intake.hands.hold_also([envelope.hash for envelope in taken.envelopes])
         items = inbound.open_all(taken.envelopes, now=batch.now)
-        chosen = set(cheapest([cost(item.decoded) for item in items], range(len(items)), units=POSTPONED))
+        chosen = set(cheapest([cost(item.decoded) for item in items], range(len(items)), units=units))
         decided = [item for index, item in enumerate(items) if index in chosen]
         is_more_left = taken.is_more_left or len(chosen) < len(items)
         return self._process(decided, is_more_left=is_more_left, now=batch.now)
@@ -170,6 +172,7 @@ class InboxIntake:
         self.delivery = delivery
         self.want_keys = want_keys
         self.hands = hands
+        self.has_news = False  # in the batch that is made, something was taken from the inbox
         self.priority = Priority(settings.ROUTE_LIMITS[:1], lambda: own_share().part)
         self._left_behind = LeftBehind(hands.path.parent)
         self._put_off: dict[bytes, tuple[float, float]] = {}  # until when (monotonic), and for how many seconds

@@ -25,7 +25,7 @@ from waku_bridge import front_door, inbound
 from waku_bridge.codec.keys import Identity
 from waku_bridge.messages import RegistrationResponse, WakuMessage
 from waku_bridge.models import InboundEnvelope, OutboundReply
-from waku_bridge.priority import BUDGET, POSTPONED, SHARE, THRESHOLD
+from waku_bridge.priority import BUDGET, SHARE, SHARE_OF_IDLE, THRESHOLD
 from waku_bridge.tests.test_inbound import push, registration, request
 from waku_bridge.tests.test_lost_batches import Killed, kill_a_process_with
 
@@ -217,14 +217,25 @@ def test_what_was_postponed_is_answered_truthfully_once_there_is_time(now: datet
 def test_what_was_postponed_last_comes_first_and_leaves_room_for_others(now: datetime) -> None:
     rows = [
         factories.make_envelope(state=State.POSTPONED, at=now - timedelta(seconds=number), payload=b"x")
-        for number in range(POSTPONED + 5)
+        for number in range(SHARE_OF_IDLE + 5)
     ]
     process = Process()
     process.worker.turn(now=now)
     left = InboundEnvelope.objects.filter(state=State.POSTPONED).values_list("hash", flat=True)
-    assert set(map(bytes, left)) == {row.hash for row in rows[POSTPONED:]}
+    assert set(map(bytes, left)) == {row.hash for row in rows[SHARE_OF_IDLE:]}
     process.worker.turn(now=now)
-    assert states() == {State.DROPPED: POSTPONED + 5}
+    assert states() == {State.DROPPED: SHARE_OF_IDLE + 5}
+
+
+def test_less_of_what_was_postponed_is_decided_beside_news(now: datetime) -> None:
+    for number in range(2 * SHARE_OF_IDLE):
+        factories.make_envelope(state=State.POSTPONED, at=now - timedelta(seconds=number), payload=b"x")
+    put(registration(), now=now)
+    process = Process()
+    process.worker.turn(now=now)
+    assert states() == {State.PROCESSED: 1, State.DROPPED: SHARE, State.POSTPONED: 2 * SHARE_OF_IDLE - SHARE}
+    process.worker.turn(now=now)
+    assert states()[State.DROPPED] == SHARE + SHARE_OF_IDLE
 
 
 def test_what_was_postponed_waits_while_the_inbox_is_behind(now: datetime) -> None:
