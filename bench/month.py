@@ -34,7 +34,7 @@ REQUESTS = 5_000_000
 MINUTES = 60
 RATE = 200
 CHUNK_SECONDS = 60
-PHONES = 1500
+PHONES = RATE * CHUNK_SECONDS  # each is notified once in a chunk, so that nothing is coalesced however late it is
 DAYS = 30
 # Ids of what the month has left. What the run itself stores comes behind it.
 FIRST_ID = 1_000_000
@@ -105,6 +105,7 @@ def _paced(running: Fleet, phones: Phones) -> dict[str, float]:
     last_id = running.count("SELECT coalesce(max(id), 0) FROM waku_bridge_outboundreply")
     throughput.PUBLISHED = PUBLISHED.format(last_id=last_id)
     found = throughput.paced(running, phones, rate=RATE, seconds=CHUNK_SECONDS)
+    print(f"{datetime.now(UTC):%H:%M:%S} p50 {found.p50_ms:.0f} ms, p99 {found.p99_ms:.0f} ms", flush=True)
     by_process = {f"{name}_cpu_ms": value for name, value in found.run.by_process().items()}
     return {"p50_ms": found.p50_ms, "p99_ms": found.p99_ms, "cpu_ms": found.run.cpu_ms, **by_process}
 

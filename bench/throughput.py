@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import quantiles
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import aiohttp
@@ -311,13 +311,23 @@ async def _delays(
             response.raise_for_status()
         due_ms = await _publish_evenly(session, running.node_url, messages, rate=rate)
         await asyncio.to_thread(_wait_for, running, replies)
-        async with session.get(pushes_url, params={"limit": str(MOST_PUSHES)}) as response:
-            pushes = (await response.json())["pushes"]
+        pushes = await _arrived(session, pushes_url, len(messages))
     arrived: dict[str, list[float]] = {}
     for push in sorted(pushes, key=lambda push: push["received_ms"]):
         arrived.setdefault(push["token"], []).append(push["received_ms"])
     # A phone that is notified more than once gets its pushes in the order of the requests.
     return [arrived[phones.token(number)].pop(0) - due for number, due in enumerate(due_ms)]
+
+
+async def _arrived(session: aiohttp.ClientSession, url: str, number: int) -> list[dict[str, Any]]:
+    """Return all pushes once there are so many: a reply may be published before a push that is late."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        async with session.get(url, params={"limit": str(MOST_PUSHES)}) as response:
+            pushes: list[dict[str, Any]] = (await response.json())["pushes"]
+        if len(pushes) >= number or time.monotonic() >= deadline:
+            return pushes
+        await asyncio.sleep(LOOK_EVERY_SECONDS)
 
 
 async def _publish_evenly(
