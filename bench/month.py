@@ -34,7 +34,7 @@ REQUESTS = 5_000_000
 MINUTES = 60
 RATE = 200
 CHUNK_SECONDS = 60
-PHONES = RATE * CHUNK_SECONDS  # each is notified once in a chunk, so that nothing is coalesced however late it is
+PHONES = RATE * CHUNK_SECONDS  # each gets one push in a chunk: a second one would be coalesced with a late first one
 DAYS = 30
 # Ids of what the month has left. What the run itself stores comes behind it.
 FIRST_ID = 1_000_000

@@ -311,7 +311,7 @@ async def _delays(
             response.raise_for_status()
         due_ms = await _publish_evenly(session, running.node_url, messages, rate=rate)
         await asyncio.to_thread(_wait_for, running, replies)
-        pushes = await _arrived(session, pushes_url, len(messages))
+        pushes = await _pushes(session, pushes_url, len(messages))
     arrived: dict[str, list[float]] = {}
     for push in sorted(pushes, key=lambda push: push["received_ms"]):
         arrived.setdefault(push["token"], []).append(push["received_ms"])
@@ -319,15 +319,21 @@ async def _delays(
     return [arrived[phones.token(number)].pop(0) - due for number, due in enumerate(due_ms)]
 
 
-async def _arrived(session: aiohttp.ClientSession, url: str, number: int) -> list[dict[str, Any]]:
-    """Return all pushes once there are so many: a reply may be published before a push that is late."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        async with session.get(url, params={"limit": str(MOST_PUSHES)}) as response:
-            pushes: list[dict[str, Any]] = (await response.json())["pushes"]
-        if len(pushes) >= number or time.monotonic() >= deadline:
-            return pushes
-        await asyncio.sleep(LOOK_EVERY_SECONDS)
+async def _pushes(session: aiohttp.ClientSession, url: str, number: int) -> list[dict[str, Any]]:
+    """Return all pushes once there are ``number`` of them: a late push arrives after its reply is published.
+
+    Raises TimeoutError when they do not arrive.
+    """
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(pushes := await _read_pushes(session, url)) < number:  # noqa: ASYNC110 - gorush announces nothing
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+    return pushes
+
+
+async def _read_pushes(session: aiohttp.ClientSession, url: str) -> list[dict[str, Any]]:
+    async with session.get(url, params={"limit": str(MOST_PUSHES)}) as response:
+        pushes: list[dict[str, Any]] = (await response.json())["pushes"]
+    return pushes
 
 
 async def _publish_evenly(

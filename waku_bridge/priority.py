@@ -24,8 +24,8 @@ from waku_bridge.messages import Decoded, Registration
 BUDGET = 200
 # Units of it that messages about no proven address get while the inbox is behind, and at least in any case.
 SHARE = 15
-# Units of what was postponed that a batch decides which took nothing from the inbox, instead of `SHARE`. What comes
-# meanwhile waits for them, some 50 ms.
+# Units of postponed messages that a batch decides when it took nothing from the inbox, instead of `SHARE`. A message
+# that comes meanwhile waits for them: some 100 ms if they are registrations.
 SHARE_OF_IDLE = 60
 THRESHOLD = timedelta(milliseconds=500)
 # Notifications of a request that cost as much as another message.

@@ -92,7 +92,7 @@ class Inbox(InboxStep):
         alone = [each for each in suspects if each not in later]
         taken = self._take(batch, alone, but=[*suspects, *later])
         batch.taken = taken.envelopes
-        self._intake.has_news = bool(taken.envelopes)
+        self._intake.took_from_inbox = bool(taken.envelopes)
         self._intake.hands.hold([envelope.hash for envelope in taken.envelopes])
         items = inbound.open_all(taken.envelopes, now=batch.now)
         chosen = self._choose(items, taken, batch)
@@ -150,7 +150,8 @@ class Postponed(InboxStep):
         if self._intake.priority.is_behind:
             return Work(Processed())
         self._intake.suspects(now=batch.now)
-        units, self._intake.has_news = SHARE if self._intake.has_news else SHARE_OF_IDLE, False
+        units = SHARE if self._intake.took_from_inbox else SHARE_OF_IDLE
+        self._intake.took_from_inbox = False  # the next batch may not look into the inbox
         taken = inbound.take_postponed(min(batch.limit, units), but=self._intake.to_be_left())
         batch.taken = taken.envelopes
         self._intake.hands.hold_also([envelope.hash for envelope in taken.envelopes])
@@ -172,7 +173,7 @@ class InboxIntake:
         self.delivery = delivery
         self.want_keys = want_keys
         self.hands = hands
-        self.has_news = False  # in the batch that is made, something was taken from the inbox
+        self.took_from_inbox = False  # in this batch, before what was postponed
         self.priority = Priority(settings.ROUTE_LIMITS[:1], lambda: own_share().part)
         self._left_behind = LeftBehind(hands.path.parent)
         self._put_off: dict[bytes, tuple[float, float]] = {}  # until when (monotonic), and for how many seconds

@@ -227,7 +227,7 @@ def test_what_was_postponed_last_comes_first_and_leaves_room_for_others(now: dat
     assert states() == {State.DROPPED: SHARE_OF_IDLE + 5}
 
 
-def test_less_of_what_was_postponed_is_decided_beside_news(now: datetime) -> None:
+def test_fewer_postponed_messages_are_decided_beside_new_ones(now: datetime) -> None:
     for number in range(2 * SHARE_OF_IDLE):
         factories.make_envelope(state=State.POSTPONED, at=now - timedelta(seconds=number), payload=b"x")
     put(registration(), now=now)
