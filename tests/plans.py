@@ -8,8 +8,7 @@ _PARAMETER = re.compile(r"%(?:[(]([a-z_0-9]+)[)])?[bs]")
 # PostgreSQL cannot tell the types of these from what they are compared with.
 _TYPES = {
     **dict.fromkeys(
-        ("now", "late", "later", "noted_since", "nothing_before", "first", "last", "before", "begin", "end"),
-        "timestamptz",
+        ("now", "late", "later", "noted_since", "nothing_before", "first", "last", "before"), "timestamptz"
     ),
     **dict.fromkeys(("since", "today"), "date"),
     "retry_after": "interval",

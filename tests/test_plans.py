@@ -16,7 +16,6 @@ from django.db import connection
 from kit.db.partitions import IS_UNDER_WAY, with_days
 from kit.db.statements import fetch
 from kit.sessions import BATCH_WORKER, set_all
-from pushserver import traffic
 from tests.factories import make_envelope, make_notification, make_reply, make_request
 from tests.plans import generic_plan
 from tests.turns import Process
@@ -64,10 +63,6 @@ def _statistics_of_nothing(request: pytest.FixtureRequest) -> None:
         cursor.execute("SELECT relname FROM pg_class WHERE relname LIKE '%\\_under\\_way' AND relkind = 'r'")
         for (table,) in cursor.fetchall():
             cursor.execute(f"ANALYZE {table}")
-
-
-@pytest.fixture
-def _batch_worker() -> None:
     fetch(f"SELECT {set_all(BATCH_WORKER)}")
 
 
@@ -82,31 +77,18 @@ def test_statements_are_found() -> None:
     assert set(STATEMENTS) > OF_DAYS
 
 
-@pytest.mark.usefixtures("_statistics_of_nothing", "_batch_worker")
+@pytest.mark.usefixtures("_statistics_of_nothing")
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_no_statement_reads_all_that_is_under_way(name: str) -> None:
     """Each finds rows by an index, by their key or by the head of their queue, or the first of an order."""
     plan = generic_plan(with_days(STATEMENTS[name], NOW))
     for before, scan, after in _scans(plan):
         is_first = re.search(r"\bLimit .*\n(?:.*\bLockRows\b.*\n)?$", before)
-        assert _is_narrowed(after) or (is_first and "Index" in scan), plan
+        narrowed = "Index Cond" in after and TRUE_OF_ALL.sub("", after.partition("Index Cond: ")[2]).strip("() ")
+        assert narrowed or (is_first and "Index" in scan), plan
 
 
 @pytest.mark.usefixtures("_statistics_of_nothing")
-def test_traffic_is_counted_without_reading_all_that_is_under_way() -> None:
-    """For each row of a minute it would be read once, in a session that is no batch worker's."""
-    plan = generic_plan(with_days(traffic.COUNT_TRAFFIC, NOW))
-    scans = _scans(plan)
-    assert len(scans) == 4, plan
-    assert all(_is_narrowed(after) for _, _, after in scans), plan
-
-
-def _is_narrowed(after: str) -> bool:
-    """Return whether the line after a scan shows an index condition that is not true of all rows."""
-    return "Index Cond" in after and bool(TRUE_OF_ALL.sub("", after.partition("Index Cond: ")[2]).strip("() "))
-
-
-@pytest.mark.usefixtures("_statistics_of_nothing", "_batch_worker")
 @pytest.mark.parametrize("name", WRITING)
 def test_rows_that_are_written_are_compared_with_no_other_row(name: str) -> None:
     """A join would compare each of two hundred with each."""
