@@ -1,9 +1,10 @@
 """Measure how the server works on what a month has left, and whether anything grows while it does.
 
 The tables are filled as by thirty days of requests, fewer than a thousand a second, as the disk bears it. Then messages
-come at an even rate, while days are exported again and again, somebody keeps a snapshot open, and retention removes
-what gets too old, and a standby follows. Each figure is taken at the beginning and at the end, after ten minutes
-without autovacuum, behind two million notifications that wait in a closed queue, and when that has opened.
+come at an even rate, while days are exported again and again, somebody keeps a snapshot open, retention removes what
+gets too old, and a standby follows. Each figure is taken at the beginning and at the end of that, after ten minutes
+without autovacuum, behind two million notifications that wait in a closed queue, and when that has opened. How many
+times as large it got is told against the beginning; what it is without export, snapshot and standby stands beside.
 Run alone with ``python -m bench month``; it takes an hour (``--minutes``) and some 10 GB (``--requests``).
 """
 
@@ -68,25 +69,34 @@ def run(requests: int = REQUESTS, minutes: int = MINUTES) -> dict[str, object]:
         throughput.prepare(running, phones)
         retention.set_up_django(Path(name), running.database_url)
         _fill(running, requests)
-        _paced(running, phones)  # what is read for the first time comes from the disk
-        before = _look(running) | _paced(running, phones)
+        # What is read for the first time comes from the disk.
+        alone = _measured(running, phones, "alone", after_chunks=1)
         followed = servers.standby(Path(name) / "standby", running.database_url)
         with followed, _exporting(Path(name)), _a_snapshot(running.database_url):
-            for _ in range(max(minutes - 2, 1)):
-                _paced(running, phones)
-            after = _look(running) | _paced(running, phones)
+            first = _measured(running, phones, "at first", after_chunks=1)
+            last = _measured(running, phones, "at last", after_chunks=max(minutes - 3, 0))
         with _without_autovacuum(running):
-            for _ in range(max(minutes // 6 - 1, 1)):
-                _paced(running, phones)
-            unvacuumed = _look(running) | _paced(running, phones)
+            unvacuumed = _measured(running, phones, "without autovacuum", after_chunks=max(minutes // 6 - 1, 0))
         with _a_closed_queue(running, waiting):
-            closed = _look(running) | _paced(running, phones)
-        opened = _look(running) | _paced(running, phones)
+            closed = _measured(running, phones, "queue closed")
+        opened = _measured(running, phones, "queue open again")
         retention.close_connections()
-    figures = {"at first": before, "at last": after, "without autovacuum": unvacuumed}
+    figures = {"at first": first, "alone": alone, "at last": last, "without autovacuum": unvacuumed}
     figures |= {"queue closed": closed, "queue open again": opened}
     _print(figures, requests=requests, minutes=minutes)
     return {"requests": requests, "minutes": minutes, **figures}
+
+
+def _measured(running: Fleet, phones: Phones, what: str, *, after_chunks: int = 0) -> dict[str, float]:
+    """Return the figures of a chunk, after others of which only the delays are printed. They are printed at once, too:
+    a run that fails after an hour has told something.
+    """
+    print(f"{datetime.now(UTC):%H:%M:%S} {what}", flush=True)
+    for _ in range(after_chunks):
+        _paced(running, phones)
+    figures = _look(running) | _paced(running, phones)
+    print({name: round(value, 2) for name, value in figures.items()}, flush=True)
+    return figures
 
 
 def _fill(running: Fleet, requests: int) -> None:
@@ -240,14 +250,15 @@ def _routes(now: datetime) -> list[int]:
 
 
 def _print(figures: Mapping[str, Mapping[str, float]], *, requests: int, minutes: int) -> None:
-    """Print each figure with how many times as large it is as at first."""
+    """Print each figure and how many times as large it is as in the first column; the second is for comparison."""
     table = Table(title=f"{RATE} requests/s for {minutes} minutes on a month of {requests:,} requests")
     for column in ("figure", *figures, "goal"):
         table.add_column(column, justify="left" if column == "figure" else "right")
-    first, *others = figures.values()
+    first, alone, *others = figures.values()
     for name, value in first.items():
-        ratios = [each[name] / value if value else 1.0 for each in others]
-        cells = [f"{each[name]:,.2f} ({ratio:.2f})" for each, ratio in zip(others, ratios, strict=True)]
+        ratios = [each.get(name, 0.0) / value if value else 1.0 for each in others]
+        cells = [f"{each.get(name, 0.0):,.2f} ({ratio:.2f})" for each, ratio in zip(others, ratios, strict=True)]
         style = "red" if max(ratios) > GOAL else ""
-        table.add_row(name.replace("_", " "), f"{value:,.2f}", *cells, f"≤ {GOAL:g}", style=style)
+        row = (f"{value:,.2f}", f"{alone.get(name, 0.0):,.2f}", *cells, f"≤ {GOAL:g}")
+        table.add_row(name.replace("_", " "), *row, style=style)
     Console().print(table)
